@@ -1,0 +1,1 @@
+"""What clients see: endpoints and middleware, all of it plain ASGI."""

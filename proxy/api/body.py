@@ -1,0 +1,99 @@
+"""Reading a request's body, bounded, and the few things in it that are checked before anything is done."""
+
+from typing import Any
+
+import orjson
+from starlette.types import Receive, Scope
+
+from proxy.api.race import ClientLeft
+from proxy.core.chat import Json
+from proxy.core.errors import InvalidJson, RequestError, RequestTooLarge
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The value of a request header; `name` in lower case."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value.decode("latin-1"))
+    return None
+
+
+async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        RequestTooLarge: more than `max_bytes`, whatever its Content-Length says.
+        ClientLeft: the client left while it was sending.
+    """
+    length = header(scope, b"content-length")
+    if length is not None and length.isdigit() and int(length) > max_bytes:
+        raise _too_large(max_bytes)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        part = message.get("body", b"")
+        size += len(part)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def parse_object(body: bytes) -> Json:
+    """The body as a JSON object.
+
+    Raises:
+        InvalidJson: it is no JSON, or nested more than 1024 deep.
+        RequestError: it is JSON, but no object.
+    """
+    try:
+        request = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidJson(f"The request body is not valid JSON: {exc.msg}.") from exc
+    if not isinstance(request, dict):
+        raise RequestError("The request body must be a JSON object.")
+    return request
+
+
+def parse_chat_request(body: bytes) -> Json:
+    """A Chat Completions request, checked as far as the proxy reads it; the rest is the upstream's to judge.
+
+    Raises:
+        RequestError: with the field that is at fault as `param`.
+    """
+    request = parse_object(body)
+    _expect(isinstance(request.get("model"), str) and request["model"], "model", "must be the name of a model")
+    messages = request.get("messages")
+    _expect(isinstance(messages, list) and messages, "messages", "must be a list of at least one message")
+    for at, message in enumerate(request["messages"]):
+        _expect(isinstance(message, dict), f"messages[{at}]", "must be an object")
+        calls = message.get("tool_calls")
+        _expect(calls is None or _objects(calls), f"messages[{at}].tool_calls", "must be a list of objects")
+    tools = request.get("tools")
+    _expect(tools is None or _objects(tools), "tools", "must be a list of objects")
+    _expect(isinstance(request.get("stream"), bool | None), "stream", "must be true or false")
+    _expect(isinstance(request.get("stream_options"), dict | None), "stream_options", "must be an object")
+    for name, least in (("n", 1), ("max_tool_calls", 0)):
+        _expect(request.get(name) is None or _integer(request[name], least), name, f"must be an integer from {least}")
+    return request
+
+
+def _objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+def _integer(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _expect(condition: object, param: str, demand: str) -> None:
+    if not condition:
+        raise RequestError(f"'{param}' {demand}.", param=param)
+
+
+def _too_large(max_bytes: int) -> RequestTooLarge:
+    return RequestTooLarge(f"The request body is larger than {max_bytes} bytes.")

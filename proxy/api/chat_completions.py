@@ -1,0 +1,172 @@
+"""`POST /v1/chat/completions`: the tool loop, or bytes handed through where no server tool is in play."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import uuid4
+
+import orjson
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from proxy.api.body import parse_chat_request, read_body
+from proxy.api.caller import Caller, caller_of
+from proxy.api.clients import Identity, StreamingClient, tool_headers, whole_completion
+from proxy.api.race import until_disconnect
+from proxy.api.replies import EventStream, Headers, send_bytes
+from proxy.config import RequestLimits
+from proxy.core.actions import Respond
+from proxy.core.chat import Json, ToolSpec
+from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed
+from proxy.core.limits import Limits
+from proxy.core.offer import Offer, make_offer
+from proxy.core.run import Run
+from proxy.ports import Model, Ports, Show
+from proxy.runner import Pace, Runner
+
+_OURS = "max_tool_calls"  # an upstream may refuse a field that it does not know
+
+
+class ChatCompletions:
+    """The endpoint, as an ASGI callable."""
+
+    def __init__(self, ports: Ports, *, new_id: Callable[[], str] = lambda: f"chatcmpl-{uuid4().hex}") -> None:
+        self._ports = ports
+        self._server = ports.config.server
+        self._new_id = new_id
+        self._runner = Runner(ports.toolset, observe=ports.observe, clock=ports.clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        body = await read_body(scope, receive, max_bytes=self._server.max_body_bytes)
+        request = parse_chat_request(body)
+        caller = caller_of(scope)
+        model = self._ports.router.resolve(request["model"], client_key=caller.upstream_key)
+        if not caller.may_use(model.name):
+            raise ModelNotAllowed(model.name)
+        stream = bool(request.get("stream"))
+        structlog.contextvars.bind_contextvars(model=model.name, upstream=model.upstream.name, stream=stream)
+        limits = self._ports.config.limits.overridden(model.limits, caller.limits)
+        exchange = _Exchange(body, request, model, limits, limits.budget(max_tool_calls=request.get("max_tool_calls")))
+        offer = self._offer(exchange, caller)
+        reply = self._streamed if stream else self._whole
+        await reply(exchange, offer, receive, send)
+
+    def _offer(self, exchange: "_Exchange", caller: Caller) -> Offer:
+        tools = [
+            spec
+            for name, spec in self._ports.toolset.specs.items()
+            if _permitted(name, caller.tools) and _permitted(name, exchange.model.tools)
+        ]
+        usable: list[ToolSpec] = tools if exchange.budget.allow_tools else []
+        return make_offer(exchange.request, usable, add=self._ports.config.offer.mode == "always")
+
+    async def _whole(self, exchange: "_Exchange", offer: Offer, receive: Receive, send: Send) -> None:
+        work = self._loop_whole if offer.in_play else self._relay_whole
+        async with exchange.max_duration():
+            reply = await until_disconnect(receive, work(exchange, offer))
+        await send_bytes(send, 200, reply.headers, reply.body)
+
+    async def _streamed(self, exchange: "_Exchange", offer: Offer, receive: Receive, send: Send) -> None:
+        stream = EventStream(send)
+        work = self._loop_stream if offer.in_play else self._relay_stream
+        async with exchange.max_duration():
+            beating = stream.keep_alive(self._server.keepalive_seconds)
+            await until_disconnect(receive, work(exchange, offer, stream), beside=beating)
+
+    async def _relay_whole(self, exchange: "_Exchange", _: Offer) -> "_Reply":
+        answer = await exchange.model.upstream.relay(*exchange.for_upstream())
+        _note_usage(answer.usage)
+        return _Reply(answer.body)
+
+    async def _relay_stream(self, exchange: "_Exchange", _: Offer, stream: EventStream) -> None:
+        usage = await exchange.model.upstream.relay_stream(*exchange.for_upstream(), stream.write)
+        _note_usage(usage)
+        await stream.close()
+
+    async def _loop_whole(self, exchange: "_Exchange", offer: Offer) -> "_Reply":
+        identity = self._identity(exchange)
+        answer = await self._loop(exchange, offer, _show_nothing)
+        return _Reply(orjson.dumps(whole_completion(answer, identity)), tool_headers(answer))
+
+    async def _loop_stream(self, exchange: "_Exchange", offer: Offer, stream: EventStream) -> None:
+        options = exchange.request.get("stream_options") or {}
+        client = StreamingClient(stream, self._identity(exchange), include_usage=bool(options.get("include_usage")))
+        await client.finish(await self._loop(exchange, offer, client.show))
+
+    async def _loop(self, exchange: "_Exchange", offer: Offer, show: Show) -> Respond:
+        upstream = exchange.model.upstream
+        run = Run(exchange.request, offer=offer, limits=exchange.budget, ladder=upstream.ladder)
+        answer = await self._runner.drive(run, upstream=upstream, pace=exchange.pace(), show=show)
+        structlog.contextvars.bind_contextvars(
+            turns=answer.tally.turns, tool_calls=answer.tally.total_tool_calls, stop=answer.stop, rung=answer.rung
+        )
+        _note_usage(answer.tally.usage)
+        return answer
+
+    def _identity(self, exchange: "_Exchange") -> Identity:
+        return Identity(self._new_id(), int(self._ports.clock.time()), exchange.model.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """A whole answer: its bytes, and what is said beside it."""
+
+    body: bytes
+    extra: Headers = ()
+
+    @property
+    def headers(self) -> Headers:
+        return ((b"content-type", b"application/json"), *self.extra)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """One request on its way through: what was asked, of whom, and how far it may go."""
+
+    body: bytes
+    request: Json
+    model: Model
+    limits: RequestLimits
+    budget: Limits
+
+    def for_upstream(self) -> tuple[bytes, Json]:
+        """The body as the client sent it, but for the field that is said to us alone."""
+        if _OURS not in self.request:
+            return self.body, self.request
+        request = {key: value for key, value in self.request.items() if key != _OURS}
+        return orjson.dumps(request), request
+
+    def pace(self) -> Pace:
+        return Pace(
+            deadline=self.limits.deadline,
+            tool_timeout=self.limits.tool_timeout,
+            max_parallel_tools=self.limits.max_parallel_tools,
+            max_result_bytes=self.limits.max_result_bytes,
+        )
+
+    @asynccontextmanager
+    async def max_duration(self) -> AsyncIterator[None]:
+        """Bounds the whole of it. Raises `MaxDurationExceeded`."""
+        try:
+            async with asyncio.timeout(self.limits.max_duration):
+                yield
+        except TimeoutError as exc:
+            raise MaxDurationExceeded(f"The request took longer than {self.limits.max_duration:g} seconds.") from exc
+
+
+def _permitted(tool: str, allowed: frozenset[str] | None) -> bool:
+    return allowed is None or tool in allowed
+
+
+async def _show_nothing(_: Json) -> None:
+    """A client that does not stream sees nothing before the end."""
+
+
+def _note_usage(usage: Json | None) -> None:
+    """The tokens of a request, for its log line."""
+    if usage:
+        structlog.contextvars.bind_contextvars(
+            prompt_tokens=usage.get("prompt_tokens"), completion_tokens=usage.get("completion_tokens")
+        )

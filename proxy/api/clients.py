@@ -1,0 +1,90 @@
+"""What showing a chunk and finishing mean to a client that streams and to one that does not.
+
+Whatever happens upstream, the client sees one completion: one id, one role, one finish_reason, one sum of usage.
+"""
+
+from dataclasses import dataclass, field
+
+from proxy.api.replies import EventStream, Headers
+from proxy.core import sse
+from proxy.core.actions import Respond
+from proxy.core.chat import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What is the same in every part of one completion; `model` stands in where the upstream does not name its own."""
+
+    id: str
+    created: int
+    model: str
+
+
+@dataclass(slots=True)
+class StreamingClient:
+    """A client with `stream: true`."""
+
+    stream: EventStream
+    identity: Identity
+    include_usage: bool
+    _begun: bool = False
+    _head: Json = field(default_factory=dict)
+
+    async def show(self, chunk: Json) -> None:
+        """One upstream chunk, with what may be seen of it, as a chunk of this completion."""
+        await self.stream.write(self._opening(chunk) + sse.encode({**chunk, **self._head}))
+
+    async def finish(self, answer: Respond) -> None:
+        """The finish_reason, the usage if it was asked for, and the end mark."""
+        choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": answer.finish_reason}
+        events = [self._opening(answer.turn.envelope), sse.encode({**self._head, "choices": [choice]})]
+        if self.include_usage:
+            events.append(sse.encode({**self._head, "choices": [], "usage": answer.tally.as_usage()}))
+        await self.stream.write(b"".join((*events, sse.DONE)))
+        await self.stream.close()
+
+    def _opening(self, seen: Json) -> bytes:
+        """The chunk with the role, once, before anything else."""
+        if self._begun:
+            return b""
+        self._begun = True
+        self._head = {
+            "id": self.identity.id,
+            "object": "chat.completion.chunk",
+            "created": self.identity.created,
+            "model": seen.get("model") or self.identity.model,
+        }
+        if self.include_usage:
+            self._head["usage"] = None
+        delta = {"role": "assistant", "content": ""}
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        return sse.encode({**self._head, "choices": [choice]})
+
+
+def whole_completion(answer: Respond, identity: Identity) -> Json:
+    """The answer of a client that does not stream: the last turn as it came, under this completion's identity."""
+    choice = {
+        "logprobs": None,
+        **answer.turn.choice,
+        "index": 0,
+        "message": answer.message,
+        "finish_reason": answer.finish_reason,
+    }
+    return {
+        **answer.turn.envelope,
+        "id": identity.id,
+        "object": "chat.completion",
+        "created": identity.created,
+        "model": answer.turn.envelope.get("model") or identity.model,
+        "choices": [choice],
+        "usage": answer.tally.as_usage(),
+    }
+
+
+def tool_headers(answer: Respond) -> Headers:
+    """What happened on the way to the answer, for those who look."""
+    return (
+        (b"x-tool-turns", str(answer.tally.turns).encode()),
+        (b"x-tool-calls", str(answer.tally.total_tool_calls).encode()),
+        (b"x-tool-stop", answer.stop.encode()),
+    )

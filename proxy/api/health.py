@@ -1,0 +1,41 @@
+"""`GET /healthz`: the process lives. `GET /readyz`: it can serve. Both without a key, and without secrets."""
+
+from collections.abc import Sequence
+
+from starlette.types import Receive, Scope, Send
+
+from proxy.api.replies import send_json
+from proxy.core.chat import Json
+from proxy.ports import Ports, Readiness
+
+
+class Healthz:
+    """Always 200."""
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        """ASGI."""
+        await send_json(send, {"status": "ok"})
+
+
+class Readyz:
+    """200 with a usable upstream, 503 without one."""
+
+    def __init__(self, ports: Ports) -> None:
+        ready = any(state.usable for state in ports.upstream_states)
+        self._status = 200 if ready else 503
+        self._report: Json = {
+            "status": "ready" if ready else "no usable upstream",
+            "upstreams": _listed(ports.upstream_states),
+            "tools": _listed(ports.tool_states),
+        }
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        """ASGI."""
+        await send_json(send, self._report, status=self._status)
+
+
+def _listed(states: Sequence[Readiness]) -> list[Json]:
+    return [
+        {"name": state.name, "usable": state.usable, **({} if state.usable else {"why_not": state.why_not})}
+        for state in states
+    ]

@@ -1,0 +1,1 @@
+"""Pure ASGI middleware: Starlette's `BaseHTTPMiddleware` loses contextvars and hides `http.disconnect`."""

@@ -1,0 +1,74 @@
+"""Who may call: a key, compared as a digest.
+
+Paths are judged by the ASGI scope, never by a URL put together from the Host header (CVE-2026-48710).
+"""
+
+import re
+from collections.abc import Sequence
+from hashlib import sha256
+from hmac import compare_digest
+
+import structlog
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from proxy.api.body import header
+from proxy.api.caller import Caller, set_caller
+from proxy.config import ClientConfig
+from proxy.core.errors import InvalidApiKey
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+
+_BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
+_KEY = re.compile(r"[\x21-\x7e]+")
+
+
+class Auth:
+    """Finds the caller of a request. Without clients, anyone is one."""
+
+    def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig]) -> None:
+        self._app = app
+        self._callers = [(_digest_of(client), _caller(client)) for client in clients]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            caller = self._find(_key_in(scope))
+            set_caller(scope, caller)
+            if caller.name:
+                structlog.contextvars.bind_contextvars(client=caller.name)
+        await self._app(scope, receive, send)
+
+    def _find(self, key: str | None) -> Caller:
+        """The caller with that key.
+
+        Raises:
+            InvalidApiKey: no client has it.
+        """
+        if not self._callers:
+            return Caller(upstream_key=key)
+        digest = sha256((key or "").encode()).digest()
+        # Every digest is compared, so that the time taken does not tell which of them was the nearest.
+        found = [caller for known, caller in self._callers if compare_digest(digest, known)]
+        if key is None or not found:
+            raise InvalidApiKey
+        return found[0]
+
+
+def _key_in(scope: Scope) -> str | None:
+    authorization = header(scope, b"authorization")
+    if authorization is not None:
+        match = _BEARER.fullmatch(authorization.strip())
+        return match[1] if match else None
+    key = header(scope, b"api-key")
+    return key if key and _KEY.fullmatch(key) else None
+
+
+def _digest_of(client: ClientConfig) -> bytes:
+    if client.key_sha256 is not None:
+        return bytes.fromhex(client.key_sha256)
+    return sha256((client.key or "").encode()).digest()
+
+
+def _caller(client: ClientConfig) -> Caller:
+    tools = None if client.tools is None else frozenset(client.tools)
+    return Caller(client.name, client.models, tools, client.limits)

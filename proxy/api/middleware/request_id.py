@@ -1,0 +1,103 @@
+"""The outermost layer: every response has `x-request-id`, every request has its log line, no bug reaches a client."""
+
+import re
+from collections.abc import Callable
+from uuid import uuid4
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from proxy.api.body import header
+from proxy.api.race import ClientLeft
+from proxy.api.replies import send_error
+from proxy.core import sse
+from proxy.core.errors import InternalError, ProxyError
+from proxy.ports import Clock, Observer
+
+# Goes into headers and logs: nothing that could break out of either.
+_SANE = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_CLIENT_CLOSED_REQUEST = 499  # nginx's status for it; only ever seen in the log
+
+
+class RequestId:
+    """Gives a request its id and its log line, and turns whatever is raised below into a response."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        observe: Observer,
+        clock: Clock,
+        new_id: Callable[[], str] = lambda: uuid4().hex,
+    ) -> None:
+        self._app = app
+        self._observe = observe
+        self._clock = clock
+        self._new_id = new_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = self._clock.monotonic()
+        given = header(scope, b"x-request-id")
+        request_id = given if given and _SANE.fullmatch(given) else self._new_id()
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        response = _Watched(send, request_id)
+        status = await self._answer(scope, receive, response, request_id)
+        self._observe(
+            "request.completed",
+            method=scope["method"],
+            path=scope["path"],
+            status=status,
+            seconds=round(self._clock.monotonic() - began, 6),
+        )
+
+    async def _answer(self, scope: Scope, receive: Receive, response: "_Watched", request_id: str) -> int:
+        try:
+            await self._app(scope, receive, response)
+        except ClientLeft:
+            return _CLIENT_CLOSED_REQUEST
+        except ProxyError as exc:
+            structlog.contextvars.bind_contextvars(error=exc.code)
+            await response.fail(exc)
+        except Exception:  # noqa: BLE001 - the last line of defence: the log has the traceback, the client has the id
+            self._observe("request.crashed", exc_info=True)
+            await response.fail(InternalError(request_id))
+        return response.status or _CLIENT_CLOSED_REQUEST
+
+
+class _Watched:
+    """`send` with the request id added to the head of the response, which remembers how far the response has come."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._header = (b"x-request-id", request_id.encode())
+        self._is_event_stream = False
+        self._complete = False
+        self.status: int | None = None
+
+    async def __call__(self, message: Message) -> None:
+        """ASGI."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = message["headers"]
+            self._is_event_stream = any(
+                name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
+            )
+            message = {**message, "headers": [*headers, self._header]}
+        elif not message.get("more_body", False):
+            self._complete = True
+        await self._send(message)
+
+    async def fail(self, error: ProxyError) -> None:
+        """Tell the client: with the proper status while there is none yet, in a stream as its last event.
+
+        Any other response that has begun stays incomplete: the server closes the connection, and the client knows.
+        """
+        if self.status is None:
+            await send_error(self, error)
+        elif self._is_event_stream and not self._complete:
+            await self({"type": "http.response.body", "body": sse.encode(error.envelope())})

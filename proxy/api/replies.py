@@ -1,0 +1,74 @@
+"""Answers on the wire: JSON at once, or a stream of server-sent events with a heartbeat."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import orjson
+from starlette.types import Send
+
+from proxy.core import sse
+from proxy.core.errors import ProxyError
+
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+
+
+async def send_bytes(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """A whole response."""
+    headers = [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_json(send: Send, payload: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+    """A whole JSON response."""
+    extra = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in (headers or {}).items()]
+    await send_bytes(send, status, [(b"content-type", b"application/json"), *extra], orjson.dumps(payload))
+
+
+async def send_error(send: Send, error: ProxyError) -> None:
+    """An error in OpenAI's envelope."""
+    await send_json(send, error.envelope(), status=error.status, headers=error.headers)
+
+
+class EventStream:
+    """A stream of server-sent events.
+
+    The status is committed with the first byte, so that an early failure still has its proper status.
+    """
+
+    _HEADERS: Headers = (
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),  # nginx in front of us must not hold events back
+    )
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._starting = asyncio.Lock()
+        self._last_write = asyncio.get_running_loop().time()
+        self.started = False
+
+    async def write(self, data: bytes) -> None:
+        """Bytes of whole events, or of a comment. Waits while the client does not read."""
+        if not self.started:
+            async with self._starting:
+                if not self.started:
+                    await self._send({"type": "http.response.start", "status": 200, "headers": self._HEADERS})
+                    self.started = True
+        self._last_write = asyncio.get_running_loop().time()
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def keep_alive(self, seconds: float) -> None:
+        """A comment whenever nothing was written for `seconds`: balancers end silent streams after 60. Never ends."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            silent = clock() - self._last_write
+            if silent >= seconds:
+                await self.write(sse.KEEPALIVE)
+                silent = 0
+            await asyncio.sleep(seconds - silent)
+
+    async def close(self) -> None:
+        """The end of the response."""
+        await self._send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,161 @@
+"""The composition root: the only place that names concrete adapters; its lifespan closes what it opened."""
+
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.routing import Route
+
+from proxy.api.chat_completions import ChatCompletions
+from proxy.api.health import Healthz, Readyz
+from proxy.api.middleware.admission import Admission
+from proxy.api.middleware.auth import Auth
+from proxy.api.middleware.request_id import RequestId
+from proxy.api.models import Models
+from proxy.api.passthrough import Passthrough
+from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, UpstreamConfig
+from proxy.core.chat import ToolSpec
+from proxy.core.errors import MethodNotAllowed, NotFound
+from proxy.ports import Clock, Ports, Readiness
+from proxy.telemetry import log
+from proxy.tools import clock as clock_tool
+from proxy.tools import serper
+from proxy.tools.registry import Registry, Tool
+from proxy.upstreams.connection import Connection
+from proxy.upstreams.router import ConfigRouter
+
+_ANY_METHOD = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+_METHOD_NOT_ALLOWED = 405
+
+
+class SystemClock:
+    """The real time."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+        return time.time()
+
+
+def create_app(
+    config: Config, *, transport: httpx.AsyncBaseTransport | None = None, clock: Clock | None = None
+) -> Starlette:
+    """The proxy as an ASGI application.
+
+    Args:
+        config: what `config_file.load` has read.
+        transport: carries every request to upstreams and tools; None: one of its own for each.
+        clock: for tests that do not want to wait.
+    """
+    clock = clock or SystemClock()
+    connections = {
+        name: Connection(name, upstream, transport or _transport(upstream))
+        for name, upstream in config.upstreams.items()
+    }
+    # Tools call other people's servers: no proxy from the environment, no redirects, nothing kept between calls.
+    client = httpx.AsyncClient(transport=transport or httpx.AsyncHTTPTransport(), trust_env=False)
+    toolset = Registry(make_tool(name, tool, config, client, clock) for name, tool in config.tools.items())
+    ports = Ports(
+        config=config,
+        router=ConfigRouter(config, connections),
+        toolset=toolset,
+        observe=log.observer(),
+        clock=clock,
+        upstream_states=_states("upstreams", config.upstreams, config),
+        tool_states=_states("tools", config.tools, config),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await client.aclose()
+            for connection in connections.values():
+                await connection.aclose()
+
+    app = Starlette(
+        routes=_routes(ports), middleware=_middleware(ports), lifespan=lifespan, exception_handlers=_NOT_ROUTED
+    )
+    app.router.redirect_slashes = False  # a redirect would be put together from the Host header
+    return app
+
+
+def make_tool(name: str, tool: ToolConfig, config: Config, client: httpx.AsyncClient, clock: Clock) -> Tool:
+    """One entry of `tools:` as a tool. The configuration's schema knows no type that is not handled here."""
+    offered = (tool.offer or config.offer.mode) != "never"
+    match tool:
+        case SerperConfig():
+            return serper.serper_tool(_spec(name, tool, serper, offered=offered), tool, client)
+        case ClockConfig():
+            spec = _spec(name, tool, clock_tool, offered=offered)
+            return clock_tool.clock_tool(spec, clock, timeout=tool.timeout)
+        case _:
+            raise NotImplementedError(type(tool).__name__)
+
+
+def _spec(name: str, tool: ToolConfig, module: Any, *, offered: bool) -> ToolSpec:
+    return ToolSpec(
+        name=name,
+        description=module.DESCRIPTION,
+        parameters=module.PARAMETERS,
+        aliases=tool.aliases,
+        max_calls=tool.max_calls,
+        offered=offered,
+    )
+
+
+def _transport(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
+    # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
+    limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
+    return httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+
+
+def _states(section: str, usable: Iterable[str], config: Config) -> list[Readiness]:
+    disabled = [
+        Readiness(where.removeprefix(f"{section}."), usable=False, why_not=entry.why)
+        for where, entry in config.disabled.items()
+        if where.startswith(f"{section}.")
+    ]
+    return [*(Readiness(name, usable=True) for name in usable), *disabled]
+
+
+def _routes(ports: Ports) -> list[Route]:
+    chat, models = ChatCompletions(ports), Models(ports)
+    return [
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/chat/completions", chat, methods=["POST"]),
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{id:path}", models, methods=["GET"]),
+        Route("/healthz", Healthz(), methods=["GET"]),
+        Route("/readyz", Readyz(ports), methods=["GET"]),
+        Route("/v1/{path:path}", Passthrough(ports), methods=_ANY_METHOD),
+    ]
+
+
+def _middleware(ports: Ports) -> list[Middleware]:
+    return [
+        Middleware(RequestId, observe=ports.observe, clock=ports.clock),
+        Middleware(Admission, max_concurrent=ports.config.server.max_concurrent_requests),
+        Middleware(Auth, clients=ports.config.clients),
+    ]
+
+
+async def _not_routed(request: Request, exc: Exception) -> None:
+    """What Starlette's router says of paths and methods, as errors of ours."""
+    method, path = request.method, request.scope["path"]
+    if isinstance(exc, HTTPException) and exc.status_code == _METHOD_NOT_ALLOWED:
+        raise MethodNotAllowed(f"{path} does not take {method}.", headers=exc.headers)
+    raise NotFound(f"There is no {path} here.")
+
+
+_NOT_ROUTED: dict[Any, Any] = {404: _not_routed, 405: _not_routed}

@@ -1,0 +1,156 @@
+"""The command `toolproxy`. Exit codes: 0 fine, 1 a fault of configuration or start-up, 2 wrong usage."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from getpass import getpass
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from proxy import __version__, config_file
+from proxy.config import Config
+from proxy.core.errors import ConfigurationError
+
+_DEFAULT_CONFIG = "config.yaml"
+_FAULT = 1
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command and exit."""
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except ConfigurationError as exc:
+        for fault in exc.faults:
+            print(f"toolproxy: {fault}", file=sys.stderr)
+        sys.exit(_FAULT)
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="toolproxy",
+        description="An OpenAI-compatible reverse proxy that runs tools transparently.",
+        epilog="TOOLPROXY_CONFIG, TOOLPROXY_HOST, TOOLPROXY_PORT and TOOLPROXY_WORKERS do the same as the options.",
+    )
+    parser.add_argument("--version", action="version", version=f"toolproxy {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the proxy")
+    _add_config(serve)
+    serve.add_argument("--host", default=os.environ.get("TOOLPROXY_HOST"), help="address to listen on")
+    serve.add_argument("--port", type=_port, default=os.environ.get("TOOLPROXY_PORT"), help="0: any free one")
+    serve.add_argument("--workers", type=_count, default=os.environ.get("TOOLPROXY_WORKERS"), help="processes")
+    serve.set_defaults(run=_serve)
+
+    check = commands.add_parser("check", help="validate the configuration and say what of it is usable")
+    _add_config(check)
+    check.set_defaults(run=_check)
+
+    demo = commands.add_parser("demo", help="a searched conversation, without keys and network")
+    demo.set_defaults(run=_demo)
+
+    mock = commands.add_parser("mock-upstream", help="the scripted upstream by itself, for tests and load runs")
+    mock.add_argument("--port", type=_port, default=0, help="0: any free one")
+    mock.add_argument("--script", type=Path, help="a YAML file with conversations of your own")
+    mock.set_defaults(run=_mock_upstream)
+
+    hash_key = commands.add_parser("hash-key", help="read a client key, print its key_sha256")
+    hash_key.set_defaults(run=_hash_key)
+    return parser
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    default = os.environ.get("TOOLPROXY_CONFIG") or _DEFAULT_CONFIG
+    command.add_argument("--config", type=Path, default=Path(default), help=f"default: {_DEFAULT_CONFIG}")
+
+
+def _port(text: str) -> int:
+    return _number(text, "a port", 0, 65535)
+
+
+def _count(text: str) -> int:
+    return _number(text, "a number of processes", 1, 1024)
+
+
+def _number(text: str, what: str, least: int, most: int) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} ({least} to {most})")
+    return int(text)
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    from proxy import server  # noqa: PLC0415 - `check` and `--help` need no web server
+
+    config = config_file.load(arguments.config, os.environ)
+    said = {name: getattr(arguments, name) for name in ("host", "port", "workers")}
+    overrides = {name: value for name, value in said.items() if value is not None}
+    config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **overrides))
+    server.serve(config, arguments.config)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    config = config_file.load(arguments.config, os.environ)
+    for line in describe(config):
+        print(line)
+
+
+def describe(config: Config) -> list[str]:
+    """What `toolproxy check` prints: models, upstreams and tools, and whether each is usable."""
+    usable = dict.fromkeys(config.upstreams, "usable")
+    lines = ["upstreams:"]
+    lines += [f"  {name}: usable, {entry.base_url} ({entry.profile})" for name, entry in config.upstreams.items()]
+    lines += _disabled("upstreams", config)
+    lines.append("models:")
+    for name, model in config.models.items():
+        state = usable.get(model.upstream, f"not usable: upstream {model.upstream} is disabled")
+        lines.append(f"  {name}: {state}, at {model.upstream} as {'any name' if name == '*' else model.model or name}")
+    lines.append("tools:")
+    lines += [f"  {name}: usable, {type_name(tool)}, built in" for name, tool in config.tools.items()]
+    lines += _disabled("tools", config)
+    lines.append("clients:")
+    anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
+    lines += [f"  {client.name}: usable" for client in config.clients] or [anyone]
+    lines += _disabled("clients", config)
+    if not config.upstreams:
+        lines.append("`toolproxy serve` will not start: there is no usable upstream")
+    return lines
+
+
+def type_name(tool: object) -> str:
+    """The `type:` of a tool's configuration."""
+    from proxy.config import TOOL_TYPES  # noqa: PLC0415
+
+    names: Mapping[type, str] = {kind: name for name, kind in TOOL_TYPES.items()}
+    return names[type(tool)]
+
+
+def _disabled(section: str, config: Config) -> list[str]:
+    return [
+        f"  {where.removeprefix(f'{section}.')}: disabled, {entry.why}"
+        for where, entry in config.disabled.items()
+        if where.startswith(section)
+    ]
+
+
+def _demo(_: argparse.Namespace) -> None:
+    from proxy.demo import show  # noqa: PLC0415 - needs the openai SDK, which is an extra
+
+    show.main()
+
+
+def _mock_upstream(arguments: argparse.Namespace) -> None:
+    from proxy.demo import upstream  # noqa: PLC0415 - as above
+
+    upstream.main(port=arguments.port, script=arguments.script)
+
+
+def _hash_key(_: argparse.Namespace) -> None:
+    key = getpass("client key: ") if sys.stdin.isatty() else sys.stdin.readline()
+    if not (key := key.strip()):
+        raise ConfigurationError(["no key was given"])
+    print(sha256(key.encode()).hexdigest())

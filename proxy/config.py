@@ -1,0 +1,272 @@
+"""What config.yaml may say: frozen values with their defaults, and no behaviour but the layering of limits.
+
+Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What is
+not yet built is in `config_file.UNSUPPORTED`.
+"""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from proxy.core.limits import Limits
+
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+CountOrNone: TypeAlias = Annotated[int, Meta(ge=0)]
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
+Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+Url: TypeAlias = Annotated[str, Meta(pattern=r"^https?://[^\s/?#]+[^\s?#]*$")]
+# The rule of OpenAI and GLM for a function's name.
+ToolName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+OfferMode: TypeAlias = Literal["always", "declared", "on_request", "never"]
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mapping of the configuration file."""
+
+
+class ServerConfig(Value, frozen=True, kw_only=True):
+    """`server:`: where the proxy listens and how much it takes on."""
+
+    host: Text = "127.0.0.1"
+    port: Port = 8080
+    workers: Count = 1
+    max_body_bytes: Count = 32 * 1024 * 1024
+    max_concurrent_requests: Count = 1000
+    keepalive_seconds: Seconds = 15
+    shutdown_grace_seconds: Seconds = 30
+    allow_anonymous: bool = False
+
+
+class LimitsConfig(Value, frozen=True, kw_only=True):
+    """`limits:`, whole or in part: what is None was not said, and a wider setting holds."""
+
+    max_turns: Count | None = None
+    max_tool_calls: CountOrNone | None = None
+    guidance: bool | None = None
+    deadline: Seconds | None = None
+    max_duration: Seconds | None = None
+    tool_timeout: Seconds | None = None
+    max_parallel_tools: Count | None = None
+    max_result_bytes: Count | None = None
+    max_total_tokens: Count | None = None
+
+
+class RequestLimits(Value, frozen=True, kw_only=True):
+    """The limits of one request, with nothing left open."""
+
+    max_turns: int = 5
+    max_tool_calls: int = 8
+    guidance: bool = True
+    deadline: float = 240
+    max_duration: float = 1200
+    tool_timeout: float = 30
+    max_parallel_tools: int = 8
+    max_result_bytes: int = 65536
+    max_total_tokens: int | None = None
+
+    def overridden(self, *layers: LimitsConfig | None) -> "RequestLimits":
+        """These limits with what each layer says put over them, the last layer last."""
+        said = {
+            field: value
+            for layer in layers
+            if layer is not None
+            for field in layer.__struct_fields__
+            if (value := getattr(layer, field)) is not None
+        }
+        return msgspec.structs.replace(self, **said)
+
+    def budget(self, *, max_tool_calls: int | None = None) -> Limits:
+        """What the core counts; a client may lower `max_tool_calls`, never raise it."""
+        calls = self.max_tool_calls if max_tool_calls is None else min(self.max_tool_calls, max_tool_calls)
+        return Limits(
+            max_turns=self.max_turns,
+            max_tool_calls=calls,
+            max_total_tokens=self.max_total_tokens,
+            guidance=self.guidance,
+        )
+
+
+class ClientConfig(Value, frozen=True, kw_only=True):
+    """An entry of `clients:`: who may call, and how far."""
+
+    name: Text
+    key: str | None = None
+    key_sha256: Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None
+    models: tuple[Text, ...] = ("*",)
+    tools: tuple[Text, ...] | None = None
+    requests_per_minute: Count | None = None
+    max_concurrent_requests: Count | None = None
+    limits: LimitsConfig | None = None
+    admin: bool = False
+
+
+class Timeouts(Value, frozen=True, kw_only=True):
+    """Of one upstream, in seconds; `read` is the silence between two reads."""
+
+    connect: Seconds = 10
+    read: Seconds = 300  # a whole tool turn of GLM has been seen to take 78 s
+    write: Seconds = 60
+    pool: Seconds = 10
+
+
+class UpstreamConfig(Value, frozen=True, kw_only=True):
+    """An entry of `upstreams:`."""
+
+    base_url: Url
+    api_key: str
+    profile: Literal["glm", "gpt_oss", "openai"] = "openai"
+    timeouts: Timeouts = Timeouts()
+    retries: CountOrNone = 2
+    max_connections: Count = 1000
+    transport: Literal["auto", "httpx"] = "auto"
+
+
+class ModelConfig(Value, frozen=True, kw_only=True):
+    """An entry of `models:`: a name that clients send."""
+
+    upstream: Text
+    model: Text | None = None
+    fallbacks: tuple[Text, ...] = ()
+    vision_model: Text | None = None
+    tools: tuple[Text, ...] | None = None
+    limits: LimitsConfig | None = None
+
+
+class ToolConfig(Value, frozen=True, kw_only=True):
+    """What every entry of `tools:` may say."""
+
+    aliases: tuple[Text, ...] = ()
+    timeout: Seconds | None = None
+    cache_seconds: Annotated[float, Meta(ge=0)] = 0
+    max_calls: Count | None = None
+    fallback: Text | None = None
+    offer: OfferMode | None = None
+
+
+class SerperConfig(ToolConfig, frozen=True, kw_only=True):
+    """`type: serper`: Google's results from serper.dev."""
+
+    api_key: str
+    base_url: Url = "https://google.serper.dev"
+    endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"
+
+
+class SerperScrapeConfig(ToolConfig, frozen=True, kw_only=True):
+    """`type: serper_scrape`: one web page as text, read by serper.dev."""
+
+    api_key: str
+    base_url: Url = "https://scrape.serper.dev"
+
+
+class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
+    """`type: zai_search`: GLM's own search."""
+
+    api_key: str
+    base_url: Url = "https://api.z.ai/api/paas/v4"
+    mode: Literal["api", "chat"] = "api"
+
+
+class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
+    """`type: web_fetch`: one web page as text."""
+
+    allow_hosts: tuple[Text, ...] = ()
+    deny_hosts: tuple[Text, ...] = ()
+
+
+class ClockConfig(ToolConfig, frozen=True, kw_only=True):
+    """`type: clock`: the current date and time."""
+
+
+class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
+    """`type: http`: any HTTP API."""
+
+    description: Text
+    url: Text
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
+    headers: dict[str, str] = {}
+    query: dict[str, Any] = {}
+    body: Any = None
+    parameters: dict[str, Any] = {}
+    result: Any = None
+    retries: CountOrNone = 0
+
+
+class McpConfig(ToolConfig, frozen=True, kw_only=True):
+    """`type: mcp`: the tools of an MCP server."""
+
+    url: Url | None = None
+    command: tuple[Text, ...] | None = None
+    headers: dict[str, str] = {}
+    env: dict[str, str] = {}
+    allow: tuple[Text, ...] = ("*",)
+
+
+class PythonToolConfig(ToolConfig, frozen=True, kw_only=True):
+    """`type: python`: a function, named `module:function`."""
+
+    function: Annotated[str, Meta(pattern=r"^[\w.]+:\w+$")]
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+
+
+TOOL_TYPES: dict[str, type[ToolConfig]] = {
+    "clock": ClockConfig,
+    "http": HttpToolConfig,
+    "mcp": McpConfig,
+    "python": PythonToolConfig,
+    "serper": SerperConfig,
+    "serper_scrape": SerperScrapeConfig,
+    "web_fetch": WebFetchConfig,
+    "zai_search": ZaiSearchConfig,
+}
+
+
+class OfferConfig(Value, frozen=True, kw_only=True):
+    """`offer:`: which tools are shown to the model."""
+
+    mode: OfferMode = "always"
+    prefix: str | None = None
+    model_suffix: str | None = None
+
+
+class StateConfig(Value, frozen=True, kw_only=True):
+    """`state:`: what outlives a request."""
+
+    url: Annotated[str, Meta(pattern="^(memory|rediss?)://")] = "memory://"
+    ttl: Seconds = 3600
+    max_entries: Count = 10000
+
+
+class TelemetryConfig(Value, frozen=True, kw_only=True):
+    """`telemetry:`: what operators see."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "console"] = "json"
+    log_content: bool = False
+    metrics: bool = True
+    otlp_endpoint: str | None = None
+
+
+class Disabled(Value, frozen=True, kw_only=True):
+    """An upstream, tool or client that is configured but cannot be used: why, and for want of which variables."""
+
+    where: str
+    why: str
+    variables: tuple[str, ...] = ()
+
+
+class Config(Value, frozen=True, kw_only=True):
+    """The whole file. What is disabled for want of a key is in `disabled` and in no other place."""
+
+    server: ServerConfig = ServerConfig()
+    clients: tuple[ClientConfig, ...] = ()
+    upstreams: dict[str, UpstreamConfig] = {}
+    models: dict[str, ModelConfig] = {}
+    tools: dict[ToolName, ToolConfig] = {}
+    offer: OfferConfig = OfferConfig()
+    limits: RequestLimits = RequestLimits()
+    state: StateConfig = StateConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    disabled: dict[str, Disabled] = {}

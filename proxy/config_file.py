@@ -1,0 +1,350 @@
+"""YAML and environment -> Config; every fault names its file, line and path.
+
+    node (it knows its line) --> `${NAME}` replaced --> typed by the classes of `config` --> references checked
+
+All faults of a file are found in one go. `${NAME}` without a value disables the upstream, tool or client that it stands
+in, so that one configuration serves users who have only some of the keys; anywhere else it is a fault.
+"""
+
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import yaml
+
+from proxy import config as c
+from proxy.core.errors import ConfigurationError
+
+UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "clients[].requests_per_minute": lambda _: True,
+    "clients[].max_concurrent_requests": lambda _: True,
+    "clients[].admin": lambda value: value is True,
+    "models.*.fallbacks": bool,
+    "models.*.vision_model": lambda _: True,
+    "offer.mode": lambda mode: mode in ("declared", "on_request"),
+    "offer.prefix": lambda _: True,
+    "offer.model_suffix": lambda _: True,
+    "state.url": lambda url: not url.startswith("memory://"),
+    "telemetry.log_content": lambda value: value is True,
+    "telemetry.metrics": lambda value: value is True,
+    "telemetry.otlp_endpoint": lambda _: True,
+    "tools.*.cache_seconds": bool,
+    "tools.*.endpoint": lambda endpoint: endpoint != "search",
+    "tools.*.fallback": lambda _: True,
+    "tools.*.offer": lambda mode: mode in ("declared", "on_request"),
+    "tools.*.type": lambda kind: kind not in ("clock", "serper"),
+}
+"""What the schema knows and this version cannot do yet: refused by name, never ignored."""
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
+_NOT_IN_FILE = ("disabled",)
+
+
+def load(path: Path, environ: Mapping[str, str]) -> c.Config:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigurationError: with one line per fault, `config.yaml:LINE: path: what is wrong`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigurationError([f"{path}: cannot be read: {exc.strerror}"]) from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigurationError([f"{path}: is not UTF-8"]) from exc
+    return parse(text, environ, name=path.name)
+
+
+def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -> c.Config:
+    """The same for a text; `name` stands in the faults. Raises `ConfigurationError`."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as exc:
+        line = exc.problem_mark.line + 1 if exc.problem_mark else 1
+        raise ConfigurationError([f"{name}:{line}: {exc.problem}"]) from exc
+    except yaml.YAMLError as exc:
+        raise ConfigurationError([f"{name}: {exc}"]) from exc
+    if root is None:
+        return c.Config()
+    reader = _Reader(environ)
+    read = reader.value(root, c.Config, _Path("", 1))
+    if read is not _FAULTY:
+        _check_references(read, reader)
+    if reader.faults:
+        raise ConfigurationError([f"{name}:{line}: {message}" for line, message in sorted(set(reader.faults))])
+    config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled)
+    return config
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """Where a value stands: `tools.web_search.type`, and on which line."""
+
+    name: str
+    line: int
+
+    def key(self, key: str, line: int) -> "_Path":
+        return _Path(f"{self.name}.{key}" if self.name else key, line)
+
+    def item(self, index: int, line: int) -> "_Path":
+        return _Path(f"{self.name}[{index}]", line)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Turns nodes into values, and collects what is wrong with them."""
+
+    environ: Mapping[str, str]
+    faults: list[tuple[int, str]] = field(default_factory=list)
+    disabled: dict[str, c.Disabled] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    unset: list[str] | None = None  # variables without a value in the entry that is being read
+    loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
+
+    def fault(self, path: _Path, message: str) -> Any:
+        self.faults.append((path.line, f"{path.name}: {message}" if path.name else message))
+        return _FAULTY
+
+    def value(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
+        """The value of a node as `kind`, or `_FAULTY`."""
+        self.lines[path.name] = path.line
+        if isinstance(kind, types.UnionType):
+            if node.tag == "tag:yaml.org,2002:null":
+                return None
+            (kind,) = (option for option in typing.get_args(kind) if option is not type(None))
+        if isinstance(kind, type) and issubclass(kind, c.Value):
+            return self.section(node, kind, path)
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if origin is dict:
+            return self.mapping(node, *arguments, path=path)
+        if origin is tuple:
+            return self.sequence(node, arguments[0], path)
+        return self.leaf(node, kind, path)
+
+    def section(self, node: yaml.Node, kind: type[c.Value], path: _Path) -> Any:
+        """A mapping with a class of its own."""
+        if kind is c.RequestLimits:
+            said = self.struct(node, c.LimitsConfig, path)
+            return said if said is _FAULTY else c.RequestLimits().overridden(said)
+        if kind is c.ToolConfig:
+            return self.entry(node, path, self.tool)
+        if kind in (c.UpstreamConfig, c.ClientConfig):
+            return self.entry(node, path, lambda node, path: self.struct(node, kind, path))
+        return self.struct(node, kind, path)
+
+    def entry(self, node: yaml.Node, path: _Path, read: Callable[[yaml.Node, _Path], Any]) -> Any:
+        """An upstream, tool or client: disabled, not faulty, when a variable in it has no value."""
+        self.unset, before = [], len(self.faults)
+        value = read(node, path)
+        missing, self.unset = dict.fromkeys(self.unset), None
+        if len(self.faults) > before:
+            return _FAULTY
+        why = None
+        if missing:
+            why = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
+        elif getattr(value, "api_key", None) == "":
+            why = "api_key is empty"
+        if why:
+            self.disabled[path.name] = c.Disabled(where=path.name, why=why, variables=tuple(missing))
+            return None
+        return value
+
+    def pairs(self, node: yaml.Node, path: _Path) -> Iterator[tuple[str, yaml.Node, _Path]]:
+        if not isinstance(node, yaml.MappingNode):
+            self.fault(path, f"must be a mapping, not {_kind_of(node)}")
+            return
+        self.loader.flatten_mapping(node)
+        seen: set[str] = set()
+        for key_node, value_node in node.value:
+            key = str(key_node.value)
+            at = path.key(key, key_node.start_mark.line + 1)
+            if key in seen:
+                self.fault(at, "stands here twice")
+            seen.add(key)
+            yield key, value_node, at
+
+    def struct(self, node: yaml.Node, kind: type[c.Value], path: _Path, *, skip: tuple[str, ...] = ()) -> Any:
+        fields = {info.name: info for info in msgspec.structs.fields(kind) if info.name not in _NOT_IN_FILE}
+        before, unset = len(self.faults), len(self.unset or ())
+        values: dict[str, Any] = {}
+        for key, value_node, at in self.pairs(node, path):
+            if key in skip:
+                continue
+            if key not in fields:
+                self.fault(at, f"unknown key; known are {', '.join(sorted((*fields, *skip)))}")
+                continue
+            values[key] = self.value(value_node, fields[key].type, at)
+            self.refuse_unsupported(at, values[key])
+        for name, info in fields.items():
+            if info.required and name not in values and isinstance(node, yaml.MappingNode):
+                self.fault(path.key(name, path.line), "is missing")
+        if len(self.faults) > before or len(self.unset or ()) > unset:
+            return _FAULTY
+        return kind(**values)
+
+    def tool(self, node: yaml.Node, path: _Path) -> Any:
+        """An entry of `tools:`, whose `type` says which keys it may have."""
+        if not isinstance(node, yaml.MappingNode):
+            return self.fault(path, f"must be a mapping, not {_kind_of(node)}")
+        named = [(value, key.start_mark.line + 1) for key, value in node.value if key.value == "type"]
+        if not named:
+            return self.fault(path.key("type", path.line), f"is missing; known are {', '.join(c.TOOL_TYPES)}")
+        value, line = named[0]
+        at = path.key("type", line)
+        kind = self.leaf(value, str, at)
+        if kind is not _FAULTY and kind not in c.TOOL_TYPES:
+            return self.fault(at, f"unknown type {kind!r}; known are {', '.join(c.TOOL_TYPES)}")
+        if kind is _FAULTY:
+            return _FAULTY
+        self.refuse_unsupported(at, kind)
+        return self.struct(node, c.TOOL_TYPES[kind], path, skip=("type",))
+
+    def mapping(self, node: yaml.Node, key_kind: Any, kind: Any, *, path: _Path) -> Any:
+        values: dict[str, Any] = {}
+        for key, value_node, at in self.pairs(node, path):
+            try:
+                msgspec.convert(key, key_kind)
+            except msgspec.ValidationError:
+                self.fault(at, "a tool's name may have letters, digits, '_' and '-', at most 64 of them")
+                continue
+            values[key] = self.value(value_node, kind, at)
+        return _without_disabled(values, path, self.disabled)
+
+    def sequence(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
+        if not isinstance(node, yaml.SequenceNode):
+            return self.fault(path, f"must be a list, not {_kind_of(node)}")
+        items = [self.value(item, kind, path.item(at, item.start_mark.line + 1)) for at, item in enumerate(node.value)]
+        if any(item is _FAULTY for item in items):
+            return _FAULTY
+        return tuple(item for at, item in enumerate(items) if path.item(at, 0).name not in self.disabled)
+
+    def leaf(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
+        before = len(self.unset or ())
+        substituted = self.substitute(node, path)
+        if substituted is None:
+            return _FAULTY
+        if len(self.unset or ()) > before:
+            return _FAULTY
+        strict = not (substituted and isinstance(node, yaml.ScalarNode))
+        value = node.value if not strict else self.loader.construct_object(node, deep=True)
+        try:
+            return msgspec.convert(value, kind, strict=strict)
+        except msgspec.ValidationError as exc:
+            return self.fault(path, _in_plain_words(str(exc)))
+
+    def substitute(self, node: yaml.Node, path: _Path) -> bool | None:
+        """Replace the variables in a node and below; True where there were any, None after a fault."""
+        if isinstance(node, yaml.ScalarNode):
+            if not _VARIABLE.search(node.value):
+                return False
+            missing: list[str] = []
+            node.value = _VARIABLE.sub(lambda match: self.lookup(match, missing), node.value)
+            if missing and self.unset is None:
+                self.fault(path, f"{', '.join(missing)} is not set")
+                return None
+            if self.unset is not None:
+                self.unset += missing
+            return True
+        children = (
+            [child for pair in node.value for child in pair] if isinstance(node, yaml.MappingNode) else node.value
+        )
+        found = {self.substitute(child, path) for child in children}
+        return None if None in found else True in found
+
+    def lookup(self, match: re.Match[str], missing: list[str]) -> str:
+        name, default = match.groups()
+        value = self.environ.get(name, "") or default
+        if value is None:
+            missing.append(name)
+            return ""
+        return value
+
+    def refuse_unsupported(self, path: _Path, value: Any) -> None:
+        pattern = re.sub(r"\[\d+\]", "[]", re.sub(r"^(tools|models|upstreams)\.[^.]+", r"\1.*", path.name))
+        refused = UNSUPPORTED.get(pattern)
+        if refused is not None and value not in (None, _FAULTY) and refused(value):
+            self.fault(path, f"{_short(value)} is not supported by this version of toolproxy")
+
+
+def _without_disabled(values: dict[str, Any], path: _Path, disabled: Mapping[str, c.Disabled]) -> Any:
+    if any(value is _FAULTY for value in values.values()):
+        return _FAULTY
+    return {key: value for key, value in values.items() if path.key(key, 0).name not in disabled}
+
+
+def _kind_of(node: yaml.Node) -> str:
+    if isinstance(node, yaml.SequenceNode):
+        return "a list"
+    if isinstance(node, yaml.MappingNode):
+        return "a mapping"
+    return "empty" if node.tag == "tag:yaml.org,2002:null" else "a single value"
+
+
+def _short(value: Any) -> str:
+    return f"{value!r}" if isinstance(value, (str, int, float, bool)) else "this"
+
+
+def _in_plain_words(message: str) -> str:
+    message = message.replace("`", "").split(" - at ")[0]
+    if "matching regex '^https?" in message:
+        return "must be an http:// or https:// URL without a query"
+    return message[:1].lower() + message[1:]
+
+
+_References: TypeAlias = Iterator[tuple[str, str]]
+
+
+def _check_references(config: c.Config, reader: _Reader) -> None:
+    """What one part of the file says of another."""
+    tools = _known("tools", config.tools, reader)
+    upstreams = _known("upstreams", config.upstreams, reader)
+    for path, message in (
+        *_model_faults(config, upstreams, tools),
+        *_client_faults(config, tools),
+        *_alias_faults(config, tools),
+    ):
+        reader.fault(_Path(path, reader.lines.get(path, 1)), message)
+
+
+def _known(section: str, usable: Mapping[str, Any], reader: _Reader) -> set[str]:
+    """The names that a section defines, those of disabled entries among them."""
+    prefix = f"{section}."
+    return {*usable, *(where.removeprefix(prefix) for where in reader.disabled if where.startswith(prefix))}
+
+
+def _model_faults(config: c.Config, upstreams: set[str], tools: set[str]) -> _References:
+    for name, model in config.models.items():
+        if model.upstream not in upstreams:
+            yield f"models.{name}.upstream", f"there is no upstream {model.upstream!r}"
+        for tool in sorted(set(model.tools or ()) - tools):
+            yield f"models.{name}.tools", f"there is no tool {tool!r}"
+
+
+def _client_faults(config: c.Config, tools: set[str]) -> _References:
+    names: set[str] = set()
+    for at, client in enumerate(config.clients):
+        if (client.key is None) == (client.key_sha256 is None):
+            yield f"clients[{at}]", "needs either key or key_sha256"
+        for tool in sorted(set(client.tools or ()) - tools):
+            yield f"clients[{at}].tools", f"there is no tool {tool!r}"
+        if client.name in names:
+            yield f"clients[{at}].name", f"there is another client named {client.name!r}"
+        names.add(client.name)
+    for name, upstream in config.upstreams.items():
+        if upstream.api_key == "from_client" and config.clients:
+            yield f"upstreams.{name}.api_key", "from_client does not go together with clients: both want the same key"
+
+
+def _alias_faults(config: c.Config, tools: set[str]) -> _References:
+    owners = {name: name for name in tools}
+    for name, tool in config.tools.items():
+        for alias in tool.aliases:
+            owner = owners.setdefault(alias, name)
+            if owner != name:
+                yield f"tools.{name}.aliases", f"{alias!r} already means {owner!r}"

@@ -1,0 +1,107 @@
+"""What a `Run` wants done next: a closed union, for `match`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from proxy.core.chat import Json, ToolCall, Turn
+
+
+class Stop(StrEnum):
+    """Why a run came to its answer; the value of the header `x-tool-stop`."""
+
+    ANSWER = "answer"
+    CLIENT_TOOL_CALLS = "client_tool_calls"
+    MAX_TURNS = "max_turns"
+    MAX_TOOL_CALLS = "max_tool_calls"
+    MAX_TOTAL_TOKENS = "max_total_tokens"
+    DEADLINE = "deadline"
+    REPEATED_CALL = "repeated_call"
+
+
+class Rung(StrEnum):
+    """The means of making a model answer, mildest first. A profile says which of them its models bear."""
+
+    NOTICE = "notice"  # the results say that the budget is used up; the tools stay
+    WITHDRAW = "withdraw"  # the server's tools are taken out of the request
+    RETELL = "retell"  # a fresh conversation without tools, the results told as ordinary text
+
+
+@dataclass(frozen=True, slots=True)
+class CallUpstream:
+    """Make one upstream call and hand its turn to `Run.receive_turn`.
+
+    Attributes:
+        body: the Chat Completions request; its `model` is still the client's.
+        number: which turn this is, from 1.
+        client_tools: the names of the functions that are the client's own; only calls of these may be shown.
+        separator: what sets this turn's text apart from text that the client has already seen.
+        rung: how the model is being made to answer, if it is; the turn's beginning is then held back.
+    """
+
+    body: Json
+    number: int
+    client_tools: frozenset[str] = frozenset()
+    separator: str = ""
+    rung: Rung | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallTools:
+    """Run these calls at the same time and hand their results, in this order, to `Run.receive_results`.
+
+    The calls carry the tools' own names, whatever alias the model used.
+    """
+
+    calls: tuple[ToolCall, ...]
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a run has used: upstream calls, tool calls by tool, and tokens by the upstream's own count."""
+
+    turns: int = 0
+    tool_calls: Mapping[str, int] = field(default_factory=dict)
+    usage: Json | None = None
+
+    @property
+    def total_tool_calls(self) -> int:
+        """Tool calls that were really run."""
+        return sum(self.tool_calls.values())
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of all turns; 0 while the upstream has sent no count."""
+        return int((self.usage or {}).get("total_tokens") or 0)
+
+    def as_usage(self) -> Json:
+        """OpenAI's `usage`, with `server_tool_use` beside it."""
+        use = {"turns": self.turns, "tool_calls": self.total_tool_calls, **self.tool_calls}
+        zero = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        return {**zero, **(self.usage or {}), "server_tool_use": use}
+
+
+@dataclass(frozen=True, slots=True)
+class Respond:
+    """The run is over: this is the answer.
+
+    Attributes:
+        turn: the turn that answers, as it came.
+        message: what of its message the client may see.
+        finish_reason: the one that the client gets.
+        stop: why the run ended here.
+        tally: what it has used.
+        rung: the means that made the model answer, if one was needed.
+    """
+
+    turn: Turn
+    message: Json
+    finish_reason: str
+    stop: Stop
+    tally: Tally
+    rung: Rung | None = None
+
+
+Action: TypeAlias = CallUpstream | CallTools | Respond

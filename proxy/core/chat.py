@@ -1,0 +1,149 @@
+"""The keys of Chat Completions that the loop reads.
+
+Wire JSON stays JSON: messages, chunks and bodies are plain dicts, and whatever is not named here passes through
+untouched. The frozen values below are what the loop itself reasons about.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import orjson
+
+Json: TypeAlias = dict[str, Any]
+
+# The text fields of a message that arrive in pieces. `reasoning_content` is the name at Z.AI and llama.cpp,
+# `reasoning` at vLLM, OpenRouter, Groq and Cerebras.
+TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One function call that a model asked for.
+
+    Attributes:
+        id: the upstream's own id; the tool message that answers the call has to carry it.
+        name: the function's name as the model wrote it.
+        arguments: the JSON text as the model wrote it, not yet parsed.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+    @property
+    def fingerprint(self) -> tuple[str, str]:
+        """The same for two calls that ask for the same thing, whatever the order and spacing of their arguments."""
+        try:
+            arguments = orjson.dumps(orjson.loads(self.arguments), option=orjson.OPT_SORT_KEYS).decode()
+        except orjson.JSONDecodeError:
+            arguments = self.arguments
+        return self.name, arguments
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What the model is told about one call. `failed` is for observers; the model reads `content` only."""
+
+    content: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A server tool as a model sees it.
+
+    Attributes:
+        name: its name in the configuration.
+        description: for the model.
+        parameters: a JSON Schema of type object.
+        aliases: other names under which a model or a client may call it.
+        max_calls: how often it may run in one request; None: as often as the request's budget allows.
+        offered: False: known, but not shown to a model that was not told of it by the client.
+    """
+
+    name: str
+    description: str
+    parameters: Json
+    aliases: tuple[str, ...] = ()
+    max_calls: int | None = None
+    offered: bool = True
+
+    def definition(self) -> Json:
+        """The entry of a request's `tools`."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One whole upstream answer.
+
+    Attributes:
+        choice: the answer's only choice. Its `message` is as received and goes back into the history unchanged.
+        envelope: everything of the answer but `choices` and `usage` (id, model, system_fingerprint, ...).
+        calls: the function calls in the message, in order.
+        usage: the upstream's own count, or None where it sent none.
+        held: chunks of a stream that were held back because the turn had to prove itself an answer first.
+    """
+
+    choice: Json
+    envelope: Json = field(default_factory=dict)
+    calls: tuple[ToolCall, ...] = ()
+    usage: Json | None = None
+    held: tuple[Json, ...] = ()
+
+    @property
+    def message(self) -> Json:
+        """The assistant message as received."""
+        message: Json = self.choice["message"]
+        return message
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the model stopped, in OpenAI's words."""
+        reason: str = self.choice["finish_reason"]
+        return reason
+
+    @property
+    def text(self) -> str:
+        """What the model says to the user; empty where it says nothing."""
+        content = self.message.get("content")
+        return content if isinstance(content, str) else ""
+
+
+def calls_of(message: Json) -> tuple[ToolCall, ...]:
+    """The function calls in an assistant message.
+
+    Entries of other types are not calls of functions (bigmodel reports its own MCP results as `type: mcp`) and are
+    passed over.
+    """
+    entries = message.get("tool_calls") or ()
+    return tuple(_call(entry) for entry in entries if entry.get("type", "function") == "function")
+
+
+def _call(entry: Json) -> ToolCall:
+    function = entry.get("function") or {}
+    return ToolCall(entry.get("id") or "", function.get("name") or "", function.get("arguments") or "")
+
+
+def name_of(tool: Json) -> str | None:
+    """The name of an entry of a request's `tools`; None for hosted tools, which have none."""
+    detail = tool.get(tool.get("type", "function"))
+    name = detail.get("name") if isinstance(detail, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def add_usage(total: Json | None, usage: Json | None) -> Json | None:
+    """The sum of two counts, field by field, details included. None stands for "the upstream did not say"."""
+    if total is None or usage is None:
+        return total or usage
+    return {key: _add(total.get(key), usage.get(key)) for key in (*total, *(key for key in usage if key not in total))}
+
+
+def _add(left: Any, right: Any) -> Any:
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return add_usage(dict(left), dict(right))
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        return left + right
+    return right if left is None else left

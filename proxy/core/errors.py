@@ -1,0 +1,213 @@
+"""Our exceptions: who is to blame is in the type.
+
+ProxyError                     status, type, code: what the client is told
++-- RequestError               400  the client's request
+|   +-- InvalidJson            400  invalid_json
+|   +-- InvalidApiKey          401  invalid_api_key
+|   +-- ModelNotAllowed        403  model_not_allowed
+|   +-- NotFound               404  not_found
+|   |   +-- ModelNotFound      404  model_not_found
+|   +-- MethodNotAllowed       405  method_not_allowed
+|   +-- RequestTooLarge        413  request_too_large
++-- Overloaded                 503  overloaded              this proxy is full or leaving
++-- MaxDurationExceeded        504  max_duration_exceeded   the request as a whole took too long
++-- UpstreamError              502  upstream_error          unreachable, cut off, not what it should be
+|   +-- UpstreamTimeout        504  upstream_timeout
+|   +-- UpstreamRefused        4xx  the upstream's own status, message and code
++-- NoFinalAnswer              502  no_final_answer         the model never answered in words
++-- InternalError              500  internal_error          a bug of ours
+
+ToolError                      never reaches a client: the model is told, and the conversation goes on
++-- ToolTimeout
++-- InvalidArguments
+
+ConfigurationError             at start: faults with path and line
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+
+class ProxyError(Exception):
+    """A fault that a client is told of, in OpenAI's envelope.
+
+    Attributes:
+        message: for people; never holds a secret or a traceback.
+        param: the field of the request that is at fault, if one is.
+        headers: sent beside the error (`retry-after`, `x-should-retry`).
+    """
+
+    status: int = 500
+    type: str = "server_error"
+    code: str | None = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.headers = dict(headers or {})
+
+    def envelope(self) -> dict[str, dict[str, str | None]]:
+        """The body: `{"error": {"message", "type", "param", "code"}}`."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+class RequestError(ProxyError):
+    """The request itself is at fault."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_request"
+
+
+class InvalidJson(RequestError):
+    """The body is not JSON, or nested too deep to be read."""
+
+    code = "invalid_json"
+
+
+class InvalidApiKey(RequestError):
+    """No key, or one that is not ours."""
+
+    status = 401
+    code = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "No valid API key was given. Send the key that the operator of this proxy gave you as "
+            "'Authorization: Bearer KEY'.",
+            headers={"www-authenticate": "Bearer", "x-should-retry": "false"},
+        )
+
+
+class ModelNotAllowed(RequestError):
+    """The key is good, but not for this model."""
+
+    status = 403
+    type = "permission_error"
+    code = "model_not_allowed"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"This key may not use the model {model!r}.", param="model")
+
+
+class NotFound(RequestError):
+    """No such path."""
+
+    status = 404
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """A model that the configuration does not name, or whose upstream is disabled."""
+
+    code = "model_not_found"
+
+    def __init__(self, model: str, *, why: str = "does not exist") -> None:
+        super().__init__(f"The model {model!r} {why}. GET /v1/models lists the models.", param="model")
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists, but not for this method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class RequestTooLarge(RequestError):
+    """The body is larger than `server.max_body_bytes`."""
+
+    status = 413
+    code = "request_too_large"
+
+
+class Overloaded(ProxyError):
+    """The proxy is full, or about to stop."""
+
+    status = 503
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after: int = 1) -> None:
+        super().__init__(message, headers={"retry-after": str(retry_after)})
+
+
+class MaxDurationExceeded(ProxyError):
+    """The request took longer than `limits.max_duration`."""
+
+    status = 504
+    code = "max_duration_exceeded"
+
+
+class UpstreamError(ProxyError):
+    """The upstream could not be reached, broke off, or sent what is no completion."""
+
+    status = 502
+    type = "upstream_error"
+    code: str | None = "upstream_error"
+
+
+class UpstreamTimeout(UpstreamError):
+    """The upstream was silent for too long."""
+
+    status = 504
+    code = "upstream_timeout"
+
+
+class UpstreamRefused(UpstreamError):
+    """The upstream said no, and the client is told so in its words."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        type: str,  # noqa: A002 - OpenAI's name for it
+        code: str | None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, param=param, headers=headers)
+        self.status = status
+        self.type = type
+        self.code = code
+
+
+class NoFinalAnswer(ProxyError):
+    """Every means of making the model answer in words has failed."""
+
+    status = 502
+    type = "upstream_error"
+    code = "no_final_answer"
+
+
+class InternalError(ProxyError):
+    """A bug of ours. The log has the traceback; the client gets the request id to ask with."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"The proxy failed to handle this request. Tell its operator the request id {request_id}.")
+
+
+class ToolError(Exception):
+    """A tool could not do what it was asked. The message is written for the model."""
+
+    outcome: ClassVar[str] = "error"
+
+
+class ToolTimeout(ToolError):
+    """A tool took longer than it may."""
+
+    outcome = "timeout"
+
+
+class InvalidArguments(ToolError):
+    """The model's arguments are no JSON object, or do not fit the tool's schema."""
+
+    outcome = "invalid_arguments"
+
+
+class ConfigurationError(Exception):
+    """The configuration cannot be used; `faults` has one line for each thing that is wrong with it."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = tuple(faults)

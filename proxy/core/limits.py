@@ -1,0 +1,60 @@
+"""The budget of one run, and the sentence in which a model is told of it."""
+
+from dataclasses import dataclass, field
+
+from proxy.core.actions import Stop, Tally
+from proxy.core.chat import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one client request may use.
+
+    max_turns          upstream calls, the final answer included: with 2, one round of tools and then an answer
+    max_tool_calls     tool calls that are really run, over all turns
+    max_total_tokens   over all turns, by the upstream's own count; None: no limit
+    guidance           tell the model its budget in the system message
+
+    Time is not in here: the core has no clock. Whoever drives a run tells it with `Run.expire` that its time is up.
+    """
+
+    max_turns: int = 5
+    max_tool_calls: int = 8
+    max_total_tokens: int | None = None
+    guidance: bool = True
+
+    def spent(self, tally: Tally) -> Stop | None:
+        """The limit that permits no further round of tools, if one has been reached.
+
+        The last permitted turn is kept for the answer: a run that ends in one more tool call leaves the client with
+        nothing.
+        """
+        if tally.turns >= self.max_turns - 1:
+            return Stop.MAX_TURNS
+        if tally.total_tool_calls >= self.max_tool_calls:
+            return Stop.MAX_TOOL_CALLS
+        if self.max_total_tokens is not None and tally.total_tokens >= self.max_total_tokens:
+            return Stop.MAX_TOTAL_TOKENS
+        return None
+
+    @property
+    def allow_tools(self) -> bool:
+        """Whether there can be any round of tools at all."""
+        return self.max_turns > 1 and self.max_tool_calls > 0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """A run's account: what it has used so far."""
+
+    turns: int = 0
+    tool_calls: dict[str, int] = field(default_factory=dict)
+    usage: Json | None = None
+
+    def count_call(self, tool: str) -> None:
+        """One more call of `tool` is going to be run."""
+        self.tool_calls[tool] = self.tool_calls.get(tool, 0) + 1
+
+    def tally(self) -> Tally:
+        """The account as a value."""
+        return Tally(self.turns, dict(self.tool_calls), self.usage)

@@ -1,0 +1,272 @@
+"""The tool loop as a protocol, the way h11 writes HTTP: turns and results in, actions out.
+
+    start() --> CallUpstream --receive_turn--> Respond                    it answered, or called the client's tools
+                    ^              |
+                    |              +--> CallTools --receive_results--+    it called server tools
+                    |              |                                 |
+                    +--------------+---------------------------------+    next turn, or made to answer at a limit
+
+The order of the history is the whole point: the assistant message as received, and straight after it one tool message
+per call, in call order. A history without that assistant message makes GLM answer with nothing.
+
+Made to answer: from the moment a limit permits no further round of tools, the run climbs a ladder of means (`Rung`)
+until a turn gives a real answer. The ladder may take two upstream calls more than `max_turns`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from proxy.core.actions import Action, CallTools, CallUpstream, Respond, Rung, Stop
+from proxy.core.chat import Json, ToolCall, ToolResult, Turn, add_usage
+from proxy.core.errors import NoFinalAnswer
+from proxy.core.limits import Ledger, Limits
+from proxy.core.offer import Offer, forces_server_tool
+from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED, guidance, retell, with_guidance
+from proxy.core.results import failure
+
+DEFAULT_LADDER = (Rung.NOTICE, Rung.WITHDRAW, Rung.RETELL)
+
+# A turn that ends for one of these reasons was broken off: what it holds is no whole call, and asking on cannot help.
+_BROKEN_OFF = ("length", "content_filter")
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What becomes of one call of a turn: `run` it, or answer it with `result` without running anything."""
+
+    call: ToolCall
+    key: tuple[str, str]
+    run: ToolCall | None = None
+    result: ToolResult | None = None
+
+
+class Run:
+    """One client request with server tools in play.
+
+    Args:
+        request: the client's body; it is not changed.
+        offer: which tools are in play.
+        limits: the budget.
+        ladder: the means of making this upstream's models answer, in the order in which they are tried.
+    """
+
+    def __init__(self, request: Json, *, offer: Offer, limits: Limits, ladder: Sequence[Rung] = DEFAULT_LADDER) -> None:
+        # `max_tool_calls` is said to us; an upstream may refuse a field that it does not know.
+        self._request = {key: value for key, value in request.items() if key != "max_tool_calls"}
+        self._messages: list[Json] = list(request["messages"])
+        if limits.guidance:
+            told = guidance(offer.shown, calls=limits.max_tool_calls, rounds=limits.max_turns - 1)
+            self._messages = with_guidance(self._messages, told)
+        self._offer = offer
+        self._limits = limits
+        self._ledger = Ledger()
+        self._tool_choice: Any = offer.tool_choice
+        self._ladder = list(ladder)
+        self._rung: Rung | None = None
+        self._stop: Stop | None = None
+        self._expired = False
+        self._turn: Turn | None = None
+        self._verdicts: list[_Verdict] = []
+        self._results: dict[tuple[str, str], ToolResult] = {}
+        self._repeats: set[tuple[str, str]] = set()
+        self._shown_text = ""
+
+    def start(self) -> CallUpstream:
+        """The first action."""
+        return self._ask()
+
+    def expire(self) -> None:
+        """The deadline has passed: no tool and no further round is begun; the model answers from what it has."""
+        self._expired = True
+
+    def receive_turn(self, turn: Turn) -> Action:
+        """Take the upstream's answer to the last `CallUpstream`.
+
+        Raises:
+            NoFinalAnswer: the last means of making the model answer has failed.
+        """
+        self._ledger.turns += 1
+        self._ledger.usage = add_usage(self._ledger.usage, turn.usage)
+        if turn.finish_reason in _BROKEN_OFF:
+            return self._respond(turn, self._stop or Stop.ANSWER)
+        if _client_entries(turn.message, self._offer):
+            return self._respond(turn, Stop.CLIENT_TOOL_CALLS)
+        if not turn.held and turn.text.strip():
+            self._shown_text = turn.text
+        if self._rung is not None:
+            return self._receive_forced(turn)
+        if turn.calls:
+            return self._judge(turn)
+        if not turn.text.strip() and self._ledger.turns > 1:
+            return self._climb()
+        return self._respond(turn, Stop.ANSWER)
+
+    def receive_results(self, results: Sequence[ToolResult]) -> Action:
+        """Take the results of the last `CallTools`, in the order of its calls."""
+        arrived = iter(results)
+        answers: list[ToolResult] = []
+        fresh: dict[tuple[str, str], ToolResult] = {}
+        for verdict in self._verdicts:
+            if verdict.run is not None:
+                fresh[verdict.key] = next(arrived)
+            answers.append(verdict.result or fresh[verdict.key])
+        self._results |= fresh
+        self._stop = self._stop or self._limit_reached()
+        self._remember(answers)
+        self._tool_choice = "auto" if forces_server_tool(self._tool_choice, self._offer) else self._tool_choice
+        return self._climb() if self._stop else self._ask()
+
+    # -- deciding what becomes of the calls of a turn --
+
+    def _judge(self, turn: Turn) -> Action:
+        self._turn = turn
+        if self._expired:
+            self._stop = Stop.DEADLINE
+        judged: dict[tuple[str, str], _Verdict] = {}
+        self._verdicts = []
+        for call in turn.calls:
+            key = call.fingerprint
+            twin = judged.get(key)  # the same call twice in one turn: run once, answered twice
+            verdict = _Verdict(call, key, result=twin.result) if twin else self._verdict(call, key)
+            judged.setdefault(key, verdict)
+            self._verdicts.append(verdict)
+        calls = tuple(verdict.run for verdict in self._verdicts if verdict.run is not None)
+        return CallTools(calls, self._ledger.turns) if calls else self.receive_results(())
+
+    def _verdict(self, call: ToolCall, key: tuple[str, str]) -> _Verdict:
+        tool = self._offer.owned.get(call.name)
+        if tool is None:
+            return _Verdict(call, key, result=failure(f"There is no tool named {call.name!r}."))
+        if key in self._repeats:
+            self._stop = self._stop or Stop.REPEATED_CALL
+            return _Verdict(call, key, result=failure(f"{REPEATED} {ANSWER_NOW}"))
+        if key in self._results:
+            self._repeats.add(key)
+            return _Verdict(call, key, result=_again(self._results[key]))
+        if self._stop or not self._affordable(tool.name, tool.max_calls):
+            return _Verdict(call, key, result=failure(BUDGET_USED))
+        self._ledger.count_call(tool.name)
+        return _Verdict(call, key, run=replace(call, name=tool.name))
+
+    def _affordable(self, tool: str, max_calls: int | None) -> bool:
+        """Whether one more call is within the budget; a call that is not makes the run stop."""
+        used = self._ledger.tool_calls
+        if sum(used.values()) >= self._limits.max_tool_calls:
+            self._stop = Stop.MAX_TOOL_CALLS
+            return False
+        return max_calls is None or used.get(tool, 0) < max_calls
+
+    def _limit_reached(self) -> Stop | None:
+        return Stop.DEADLINE if self._expired else self._limits.spent(self._ledger.tally())
+
+    def _remember(self, answers: Sequence[ToolResult]) -> None:
+        """Put the turn and its results into the history, together."""
+        turn = self._turn
+        assert turn is not None  # noqa: S101 - results come after a turn
+        self._messages.append(turn.message)
+        told = [{"role": "tool", "tool_call_id": call.id, "content": answer.content}
+                for call, answer in zip(turn.calls, answers, strict=True)]  # fmt: skip
+        if self._stop:
+            told[-1]["content"] += f"\n\n{ANSWER_NOW}"
+        self._messages += told
+
+    # -- asking --
+
+    def _ask(self) -> CallUpstream:
+        tools: Sequence[Json] = self._offer.tools
+        messages = self._messages
+        choice = self._tool_choice
+        if self._rung in (Rung.WITHDRAW, Rung.RETELL):
+            tools = self._offer.without_server_tools()
+        if self._rung is Rung.RETELL:
+            messages = retell(messages)
+        return CallUpstream(
+            _body(self._request, messages, tools, choice),
+            number=self._ledger.turns + 1,
+            client_tools=self._offer.client_tools,
+            separator=_separator(self._shown_text),
+            rung=self._rung,
+        )
+
+    # -- the ladder --
+
+    def _receive_forced(self, turn: Turn) -> Action:
+        if is_answer(turn):
+            return self._respond(turn, self._stop or Stop.ANSWER)
+        if turn.calls:
+            self._turn = turn
+            self._remember([failure(BUDGET_USED) for _ in turn.calls])
+        return self._climb()
+
+    def _climb(self) -> CallUpstream:
+        """The next means of making the model answer."""
+        if not self._ladder:
+            raise NoFinalAnswer("The model did not give an answer in words, although it was asked in every known way.")
+        self._rung = self._ladder.pop(0)
+        if ANSWER_NOW not in str(self._messages[-1].get("content")):
+            self._messages.append({"role": "user", "content": ANSWER_NOW})
+        if forces_server_tool(self._tool_choice, self._offer):
+            self._tool_choice = "auto"
+        return self._ask()
+
+    # -- the end --
+
+    def _respond(self, turn: Turn, stop: Stop) -> Respond:
+        message, finish_reason = visible_message(turn, self._offer)
+        return Respond(turn, message, finish_reason, stop, self._ledger.tally(), self._rung)
+
+
+def is_answer(turn: Turn) -> bool:
+    """Whether a turn that was made to answer does: it says something, and asks for nothing more."""
+    return bool(turn.text.strip()) and not turn.calls
+
+
+def visible_message(turn: Turn, offer: Offer) -> tuple[Json, str]:
+    """A turn's message without the server's calls, and the finish_reason that fits it."""
+    message = {key: value for key, value in turn.message.items() if key != "tool_calls"}
+    entries = _client_entries(turn.message, offer)
+    if entries:
+        message["tool_calls"] = entries
+    message.setdefault("content", None)
+    if turn.finish_reason in _BROKEN_OFF:
+        return message, turn.finish_reason
+    return message, "tool_calls" if entries else "stop"
+
+
+def _client_entries(message: Json, offer: Offer) -> list[Json]:
+    """The entries of a message's `tool_calls` that are the client's: its functions, and every kind but functions."""
+    return [
+        entry
+        for entry in message.get("tool_calls") or ()
+        if entry.get("type", "function") != "function" or _name(entry) in offer.client_tools
+    ]
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    return str((entry.get("function") or {}).get("name") or "")
+
+
+def _again(result: ToolResult) -> ToolResult:
+    return replace(result, content=f"{REPEATED}\n\n{result.content}")
+
+
+def _separator(shown: str) -> str:
+    """What makes a blank line between the text shown before and the text to come."""
+    if not shown.strip():
+        return ""
+    newlines = len(shown) - len(shown.rstrip("\n"))
+    return "\n" * max(0, 2 - newlines)
+
+
+def _body(request: Json, messages: Sequence[Json], tools: Sequence[Json], choice: Any) -> Json:
+    """The client's body with this turn's messages and tools; never an empty `tools`, which vLLM refuses."""
+    body = {**request, "messages": list(messages)}
+    for key, value in (("tools", tools), ("tool_choice", choice)):
+        if tools and value:
+            body[key] = value
+        else:
+            body.pop(key, None)
+    if not tools:
+        body.pop("parallel_tool_calls", None)
+    return body

@@ -1,0 +1,99 @@
+"""Server-sent events: bytes <-> events, both ways.
+
+Splits on LF, CRLF and CR only, as the standard says. (`str.splitlines` also splits on U+2028 and others, which stand
+unescaped inside JSON strings.) An event keeps its original bytes, so that a relay need not write it anew.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from proxy.core.errors import UpstreamError
+
+DONE = b"data: [DONE]\n\n"
+KEEPALIVE = b": keep-alive\n\n"
+
+# One event holds at most one chunk. The longest honest one is a whole tool call without `tool_stream`: its arguments
+# are bounded by the model's output, 131,072 tokens, far below this.
+MAX_EVENT_BYTES = 8 * 1024 * 1024
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+# A CR that ends the buffer may be half of a CRLF; if it is, the LF is an empty line before the next event: harmless.
+_EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
+_LONGEST_END = 4
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: `raw` as it came over the wire, its `data` lines joined, its type (`message` unless named)."""
+
+    raw: bytes
+    data: bytes
+    type: str = "message"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether this is OpenAI's end mark."""
+        return self.data.startswith(b"[DONE]")
+
+
+class Decoder:
+    """Splits a byte stream into events, however the bytes are cut.
+
+    Comments and empty events are passed over. Raises `UpstreamError` for an event beyond `max_event_bytes`.
+    """
+
+    def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._buffer = bytearray()
+        self._searched = 0
+        self._at_start = True
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """The events that `data` completes."""
+        self._buffer += data
+        if self._at_start and len(self._buffer) >= len(_BOM):
+            self._at_start = False
+            if self._buffer.startswith(_BOM):
+                del self._buffer[: len(_BOM)]
+        begin = 0
+        while end := _EVENT_END.search(self._buffer, max(begin, self._searched)):
+            event = _parse(bytes(self._buffer[begin : end.end()]))
+            begin = self._searched = end.end()
+            if event is not None:
+                yield event
+        del self._buffer[:begin]
+        self._searched = max(0, len(self._buffer) - _LONGEST_END + 1)
+        if len(self._buffer) > self._max_event_bytes:
+            raise UpstreamError(f"the upstream sent an event of more than {self._max_event_bytes} bytes")
+
+    def close(self) -> Iterator[Event]:
+        """The event that the stream's end cuts short of its empty line, if there is one: some servers leave it out."""
+        event = _parse(bytes(self._buffer))
+        self._buffer.clear()
+        if event is not None:
+            yield event
+
+
+def _parse(raw: bytes) -> Event | None:
+    data: list[bytes] = []
+    kind = "message"
+    for line in _LINE_END.split(raw):
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            data.append(value)
+        elif name == b"event":
+            kind = value.decode("utf-8", "replace")
+    if not data:
+        return None
+    return Event(raw, b"\n".join(data), kind)
+
+
+def encode(payload: Any) -> bytes:
+    """One event with `payload` as JSON."""
+    return b"data: " + orjson.dumps(payload) + b"\n\n"

@@ -1,0 +1,1 @@
+"""A scripted upstream and search, for `toolproxy demo`, for tests and for load runs."""

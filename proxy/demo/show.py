@@ -1,0 +1,183 @@
+"""`toolproxy demo`: the proxy between the real `openai` SDK and a scripted model, and what went over the wire."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+
+from proxy import config_file, server
+from proxy.app import create_app
+from proxy.config import Config
+from proxy.core.chat import Json
+from proxy.core.errors import ConfigurationError
+from proxy.demo.script import DEMO
+from proxy.demo.upstream import Mock
+from proxy.telemetry import log
+
+try:
+    import openai
+except ImportError as exc:  # pragma: no cover - depends on the installation
+    raise ConfigurationError(["the demo needs the openai SDK: pip install 'toolproxy[demo]'"]) from exc
+
+_PACE = 0.02
+_SEARCH_SECONDS = 0.3
+_SEARCHED = "What is the weather in Nanaimo, and is the ferry running?"
+_PLAIN = "Say hello."
+_MODEL = "glm-4.7"
+_WIDTH = 100
+
+_CONFIG = """
+upstreams:
+  model: {{base_url: {mock}/v1, api_key: demo, profile: glm}}
+models:
+  glm-4.7: {{upstream: model}}
+tools:
+  web_search: {{type: serper, api_key: demo, base_url: {mock}}}
+telemetry: {{log_level: error}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Saw:
+    """What the app got."""
+
+    answer: str
+    is_one_completion: bool
+    how: str
+    usage: Json
+
+
+def main() -> None:
+    """Hold the three conversations. Exits with 1 if one of them does not come out right."""
+    sys.exit(asyncio.run(_demo()))
+
+
+async def _demo() -> int:
+    mock = Mock(msgspec.structs.replace(DEMO, pace=_PACE), search_seconds=_SEARCH_SECONDS)
+    async with _serving(mock.app(), lifespan="off") as mock_url:
+        config = config_file.parse(_CONFIG.format(mock=mock_url), {})
+        log.configure(config.telemetry)
+        async with _serving(create_app(config), lifespan="on") as proxy_url:
+            _introduce(config, proxy_url, mock_url)
+            async with openai.AsyncOpenAI(base_url=f"{proxy_url}/v1", api_key="unused", max_retries=0) as client:
+                passed = [
+                    await _converse(client, mock, "1. Streamed, with a search", _SEARCHED, stream=True, turns=2),
+                    await _converse(client, mock, "2. The same question, whole", _SEARCHED, stream=False, turns=2),
+                    await _converse(client, mock, "3. A question that needs no search", _PLAIN, stream=True, turns=1),
+                ]
+    print("All three answers arrived as ordinary completions." if all(passed) else "SOMETHING WENT WRONG, see above.")
+    return 0 if all(passed) else 1
+
+
+async def _converse(
+    client: "openai.AsyncOpenAI", mock: Mock, title: str, question: str, *, stream: bool, turns: int
+) -> bool:
+    mock.requests.clear()
+    mock.searches.clear()
+    mock.most_searches_at_once = 0
+    print(f"\n{'-' * _WIDTH}\n{title}\n\n  app     {question}\n  answer  ", end="", flush=True)
+    saw = await (_ask_streaming if stream else _ask_whole)(client, question)
+    print()
+    _tell_wire(mock)
+    print(f"    app     got {saw.how}; over all turns {_short(saw.usage)}")
+    return bool(saw.answer) and saw.is_one_completion and len(mock.requests) == turns
+
+
+async def _ask_streaming(client: "openai.AsyncOpenAI", question: str) -> Saw:
+    answer, chunks, roles = "", 0, 0
+    ids: set[str] = set()
+    finish_reasons: list[str] = []
+    usage: Json = {}
+    completion = await client.chat.completions.create(
+        model=_MODEL,
+        messages=[{"role": "user", "content": question}],
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    async for chunk in completion:
+        chunks += 1
+        ids.add(chunk.id)
+        usage = chunk.usage.model_dump(exclude_none=True) if chunk.usage else usage
+        for choice in chunk.choices:
+            roles += choice.delta.role is not None
+            text = choice.delta.content or ""
+            answer += text
+            print(text.replace("\n", "\n          "), end="", flush=True)
+            if choice.finish_reason:
+                finish_reasons.append(choice.finish_reason)
+    how = f"{chunks} chunks with {len(ids)} id, {roles} role, finish_reason {'+'.join(finish_reasons)}"
+    return Saw(answer, (len(ids), roles, finish_reasons) == (1, 1, ["stop"]), how, usage)
+
+
+async def _ask_whole(client: "openai.AsyncOpenAI", question: str) -> Saw:
+    completion = await client.chat.completions.create(model=_MODEL, messages=[{"role": "user", "content": question}])
+    choice = completion.choices[0]
+    answer = choice.message.content or ""
+    print(answer, end="")
+    usage = completion.usage.model_dump(exclude_none=True) if completion.usage else {}
+    how = f"{len(completion.choices)} choice, finish_reason {choice.finish_reason}"
+    return Saw(answer, choice.finish_reason == "stop" and choice.message.tool_calls is None, how, usage)
+
+
+def _introduce(config: Config, proxy_url: str, mock_url: str) -> None:
+    print(
+        f"toolproxy demo: no keys, no network, nothing leaves this machine.\n\n"
+        f"  app (openai SDK)  --->  toolproxy {proxy_url}  --->  scripted GLM {mock_url}\n"
+        f"                              |\n"
+        f"                              +--->  {', '.join(config.tools)} (scripted results)\n\n"
+        f"  The app only knows base_url={proxy_url}/v1."
+    )
+
+
+def _tell_wire(mock: Mock) -> None:
+    """What the scripted model and search were asked, in order."""
+    print("\n  On the wire")
+    for number, request in enumerate(mock.requests, 1):
+        turn = mock.script.turn(request)
+        print(f"    turn {number}  proxy -> model   {_roles(request['messages'])}")
+        print(f"            proxy    offers  {', '.join(_names(request.get('tools') or ()))}")
+        if turn.calls:
+            print(f"            model -> proxy   {len(turn.calls)} calls in one turn, which the app never sees:")
+            for call in turn.calls:
+                print(f"                             {call.name}({call.arguments})")
+            print(f"            proxy -> search  {len(mock.searches)} searches, at most {mock.most_searches_at_once} at the same time")
+        else:
+            print("            model -> proxy   the answer")
+
+
+def _roles(messages: Iterable[Json]) -> str:
+    return " ".join(
+        f"assistant({len(message['tool_calls'])} calls)" if message.get("tool_calls") else str(message["role"])
+        for message in messages
+    )
+
+
+def _names(tools: Iterable[Json]) -> list[str]:
+    return [str(tool["function"]["name"]) for tool in tools]
+
+
+def _short(usage: Json) -> str:
+    use = usage.get("server_tool_use") or {}
+    return f"{usage.get('total_tokens')} tokens, {use.get('turns')} turn(s), {use.get('tool_calls')} tool calls"
+
+
+@asynccontextmanager
+async def _serving(app: Starlette, *, lifespan: str) -> AsyncIterator[str]:
+    """The app on a free port of loopback, in this event loop."""
+    listener = server.listen("127.0.0.1", 0)
+    settings = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan)  # type: ignore[arg-type]
+    started = asyncio.Event()
+    running = server.Server(settings, ready=started.set)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(running.serve([listener]))
+        await started.wait()
+        try:
+            yield server.address_of(listener)
+        finally:
+            running.should_exit = True
+            await asyncio.wait({task})

@@ -1,0 +1,188 @@
+"""The scripted upstream: a model server whose answers are written down, in the manner of GLM, gpt-oss or OpenAI.
+
+What differs between the manners was taken from recorded traffic:
+
+    glm       reasoning_content; role in every delta; each call whole in one chunk; usage in the finish chunk
+    gpt_oss   reasoning; calls in fragments; usage in a chunk of its own when asked for
+    openai    the same without reasoning
+"""
+
+import asyncio
+import re
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from proxy import server
+from proxy.core import sse
+from proxy.core.chat import Json
+from proxy.demo import search
+from proxy.demo.script import DEMO, Script, ScriptedTurn, load
+
+_MOST_REMEMBERED = 1000
+_PIECE = re.compile(r"\S+\s*|\s+")
+_FRAGMENT = 12  # characters of arguments in one chunk
+
+
+@dataclass(slots=True)
+class Mock:
+    """The scripted upstream and its search, and what both were asked lately."""
+
+    script: Script = DEMO
+    requests: deque[Json] = field(default_factory=lambda: deque(maxlen=_MOST_REMEMBERED))
+    searches: deque[Json] = field(default_factory=lambda: deque(maxlen=_MOST_REMEMBERED))
+    search_seconds: float = 0.0
+    most_searches_at_once: int = 0
+    _open_searches: int = 0
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def app(self) -> Starlette:
+        """As an ASGI application: any path that ends in /chat/completions, and /search."""
+        return Starlette(
+            routes=[
+                Route("/search", self._search, methods=["POST"]),
+                Route("/{base:path}/chat/completions", self._complete, methods=["POST"]),
+                Route("/chat/completions", self._complete, methods=["POST"]),
+            ]
+        )
+
+    async def _search(self, request: Request) -> Response:
+        asked = orjson.loads(await request.body())
+        self.searches.append(asked)
+        self._open_searches += 1
+        self.most_searches_at_once = max(self.most_searches_at_once, self._open_searches)
+        await asyncio.sleep(self.search_seconds)
+        self._open_searches -= 1
+        return _json(search.answer(asked))
+
+    async def _complete(self, request: Request) -> Response:
+        asked = orjson.loads(await request.body())
+        self.requests.append(asked)
+        answer = _Answer(asked, self.script.turn(asked), _manner(str(asked.get("model"))), next(self._numbers))
+        if asked.get("stream"):
+            return StreamingResponse(self._paced(answer), media_type="text/event-stream")
+        return _json(answer.whole())
+
+    async def _paced(self, answer: "_Answer") -> AsyncIterator[bytes]:
+        for chunk in answer.chunks():
+            yield sse.encode(chunk)
+            if self.script.pace:
+                await asyncio.sleep(self.script.pace)
+        yield sse.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One answer on the wire."""
+
+    request: Json
+    turn: ScriptedTurn
+    manner: str
+    number: int
+
+    def whole(self) -> Json:
+        message: Json = {"role": "assistant", "content": self.turn.text or None}
+        if self._thinks:
+            message[self._reasoning_field] = self.turn.reasoning
+        if self.turn.calls:
+            message["tool_calls"] = [self._call(at) for at in range(len(self.turn.calls))]
+        choice = {"index": 0, "message": message, "finish_reason": self._finish_reason}
+        return {**self._head("chat.completion"), "choices": [choice], "usage": self._usage()}
+
+    def chunks(self) -> Iterator[Json]:
+        if self.manner != "glm":
+            yield self._chunk({"role": "assistant", "content": ""})
+        for key, text in (
+            (self._reasoning_field, self.turn.reasoning if self._thinks else ""),
+            ("content", self.turn.text),
+        ):
+            for piece in _PIECE.findall(text):
+                yield self._chunk({key: piece})
+        for at in range(len(self.turn.calls)):
+            yield from self._call_chunks(at)
+        finish = self._chunk({"content": ""} if self.manner == "glm" else {}, self._finish_reason)
+        if self.manner == "glm":
+            yield {**finish, "usage": self._usage()}
+            return
+        yield finish
+        if (self.request.get("stream_options") or {}).get("include_usage"):
+            yield {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()}
+
+    @property
+    def _thinks(self) -> bool:
+        return bool(self.turn.reasoning) and self.manner != "openai"
+
+    @property
+    def _reasoning_field(self) -> str:
+        return "reasoning_content" if self.manner == "glm" else "reasoning"
+
+    @property
+    def _finish_reason(self) -> str:
+        return "tool_calls" if self.turn.calls else "stop"
+
+    def _call_chunks(self, at: int) -> Iterator[Json]:
+        call = self._call(at)
+        if self.manner == "glm":
+            yield self._chunk({"tool_calls": [call]})
+            return
+        arguments = call["function"]["arguments"]
+        opening = {**call, "function": {**call["function"], "arguments": ""}}
+        yield self._chunk({"tool_calls": [opening]})
+        for start in range(0, len(arguments), _FRAGMENT):
+            fragment = {"index": at, "function": {"arguments": arguments[start : start + _FRAGMENT]}}
+            yield self._chunk({"tool_calls": [fragment]})
+
+    def _call(self, at: int) -> Json:
+        call = self.turn.calls[at]
+        function = {"name": call.name, "arguments": orjson.dumps(call.arguments).decode()}
+        return {"id": f"call_{self.number}_{at}", "index": at, "type": "function", "function": function}
+
+    def _chunk(self, delta: Json, finish_reason: str | None = None) -> Json:
+        choice: Json = {"index": 0, "delta": delta}
+        if self.manner == "glm":
+            choice["delta"] = delta if "tool_calls" in delta else {"role": "assistant", **delta}
+        if finish_reason or self.manner != "glm":
+            choice["finish_reason"] = finish_reason
+        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+    def _head(self, kind: str) -> Json:
+        return {"id": f"mock-{self.number}", "created": 0, "object": kind, "model": self.request.get("model")}
+
+    def _usage(self) -> Json:
+        prompt = len(str(self.request.get("messages")).split())
+        completion = len(f"{self.turn.reasoning} {self.turn.text} {self.turn.calls or ''}".split())
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _manner(model: str) -> str:
+    if "glm" in model:
+        return "glm"
+    return "gpt_oss" if "gpt-oss" in model else "openai"
+
+
+def _json(payload: Any) -> Response:
+    return Response(orjson.dumps(payload), media_type="application/json")
+
+
+def main(*, port: int, script: Path | None) -> None:
+    """Serve on loopback until told to stop. Raises `ConfigurationError`."""
+    mock = Mock(load(script) if script else DEMO)
+    listener = server.listen("127.0.0.1", port)
+    config = uvicorn.Config(mock.app(), log_level="warning", access_log=False, lifespan="off")
+
+    def ready() -> None:
+        sys.stdout.write(f"mock upstream is serving at {server.address_of(listener)}/v1, search at /search\n")
+        sys.stdout.flush()
+
+    server.Server(config, ready=ready).run([listener])

@@ -1,0 +1,165 @@
+"""What the api and the runner need from the outside world, one method each where it can be."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from proxy.config import Config, LimitsConfig
+from proxy.core.actions import CallUpstream, Rung
+from proxy.core.chat import Json, ToolCall, ToolSpec, Turn
+
+Show: TypeAlias = Callable[[Json], Awaitable[None]]
+"""Called with each chunk that the client may see, as it comes. Awaiting it is the back-pressure."""
+
+Write: TypeAlias = Callable[[bytes], Awaitable[None]]
+
+
+class Clock(Protocol):
+    """Time, injected so that no test has to wait for it."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        ...
+
+    def time(self) -> float:
+        """Seconds since 1970, for `created`."""
+        ...
+
+
+class Observer(Protocol):
+    """Hears what goes on; watches and never steers."""
+
+    def __call__(self, event: str, /, **fields: object) -> None:
+        """An event's name and its fields, for example `tool.completed` with `tool` and `seconds`."""
+        ...
+
+
+class Toolset(Protocol):
+    """The server tools."""
+
+    @property
+    def specs(self) -> Mapping[str, ToolSpec]:
+        """Every usable tool by its own name."""
+        ...
+
+    async def execute(self, call: ToolCall, *, patience: float) -> str:
+        """Run one call; `patience` in seconds holds for tools that have no timeout of their own.
+
+        Raises:
+            ToolError: the call could not be carried out; the message is for the model.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    """A request that is handed through: bytes and headers as the client sent them, hop-by-hop headers left out."""
+
+    method: str
+    path: str  # below the upstream's base URL, with the query: "/embeddings?x=1"
+    headers: Sequence[tuple[bytes, bytes]]
+    body: bytes | AsyncIterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class RawResponse:
+    """The head of an upstream's answer and its body, not yet read."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    body: AsyncIterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole completion that is handed through: its original bytes, and the little of it that is logged."""
+
+    body: bytes
+    usage: Json | None
+
+
+class Upstream(Protocol):
+    """One model at one upstream, as it is spoken to for one request."""
+
+    @property
+    def name(self) -> str:
+        """The upstream's name in the configuration."""
+        ...
+
+    @property
+    def ladder(self) -> Sequence[Rung]:
+        """The means of making its models answer."""
+        ...
+
+    async def complete(self, call: CallUpstream, show: Show) -> Turn:
+        """Make one upstream call of a run; `show` gets what the client may see now. Raises `UpstreamError`."""
+        ...
+
+    async def relay(self, body: bytes, request: Json) -> Answer:
+        """Hand a whole completion through. `request` is `body`, parsed. Raises `UpstreamError`."""
+        ...
+
+    async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
+        """Hand a streamed completion through, event by event; returns its usage. Raises `UpstreamError`."""
+        ...
+
+    def open(self, request: RawRequest) -> AbstractAsyncContextManager[RawResponse]:
+        """Hand any other request through. Raises `UpstreamError` when there is no answer at all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A name that clients may send, resolved.
+
+    Attributes:
+        name: the client's name for it.
+        upstream_name: the upstream's name for it.
+        tools: the server tools that it may use; None: all.
+        limits: what its own `limits:` change.
+    """
+
+    name: str
+    upstream_name: str
+    upstream: Upstream
+    tools: frozenset[str] | None = None
+    limits: LimitsConfig | None = None
+
+
+class Router(Protocol):
+    """From the name of a model to its upstream."""
+
+    def resolve(self, name: str, *, client_key: str | None) -> Model:
+        """The model of that name; `client_key` is for upstreams with `api_key: from_client`.
+
+        Raises:
+            ModelNotFound: the configuration has no such model, or its upstream is disabled.
+        """
+        ...
+
+    def names(self) -> Sequence[str]:
+        """The models that are listed: usable, and not patterns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """What `/readyz` says of one upstream or tool."""
+
+    name: str
+    usable: bool
+    why_not: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything that the api is given by the composition root."""
+
+    config: Config
+    router: Router
+    toolset: Toolset
+    observe: Observer
+    clock: Clock
+    upstream_states: Sequence[Readiness]
+    tool_states: Sequence[Readiness]

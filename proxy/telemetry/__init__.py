@@ -1,0 +1,1 @@
+"""Observers: they hear what goes on, and never steer."""

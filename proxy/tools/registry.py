@@ -1,0 +1,102 @@
+"""The whitelist: every tool that may be run, by name; a call in, text out.
+
+One door for all: a tool is a name, a description, a JSON Schema and one async call. Arguments are parsed strictly and
+checked against the schema before anything runs; what is wrong with them is told to the model, which can mend it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jsonschema_rs
+import orjson
+
+from proxy.core.chat import Json, ToolCall, ToolSpec
+from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One tool.
+
+    Attributes:
+        spec: how a model sees it.
+        run: does the work: arguments in, text for the model out. Raises `ToolError` for what the model should know.
+        repair: makes arguments that mean the same thing in other words fit the schema, before they are checked.
+        timeout: seconds for one call; None: the request's `tool_timeout`.
+        source: where it comes from, for `toolproxy check`.
+    """
+
+    spec: ToolSpec
+    run: Callable[[Json], Awaitable[str]]
+    repair: Callable[[Json], Json] = field(default=lambda arguments: arguments)
+    timeout: float | None = None
+    source: str = "built in"
+
+
+class Registry:
+    """All usable tools. Implements `ports.Toolset`.
+
+    Raises:
+        ValueError: two tools have the same name, or a schema is none.
+    """
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools: dict[str, Tool] = {}
+        self._validators: dict[str, jsonschema_rs.Validator] = {}
+        for tool in tools:
+            name = tool.spec.name
+            if name in self._tools:
+                raise ValueError(f"there are two tools named {name!r}")
+            self._tools[name] = tool
+            # The library fetches remote references unless told otherwise; no tool's schema makes us call anyone.
+            self._validators[name] = jsonschema_rs.validator_for(tool.spec.parameters, retriever=_refuse_reference)
+
+    @property
+    def specs(self) -> Mapping[str, ToolSpec]:
+        """Every tool as a model sees it, by name."""
+        return {name: tool.spec for name, tool in self._tools.items()}
+
+    async def execute(self, call: ToolCall, *, patience: float) -> str:
+        """Run one call.
+
+        Raises:
+            ToolError: it could not be carried out; the message is for the model.
+        """
+        tool = self._tools.get(call.name)
+        if tool is None:
+            raise ToolError(f"There is no tool named {call.name!r}.")
+        arguments = tool.repair(parse_arguments(call.arguments))
+        if faults := [_describe(error) for error in self._validators[call.name].iter_errors(arguments)]:
+            raise InvalidArguments(f"The arguments do not fit the tool's schema: {'; '.join(faults)}.")
+        seconds = tool.timeout or patience
+        try:
+            async with asyncio.timeout(seconds):
+                return await tool.run(arguments)
+        except TimeoutError as exc:
+            raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
+
+
+def parse_arguments(text: str) -> Json:
+    """A call's arguments as an object; no text at all stands for no arguments.
+
+    Raises:
+        InvalidArguments: not JSON, or not an object.
+    """
+    try:
+        arguments = orjson.loads(text) if text.strip() else {}
+    except orjson.JSONDecodeError as exc:
+        raise InvalidArguments(f"The arguments are not valid JSON: {exc.msg}.") from exc
+    if not isinstance(arguments, dict):
+        raise InvalidArguments("The arguments must be one JSON object.")
+    return arguments
+
+
+def _describe(error: jsonschema_rs.ValidationError) -> str:
+    where = ".".join(str(part) for part in error.instance_path)
+    return f"{where}: {error.message}" if where else str(error.message)
+
+
+def _refuse_reference(uri: str) -> Any:
+    raise ValueError(f"remote references are not followed: {uri}")

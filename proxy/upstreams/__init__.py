@@ -1,0 +1,1 @@
+"""Adapters to model servers: any Chat Completions endpoint, its quirks as data in a profile."""

@@ -1,0 +1,201 @@
+"""Any Chat Completions endpoint over httpx, with a profile for what is particular about it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import httpx
+import orjson
+
+from proxy.core import sse
+from proxy.core.actions import CallUpstream, Rung
+from proxy.core.assembler import Assembler, turn_from_completion
+from proxy.core.chat import Json, Turn
+from proxy.core.errors import ProxyError, UpstreamError
+from proxy.core.rawjson import replace_model
+from proxy.ports import Answer, RawRequest, RawResponse, Show, Write
+from proxy.upstreams import failures
+from proxy.upstreams.connection import Connection, is_event_stream, request_headers
+from proxy.upstreams.profile import Profile, mend, prepare
+
+_PATH = "/chat/completions"
+_COMPLETION = "chat.completion"
+_CHUNK = "chat.completion.chunk"
+# After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
+_DRAIN_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAICompatible:
+    """One model at one upstream. Implements `ports.Upstream`."""
+
+    connection: Connection
+    profile: Profile
+    model: str
+    api_key: str
+
+    @property
+    def name(self) -> str:
+        """The upstream's name in the configuration."""
+        return self.connection.name
+
+    @property
+    def ladder(self) -> Sequence[Rung]:
+        """The means of making its models answer."""
+        return self.profile.ladder
+
+    async def complete(self, call: CallUpstream, show: Show) -> Turn:
+        """Make one upstream call of a run."""
+        body = {**prepare(call.body, self.profile), "model": self.model}
+        with self._discreet():
+            if not body.get("stream"):
+                async with self._post(orjson.dumps(body), stream=False) as response:
+                    answer, _ = self._completion(await self.connection.read_whole(response))
+                    return turn_from_completion(answer)
+            body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+            async with self._post(orjson.dumps(body), stream=True) as response:
+                return await self._assemble(response, call, show)
+
+    async def relay(self, body: bytes, request: Json) -> Answer:
+        """Hand a whole completion through; its bytes stay as they are wherever they can."""
+        with self._discreet():
+            async with self._post(self._own_bytes(body, request), stream=False) as response:
+                raw = await self.connection.read_whole(response)
+            answer, changed = self._completion(raw)
+        return Answer(orjson.dumps(answer) if changed else raw, answer.get("usage"))
+
+    async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
+        """Hand a streamed completion through, event by event, the original bytes wherever they can stay."""
+        relayed = _Relayed(self.profile)
+        with self._discreet():
+            async with (
+                self._post(self._own_bytes(body, request), stream=True) as response,
+                aclosing(self._events(response)) as reads,
+            ):
+                async for events in reads:
+                    await write(b"".join([relayed.take(event) for event in events]))
+        if not relayed.finished:
+            raise UpstreamError("The upstream's stream ended without a finish_reason.")
+        return relayed.usage
+
+    @asynccontextmanager
+    async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
+        """Hand any other request through."""
+        headers = [*request.headers, (b"authorization", b"Bearer " + self.api_key.encode())]
+        async with self.connection.open(request.method, request.path, headers, request.body) as response:
+            yield RawResponse(response.status_code, response.headers.raw, self.connection.read_raw(response))
+
+    def _own_bytes(self, body: bytes, request: Json) -> bytes:
+        """The client's body for this upstream: byte for byte, but for the model's name and the profile's repairs."""
+        prepared = prepare(request, self.profile)
+        if prepared is not request:
+            return orjson.dumps({**prepared, "model": self.model})
+        return body if request["model"] == self.model else replace_model(body, self.model)
+
+    @asynccontextmanager
+    async def _post(self, content: bytes, *, stream: bool) -> AsyncIterator[httpx.Response]:
+        headers = request_headers(self.api_key, stream=stream)
+        async with self.connection.open_retrying(_PATH, headers, content) as response:
+            if stream and not is_event_stream(response.headers):
+                answer = _parsed(await self.connection.read_whole(response))
+                raise failures.from_body(answer) or UpstreamError("The upstream answered a stream with something else.")
+            yield response
+
+    async def _assemble(self, response: httpx.Response, call: CallUpstream, show: Show) -> Turn:
+        hold = call.rung is not None
+        assembler = Assembler(client_tools=call.client_tools, separator=call.separator, hold=hold)
+        async with aclosing(self._events(response)) as reads:
+            async for events in reads:
+                for event in events:
+                    if not event.is_done:
+                        for visible in assembler.feed(_chunk(event, self.profile)[0]):
+                            await show(visible)
+        return assembler.finish()
+
+    async def _events(self, response: httpx.Response) -> AsyncGenerator[list[sse.Event], None]:
+        """The events of each read, up to and including [DONE]."""
+        decoder = sse.Decoder()
+        async with aclosing(self.connection.read(response)) as reading:
+            async for data in reading:
+                events = list(decoder.feed(data))
+                if events:
+                    yield events
+                if events and events[-1].is_done:
+                    await _drain(reading)
+                    return
+        if rest := list(decoder.close()):
+            yield rest
+
+    def _completion(self, raw: bytes) -> tuple[Json, bool]:
+        """A whole answer, and whether it had to be mended. Raises the error that it holds, if it holds one."""
+        answer = _parsed(raw)
+        failure = failures.from_body(answer)
+        if failure is not None:
+            raise failure
+        return answer, mend(answer, self.profile, kind=_COMPLETION)
+
+    def _discreet(self) -> "_Discreet":
+        return _Discreet(self.api_key)
+
+
+@dataclass(slots=True)
+class _Relayed:
+    """A stream that is handed through, event by event, and what is known of it so far."""
+
+    profile: Profile
+    usage: Json | None = None
+    finished: bool = False
+
+    def take(self, event: sse.Event) -> bytes:
+        """The event as the client gets it: its original bytes, unless an OpenAI SDK would choke on them."""
+        if event.is_done:
+            return event.raw
+        chunk, changed = _chunk(event, self.profile)
+        self.usage = chunk.get("usage") or self.usage
+        self.finished = self.finished or any(choice.get("finish_reason") for choice in chunk["choices"])
+        return sse.encode(chunk) if changed else event.raw
+
+
+def _chunk(event: sse.Event, profile: Profile) -> tuple[Json, bool]:
+    """The chunk in an event, and whether it had to be mended. Raises the error that it holds, if it holds one."""
+    chunk = _parsed(event.data)
+    failure = failures.from_body(chunk)
+    if failure is None and event.type == "error":
+        failure = UpstreamError("The upstream reported an error in the middle of its stream.")
+    if failure is not None:
+        raise failure
+    return chunk, mend(chunk, profile, kind=_CHUNK)
+
+
+async def _drain(reading: AsyncIterator[bytes]) -> None:
+    with suppress(TimeoutError, UpstreamError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            async for _ in reading:
+                pass
+
+
+def _parsed(raw: bytes) -> Json:
+    try:
+        answer = orjson.loads(raw)
+    except orjson.JSONDecodeError as exc:
+        raise UpstreamError("The upstream's answer is not JSON.") from exc
+    if not isinstance(answer, dict):
+        raise UpstreamError("The upstream's answer is no JSON object.")
+    return answer
+
+
+class _Discreet:
+    """Takes the upstream's key out of an error that quotes it."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
+        if isinstance(exc, ProxyError) and self._secret and self._secret in exc.message:
+            exc.message = exc.message.replace(self._secret, "***")
