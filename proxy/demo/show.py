@@ -145,9 +145,8 @@ def _tell_wire(mock: Mock) -> None:
             print(f"            model -> proxy   {len(turn.calls)} calls in one turn, which the app never sees:")
             for call in turn.calls:
                 print(f"                             {call.name}({call.arguments})")
-            print(
-                f"            proxy -> search  {len(mock.searches)} searches, at most {mock.most_searches_at_once} at the same time"
-            )
+            at_once = mock.most_searches_at_once
+            print(f"            proxy -> search  {len(mock.searches)} searches, {at_once} of them at the same time")
         else:
             print("            model -> proxy   the answer")
 

@@ -75,8 +75,7 @@ class OpenAICompatible:
             ):
                 async for events in reads:
                     await write(b"".join([relayed.take(event) for event in events]))
-        if not relayed.finished:
-            raise UpstreamError("The upstream's stream ended without a finish_reason.")
+        relayed.require_finished()
         return relayed.usage
 
     @asynccontextmanager
@@ -150,11 +149,17 @@ class _Relayed:
     def take(self, event: sse.Event) -> bytes:
         """The event as the client gets it: its original bytes, unless an OpenAI SDK would choke on them."""
         if event.is_done:
+            self.require_finished()
             return event.raw
         chunk, changed = _chunk(event, self.profile)
         self.usage = chunk.get("usage") or self.usage
         self.finished = self.finished or any(choice.get("finish_reason") for choice in chunk["choices"])
         return sse.encode(chunk) if changed else event.raw
+
+    def require_finished(self) -> None:
+        """A stream may end when the model said why it stopped. Raises `UpstreamError` where it did not."""
+        if not self.finished:
+            raise UpstreamError("The upstream's stream ended without a finish_reason.")
 
 
 def _chunk(event: sse.Event, profile: Profile) -> tuple[Json, bool]:

@@ -1,0 +1,439 @@
+"""Over real sockets, with the real `openai` SDK in front and a scripted upstream behind."""
+
+import asyncio
+import re
+
+import httpx
+import openai
+import orjson
+import pytest
+
+from tests.fakes import Reply, chunk, stream, streamed, whole
+from tests.serving import proxy_of
+
+ASK = {"model": "m", "messages": [{"role": "user", "content": "What is new?"}]}
+SEARCH = ("call_a", "web_search", {"query": "news"})
+
+
+async def raw(url, body, **headers):
+    async with httpx.AsyncClient() as client:
+        return await client.post(f"{url}/v1/chat/completions", json=body, headers=headers)
+
+
+def events(text):
+    return [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+
+
+# -- one completion, whatever happened on the way --
+
+
+async def test_a_whole_answer_that_needed_a_search(upstream, sdk):
+    upstream.replies = [whole("I'll search.", calls=[SEARCH], reasoning="Hm"), whole("Much is new.")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        reply = await client.chat.completions.with_raw_response.create(**ASK)
+    answer = reply.parse()
+    assert answer.choices[0].message.content == "Much is new."
+    assert answer.choices[0].message.tool_calls is None
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.id.startswith("chatcmpl-")
+    assert (answer.object, answer.model) == ("chat.completion", "the-upstream-model")
+    assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (20, 22)
+    assert answer.usage.server_tool_use == {"turns": 2, "tool_calls": 1, "web_search": 1}
+    assert {name: reply.headers[name] for name in ("x-tool-turns", "x-tool-calls", "x-tool-stop")} == {
+        "x-tool-turns": "2",
+        "x-tool-calls": "1",
+        "x-tool-stop": "answer",
+    }
+    assert upstream.searches == [{"q": "news", "num": 5}]
+
+
+async def test_the_history_holds_the_assistant_message_as_received_and_then_the_results(upstream, sdk):
+    second = ("call_b", "web_search", {"query": "weather"})
+    upstream.replies = [whole("I'll search.", calls=[SEARCH, second], reasoning="Hm", vendor=[1]), whole("Done")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        await client.chat.completions.create(**ASK)
+    _, assistant, one, two = upstream.requests[1]["messages"][1:]
+    assert assistant == {
+        "role": "assistant",
+        "content": "I'll search.",
+        "reasoning": "Hm",
+        "vendor": [1],
+        "tool_calls": [
+            {"id": i, "type": "function", "function": {"name": n, "arguments": orjson.dumps(a).decode()}}
+            for i, n, a in (SEARCH, second)
+        ],
+    }
+    assert [(message["role"], message["tool_call_id"]) for message in (one, two)] == [
+        ("tool", "call_a"),
+        ("tool", "call_b"),
+    ]
+    assert "https://a.example/" in one["content"]
+
+
+async def test_a_streamed_answer_that_needed_a_search_is_one_completion(upstream, sdk):
+    upstream.replies = [streamed("I'll search.", calls=[SEARCH]), streamed("Much is new.")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        options = {"include_usage": True}
+        chunks = [one async for one in await client.chat.completions.create(**ASK, stream=True, stream_options=options)]
+    assert len({(one.id, one.created, one.model) for one in chunks}) == 1
+    deltas = [one.choices[0].delta for one in chunks if one.choices]
+    assert [delta.role for delta in deltas].count("assistant") == 1
+    assert deltas[0].role == "assistant"
+    assert "".join(delta.content or "" for delta in deltas) == "I'llsearch.\n\nMuchisnew."
+    assert not any(delta.tool_calls for delta in deltas)
+    assert [one.choices[0].finish_reason for one in chunks if one.choices and one.choices[0].finish_reason] == ["stop"]
+    assert [one.usage.total_tokens for one in chunks if one.usage] == [22]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.server_tool_use == {"turns": 2, "tool_calls": 1, "web_search": 1}
+
+
+async def test_on_the_wire_a_stream_has_no_trace_of_the_search_and_ends_with_done(upstream):
+    upstream.replies = [streamed("", calls=[SEARCH]), streamed("Done.")]
+    async with proxy_of(upstream) as url:
+        response = await raw(url, {**ASK, "stream": True})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert not re.search("web_search|call_a|tool_calls|usage", response.text)
+    received = events(response.text)
+    assert received[-1] == "[DONE]"
+    assert sum('"finish_reason":"' in one for one in received) == 1
+
+
+async def test_tokens_are_shown_while_the_upstream_is_still_writing(upstream, sdk):
+    gate = asyncio.Event()
+    upstream.replies = [streamed("", calls=[SEARCH]), stream(chunk({"content": "early"}), gate, chunk({}, "stop"))]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        async for one in await client.chat.completions.create(**ASK, stream=True):
+            if one.choices[0].delta.content == "early":
+                gate.set()  # the upstream goes on only now
+            last = one
+    assert last.choices[0].finish_reason == "stop"
+
+
+async def test_the_clients_own_tool_calls_reach_it(upstream, sdk):
+    own = [{"type": "function", "function": {"name": "open_door", "parameters": {}}}]
+    upstream.replies = [whole(calls=[("c1", "open_door", {"n": 1})]), streamed(calls=[("c1", "open_door", {"n": 1})])]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        answer = await client.chat.completions.create(**ASK, tools=own)
+        chunks = [one async for one in await client.chat.completions.create(**ASK, tools=own, stream=True)]
+    call = answer.choices[0].message.tool_calls[0]
+    assert (answer.choices[0].finish_reason, call.function.name, call.function.arguments) == (
+        "tool_calls",
+        "open_door",
+        '{"n":1}',
+    )
+    fragments = [part for one in chunks for part in one.choices[0].delta.tool_calls or ()]
+    assert "".join(part.function.arguments for part in fragments) == '{"n":1}'
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+    assert upstream.searches == []
+
+
+async def test_several_searches_of_one_turn_run_at_the_same_time(upstream, sdk):
+    both = asyncio.Event()
+
+    def search(_):
+        if len(upstream.searches) == 2:
+            both.set()
+        return Reply([both, b"{}"])  # no search is answered before the other has been asked
+
+    upstream.search = search
+    upstream.replies = [whole(calls=[SEARCH, ("b", "web_search", {"query": "other"})]), whole("Done")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        assert (await client.chat.completions.create(**ASK)).choices[0].message.content == "Done"
+
+
+# -- limits --
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_model_that_never_stops_searching_is_made_to_answer(upstream, sdk, streaming):
+    def model(request):
+        number = len(upstream.requests)
+        if "tools" not in request:
+            return streamed("Enough.") if streaming else whole("Enough.")
+        calls = [(f"c{number}", "web_search", {"query": f"attempt {number}"})]
+        return streamed("More.", calls=calls) if streaming else whole("More.", calls=calls)
+
+    upstream.replies = [model]
+    async with proxy_of(upstream, more="limits: {max_turns: 3}") as url, sdk(url) as client:
+        if streaming:
+            chunks = [one async for one in await client.chat.completions.create(**ASK, stream=True)]
+            text = "".join(one.choices[0].delta.content or "" for one in chunks)
+            assert text == "More.\n\nMore.\n\nEnough."
+        else:
+            reply = await client.chat.completions.with_raw_response.create(**ASK)
+            assert reply.parse().choices[0].message.content == "Enough."
+            assert reply.headers["x-tool-stop"] == "max_turns"
+    assert len(upstream.requests) == 4
+    assert len(upstream.searches) == 2
+
+
+async def test_a_client_lowers_its_budget_but_never_raises_it(upstream, sdk):
+    calls = [(f"c{n}", "web_search", {"query": str(n)}) for n in range(5)]
+    upstream.replies = [whole(calls=calls), whole("Done"), whole(calls=calls), whole("Done")]
+    async with proxy_of(upstream, more="limits: {max_tool_calls: 3}") as url, sdk(url) as client:
+        await client.chat.completions.create(**ASK, extra_body={"max_tool_calls": 1})
+        assert len(upstream.searches) == 1
+        await client.chat.completions.create(**ASK, extra_body={"max_tool_calls": 100})
+        assert len(upstream.searches) == 4
+    assert not any("max_tool_calls" in request for request in upstream.requests)
+
+
+async def test_after_the_deadline_the_model_answers_from_what_it_has(upstream, sdk):
+    never = asyncio.Event()
+    upstream.search = Reply([never])
+    upstream.replies = [whole(calls=[SEARCH]), whole("From memory.")]
+    async with proxy_of(upstream, more="limits: {deadline: 0.2}") as url, sdk(url) as client:
+        reply = await client.chat.completions.with_raw_response.create(**ASK)
+    assert reply.parse().choices[0].message.content == "From memory."
+    assert reply.headers["x-tool-stop"] == "deadline"
+    assert "time for this request is used up" in upstream.requests[1]["messages"][-1]["content"]
+
+
+async def test_a_model_that_never_answers_in_words_is_a_clear_error(upstream, sdk):
+    upstream.replies = [whole(calls=[SEARCH]), whole("")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        with pytest.raises(openai.InternalServerError) as failure:
+            await client.chat.completions.create(**ASK)
+    assert (failure.value.status_code, failure.value.code) == (502, "no_final_answer")
+
+
+async def test_the_request_as_a_whole_is_bounded(upstream, sdk):
+    upstream.replies = [Reply([asyncio.Event()])]
+    async with proxy_of(upstream, more="limits: {max_duration: 0.1}") as url, sdk(url) as client:
+        for body in (ASK, {**ASK, "tool_choice": "none"}, {**ASK, "stream": True}):
+            with pytest.raises(openai.InternalServerError) as failure:
+                await client.chat.completions.create(**body)
+            assert (failure.value.status_code, failure.value.code) == (504, "max_duration_exceeded")
+
+
+# -- tools that fail --
+
+
+@pytest.mark.parametrize(
+    ("search", "told"),
+    [
+        (Reply([b'{"message":"Unauthorized.","statusCode":403}'], status=403), "its key was refused"),
+        (Reply([b'{"message":"Not enough credits"}'], status=400), "credits are used up"),
+        (Reply([b"{}"], status=429), "busy"),
+        (Reply([b"<html>"]), "something else"),
+        (Reply([b'{"organic":', None]), "could not be reached"),
+    ],
+)
+async def test_a_search_that_fails_is_told_to_the_model_and_the_conversation_goes_on(upstream, sdk, search, told):
+    upstream.search = search
+    upstream.replies = [whole(calls=[SEARCH]), whole("Without searching: ...")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        answer = await client.chat.completions.create(**ASK)
+    assert answer.choices[0].message.content == "Without searching: ..."
+    assert told in orjson.loads(upstream.requests[1]["messages"][-1]["content"])["error"]
+    assert "serper-secret" not in str(upstream.requests)
+
+
+@pytest.mark.parametrize("arguments", ["{broken", "[]", "{}", '{"query": 7}'])
+async def test_arguments_that_do_not_fit_are_never_run(upstream, sdk, arguments):
+    upstream.replies = [whole(calls=[("c", "web_search", arguments)]), whole("Done")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        await client.chat.completions.create(**ASK)
+    assert "arguments" in orjson.loads(upstream.requests[1]["messages"][-1]["content"])["error"]
+    assert upstream.searches == []
+
+
+# -- silence --
+
+
+async def test_a_silent_stream_is_kept_alive_with_comments_and_an_early_failure_has_its_status(upstream):
+    gate = asyncio.Event()
+    upstream.replies = [stream(gate, chunk({"content": "late"}), chunk({}, "stop"))]
+    async with proxy_of(upstream, more="server: {keepalive_seconds: 0.02}") as url, httpx.AsyncClient() as client:
+        body = {**ASK, "stream": True}
+        async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as response:
+            received = b""
+            async for data in response.aiter_bytes():
+                received += data
+                if received.startswith(b": keep-alive\n\n: keep-alive\n\n"):
+                    gate.set()
+    assert b"late" in received
+    assert received.endswith(b"data: [DONE]\n\n")
+
+
+# -- what goes wrong at the upstream --
+
+
+@pytest.mark.parametrize("body", [ASK, {**ASK, "tool_choice": "none"}])
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("reply", "status", "code", "message"),
+    [
+        (Reply([b"<html>Bad gateway</html>"], status=502, content_type="text/html"), 502, "upstream_error", "HTTP 502"),
+        (Reply([b"<html>Welcome</html>"], content_type="text/html"), 502, "upstream_error", "not JSON"),
+        (Reply([b'{"error":{"code":"1211","message":"no such model"}}'], status=404), 404, "1211", "no such model"),
+        (Reply([b'{"error":{"code":"1113","message":"no balance"}}'], status=429), 429, "1113", "no balance"),
+        (Reply([b'{"code":500,"msg":"broken","success":false}']), 502, "upstream_error", "broken"),
+        (Reply([b'{"choices', None]), 502, "upstream_error", "broke off"),
+    ],
+)
+async def test_an_upstream_failure_before_the_first_byte_has_its_line_of_the_error_table(
+    upstream, body, streaming, reply, status, code, message
+):
+    upstream.replies = [reply]
+    async with proxy_of(upstream) as url:
+        response = await raw(url, {**body, "stream": streaming})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (status, code)
+    assert message in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("body", [ASK, {**ASK, "tool_choice": "none"}])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        stream(chunk({"content": "Hel"}), done=False),
+        stream(chunk({"content": "Hel"})),
+        stream(chunk({"content": "Hel"}), None),
+        stream(chunk({"content": "Hel"}), b'event: error\ndata: {"error":{"message":"gone"}}\n\n', done=False),
+        stream(chunk({"content": "Hel"}), b"data: {not json\n\n"),
+        stream(chunk({"content": "Hel"}), b'data: {"error":{"code":400,"message":"x"},"choices":[{}]}\n\n'),
+    ],
+)
+async def test_a_stream_that_ends_wrongly_ends_with_an_error_event(upstream, body, reply):
+    upstream.replies = [reply]
+    async with proxy_of(upstream) as url:
+        response = await raw(url, {**body, "stream": True})
+    received = events(response.text)
+    assert response.status_code == 200
+    assert "Hel" in response.text
+    assert "message" in orjson.loads(received[-1])["error"]
+    assert "[DONE]" not in response.text
+    assert '"finish_reason":"stop"' not in response.text
+
+
+async def test_an_upstream_that_is_down_is_a_502_and_the_next_request_works(upstream, sdk):
+    more = "server: {keepalive_seconds: 5}"
+    config = """
+upstreams:
+  up: {{base_url: "{upstream}/v1", api_key: k}}
+  down: {{base_url: "http://127.0.0.1:9/v1", api_key: k, retries: 0}}
+models: {{m: {{upstream: up}}, down: {{upstream: down}}}}
+{more}
+"""
+    upstream.replies = [whole("Here.")]
+    async with proxy_of(upstream, config=config, more=more) as url, sdk(url) as client:
+        with pytest.raises(openai.InternalServerError) as failure:
+            await client.chat.completions.create(**{**ASK, "model": "down"})
+        assert (failure.value.status_code, failure.value.code) == (502, "upstream_error")
+        assert "127.0.0.1" not in failure.value.message
+        assert (await client.chat.completions.create(**ASK)).choices[0].message.content == "Here."
+
+
+async def test_a_failure_in_a_later_turn_of_a_stream_is_an_error_event(upstream, sdk):
+    upstream.replies = [streamed("I'll search.", calls=[SEARCH]), Reply([b"{}"], status=500)]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        with pytest.raises(openai.APIError, match="HTTP 500"):
+            async for _ in await client.chat.completions.create(**ASK, stream=True):
+                pass
+
+
+# -- pass-through --
+
+
+async def test_without_a_server_tool_in_play_both_bodies_pass_byte_for_byte(upstream):
+    answer = b'{ "id":"x","object":"chat.completion", "choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"hi"}}], "big":123456789012345678901234567890 }'  # noqa: E501
+    upstream.replies = [Reply([answer])]
+    body = (
+        b'{"model": "m",  "messages":[{"role":"user","content":"x"}],"tool_choice":"none","seed":123456789012345678901}'
+    )
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        response = await client.post(f"{url}/chat/completions", content=body)
+        aliased = await client.post(f"{url}/v1/chat/completions", content=body.replace(b'"m"', b'"alias"'))
+    assert upstream.bodies == [body, body.replace(b'"m"', b'"the/real-name"')]
+    assert response.content == aliased.content == answer
+
+
+async def test_a_streamed_answer_passes_byte_for_byte_but_for_what_an_sdk_would_choke_on(upstream):
+    odd = b'data:{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"hi"}}]}\r\n\r\n'
+    end = event_with_reason("a reason of its own")
+    upstream.replies = [stream(odd, end)]
+    async with proxy_of(upstream) as url:
+        response = await raw(url, {**ASK, "tool_choice": "none", "stream": True})
+    mended = end.replace(b'"a reason of its own"', b'"stop"')
+    assert response.content == odd + mended + b"data: [DONE]\n\n"
+
+
+def event_with_reason(reason):
+    return (
+        b'data: {"object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"'
+        + reason.encode()
+        + b'"}]}\n\n'
+    )
+
+
+async def test_nothing_in_a_request_changes_where_it_goes_or_with_which_key(upstream):
+    upstream.replies = [whole("Hi")]
+    smuggled = {
+        "api_base": "http://evil.example",
+        "api_key": "x",
+        "base_url": "http://evil.example",
+        "extra_headers": {"a": "b"},
+    }
+    async with proxy_of(upstream) as url:
+        response = await raw(
+            url, {**ASK, **smuggled}, authorization="Bearer client-key", cookie="a=b", **{"x-host": "evil"}
+        )
+    assert response.status_code == 200
+    headers = upstream.heads[0]["headers"]
+    assert headers[b"authorization"] == b"Bearer upstream-secret"
+    assert b"cookie" not in headers
+    assert b"client-key" not in str(upstream.heads).encode()
+
+
+async def test_the_apps_own_key_goes_on_where_the_configuration_says_so(upstream, sdk):
+    config = """
+upstreams: {{up: {{base_url: "{upstream}/v1", api_key: from_client}}}}
+models: {{"*": {{upstream: up}}}}
+{more}
+"""
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream, config=config) as url:
+        async with sdk(url, api_key="my-own-zai-key") as client:
+            await client.chat.completions.create(**{**ASK, "model": "anything"})
+        assert upstream.heads[0]["headers"][b"authorization"] == b"Bearer my-own-zai-key"
+        assert upstream.requests[0]["model"] == "anything"
+        assert (await raw(url, ASK)).status_code == 401
+
+
+# -- the client leaves --
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("extra", [{}, {"tool_choice": "none"}])
+async def test_a_client_that_leaves_ends_its_upstream_call(upstream, streaming, extra):
+    first = [chunk({"content": "Hel"})] if streaming else []
+    reply = stream(*first, asyncio.Event())
+    reply.content_type = "text/event-stream" if streaming else "application/json"
+    upstream.replies = [reply]
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        body = {**ASK, **extra, "stream": streaming}
+        asking = asyncio.ensure_future(client.post(f"{url}/v1/chat/completions", json=body))
+        await upstream.asked.wait()
+        asking.cancel()
+        async with asyncio.timeout(5):
+            await upstream.left.wait()
+
+
+async def test_a_client_that_leaves_during_a_search_ends_the_search(upstream):
+    searching = asyncio.Event()
+
+    def search(_):
+        searching.set()
+        return Reply([asyncio.Event()])
+
+    upstream.search = search
+    upstream.replies = [whole(calls=[SEARCH]), whole("Nobody hears this")]
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        asking = asyncio.ensure_future(client.post(f"{url}/v1/chat/completions", json=ASK))
+        await searching.wait()
+        asking.cancel()
+        async with asyncio.timeout(5):
+            await upstream.left.wait()
+    assert len(upstream.requests) == 1

@@ -1,0 +1,69 @@
+import pytest
+
+from proxy.core.actions import Tally
+from proxy.core.chat import Turn, add_usage, calls_of, name_of
+from proxy.core.limits import Limits
+from tests.playbook import call
+
+
+def test_the_sum_of_usage_holds_details_and_fields_of_one_side_only():
+    left = {"total_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}, "note": "a"}
+    right = {
+        "total_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": 2, "audio_tokens": 0},
+        "cost": 0.5,
+        "note": "b",
+    }
+    assert add_usage(left, right) == {
+        "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 3, "audio_tokens": 0},
+        "note": "a",
+        "cost": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "total"), [(None, None, None), ({"a": 1}, None, {"a": 1}), (None, {"a": 1}, {"a": 1})]
+)
+def test_an_upstream_that_does_not_count_adds_nothing(left, right, total):
+    assert add_usage(left, right) == total
+
+
+def test_details_that_only_the_second_turn_has_are_kept():
+    assert add_usage({"details": None}, {"details": {"x": 1}}) == {"details": {"x": 1}}
+
+
+def test_calls_for_the_same_thing_have_the_same_fingerprint():
+    assert call(arguments='{"a":1,"b":2}').fingerprint == call(arguments='{ "b": 2, "a": 1 }').fingerprint
+    assert call(arguments="{broken").fingerprint != call(arguments="{other").fingerprint
+
+
+def test_only_functions_are_calls():
+    message = {"tool_calls": [{"type": "mcp", "mcp": {}}, {"id": None, "function": None}]}
+    assert [(one.id, one.name, one.arguments) for one in calls_of(message)] == [("", "", "")]
+    assert calls_of({"tool_calls": None}) == ()
+
+
+def test_the_name_of_a_tool():
+    assert name_of({"function": {"name": "x"}}) == "x"
+    assert name_of({"type": "custom", "custom": {"name": "y"}}) == "y"
+    assert name_of({"type": "web_search"}) is None
+    assert name_of({"type": "function", "function": {"name": 7}}) is None
+
+
+def test_content_that_is_no_text_says_nothing():
+    assert Turn({"message": {"content": [{"type": "text"}]}, "finish_reason": "stop"}).text == ""
+
+
+def test_usage_is_complete_even_if_no_upstream_counted():
+    assert Tally(turns=1).as_usage() == {
+        "prompt_tokens": 0,
+        "completion_tokens": 0,
+        "total_tokens": 0,
+        "server_tool_use": {"turns": 1, "tool_calls": 0},
+    }
+
+
+@pytest.mark.parametrize(("turns", "calls", "possible"), [(5, 8, True), (1, 8, False), (5, 0, False)])
+def test_whether_there_can_be_tools_at_all(turns, calls, possible):
+    assert Limits(max_turns=turns, max_tool_calls=calls).allow_tools is possible

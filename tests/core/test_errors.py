@@ -1,0 +1,59 @@
+from proxy.core import errors
+
+
+def test_an_error_is_told_in_openais_envelope():
+    assert errors.ModelNotFound("x").envelope() == {
+        "error": {
+            "message": "The model 'x' does not exist. GET /v1/models lists the models.",
+            "type": "invalid_request_error",
+            "param": "model",
+            "code": "model_not_found",
+        }
+    }
+
+
+def test_each_error_has_the_status_that_makes_an_sdk_raise_its_proper_class():
+    refused = errors.UpstreamRefused("no", status=422, type="t", code="c", param="p", headers={"retry-after": "1"})
+    assert [
+        (error.status, error.code)
+        for error in (
+            errors.RequestError(""),
+            errors.InvalidJson(""),
+            errors.InvalidApiKey(),
+            errors.ModelNotAllowed("m"),
+            errors.NotFound(""),
+            errors.MethodNotAllowed(""),
+            errors.RequestTooLarge(""),
+            errors.Overloaded(""),
+            errors.MaxDurationExceeded(""),
+            errors.UpstreamError(""),
+            errors.UpstreamTimeout(""),
+            errors.NoFinalAnswer(""),
+            errors.InternalError("r"),
+            refused,
+        )
+    ] == [
+        (400, "invalid_request"),
+        (400, "invalid_json"),
+        (401, "invalid_api_key"),
+        (403, "model_not_allowed"),
+        (404, "not_found"),
+        (405, "method_not_allowed"),
+        (413, "request_too_large"),
+        (503, "overloaded"),
+        (504, "max_duration_exceeded"),
+        (502, "upstream_error"),
+        (504, "upstream_timeout"),
+        (502, "no_final_answer"),
+        (500, "internal_error"),
+        (422, "c"),
+    ]
+
+
+def test_where_a_retry_can_help_the_client_is_told_when_and_where_it_cannot_that_too():
+    assert errors.Overloaded("", retry_after=3).headers == {"retry-after": "3"}
+    assert errors.InvalidApiKey().headers["x-should-retry"] == "false"
+
+
+def test_faults_of_the_configuration_are_one_line_each():
+    assert str(errors.ConfigurationError(["a", "b"])) == "a\nb"

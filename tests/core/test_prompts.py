@@ -1,0 +1,30 @@
+from proxy.core.prompts import NOTHING_RETURNED, retell, with_guidance
+
+
+def test_guidance_is_added_to_a_system_message_in_parts():
+    messages = [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}]
+    assert with_guidance(messages, "Budget.")[0] == {
+        "role": "developer",
+        "content": [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Budget."}],
+    }
+
+
+def test_guidance_fills_an_empty_system_message_and_makes_one_where_there_is_none():
+    assert with_guidance([{"role": "system", "content": None}], "B") == [{"role": "system", "content": "B"}]
+    assert with_guidance([{"role": "user", "content": "Hi"}], "B")[0] == {"role": "system", "content": "B"}
+
+
+def test_retelling_turns_calls_and_results_into_words():
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": [{}]},
+        {"role": "tool", "content": [{"type": "text", "text": "part one"}, {"type": "image_url"}]},
+        {"role": "tool", "content": "two"},
+    ]
+    told = retell(messages)
+    assert [message["role"] for message in told] == ["user", "user"]
+    assert "part one\n\ntwo" in told[-1]["content"]
+
+
+def test_retelling_without_results_says_so():
+    assert NOTHING_RETURNED in retell([{"role": "user", "content": "Hi"}])[-1]["content"]

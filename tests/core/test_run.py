@@ -1,0 +1,264 @@
+"""One dialogue for each rule of the loop."""
+
+from dataclasses import replace
+
+import pytest
+
+from proxy.core.actions import Rung
+from proxy.core.errors import NoFinalAnswer
+from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
+from tests.playbook import (
+    SEARCH,
+    TIME,
+    Playbook,
+    asks,
+    call,
+    calls,
+    last_message,
+    responds,
+    results,
+    run_of,
+    runs,
+    says,
+    told,
+    turn_of,
+)
+
+ASSISTANT_AS_RECEIVED = {
+    "role": "assistant",
+    "content": "Let me look.",
+    "reasoning_content": "I need the weather.",
+    "tool_calls": [
+        {
+            "id": "call_-78",
+            "index": 0,
+            "type": "function",
+            "function": {"name": "web_search", "arguments": '{"query":"a"}'},
+        }
+    ],
+    "vendor": {"extra": 1},
+}
+OPEN_DOOR = {"type": "function", "function": {"name": "open_door", "parameters": {}}}
+
+
+def test_an_answer_without_calls_ends_the_run():
+    Playbook(run_of()) << asks("user", number=1) >> says("Hello") << responds("Hello", stop="answer", rung=None)
+
+
+def test_the_assistant_message_goes_back_as_received_and_its_results_follow_at_once():
+    play = Playbook(run_of()) << asks("user") >> turn_of(ASSISTANT_AS_RECEIVED, "tool_calls") << runs("web_search")
+    play >> results("found") << asks("user", "assistant", "tool", number=2)
+    sent = play.pending.body["messages"]
+    assert sent[1] == ASSISTANT_AS_RECEIVED
+    assert sent[2] == {"role": "tool", "tool_call_id": "call_-78", "content": "found"}
+
+
+def test_results_stand_in_call_order():
+    first, second = call(id="a"), call("current_time", "{}", id="b")
+    play = Playbook(run_of()) << asks() >> calls(first, second) << runs("web_search", "current_time")
+    play >> results("one", "two") << told("one", "two") >> says("Done") << responds("Done")
+
+
+def test_calls_can_follow_calls():
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("one")
+    play << asks() >> calls(call(arguments='{"query":"y"}')) << runs("web_search") >> results("two")
+    play << asks("user", "assistant", "tool", "assistant", "tool") >> says("Done") << responds("Done", stop="answer")
+
+
+def test_a_call_by_an_alias_runs_the_tool_under_its_own_name():
+    Playbook(run_of()) << asks() >> calls(call("browser.search")) << runs("web_search")
+
+
+def test_a_call_of_an_unknown_name_is_told_and_the_conversation_goes_on():
+    play = Playbook(run_of()) << asks() >> calls(call("rm_rf")) << told("There is no tool named 'rm_rf'")
+    play >> says("Sorry") << responds("Sorry", stop="answer")
+
+
+def test_the_clients_own_calls_end_the_run_and_are_the_clients():
+    run = run_of({"tools": [OPEN_DOOR]})
+    play = Playbook(run) << asks(tools=["open_door", "web_search", "current_time"]) >> calls(call("open_door", "{}"))
+    play << responds(stop="client_tool_calls", finish_reason="tool_calls")
+    assert play.pending.message["tool_calls"][0]["function"]["name"] == "open_door"
+
+
+def test_a_call_of_a_kind_that_is_no_function_is_the_clients():
+    custom = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "x"}}],
+    }
+    Playbook(run_of()) << asks() >> turn_of(custom, "tool_calls") << responds(stop="client_tool_calls")
+
+
+def test_a_turn_cut_off_by_length_runs_nothing():
+    play = Playbook(run_of()) << asks() >> turn_of(ASSISTANT_AS_RECEIVED, "length")
+    play << responds("Let me look.", finish_reason="length")
+    assert "tool_calls" not in play.pending.message
+
+
+def test_a_forced_choice_of_a_server_tool_holds_for_the_first_turn_only():
+    forced = {"type": "function", "function": {"name": "web_search"}}
+    declared = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
+    play = Playbook(run_of({"tools": [declared], "tool_choice": forced})) << asks(tool_choice=forced)
+    play >> calls(call()) << runs("web_search") >> results("found") << asks(tool_choice="auto")
+
+
+def test_a_choice_left_to_the_model_stays_as_it_was():
+    play = Playbook(run_of()) << asks(tool_choice=None) >> calls(call()) << runs("web_search")
+    play >> results("found") << asks(tool_choice=None)
+
+
+def test_usage_is_the_sum_over_all_turns():
+    play = Playbook(run_of()) << asks() >> calls(call(), tokens=10) << runs("web_search") >> results("found")
+    play << asks() >> says("Done", tokens=5) << responds("Done")
+    assert play.pending.tally.as_usage() == {
+        "prompt_tokens": 15,
+        "completion_tokens": 0,
+        "total_tokens": 15,
+        "server_tool_use": {"turns": 2, "tool_calls": 1, "web_search": 1},
+    }
+
+
+# -- limits --
+
+
+def test_the_last_permitted_turn_is_kept_for_the_answer():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(rung="notice") << told(ANSWER_NOW) >> says("Done") << responds("Done", stop="max_turns", rung="notice")
+
+
+def test_calls_beyond_the_budget_are_refused_each_with_a_result_of_its_own():
+    wanted = [call(arguments=f'{{"query":"{n}"}}', id=f"c{n}") for n in range(3)]
+    play = Playbook(run_of(max_tool_calls=2)) << asks() >> calls(*wanted) << runs("web_search", "web_search")
+    play >> results("one", "two") << told("one", "two", BUDGET_USED) << asks(rung="notice")
+    play >> says("Done") << responds("Done", stop="max_tool_calls")
+
+
+def test_a_tools_own_limit_refuses_only_its_own_calls():
+    run = run_of(tools=[replace(SEARCH, max_calls=1), TIME])
+    wanted = [call(id="a"), call(arguments='{"query":"y"}', id="b"), call("current_time", "{}", id="c")]
+    play = Playbook(run) << asks() >> calls(*wanted) << runs("web_search", "current_time")
+    play >> results("one", "noon") << told("one", BUDGET_USED, "noon") << asks(rung=None)
+
+
+def test_tokens_are_a_limit_too():
+    play = Playbook(run_of(max_total_tokens=100)) << asks() >> calls(call(), tokens=120) << runs("web_search")
+    play >> results("found") << asks(rung="notice") >> says("Done") << responds(stop="max_total_tokens")
+
+
+def test_after_the_deadline_no_tool_is_begun():
+    play = Playbook(run_of()) << asks()
+    play.run.expire()
+    play >> calls(call()) << told(BUDGET_USED) << asks(rung="notice") >> says("Done") << responds(stop="deadline")
+
+
+def test_after_the_deadline_no_further_round_is_begun():
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search")
+    play.run.expire()
+    play >> results("found") << asks(rung="notice") >> says("Done") << responds(stop="deadline")
+
+
+def test_a_repeated_call_is_answered_from_the_first_result_and_then_refused():
+    again = call(arguments='{ "query": "x" }', id="again")
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks() >> calls(again) << told(REPEATED) << told("found") << asks(rung=None)
+    play >> calls(again) << told(REPEATED) << asks(rung="notice") >> says("Done") << responds(stop="repeated_call")
+    assert play.pending.tally.total_tool_calls == 1
+
+
+def test_the_same_call_twice_in_one_turn_is_run_once_and_answered_twice():
+    play = Playbook(run_of()) << asks() >> calls(call(id="a"), call(id="b")) << runs("web_search")
+    play >> results("found") << told("found", "found")
+
+
+def test_the_same_call_twice_in_one_turn_beyond_the_budget_is_refused_twice():
+    run = run_of(max_tool_calls=1)
+    other = [call("current_time", "{}", id="t"), call(id="a"), call(id="b")]
+    play = Playbook(run) << asks() >> calls(*other) << runs("current_time")
+    play >> results("noon") << told("noon", BUDGET_USED, BUDGET_USED)
+
+
+# -- the ladder --
+
+
+def test_a_model_that_never_stops_calling_is_made_to_answer_rung_by_rung():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(rung="notice", tools=["web_search", "current_time"], number=2) >> calls(call(arguments="{}"))
+    play << asks(rung="withdraw", tools=[], number=3) << told(BUDGET_USED) >> calls(call(arguments="[]"))
+    play << asks("user", "user", rung="retell", tools=[], number=4) << last_message(lambda m: "found" in m["content"])
+    play >> says("Done") << responds("Done", stop="max_turns", rung="retell")
+
+
+def test_when_every_rung_fails_there_is_no_final_answer():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    for _ in range(2):
+        play << asks() >> calls(call(arguments="{}"))
+    with pytest.raises(NoFinalAnswer):
+        play >> says("  ")
+
+
+def test_withdrawing_leaves_the_clients_own_tools():
+    run = run_of({"tools": [OPEN_DOOR], "parallel_tool_calls": True}, max_turns=2, ladder=(Rung.WITHDRAW, Rung.RETELL))
+    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(rung="withdraw", tools=["open_door"]) >> calls(call("open_door", "{}"))
+    play << responds(stop="client_tool_calls", finish_reason="tool_calls")
+
+
+def test_no_empty_list_of_tools_and_nothing_about_tools_is_sent_without_tools():
+    run = run_of({"parallel_tool_calls": True}, max_turns=2, ladder=(Rung.WITHDRAW,))
+    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found") << asks(rung="withdraw")
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & play.pending.body.keys()
+
+
+def test_a_blank_answer_after_a_result_is_asked_for_again():
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found") << asks()
+    play >> says("\n") << asks("user", "assistant", "tool", "user", rung="notice")
+    play >> says(None) << asks("user", "assistant", "tool", "user", rung="withdraw")
+    play >> says("Done") << responds("Done", stop="answer", rung="withdraw")
+
+
+def test_a_blank_first_answer_is_the_upstreams_to_answer_for():
+    Playbook(run_of()) << asks() >> says("") << responds("", stop="answer")
+
+
+def test_retelling_keeps_what_was_said_in_words_and_survives_a_run_without_results():
+    run = run_of({"messages": [{"role": "user", "content": "Hi"}]}, max_turns=2, ladder=(Rung.RETELL,))
+    play = Playbook(run) << asks() >> calls(call(), text="Looking.") << runs("web_search") >> results("found")
+    play << asks("user", "assistant", "user", rung="retell")
+    assert play.pending.body["messages"][1] == {"role": "assistant", "content": "Looking."}
+
+
+# -- the beginning and the seams --
+
+
+def test_the_clients_request_is_not_changed_and_unknown_fields_go_on():
+    request = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "vendor_flag": 7, "max_tool_calls": 3}
+    before = repr(request)
+    run = run_of(request, guidance=True)
+    play = Playbook(run) << asks("system", "user")
+    assert repr(request) == before
+    assert play.pending.body["vendor_flag"] == 7
+    assert "max_tool_calls" not in play.pending.body
+
+
+def test_guidance_names_the_tools_and_the_budget_in_the_clients_own_system_message():
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    play = Playbook(run_of({"messages": messages}, guidance=True, max_tool_calls=3, max_turns=4))
+    play << asks("system", "user")
+    told_to_model = play.pending.body["messages"][0]["content"]
+    assert told_to_model.startswith("Be brief.\n\n")
+    assert "web_search, current_time" in told_to_model
+    assert "3 tool calls in at most 3 rounds" in told_to_model
+
+
+@pytest.mark.parametrize(("shown", "separator"), [("Text", "\n\n"), ("Text\n", "\n"), ("Text\n\n", ""), ("\n", "")])
+def test_text_of_the_next_turn_is_set_apart_by_one_blank_line(shown, separator):
+    play = Playbook(run_of()) << asks() >> calls(call(), text=shown) << runs("web_search") >> results("found")
+    play << asks()
+    assert play.pending.separator == separator
+
+
+def test_text_that_was_held_back_needs_no_separator():
+    turn = calls(call(), text="Held", held=({"choices": []},))
+    play = Playbook(run_of()) << asks() >> turn << runs("web_search") >> results("found") << asks()
+    assert play.pending.separator == ""

@@ -1,0 +1,76 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.errors import UpstreamError
+from proxy.core.sse import DONE, Decoder, encode
+
+STREAM = (
+    b": comment\n\n"
+    b'data: {"a":"\xe2\x80\xa8 and \xc3\xa9"}\n\n'
+    b"event: error\r\ndata: {}\r\n\r\n"
+    b"data:no space\rdata: two lines\r\r"
+    b"id: 7\nretry: 10\n\n"
+    b"data: [DONE]\n\n"
+)
+EVENTS = [
+    (b'{"a":"\xe2\x80\xa8 and \xc3\xa9"}', "message"),
+    (b"{}", "error"),
+    (b"no space\ntwo lines", "message"),
+    (b"[DONE]", "message"),
+]
+
+
+def decode(*pieces):
+    decoder = Decoder()
+    events = [event for piece in pieces for event in decoder.feed(piece)]
+    return [(event.data, event.type) for event in (*events, *decoder.close())]
+
+
+def test_events_are_split_on_every_kind_of_line_end_and_no_other_character():
+    assert decode(STREAM) == EVENTS
+
+
+def test_one_byte_at_a_time_gives_the_same_events():
+    assert decode(*(STREAM[at : at + 1] for at in range(len(STREAM)))) == EVENTS
+
+
+@given(st.lists(st.integers(0, len(STREAM))))
+def test_any_cut_of_the_bytes_gives_the_same_events(cuts):
+    bounds = [0, *sorted(cuts), len(STREAM)]
+    assert decode(*(STREAM[a:b] for a, b in pairwise(bounds))) == EVENTS
+
+
+@given(st.binary(), st.binary())
+def test_no_bytes_whatever_make_it_fail_or_depend_on_the_cut(left, right):
+    assert decode(left, right) == decode(left + right)
+
+
+def test_an_event_keeps_its_original_bytes():
+    (event,) = Decoder().feed(b"event:x\ndata:  1 \n\n")
+    assert (event.raw, event.data, event.type) == (b"event:x\ndata:  1 \n\n", b" 1 ", "x")
+
+
+def test_a_byte_order_mark_at_the_beginning_is_passed_over():
+    assert decode(b"\xef\xbb\xbfdata: 1\n\n") == [(b"1", "message")]
+    assert decode(b"\xef", b"\xbb", b"\xbfdata: 1\n\n") == [(b"1", "message")]
+
+
+def test_the_last_event_may_lack_its_empty_line():
+    assert decode(b"data: [DONE]") == [(b"[DONE]", "message")]
+
+
+def test_an_event_without_end_is_an_upstream_error_and_not_a_full_memory():
+    decoder = Decoder(max_event_bytes=1000)
+    assert list(decoder.feed(b"data: " + b"x" * 900)) == []
+    with pytest.raises(UpstreamError, match="1000 bytes"):
+        list(decoder.feed(b"x" * 100))
+
+
+def test_what_is_written_can_be_read():
+    (event, done) = Decoder().feed(encode({"a": "é\u2028"}) + DONE)
+    assert event.data == '{"a":"é\u2028"}'.encode()
+    assert done.is_done
+    assert not event.is_done

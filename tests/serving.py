@@ -1,0 +1,54 @@
+"""Real servers on loopback, in the test's own event loop."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+
+from proxy import server
+from proxy.app import create_app
+from proxy.config_file import parse
+from tests.fakes import FakeUpstream
+
+CONFIG = """
+upstreams:
+  up: {{base_url: {upstream}/v1, api_key: upstream-secret, profile: openai, retries: 0}}
+models:
+  m: {{upstream: up}}
+  alias: {{upstream: up, model: the/real-name}}
+tools:
+  web_search: {{type: serper, api_key: serper-secret, base_url: {upstream}, aliases: [webSearch, browser.search]}}
+{more}
+"""
+
+
+@asynccontextmanager
+async def serving(app, *, lifespan="on") -> AsyncIterator[str]:
+    """Serve an ASGI application on a free port."""
+    listener = server.listen("127.0.0.1", 0)
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan, timeout_graceful_shutdown=1)
+    config.load()
+    running = uvicorn.Server(config)
+    running.lifespan = config.lifespan_class(config)
+    await running.startup([listener])
+    try:
+        yield server.address_of(listener)
+    finally:  # what uvicorn does to stop, without its waits of a tenth of a second
+        for listening in running.servers:
+            listening.close()
+        for connection in list(running.server_state.connections):
+            connection.shutdown()
+        for task in running.server_state.tasks:
+            task.cancel()
+        await asyncio.gather(*running.server_state.tasks, return_exceptions=True)
+        await running.lifespan.shutdown()
+
+
+@asynccontextmanager
+async def proxy_of(upstream: FakeUpstream, *, more: str = "", config: str = CONFIG, **app) -> AsyncIterator[str]:
+    """The proxy in front of a fake upstream, which is the search service too; yields the proxy's URL."""
+    async with serving(upstream, lifespan="off") as upstream_url:
+        text = config.format(upstream=upstream_url, more=more)
+        async with serving(create_app(parse(text, {}), **app)) as url:
+            yield url
