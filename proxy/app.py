@@ -47,12 +47,17 @@ class SystemClock:
 
 
 def create_app(
-    config: Config, *, transport: httpx.AsyncBaseTransport | None = None, clock: Clock | None = None
+    config: Config,
+    *,
+    tools: Iterable[Tool] = (),
+    transport: httpx.AsyncBaseTransport | None = None,
+    clock: Clock | None = None,
 ) -> Starlette:
     """The proxy as an ASGI application.
 
     Args:
         config: what `config_file.load` has read.
+        tools: more tools, beside those of the configuration.
         transport: carries every request to upstreams and tools; None: one of its own for each.
         clock: for tests that do not want to wait.
     """
@@ -63,7 +68,8 @@ def create_app(
     }
     # Tools call other people's servers: no proxy from the environment, no redirects, nothing kept between calls.
     client = httpx.AsyncClient(transport=transport or httpx.AsyncHTTPTransport(), trust_env=False)
-    toolset = Registry(make_tool(name, tool, config, client, clock) for name, tool in config.tools.items())
+    configured = [make_tool(name, tool, config, client, clock) for name, tool in config.tools.items()]
+    toolset = Registry([*configured, *tools])
     ports = Ports(
         config=config,
         router=ConfigRouter(config, connections),
