@@ -41,7 +41,7 @@ def from_response(status: int, headers: Mapping[str, str], body: bytes) -> Proxy
     found = _find(_json(body))
     message = found.get("message") or _plain_text(body) or f"HTTP {status}"
     if not _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
-        return UpstreamError(f"The upstream failed (HTTP {status}): {_clip(message)}")
+        return UpstreamError(f"The upstream failed (HTTP {status}): {_clip(message)}", headers=_advice(headers))
     return _refused(status, message, found, headers)
 
 
@@ -61,7 +61,7 @@ def from_body(body: Any) -> ProxyError | None:
 
 def _refused(status: int, message: str, found: Json, headers: Mapping[str, str]) -> UpstreamRefused:
     code = None if found.get("code") is None else str(found["code"])
-    passed_on = {name: headers[name] for name in ("retry-after", "x-should-retry") if name in headers}
+    passed_on = _advice(headers)
     if status in _AUTH_STATUSES or code in _NO_USE_RETRYING:
         passed_on["x-should-retry"] = "false"
     return UpstreamRefused(
@@ -72,6 +72,11 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
         param=_text(found.get("param")),
         headers=passed_on,
     )
+
+
+def _advice(headers: Mapping[str, str]) -> dict[str, str]:
+    """What an upstream says about trying again."""
+    return {name: headers[name] for name in ("retry-after", "x-should-retry") if name in headers}
 
 
 def _find(body: Any) -> Json:

@@ -50,18 +50,22 @@ def prepare(body: Json, profile: Profile) -> Json:
         changes["messages"] = [_with_role(message, profile.roles) for message in body["messages"]]
     renamed = {ours: theirs for ours, theirs in profile.fields.items() if ours in body}
     changes |= {theirs: body[ours] for ours, theirs in renamed.items() if theirs not in body}
-    dropped = set(renamed)
-    choice = body.get("tool_choice")
-    if profile.tool_choices is not None and choice is not None and choice not in _strings(profile.tool_choices, choice):
-        dropped.add("tool_choice")
+    dropped = set(renamed) | _refused_choice(body.get("tool_choice"), profile)
     if not changes and not dropped:
         return body
     return {key: value for key, value in {**body, **changes}.items() if key not in dropped}
 
 
-def _strings(allowed: frozenset[str], choice: Any) -> frozenset[str]:
-    """The allowed choices, or none for a choice that is an object: all that can be listed are words."""
-    return allowed if isinstance(choice, str) else frozenset()
+def _refused_choice(choice: Any, profile: Profile) -> set[str]:
+    """The fields to leave out because of a `tool_choice` that the upstream does not take.
+
+    `none` is said by offering no tools; what other choices demand, the upstream cannot be told.
+    """
+    if choice is None or profile.tool_choices is None:
+        return set()
+    if isinstance(choice, str) and choice in profile.tool_choices:
+        return set()
+    return {"tool_choice", "tools", "parallel_tool_calls"} if choice == "none" else {"tool_choice"}
 
 
 def _with_role(message: Json, roles: Mapping[str, str]) -> Json:

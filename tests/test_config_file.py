@@ -1,0 +1,167 @@
+from pathlib import Path
+
+import pytest
+
+from proxy.config import SerperConfig
+from proxy.config_file import load, parse
+from proxy.core.errors import ConfigurationError
+
+SHIPPED = Path(__file__).parent.parent / "config.yaml"
+UP = "upstreams: {up: {base_url: 'http://u/v1', api_key: k}}\n"
+
+
+def faults(text, environ=None):
+    with pytest.raises(ConfigurationError) as raised:
+        parse(text, environ or {})
+    return list(raised.value.faults)
+
+
+def test_the_shipped_configuration_is_good_with_any_one_key_and_with_none():
+    nothing = load(SHIPPED, {})
+    assert nothing.upstreams == {}
+    assert set(nothing.disabled) == {"clients[0]", "upstreams.zai", "upstreams.gmi", "tools.web_search"}
+    assert nothing.disabled["upstreams.zai"].variables == ("ZAI_API_KEY",)
+    assert list(load(SHIPPED, {"ZAI_API_KEY": "k"}).upstreams) == ["zai"]
+    full = load(SHIPPED, dict.fromkeys(("ZAI_API_KEY", "GMI_API_KEY", "SERPER_API_KEY", "TOOLPROXY_KEY"), "k"))
+    assert list(full.upstreams) == ["zai", "gmi"]
+    assert isinstance(full.tools["web_search"], SerperConfig)
+    assert full.clients[0].key == "k"
+    assert full.disabled == {}
+
+
+def test_an_empty_file_is_all_defaults():
+    config = parse("", {})
+    assert config.server.port == 8080
+    assert config.limits.max_turns == 5
+
+
+def test_variables_are_replaced_and_typed_like_the_value_they_stand_for():
+    config = parse(
+        "server:\n  port: ${PORT:-8080}\n  allow_anonymous: ${ANON:-false}\n  host: ${HOST:-0.0.0.0}\n" + UP,
+        {"PORT": "99", "ANON": "true", "HOST": ""},
+    )
+    assert (config.server.port, config.server.allow_anonymous, config.server.host) == (99, True, "0.0.0.0")  # noqa: S104
+
+
+def test_a_key_of_digits_stays_text():
+    assert (
+        parse("upstreams: {u: {base_url: 'http://u', api_key: '${K}'}}", {"K": "12345"}).upstreams["u"].api_key
+        == "12345"
+    )
+
+
+@pytest.mark.parametrize("environ", [{}, {"K": ""}])
+def test_an_entry_whose_variable_has_no_value_is_disabled_and_may_still_be_referred_to(environ):
+    config = parse(
+        "upstreams: {u: {base_url: 'http://u', api_key: '${K}'}}\n"
+        "models: {m: {upstream: u, tools: [s]}}\n"
+        "tools: {s: {type: serper, api_key: 'x${K}'}}\n",
+        environ,
+    )
+    assert config.upstreams == config.tools == {}
+    assert [entry.why for entry in config.disabled.values()] == ["K is not set", "K is not set"]
+
+
+def test_an_empty_key_disables_too():
+    config = parse("upstreams: {u: {base_url: 'http://u', api_key: ''}}", {})
+    assert config.disabled["upstreams.u"].why == "api_key is empty"
+
+
+def test_a_variable_without_a_value_elsewhere_is_a_fault():
+    assert faults("server:\n  host: ${HOST}\n") == ["config.yaml:2: server.host: HOST is not set"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("server: {prot: 1}", "config.yaml:1: server.prot: unknown key; known are"),
+        ("nonsense: 1", "config.yaml:1: nonsense: unknown key; known are clients, limits, models"),
+        ("\nserver:\n  port: many", "config.yaml:3: server.port: expected int, got str"),
+        ("server:\n  port: '8080'", "config.yaml:2: server.port: expected int, got str"),
+        ("server: {port: 99999}", "config.yaml:1: server.port: expected int <= 65535"),
+        ("server: []", "config.yaml:1: server: must be a mapping, not a list"),
+        ("server:", "config.yaml:1: server: must be a mapping, not empty"),
+        ("clients: 7", "config.yaml:1: clients: must be a list, not a single value"),
+        ("limits:\n  max_turns: 0", "config.yaml:2: limits.max_turns: expected int >= 1"),
+        ("upstreams: {u: {api_key: k}}", "config.yaml:1: upstreams.u.base_url: is missing"),
+        (
+            "upstreams: {u: {api_key: k, base_url: 'ftp://x'}}",
+            "upstreams.u.base_url: must be an http:// or https:// URL",
+        ),
+        (
+            "upstreams: {u: {api_key: k, base_url: 'http://x', profile: glmm}}",
+            "upstreams.u.profile: invalid enum value 'glmm'",
+        ),
+        (UP + "models:\n  m: {upstream: nope}", "config.yaml:3: models.m.upstream: there is no upstream 'nope'"),
+        (UP + "models: {m: {upstream: up, tools: [x]}}", "models.m.tools: there is no tool 'x'"),
+        ("clients: [{name: a, key: k, tools: [x]}]", "clients[0].tools: there is no tool 'x'"),
+        ("clients: [{name: a}]", "clients[0]: needs either key or key_sha256"),
+        ("clients: [{name: a, key: k}, {name: a, key: l}]", "clients[1].name: there is another client named 'a'"),
+        ("clients: [{name: a, key_sha256: abc}]", "clients[0].key_sha256: expected str matching regex"),
+        ("tools: {t: {typ: clock}}", "config.yaml:1: tools.t.type: is missing; known are clock, http"),
+        ("tools: {t: {type: cloc}}", "config.yaml:1: tools.t.type: unknown type 'cloc'; known are clock"),
+        ("tools: {t: []}", "tools.t: must be a mapping, not a list"),
+        ("tools: {t: {type: []}}", "tools.t.type: expected str, got array"),
+        ("tools: {a.b: {type: clock}}", "tools.a.b: a tool's name may have letters"),
+        ("tools: {t: {type: clock, api_key: x}}", "tools.t.api_key: unknown key"),
+        ("tools: {a: {type: clock, aliases: [b]}, b: {type: clock}}", "tools.a.aliases: 'b' already means 'b'"),
+        ("server:\n  port: 1\n  port: 2", "config.yaml:3: server.port: stands here twice"),
+        ("a:\n- [", "config.yaml:2: expected the node content"),
+        ("a: \x07", "config.yaml:"),
+        (
+            "upstreams: {u: {base_url: 'http://u', api_key: from_client}}\nclients: [{name: a, key: k}]",
+            "upstreams.u.api_key: from_client does not go together with clients",
+        ),
+    ],
+)
+def test_a_fault_names_file_line_and_path(text, fault):
+    assert any(fault in line for line in faults(text)), faults(text)
+
+
+def test_every_fault_is_told_at_once():
+    assert len(faults("server:\n  port: x\n  host: 1\nlimits: {max_turns: -1}\ntools: {t: {type: x}}")) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("tools: {t: {type: web_fetch}}", "tools.t.type: 'web_fetch' is not supported"),
+        ("tools: {t: {type: clock, cache_seconds: 300}}", "tools.t.cache_seconds: 300"),
+        ("tools: {t: {type: clock, offer: declared}}", "tools.t.offer: 'declared'"),
+        ("offer: {mode: on_request}", "offer.mode: 'on_request' is not supported"),
+        ("state: {url: 'redis://localhost'}", "state.url: 'redis://localhost' is not supported"),
+        ("telemetry: {otlp_endpoint: 'http://x'}", "telemetry.otlp_endpoint"),
+        ("clients: [{name: a, key: k, requests_per_minute: 5}]", "clients[0].requests_per_minute: 5 is not supported"),
+        (UP + "models: {m: {upstream: up, fallbacks: [n]}}", "models.m.fallbacks: this is not supported"),
+    ],
+)
+def test_what_this_version_cannot_do_is_refused_by_name(text, fault):
+    assert any(fault in line for line in faults(text)), faults(text)
+
+
+def test_limits_of_a_model_and_a_client_lie_over_the_general_ones():
+    config = parse(
+        "limits: {max_turns: 7, deadline: 10}\n"
+        + UP
+        + "models: {m: {upstream: up, limits: {max_turns: 3}}}\n"
+        + "clients: [{name: a, key: k, limits: {max_tool_calls: 1}}]",
+        {},
+    )
+    limits = config.limits.overridden(config.models["m"].limits, config.clients[0].limits)
+    assert (limits.max_turns, limits.max_tool_calls, limits.deadline) == (3, 1, 10)
+    assert limits.budget(max_tool_calls=9).max_tool_calls == 1
+    assert limits.budget(max_tool_calls=0).max_tool_calls == 0
+
+
+def test_a_file_that_cannot_be_read_is_a_fault(tmp_path):
+    for path in (tmp_path / "absent.yaml", tmp_path):
+        with pytest.raises(ConfigurationError, match="cannot be read"):
+            load(path, {})
+    (tmp_path / "latin.yaml").write_bytes(b"\xff")
+    with pytest.raises(ConfigurationError, match="not UTF-8"):
+        load(tmp_path / "latin.yaml", {})
+
+
+def test_no_fault_repeats_a_secret():
+    told = str(faults("upstreams: ${SECRET}\nserver:\n  host: [1]\n  port: ${SECRET}", {"SECRET": "sk-canary"}))
+    assert "canary" not in told

@@ -1,0 +1,26 @@
+import pytest
+
+from proxy.core.chat import ToolSpec
+from proxy.core.errors import ToolError
+from proxy.tools import clock
+from tests.fakes import FakeClock
+
+SPEC = ToolSpec(name="current_time", description=clock.DESCRIPTION, parameters=clock.PARAMETERS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "Tuesday, 2023-11-14 22:13:20 UTC (UTC+0000)"),
+        ({"timezone": "utc"}, "Tuesday, 2023-11-14 22:13:20 utc (UTC+0000)"),
+        ({"timezone": "America/Vancouver"}, "Tuesday, 2023-11-14 14:13:20 America/Vancouver (UTC-0800)"),
+    ],
+)
+async def test_the_time_is_told_where_it_was_asked_for(arguments, told):
+    assert await clock.clock_tool(SPEC, FakeClock(), timeout=None).run(arguments) == told
+
+
+@pytest.mark.parametrize("name", ["Mars/Olympus", "../../etc/passwd", "America", "\x00"])
+async def test_a_zone_that_does_not_exist_is_told(name):
+    with pytest.raises(ToolError, match="no time zone"):
+        await clock.clock_tool(SPEC, FakeClock(), timeout=None).run({"timezone": name})

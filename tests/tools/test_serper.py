@@ -1,0 +1,128 @@
+import httpx
+import orjson
+import pytest
+import respx
+
+from proxy.config import SerperConfig
+from proxy.core.chat import ToolSpec
+from proxy.core.errors import ToolError
+from proxy.tools import serper
+from tests.conformance import recordings
+
+SPEC = ToolSpec(name="web_search", description=serper.DESCRIPTION, parameters=serper.PARAMETERS)
+
+
+@pytest.fixture
+async def client():
+    async with httpx.AsyncClient() as client:
+        yield client
+
+
+async def search(client, arguments, **answer):
+    tool = serper.serper_tool(SPEC, SerperConfig(api_key="secret"), client)
+    with respx.mock:
+        route = respx.post("https://google.serper.dev/search").mock(return_value=httpx.Response(200, **answer))
+        text = await tool.run(tool.repair(arguments))
+    return text, route.calls.last.request
+
+
+async def test_the_request_is_serpers(client):
+    arguments = {"query": "q", "num_results": 3, "gl": "ca", "hl": "en", "tbs": "qdr:d", "other": 1}
+    _, request = await search(client, arguments, json={})
+    assert orjson.loads(request.content) == {"q": "q", "num": 3, "gl": "ca", "hl": "en", "tbs": "qdr:d"}
+    assert request.headers["x-api-key"] == "secret"
+    assert request.headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "repaired"),
+    [
+        ({"query": "q"}, {"query": "q"}),
+        ({"q": "q", "topn": 3}, {"query": "q", "num_results": 3}),
+        ({"query": "q", "numResults": "4"}, {"query": "q", "num_results": 4}),
+        ({"query": "q", "num": 50}, {"query": "q", "num_results": 10}),
+        ({"query": "q", "count": 0}, {"query": "q", "num_results": 1}),
+        ({"query": "q", "count": 2.0}, {"query": "q", "num_results": 2}),
+        ({"query": "q", "count": "many"}, {"query": "q", "num_results": "many"}),
+        ({"query": "q", "count": True}, {"query": "q", "num_results": True}),
+        ({"query": "q", "num_results": None, "gl": None}, {"query": "q"}),
+    ],
+)
+def test_the_spellings_that_models_and_apps_use_are_understood(arguments, repaired):
+    assert serper.repair(arguments) == repaired
+
+
+def test_every_block_that_helps_is_told_and_none_is_needed():
+    text = serper.as_text(
+        "q",
+        {
+            "answerBox": {"title": "T", "answer": "42", "link": "https://box"},
+            "knowledgeGraph": {
+                "title": "Nanaimo",
+                "type": "City",
+                "description": "On Vancouver Island.",
+                "attributes": {"Population": "99,863"},
+                "website": "https://kg",
+            },
+            "organic": [
+                {"title": "One", "link": "https://one", "snippet": "S", "date": "today"},
+                {"link": "https://two"},
+            ],
+            "topStories": [{"title": "Story", "link": "https://story", "source": "Paper", "date": "1 hour ago"}],
+            "peopleAlsoAsk": [{"question": "Why?", "snippet": "Because.", "link": "https://why"}],
+            "relatedSearches": [{"query": "r"}],
+        },
+        most=10,
+    )
+    assert text == (
+        'Results for "q":\n\n'
+        "Direct answer:\nT\n42\nhttps://box\n\n"
+        "Nanaimo (City)\nOn Vancouver Island.\nPopulation: 99,863\nhttps://kg\n\n"
+        "One\nhttps://one\ntoday\nS\n\nhttps://two\n\n"
+        "Top stories:\n\nStory\nhttps://story\nPaper - 1 hour ago\n\n"
+        "People also ask:\n\nWhy?\nBecause.\nhttps://why"
+    )
+
+
+@pytest.mark.parametrize("answer", [{}, {"organic": None}, {"organic": ["x"], "answerBox": "x", "knowledgeGraph": []}])
+def test_an_answer_without_results_says_so(answer):
+    assert serper.as_text("q", answer, most=10) == 'No results for "q".'
+
+
+def test_no_more_results_are_told_than_were_asked_for():
+    organic = [{"title": f"Page {n}"} for n in range(10)]
+    assert serper.as_text("q", {"organic": organic}, most=2) == 'Results for "q":\n\nPage 0\n\nPage 1'
+
+
+@pytest.mark.skipif(not recordings.FOLDER.is_dir(), reason="no recordings beside the project")
+def test_a_recorded_answer_is_told_with_its_links():
+    answer = orjson.loads((recordings.FOLDER / "serper__search_haystack.json").read_bytes())
+    assert len(answer["organic"]) > 5
+    text = serper.as_text("q", answer, most=10)
+    for result in answer["organic"]:
+        assert result["link"] in text
+
+
+@pytest.mark.parametrize(
+    ("response", "why"),
+    [
+        (httpx.Response(403, json={"message": "Unauthorized.", "statusCode": 403}), "key was refused"),
+        (httpx.Response(401), "key was refused"),
+        (httpx.Response(400, json={"message": "Not enough credits"}), "credits are used up"),
+        (httpx.Response(400, json={"message": "Missing query parameter"}), "Missing query parameter"),
+        (httpx.Response(400, text="?"), "no reason given"),
+        (httpx.Response(429, json={}), "busy"),
+        (httpx.Response(503, text="<html>"), "HTTP 503"),
+        (httpx.Response(200, text="<html>"), "something else"),
+        (httpx.Response(200, content=b'"' + b"x" * (5 * 1024 * 1024) + b'"'), "too large"),
+        (httpx.ConnectError("refused: secret.internal"), "could not be reached"),
+    ],
+)
+async def test_each_way_of_failing_is_told_apart(client, response, why):
+    tool = serper.serper_tool(SPEC, SerperConfig(api_key="canary"), client)
+    mocked = {"side_effect": response} if isinstance(response, Exception) else {"return_value": response}
+    with respx.mock, pytest.raises(ToolError, match=why) as failure:
+        respx.post("https://google.serper.dev/search").mock(**mocked)
+        await tool.run({"query": "q"})
+    assert "canary" not in str(failure.value)
+    assert "secret.internal" not in str(failure.value)

@@ -1,0 +1,82 @@
+import orjson
+import pytest
+
+from proxy.upstreams.failures import from_body, from_response
+from tests.conformance import recordings
+
+GMI = b"""{"error":{"message":"Backend request failed with status 400","type":"backend_error","code":400,
+"details":"{\\"error\\":{\\"type\\":\\"invalid_request_error\\",\\"code\\":\\"400001\\",\\"message\\":\\"Thinking mode\\"}}"}}"""
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (400, b'{"error":{"message":"m","type":"t","param":"p","code":"c"}}', (400, "m", "t", "p", "c")),
+        (429, b'{"error":{"code":"1302","message":"slow"}}', (429, "slow", "rate_limit_error", None, "1302")),
+        (400, b'{"code":"1210","message":"bad"}', (400, "bad", "invalid_request_error", None, "1210")),
+        (400, GMI, (400, "Thinking mode", "invalid_request_error", None, "400001")),
+        (404, b'{"timestamp":"t","status":404,"error":"Not Found","path":"/v1"}', (404, "Not Found", "not_found_error", None, None)),
+        (404, b"No matching target server found for model foo", (404, "No matching target server found for model foo", "not_found_error", None, None)),
+        (403, b"<html>forbidden</html>", (403, "HTTP 403", "permission_error", None, None)),
+        (418, b"", (418, "HTTP 418", "invalid_request_error", None, None)),
+        (422, b'{"error":{"message":{"deep":1},"code":7,"type":8}}', (422, "{'deep': 1}", "invalid_request_error", None, "7")),
+    ],
+)  # fmt: skip
+def test_a_4xx_keeps_its_status_its_message_and_its_code_in_whatever_shape_they_come(status, body, told):
+    error = from_response(status, {}, body)
+    assert (error.status, error.message, error.type, error.param, error.code) == told
+
+
+@pytest.mark.parametrize("status", [500, 503, 302, 599])
+def test_anything_else_is_our_502(status):
+    error = from_response(status, {}, b'{"error":{"message":"internal"}}')
+    assert (error.status, error.code) == (502, "upstream_error")
+    assert error.message == f"The upstream failed (HTTP {status}): internal"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "passed_on"),
+    [
+        (429, {"retry-after": "7"}, b"{}", {"retry-after": "7"}),
+        (429, {}, b'{"error":{"code":"1113"}}', {"x-should-retry": "false"}),
+        (401, {"x-should-retry": "true"}, b"{}", {"x-should-retry": "false"}),
+        (400, {"x-should-retry": "false", "set-cookie": "a"}, b"{}", {"x-should-retry": "false"}),
+    ],
+)
+def test_whether_and_when_a_retry_helps_is_passed_on(status, headers, body, passed_on):
+    assert from_response(status, headers, body).headers == passed_on
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"code": 500, "msg": "broken", "success": False}, 502, "The upstream failed: broken"),
+        ({"error": {"message": "cut", "status_code": 400}}, 400, "cut"),
+        ({"error": {"code": 429, "message": "slow"}, "choices": [{}]}, 429, "slow"),
+        ({"error": "boom"}, 502, "The upstream failed: boom"),
+        ({"success": False}, 502, "The upstream failed: The upstream reported an error without saying which."),
+    ],
+)
+def test_an_error_inside_a_success_is_found(body, status, message):
+    error = from_body(body)
+    assert (error.status, error.message) == (status, message)
+
+
+@pytest.mark.parametrize(
+    "body", [{"choices": [{}]}, {"choices": [], "error": None}, {"id": ""}, {"object": "list"}, []]
+)
+def test_a_success_is_none(body):
+    assert from_body(body) is None
+
+
+def test_a_message_is_bounded():
+    assert len(from_response(400, {}, orjson.dumps({"error": {"message": "x" * 10_000}})).message) < 2100
+
+
+@pytest.mark.skipif(not recordings.FOLDER.is_dir(), reason="no recordings beside the project")
+def test_recorded_error_bodies_are_understood():
+    for name in ("groq__test_tool_regular_error",):
+        for exchange in recordings.load(name):
+            error = from_response(exchange.status, {}, exchange.body)
+            assert error.status == exchange.status
+            assert error.message in exchange.body.decode()
