@@ -7,13 +7,14 @@ from typing import Any
 
 import httpx
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from proxy.api.chat_completions import ChatCompletions
 from proxy.api.health import Healthz, Readyz
+from proxy.api.method import WrongMethod
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
 from proxy.api.middleware.request_id import RequestId
@@ -21,7 +22,7 @@ from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
 from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, UpstreamConfig
 from proxy.core.chat import ToolSpec
-from proxy.core.errors import MethodNotAllowed, NotFound
+from proxy.core.errors import NotFound
 from proxy.ports import Clock, Ports, Readiness
 from proxy.telemetry import log
 from proxy.tools import clock as clock_tool
@@ -29,9 +30,6 @@ from proxy.tools import serper
 from proxy.tools.registry import Registry, Tool
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.router import ConfigRouter
-
-_ANY_METHOD = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-_METHOD_NOT_ALLOWED = 405
 
 
 class SystemClock:
@@ -138,14 +136,19 @@ def _states(section: str, usable: Iterable[str], config: Config) -> list[Readine
 def _routes(ports: Ports) -> list[Route]:
     chat, models = ChatCompletions(ports), Models(ports)
     return [
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/chat/completions", chat, methods=["POST"]),
-        Route("/v1/models", models, methods=["GET"]),
-        Route("/v1/models/{id:path}", models, methods=["GET"]),
-        Route("/healthz", Healthz(), methods=["GET"]),
-        Route("/readyz", Readyz(ports), methods=["GET"]),
-        Route("/v1/{path:path}", Passthrough(ports), methods=_ANY_METHOD),
+        *_own("/v1/chat/completions", chat, "POST"),
+        *_own("/chat/completions", chat, "POST"),
+        *_own("/v1/models", models, "GET"),
+        *_own("/v1/models/{id:path}", models, "GET"),
+        *_own("/healthz", Healthz(), "GET"),
+        *_own("/readyz", Readyz(ports), "GET"),
+        Route("/v1/{path:path}", Passthrough(ports)),
     ]
+
+
+def _own(path: str, endpoint: ASGIApp, method: str) -> tuple[Route, Route]:
+    """A path of ours; with another method it is not handed to an upstream either."""
+    return Route(path, endpoint, methods=[method]), Route(path, WrongMethod(method))
 
 
 def _middleware(ports: Ports) -> list[Middleware]:
@@ -156,12 +159,9 @@ def _middleware(ports: Ports) -> list[Middleware]:
     ]
 
 
-async def _not_routed(request: Request, exc: Exception) -> None:
-    """What Starlette's router says of paths and methods, as errors of ours."""
-    method, path = request.method, request.scope["path"]
-    if isinstance(exc, HTTPException) and exc.status_code == _METHOD_NOT_ALLOWED:
-        raise MethodNotAllowed(f"{path} does not take {method}.", headers=exc.headers)
-    raise NotFound(f"There is no {path} here.")
+async def _not_routed(request: Request, _: Exception) -> None:
+    """A path that is nobody's."""
+    raise NotFound(f"There is no {request.scope['path']} here.")
 
 
-_NOT_ROUTED: dict[Any, Any] = {404: _not_routed, 405: _not_routed}
+_NOT_ROUTED: dict[Any, Any] = {404: _not_routed}

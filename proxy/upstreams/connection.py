@@ -21,7 +21,8 @@ Headers = Iterable[tuple[bytes, bytes]]
 MAX_ERROR_BYTES = 64 * 1024
 # A whole completion: the longest honest one is some 131,072 tokens of text, and a few images in base64.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-_FIRST_ERROR_STATUS = 400
+# A redirect is no answer either: it would send the request, or its client, to a place that nobody configured.
+_FIRST_BAD_STATUS = 300
 
 
 class Connection:
@@ -110,13 +111,14 @@ class Connection:
             yield None, exc
             return
         try:
-            failure = await self._failure(response) if response.status_code >= _FIRST_ERROR_STATUS else None
-            yield response, failure
+            yield response, await self.failure(response)
         finally:
             await opened.__aexit__(None, None, None)
 
-    async def _failure(self, response: httpx.Response) -> ProxyError:
-        """The error that a response with an error status stands for."""
+    async def failure(self, response: httpx.Response) -> ProxyError | None:
+        """The error that a response stands for, going by its status; None for a success."""
+        if response.status_code < _FIRST_BAD_STATUS:
+            return None
         body = bytearray()
         try:
             async for data in self.read(response):

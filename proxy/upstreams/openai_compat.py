@@ -82,8 +82,13 @@ class OpenAICompatible:
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Hand any other request through."""
         headers = [*request.headers, (b"authorization", b"Bearer " + self.api_key.encode())]
-        async with self.connection.open(request.method, request.path, headers, request.body) as response:
-            yield RawResponse(response.status_code, response.headers.raw, self.connection.read_raw(response))
+        opened = self.connection.open(request.method, request.path, headers, request.body)
+        with self._discreet():
+            async with opened as response:
+                failure = await self.connection.failure(response)
+                if failure is not None:
+                    raise failure
+                yield RawResponse(response.status_code, response.headers.raw, self.connection.read_raw(response))
 
     def _own_bytes(self, body: bytes, request: Json) -> bytes:
         """The client's body for this upstream: byte for byte, but for the model's name and the profile's repairs."""

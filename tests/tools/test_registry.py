@@ -63,7 +63,7 @@ async def test_a_tool_that_hangs_is_stopped_after_its_own_timeout_or_the_request
     async def hang(_):
         await asyncio.Event().wait()
 
-    with pytest.raises(ToolTimeout, match="0.01 seconds"):
+    with pytest.raises(ToolTimeout, match=r"0\.01 seconds"):
         await execute(Registry([tool(hang, timeout=own)]), patience=patience)
 
 

@@ -121,8 +121,9 @@ def test_a_recorded_answer_is_told_with_its_links():
 async def test_each_way_of_failing_is_told_apart(client, response, why):
     tool = serper.serper_tool(SPEC, SerperConfig(api_key="canary"), client)
     mocked = {"side_effect": response} if isinstance(response, Exception) else {"return_value": response}
-    with respx.mock, pytest.raises(ToolError, match=why) as failure:
+    with respx.mock:
         respx.post("https://google.serper.dev/search").mock(**mocked)
-        await tool.run({"query": "q"})
+        with pytest.raises(ToolError, match=why) as failure:
+            await tool.run({"query": "q"})
     assert "canary" not in str(failure.value)
     assert "secret.internal" not in str(failure.value)

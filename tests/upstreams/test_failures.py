@@ -4,8 +4,13 @@ import pytest
 from proxy.upstreams.failures import from_body, from_response
 from tests.conformance import recordings
 
-GMI = b"""{"error":{"message":"Backend request failed with status 400","type":"backend_error","code":400,
-"details":"{\\"error\\":{\\"type\\":\\"invalid_request_error\\",\\"code\\":\\"400001\\",\\"message\\":\\"Thinking mode\\"}}"}}"""
+INNER = {"error": {"type": "invalid_request_error", "code": "400001", "message": "Thinking mode"}}
+OUTER = {"message": "Backend request failed", "type": "backend_error", "code": 400}
+GMI = orjson.dumps({"error": {**OUTER, "details": orjson.dumps(INNER).decode()}})
+SPRING = b'{"timestamp":"t","status":404,"error":"Not Found","path":"/v1"}'
+TEXT = "No matching target server found for model foo"
+DEEP = DEEP
+INVALID = "invalid_request_error"
 
 
 @pytest.mark.parametrize(
@@ -13,13 +18,13 @@ GMI = b"""{"error":{"message":"Backend request failed with status 400","type":"b
     [
         (400, b'{"error":{"message":"m","type":"t","param":"p","code":"c"}}', (400, "m", "t", "p", "c")),
         (429, b'{"error":{"code":"1302","message":"slow"}}', (429, "slow", "rate_limit_error", None, "1302")),
-        (400, b'{"code":"1210","message":"bad"}', (400, "bad", "invalid_request_error", None, "1210")),
-        (400, GMI, (400, "Thinking mode", "invalid_request_error", None, "400001")),
-        (404, b'{"timestamp":"t","status":404,"error":"Not Found","path":"/v1"}', (404, "Not Found", "not_found_error", None, None)),
-        (404, b"No matching target server found for model foo", (404, "No matching target server found for model foo", "not_found_error", None, None)),
+        (400, b'{"code":"1210","message":"bad"}', (400, "bad", INVALID, None, "1210")),
+        (400, GMI, (400, "Thinking mode", INVALID, None, "400001")),
+        (404, SPRING, (404, "Not Found", "not_found_error", None, None)),
+        (404, TEXT.encode(), (404, TEXT, "not_found_error", None, None)),
         (403, b"<html>forbidden</html>", (403, "HTTP 403", "permission_error", None, None)),
-        (418, b"", (418, "HTTP 418", "invalid_request_error", None, None)),
-        (422, b'{"error":{"message":{"deep":1},"code":7,"type":8}}', (422, "{'deep': 1}", "invalid_request_error", None, "7")),
+        (418, b"", (418, "HTTP 418", INVALID, None, None)),
+        (422, DEEP, (422, "{'deep': 1}", INVALID, None, "7")),
     ],
 )  # fmt: skip
 def test_a_4xx_keeps_its_status_its_message_and_its_code_in_whatever_shape_they_come(status, body, told):

@@ -1,0 +1,400 @@
+"""Everything but the tool loop: the error table, keys, models, health and what is handed through."""
+
+import asyncio
+import socket
+from hashlib import sha256
+
+import httpx
+import openai
+import orjson
+import pytest
+
+from proxy.app import create_app
+from proxy.config_file import parse
+from proxy.core.chat import ToolSpec
+from proxy.tools.registry import Tool
+from tests.fakes import Reply, whole
+from tests.serving import CONFIG, proxy_of, serving
+
+ASK = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tool_choice": "none"}
+CLIENTS = f"""
+clients:
+  - {{{{name: one, key: key-one, models: ["m"], limits: {{{{max_tool_calls: 0}}}}}}}}
+  - {{{{name: two, key_sha256: {sha256(b"key-two").hexdigest()}, tools: []}}}}
+"""
+
+
+async def post(url, body=None, *, path="/v1/chat/completions", **options):
+    async with httpx.AsyncClient() as client:
+        if body is not None:
+            options["content"] = body if isinstance(body, bytes) else orjson.dumps(body)
+        return await client.post(url + path, **options)
+
+
+async def get(url, path, **headers):
+    async with httpx.AsyncClient() as client:
+        return await client.get(url + path, headers=headers)
+
+
+# -- bad input --
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        (b"not json", 400, "invalid_json", None),
+        (b"", 400, "invalid_json", None),
+        (b"\xff", 400, "invalid_json", None),
+        (b"[" * 2000 + b"]" * 2000, 400, "invalid_json", None),
+        (b"[]", 400, "invalid_request", None),
+        ({"messages": []}, 400, "invalid_request", "model"),
+        ({"model": 7}, 400, "invalid_request", "model"),
+        ({"model": "m"}, 400, "invalid_request", "messages"),
+        ({"model": "m", "messages": []}, 400, "invalid_request", "messages"),
+        ({"model": "m", "messages": "x"}, 400, "invalid_request", "messages"),
+        ({"model": "m", "messages": [7]}, 400, "invalid_request", "messages[0]"),
+        ({"model": "m", "messages": [{"tool_calls": 7}]}, 400, "invalid_request", "messages[0].tool_calls"),
+        ({**ASK, "tools": [7]}, 400, "invalid_request", "tools"),
+        ({**ASK, "tools": {}}, 400, "invalid_request", "tools"),
+        ({**ASK, "stream": "yes"}, 400, "invalid_request", "stream"),
+        ({**ASK, "stream_options": []}, 400, "invalid_request", "stream_options"),
+        ({**ASK, "n": 0}, 400, "invalid_request", "n"),
+        ({**ASK, "max_tool_calls": -1}, 400, "invalid_request", "max_tool_calls"),
+        ({**ASK, "max_tool_calls": True}, 400, "invalid_request", "max_tool_calls"),
+        ({**ASK, "model": "unknown"}, 404, "model_not_found", "model"),
+    ],
+)
+async def test_bad_input_has_its_line_of_the_error_table_and_the_next_request_works(
+    upstream, body, status, code, param
+):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream) as url:
+        response = await post(url, body)
+        assert (response.status_code, response.json()["error"]["code"], response.json()["error"]["param"]) == (
+            status,
+            code,
+            param,
+        )
+        assert (await post(url, ASK)).status_code == 200
+    assert len(upstream.requests) == 1
+
+
+async def test_fields_that_are_null_are_as_good_as_absent(upstream):
+    upstream.replies = [whole("Hi")]
+    nulls = dict.fromkeys(("stream", "stream_options", "tools", "n", "max_tool_calls", "response_format", "thinking"))
+    async with proxy_of(upstream) as url:
+        assert (await post(url, {"model": "m", "messages": ASK["messages"], **nulls})).status_code == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_that_is_too_large_is_refused_whatever_it_says_of_its_length(upstream, chunked):
+    async def pieces():
+        for _ in range(5):
+            yield b"x" * 100
+
+    body = pieces() if chunked else b"x" * 500
+    async with proxy_of(upstream, more="server: {max_body_bytes: 300}") as url, httpx.AsyncClient() as client:
+        response = await client.post(f"{url}/v1/chat/completions", content=body)
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "request_too_large")
+
+
+@pytest.mark.parametrize("path", ["/", "/v2/models", "/v1", "/healthz/", "/v1/files"])
+async def test_an_unknown_path_is_a_404(upstream, path):
+    async with proxy_of(upstream) as url:
+        response = await get(url, path)
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_a_wrong_method_is_a_405_that_says_which_is_right(upstream):
+    async with proxy_of(upstream) as url:
+        response = await get(url, "/v1/chat/completions")
+    assert (response.status_code, response.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert "POST" in response.headers["allow"]
+
+
+async def test_a_model_whose_upstream_is_disabled_says_so():
+    config = parse("upstreams: {u: {base_url: 'http://u', api_key: '${K}'}}\nmodels: {m: {upstream: u}}", {})
+    async with serving(create_app(config)) as url:
+        response = await post(url, ASK)
+        assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+        assert "disabled" in response.json()["error"]["message"]
+        assert (await get(url, "/readyz")).status_code == 503
+
+
+async def test_a_bug_of_ours_is_a_500_without_internals(upstream, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("at /home/secret/path")
+
+    monkeypatch.setattr("proxy.api.chat_completions.make_offer", broken)
+    async with proxy_of(upstream) as url:
+        response = await post(url, ASK, headers={"x-request-id": "abc"})
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
+    assert "abc" in response.json()["error"]["message"]
+    assert "secret" not in response.text
+
+
+async def test_a_tool_with_a_bug_does_not_end_the_conversation(upstream):
+    async def broken(_):
+        raise ZeroDivisionError("at /home/secret/path")
+
+    spec = ToolSpec(name="broken", description="", parameters={"type": "object"})
+    upstream.replies = [whole(calls=[("c", "broken", {})]), whole("Sorry")]
+    async with proxy_of(upstream, tools=[Tool(spec=spec, run=broken)]) as url:
+        response = await post(url, {"model": "m", "messages": ASK["messages"]})
+    assert response.json()["choices"][0]["message"]["content"] == "Sorry"
+    assert upstream.requests[1]["messages"][-1]["content"] == '{"error":"The tool failed."}'
+
+
+# -- request ids --
+
+
+@pytest.mark.parametrize("given", ["abc-1.2_3", "x" * 128])
+async def test_a_sane_request_id_comes_back(upstream, given):
+    async with proxy_of(upstream) as url:
+        assert (await get(url, "/healthz", **{"x-request-id": given})).headers["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", ["", "x" * 129, "a b", "a\tb", "é"])
+async def test_any_other_is_replaced(upstream, given):
+    async with proxy_of(upstream) as url:
+        for path in ("/healthz", "/nowhere"):
+            response = await get(url, path, **{"x-request-id": given.encode()})
+            assert len(response.headers["x-request-id"]) == 32
+
+
+# -- who may call --
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"authorization": "Bearer key-one"}, 200),
+        ({"authorization": "bearer key-two"}, 200),
+        ({"api-key": "key-two"}, 200),
+        ({}, 401),
+        ({"authorization": "Bearer key-on"}, 401),
+        ({"authorization": "Bearer key-one2"}, 401),
+        ({"authorization": "Bearer"}, 401),
+        ({"authorization": "Basic key-one"}, 401),
+        ({"authorization": "key-one"}, 401),
+        ({"authorization": "Bearer é".encode("latin-1")}, 401),
+        ({"authorization": "Bearer wrong", "api-key": "key-one"}, 401),
+        ({"authorization": "Bearer " + "x" * 30_000}, 401),
+    ],
+)
+async def test_who_may_call(upstream, headers, status):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream, more=CLIENTS.format()) as url:
+        response = await post(url, ASK, headers=headers)
+    assert response.status_code == status
+    if status == 401:
+        assert response.json()["error"]["code"] == "invalid_api_key"
+        assert response.headers["x-should-retry"] == "false"
+        assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/chat/completions", "/v1/embeddings", "/chat/completions", "/", "/v1/%2e%2e/healthz"]
+)
+async def test_every_path_but_the_health_checks_wants_a_key_whatever_the_host_header_says(upstream, path):
+    async with proxy_of(upstream, more=CLIENTS.format()) as url, httpx.AsyncClient() as client:
+        assert (await client.post(url + path, headers={"host": "a/healthz?x="})).status_code == 401
+        for open_path in ("/healthz", "/readyz"):
+            assert (await client.get(url + open_path)).status_code == 200
+
+
+async def test_a_client_may_use_its_own_models_only(upstream, sdk):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream, more=CLIENTS.format()) as url, sdk(url, api_key="key-one") as client:
+        with pytest.raises(openai.PermissionDeniedError) as refused:
+            await client.chat.completions.create(**{**ASK, "model": "alias"})
+        assert refused.value.code == "model_not_allowed"
+        assert [model.id for model in (await client.models.list()).data] == ["m"]
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve("alias")
+        response = await post(
+            url, {"model": "alias", "input": "x"}, path="/v1/embeddings", headers={"api-key": "key-one"}
+        )
+        assert response.json()["error"]["code"] == "model_not_allowed"
+
+
+@pytest.mark.parametrize("key", ["key-one", "key-two"])
+async def test_a_client_without_tools_or_without_budget_has_none_in_play(upstream, sdk, key):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream, more=CLIENTS.format()) as url, sdk(url, api_key=key) as client:
+        await client.chat.completions.create(model="m", messages=ASK["messages"])
+    assert "tools" not in upstream.requests[0]
+
+
+async def test_a_model_may_have_tools_and_limits_of_its_own(upstream, sdk):
+    config = CONFIG.replace(
+        "  alias:",
+        "  plain: {{upstream: up, tools: []}}\n  brief: {{upstream: up, limits: {{max_turns: 1}}}}\n  alias:",
+    )
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream, config=config) as url, sdk(url) as client:
+        for model in ("plain", "brief", "m"):
+            await client.chat.completions.create(model=model, messages=ASK["messages"])
+    assert ["tools" in request for request in upstream.requests] == [False, False, True]
+
+
+# -- overload --
+
+
+async def test_beyond_its_capacity_the_proxy_says_so_at_once_and_health_is_still_answered(upstream):
+    gate = asyncio.Event()
+    upstream.replies = [Reply([gate, orjson.dumps({"choices": [{"message": {}, "finish_reason": "stop"}]})])]
+    async with proxy_of(upstream, more="server: {max_concurrent_requests: 1}") as url:
+        first = asyncio.ensure_future(post(url, ASK))
+        await upstream.asked.wait()
+        refused = await post(url, ASK)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert (await get(url, "/healthz")).status_code == 200
+        gate.set()
+        assert (await first).status_code == 200
+        assert (await post(url, ASK)).status_code == 200
+
+
+# -- models and health --
+
+
+async def test_models_are_those_of_the_configuration(upstream, sdk):
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        models = (await client.models.list()).data
+        assert [(model.id, model.object, model.owned_by) for model in models] == [
+            ("m", "model", "up"),
+            ("alias", "model", "up"),
+        ]
+        assert (await client.models.retrieve("alias")).id == "alias"
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve("no/such/model")
+
+
+async def test_readyz_lists_what_is_usable_and_no_secrets(upstream):
+    more = "clients: [{{name: c, key: client-secret}}]\nlimits: {{max_turns: 3}}".format()
+    async with proxy_of(upstream, more=more) as url:
+        response = await get(url, "/readyz")
+    assert response.json() == {
+        "status": "ready",
+        "upstreams": [{"name": "up", "usable": True}],
+        "tools": [{"name": "web_search", "usable": True}],
+    }
+
+
+# -- handed through --
+
+
+async def test_other_paths_go_to_the_upstream_of_their_model_and_back(upstream):
+    upstream.replies = [
+        Reply(
+            [b'{"data": 1}'],
+            headers=[(b"x-vendor", b"v"), (b"set-cookie", b"sid=a"), (b"connection", b"x-hop"), (b"x-hop", b"1")],
+        )
+    ]
+    body = b'{"input":"x",  "model":"alias"}'
+    headers = {
+        "authorization": "Bearer mine",
+        "cookie": "a=b",
+        "openai-organization": "org",
+        "x-custom": "c",
+        "connection": "x-private",
+        "x-private": "1",
+    }
+    async with proxy_of(upstream) as url:
+        response = await post(url, body, path="/v1/embeddings?a=b", headers=headers)
+    assert (response.status_code, response.content) == (200, b'{"data": 1}')
+    assert response.headers["x-vendor"] == "v"
+    assert not {"set-cookie", "x-hop"} & set(response.headers)
+    assert upstream.bodies == [b'{"input":"x",  "model":"the/real-name"}']
+    (head,) = upstream.heads
+    assert (head["path"], head["query"]) == ("/v1/embeddings", b"a=b")
+    assert head["headers"][b"authorization"] == b"Bearer upstream-secret"
+    assert head["headers"][b"x-custom"] == b"c"
+    assert not {b"cookie", b"openai-organization", b"x-private"} & head["headers"].keys()
+
+
+async def test_a_handed_through_answer_streams(upstream):
+    gate = asyncio.Event()
+    upstream.replies = [Reply([b"data: 1\n\n", gate, b"data: 2\n\n"], content_type="text/event-stream")]
+    body = {"model": "m", "stream": True}
+    received = []
+    async with (
+        proxy_of(upstream) as url,
+        httpx.AsyncClient() as client,
+        client.stream("POST", f"{url}/v1/completions", json=body) as response,
+    ):
+        async for data in response.aiter_bytes():
+            received.append(data)
+            gate.set()
+    assert received == [b"data: 1\n\n", b"data: 2\n\n"]
+
+
+async def test_a_form_goes_through_with_its_models_name(upstream):
+    upstream.replies = [Reply([b"{}"])]
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        form = {"data": {"model": "alias"}, "files": {"file": ("a.wav", b"RIFF\r\n\r\nmodel")}}
+        assert (await client.post(f"{url}/v1/audio/transcriptions", **form)).status_code == 200
+        two = {"data": {"model": ["m", "alias"]}, "files": {"file": b""}}
+        assert (await client.post(f"{url}/v1/audio/transcriptions", **two)).json()["error"]["param"] == "model"
+    (body,) = upstream.bodies
+    assert b'name="model"\r\n\r\nthe/real-name\r\n' in body
+    assert b"RIFF\r\n\r\nmodel" in body
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"model": "nope"}, 404, "model_not_found"),
+        ({"input": "x"}, 400, "invalid_request"),
+        (b"x", 400, "invalid_json"),
+    ],
+)
+async def test_what_names_no_model_goes_nowhere(upstream, body, status, code):
+    async with proxy_of(upstream) as url:
+        response = await post(url, body, path="/v1/embeddings")
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert upstream.requests == []
+
+
+async def test_an_error_of_a_handed_through_request_is_in_openais_envelope(upstream):
+    upstream.replies = [Reply([b'{"code":"1210","message":"bad"}'], status=400), Reply([b"<html>"], status=503)]
+    async with proxy_of(upstream) as url:
+        refused = await post(url, {"model": "m"}, path="/v1/embeddings")
+        failed = await post(url, {"model": "m"}, path="/v1/embeddings")
+    assert (refused.status_code, refused.json()["error"]["message"], refused.json()["error"]["code"]) == (
+        400,
+        "bad",
+        "1210",
+    )
+    assert (failed.status_code, failed.json()["error"]["code"]) == (502, "upstream_error")
+
+
+async def test_a_handed_through_answer_that_breaks_off_is_not_passed_off_as_whole(upstream):
+    upstream.replies = [Reply([b"half", None])]
+    async with proxy_of(upstream) as url:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await post(url, {"model": "m"}, path="/v1/embeddings")
+
+
+async def test_cookies_of_one_tenant_never_reach_another(upstream):
+    answer = whole("Hi")
+    answer.headers = [(b"set-cookie", b"sid=tenant-a")]
+    upstream.replies = [answer]
+    async with proxy_of(upstream) as url:
+        first = await post(url, ASK)
+        await post(url, ASK)
+    assert "set-cookie" not in first.headers
+    assert all(b"cookie" not in head["headers"] for head in upstream.heads)
+
+
+async def test_a_client_that_goes_while_it_is_sending_leaves_nothing_behind(upstream):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream, more="server: {max_concurrent_requests: 1}") as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as half:
+            half.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            while (await post(url, ASK)).status_code != 200:
+                pass

@@ -1,0 +1,196 @@
+"""The command as a user runs it: real processes, real signals, real sockets."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+import openai
+import orjson
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PLAIN = {key: value for key, value in os.environ.items() if not re.search("ZAI|GMI|SERPER|TOOLPROXY|COV", key)}
+
+
+def toolproxy(*arguments, environ=None, stdin="", cwd=ROOT):
+    return subprocess.run(
+        [sys.executable, "-m", "proxy", *arguments],
+        env={**PLAIN, **(environ or {})},
+        input=stdin,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@contextmanager
+def running(*arguments, environ=None):
+    """A process that serves, and the URL that it says it serves at."""
+    command = [sys.executable, "-m", "proxy", *arguments]
+    process = subprocess.Popen(
+        command, env={**PLAIN, **(environ or {})}, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+?(?=/v1)", line)
+        assert found, f"{line!r} {process.stderr.read() if not line else ''}"
+        yield process, found[0]
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_without_any_key_it_says_in_one_line_which_it_wants():
+    done = toolproxy("serve")
+    assert done.returncode == 1
+    assert done.stderr == "toolproxy: there is no usable upstream: set ZAI_API_KEY or GMI_API_KEY\n"
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("key", ["ZAI_API_KEY", "GMI_API_KEY"])
+def test_with_any_one_key_it_serves(key):
+    with running("serve", "--port", "0", environ={key: "k"}) as (_, url):
+        assert httpx.get(f"{url}/readyz").status_code == 200
+
+
+def test_beyond_loopback_without_a_client_key_it_refuses_and_says_how_to_allow_it():
+    done = toolproxy("serve", "--host", "0.0.0.0", "--port", "0", environ={"ZAI_API_KEY": "k"})  # noqa: S104
+    assert done.returncode == 1
+    assert "TOOLPROXY_KEY" in done.stderr
+    assert "TOOLPROXY_ALLOW_ANONYMOUS" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("environ", [{"TOOLPROXY_KEY": "c"}, {"TOOLPROXY_ALLOW_ANONYMOUS": "true"}])
+def test_beyond_loopback_with_one_or_with_leave_it_serves(environ):
+    environ = {"ZAI_API_KEY": "k", "TOOLPROXY_HOST": "0.0.0.0", "TOOLPROXY_PORT": "0", **environ}  # noqa: S104
+    with running("serve", environ=environ) as (_, url):
+        assert httpx.get(url.replace("0.0.0.0", "127.0.0.1") + "/healthz").status_code == 200  # noqa: S104
+
+
+def test_an_address_that_is_taken_is_one_clear_line():
+    with running("serve", "--port", "0", environ={"ZAI_API_KEY": "k"}) as (_, url):
+        done = toolproxy("serve", "--port", url.rsplit(":", 1)[1], environ={"ZAI_API_KEY": "k"})
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("toolproxy: cannot listen on 127.0.0.1:")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_signals_stop_it_cleanly(number, workers):
+    with running("serve", "--port", "0", "--workers", workers, environ={"ZAI_API_KEY": "k"}) as (process, url):
+        httpx.get(f"{url}/healthz")
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "Traceback" not in stdout + stderr
+
+
+def test_the_log_has_a_json_line_per_request_turn_and_tool_call_and_no_content_or_secret(tmp_path):
+    with running("mock-upstream") as (_, mock):
+        environ = {
+            "ZAI_API_KEY": "canary-zai",
+            "SERPER_API_KEY": "canary-serper",
+            "TOOLPROXY_KEY": "canary-client",
+            "ZAI_BASE_URL": f"{mock}/v1",
+            "SERPER_BASE_URL": mock,
+        }
+        config = tmp_path / "config.yaml"
+        config.write_text((ROOT / "config.yaml").read_text().replace("log_level: info", "log_level: debug"))
+        with running("serve", "--port", "0", "--config", str(config), environ=environ) as (process, url):
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key="canary-client", max_retries=0)
+            ask = {"model": "glm-4.7", "messages": [{"role": "user", "content": "canary-question: Nanaimo?"}]}
+            with client:
+                client.chat.completions.create(**ASK_ID, **ask)
+                for _ in client.chat.completions.create(**ask, stream=True):
+                    pass
+                with pytest.raises(openai.NotFoundError):
+                    client.chat.completions.create(**{**ask, "model": "nope"})
+            process.send_signal(signal.SIGTERM)
+            _, stderr = process.communicate(timeout=20)
+    lines = [orjson.loads(line) for line in stderr.splitlines()]
+    assert "canary" not in stderr
+    mine = [line for line in lines if line.get("request_id") == "my-id"]
+    assert [line["event"] for line in mine if line["level"] == "info"] == [
+        "turn.completed",
+        "tool.completed",
+        "tool.completed",
+        "turn.completed",
+        "request.completed",
+    ]
+    done = mine[-1]
+    assert (done["status"], done["model"], done["upstream"], done["client"]) == (200, "glm-4.7", "zai", "app")
+    assert (done["turns"], done["tool_calls"], done["stop"], done["stream"]) == (2, 2, "answer", False)
+    assert [line["status"] for line in lines if line["event"] == "request.completed"] == [200, 200, 404]
+
+
+ASK_ID = {"extra_headers": {"x-request-id": "my-id"}}
+
+
+def test_check_says_what_is_usable_and_prints_no_secret():
+    done = toolproxy("check", environ={"ZAI_API_KEY": "canary"})
+    assert done.returncode == 0
+    assert "zai: usable" in done.stdout
+    assert "gmi: disabled, GMI_API_KEY is not set" in done.stdout
+    assert "web_search: disabled, SERPER_API_KEY is not set" in done.stdout
+    assert "gpt-oss-120b: not usable" in done.stdout
+    assert "canary" not in done.stdout + done.stderr
+
+
+def test_check_names_every_fault_with_its_line(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("tools:\n  web_search:\n    type: serber\nserver: {port: x}\n")
+    done = toolproxy("check", "--config", str(path))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0].startswith(
+        "toolproxy: config.yaml:3: tools.web_search.type: unknown type 'serber'"
+    )
+    assert done.stderr.splitlines()[1].startswith("toolproxy: config.yaml:4: server.port: ")
+    assert toolproxy("serve", "--config", str(path)).returncode == 1
+
+
+def test_a_configuration_that_does_not_exist_is_one_clear_line(tmp_path):
+    done = toolproxy("serve", "--config", str(tmp_path / "none.yaml"))
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["serve", "--port", "x"], ["serve", "--workers", "0"]])
+def test_wrong_usage_is_2(arguments):
+    assert toolproxy(*arguments).returncode == 2
+
+
+def test_hash_key_prints_what_the_configuration_wants():
+    done = toolproxy("hash-key", stdin="my key\n")
+    assert done.stdout == sha256(b"my key").hexdigest() + "\n"
+    assert toolproxy("hash-key", stdin="\n").returncode == 1
+
+
+def test_the_demo_shows_the_conversation_and_ends_well():
+    done = toolproxy("demo")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "system user assistant(2 calls) tool tool" in done.stdout
+    assert "Take a jacket" in done.stdout
+    assert done.stderr == ""
+
+
+def test_mock_upstream_plays_a_script_of_ones_own(tmp_path):
+    path = tmp_path / "script.yaml"
+    path.write_text("conversations: [{when: '', turns: [{text: Scripted.}]}]")
+    with running("mock-upstream", "--script", str(path)) as (_, url):
+        body = {"model": "gpt-oss", "messages": [{"role": "user", "content": "Hi"}]}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body).json()
+    assert answer["choices"][0]["message"]["content"] == "Scripted."
+    for broken in ("conversations: []", "conversations: [{when: '[', turns: [{}]}]", "a: [", "x: 1"):
+        path.write_text(broken)
+        assert toolproxy("mock-upstream", "--script", str(path)).returncode == 1
+    assert toolproxy("mock-upstream", "--script", str(tmp_path / "none")).returncode == 1
