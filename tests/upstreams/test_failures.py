@@ -9,7 +9,7 @@ OUTER = {"message": "Backend request failed", "type": "backend_error", "code": 4
 GMI = orjson.dumps({"error": {**OUTER, "details": orjson.dumps(INNER).decode()}})
 SPRING = b'{"timestamp":"t","status":404,"error":"Not Found","path":"/v1"}'
 TEXT = "No matching target server found for model foo"
-DEEP = DEEP
+DEEP = b'{"error":{"message":{"deep":1},"code":7,"type":8}}'
 INVALID = "invalid_request_error"
 
 
