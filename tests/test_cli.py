@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PLAIN = {key: value for key, value in os.environ.items() if not re.search("ZAI|GMI|SERPER|TOOLPROXY|COV", key)}
+PLAIN = {key: value for key, value in os.environ.items() if not re.search("ZAI|GMI|SERPER|TOOLPROXY", key)}
 
 
 def toolproxy(*arguments, environ=None, stdin="", cwd=ROOT):

@@ -206,8 +206,6 @@ class Run:
         self._rung = self._ladder.pop(0)
         if ANSWER_NOW not in str(self._messages[-1].get("content")):
             self._messages.append({"role": "user", "content": ANSWER_NOW})
-        if forces_server_tool(self._tool_choice, self._offer):
-            self._tool_choice = "auto"
         return self._ask()
 
     # -- the end --

@@ -234,3 +234,9 @@ def test_however_the_arguments_are_cut_the_call_is_the_same(data):
         feed(assembler, chunk(tool_delta(arguments=piece)))
     feed(assembler, chunk({}, "tool_calls"))
     assert assembler.finish().calls == (ToolCall("a", "search", arguments),)
+
+
+def test_an_entry_of_a_whole_answer_that_is_no_function_stays_as_it_is():
+    entry = {"id": "c", "type": "custom", "custom": {"name": "x", "input": "raw"}}
+    body = {"choices": [{"message": {"tool_calls": [dict(entry)]}, "finish_reason": "tool_calls"}]}
+    assert turn_from_completion(body).message["tool_calls"] == [entry]

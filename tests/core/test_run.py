@@ -134,6 +134,18 @@ def test_calls_beyond_the_budget_are_refused_each_with_a_result_of_its_own():
     play >> says("Done") << responds("Done", stop="max_tool_calls")
 
 
+def test_a_budget_that_is_just_used_up_permits_no_further_round():
+    play = Playbook(run_of(max_tool_calls=1)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(rung="notice") << told(ANSWER_NOW) >> says("Done") << responds("Done", stop="max_tool_calls")
+
+
+def test_after_a_forced_choice_a_blank_answer_is_asked_for_without_it():
+    declared = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
+    run = run_of({"tools": [declared], "tool_choice": "required"}, max_turns=2)
+    play = Playbook(run) << asks(tool_choice="required") >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(rung="notice", tool_choice="auto")
+
+
 def test_a_tools_own_limit_refuses_only_its_own_calls():
     run = run_of(tools=[replace(SEARCH, max_calls=1), TIME])
     wanted = [call(id="a"), call(arguments='{"query":"y"}', id="b"), call("current_time", "{}", id="c")]
