@@ -1,6 +1,7 @@
 """The app under uvicorn: listening socket, address line, signals, workers."""
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -98,7 +99,7 @@ def uvicorn_config(config: Config, app: Starlette | str) -> uvicorn.Config:
         server_header=False,
         lifespan="on",
         backlog=_BACKLOG,
-        timeout_graceful_shutdown=int(config.server.shutdown_grace_seconds),
+        timeout_graceful_shutdown=math.ceil(config.server.shutdown_grace_seconds),
     )
 
 
