@@ -97,6 +97,7 @@ def uvicorn_config(config: Config, app: Starlette | str) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing here depends on where a request says it comes from
         lifespan="on",
         backlog=_BACKLOG,
         timeout_graceful_shutdown=math.ceil(config.server.shutdown_grace_seconds),

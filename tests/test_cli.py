@@ -96,6 +96,30 @@ def test_signals_stop_it_cleanly(number, workers):
     assert "Traceback" not in stdout + stderr
 
 
+def test_what_is_still_open_when_the_grace_is_over_is_told_and_the_stop_is_clean(tmp_path):
+    script = tmp_path / "script.yaml"
+    script.write_text("pace: 30\nconversations: [{when: '', turns: [{text: 'One two'}]}]")
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        (ROOT / "config.yaml").read_text().replace("shutdown_grace_seconds: 30", "shutdown_grace_seconds: 1")
+    )
+    body = {"model": "glm-4.7", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+    with running("mock-upstream", "--script", str(script)) as (_, mock):
+        environ = {"ZAI_API_KEY": "k", "ZAI_BASE_URL": f"{mock}/v1"}
+        with (
+            running("serve", "--port", "0", "--config", str(config), environ=environ) as (process, url),
+            httpx.stream("POST", f"{url}/v1/chat/completions", json=body) as response,
+        ):
+            pieces = response.iter_text()
+            assert "One" in next(pieces)
+            process.send_signal(signal.SIGTERM)
+            rest = "".join(pieces)
+            _, stderr = process.communicate(timeout=20)
+    assert orjson.loads(rest.removeprefix("data: "))["error"]["code"] == "overloaded"
+    assert process.returncode == 0
+    assert "Traceback" not in stderr
+
+
 def test_the_log_has_a_json_line_per_request_turn_and_tool_call_and_no_content_or_secret(tmp_path):
     with running("mock-upstream") as (_, mock):
         environ = {

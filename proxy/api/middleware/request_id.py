@@ -1,5 +1,6 @@
 """The outermost layer: every response has `x-request-id`, every request has its log line, no bug reaches a client."""
 
+import asyncio
 import re
 from collections.abc import Callable
 from uuid import uuid4
@@ -11,7 +12,7 @@ from proxy.api.body import header
 from proxy.api.race import ClientLeft
 from proxy.api.replies import send_error
 from proxy.core import sse
-from proxy.core.errors import InternalError, ProxyError
+from proxy.core.errors import InternalError, Overloaded, ProxyError
 from proxy.ports import Clock, Observer
 
 # Goes into headers and logs: nothing that could break out of either.
@@ -63,6 +64,9 @@ class RequestId:
         except ProxyError as exc:
             structlog.contextvars.bind_contextvars(error=exc.code)
             await response.fail(exc)
+        except asyncio.CancelledError:  # the server stops, and the time for finishing is over; nobody else cancels us
+            structlog.contextvars.bind_contextvars(error=Overloaded.code)
+            await response.fail(Overloaded("The proxy is stopping; send the request again."))
         except Exception:  # noqa: BLE001 - the last line of defence: the log has the traceback, the client has the id
             self._observe("request.crashed", exc_info=True)
             await response.fail(InternalError(request_id))
