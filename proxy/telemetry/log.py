@@ -24,6 +24,7 @@ _LEVELS = {
     "tool.failed": logging.WARNING,
     "tool.crashed": logging.ERROR,
     "request.completed": logging.INFO,
+    "probe.completed": logging.DEBUG,
     "request.crashed": logging.ERROR,
 }
 

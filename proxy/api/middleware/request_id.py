@@ -9,6 +9,7 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.api.body import header
+from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.api.race import ClientLeft
 from proxy.api.replies import send_error
 from proxy.core import sse
@@ -49,7 +50,7 @@ class RequestId:
         response = _Watched(send, request_id)
         status = await self._answer(scope, receive, response, request_id)
         self._observe(
-            "request.completed",
+            "probe.completed" if scope["path"] in OPEN_PATHS else "request.completed",
             method=scope["method"],
             path=scope["path"],
             status=status,
