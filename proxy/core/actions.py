@@ -38,6 +38,9 @@ class CallUpstream:
         client_tools: the names of the functions that are the client's own; only calls of these may be shown.
         separator: what sets this turn's text apart from text that the client has already seen.
         rung: how the model is being made to answer, if it is; the turn's beginning is then held back.
+        tools: every name that may be called -> its JSON Schema, also while the tools are withdrawn: calls of them that
+            leaked into text are recognised by it.
+        json_expected: the client asked for JSON, so a text that is one JSON object is an answer.
     """
 
     body: Json
@@ -45,6 +48,8 @@ class CallUpstream:
     client_tools: frozenset[str] = frozenset()
     separator: str = ""
     rung: Rung | None = None
+    tools: Mapping[str, Json] = field(default_factory=dict)
+    json_expected: bool = False
 
 
 @dataclass(frozen=True, slots=True)

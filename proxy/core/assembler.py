@@ -7,24 +7,29 @@ provider adds tomorrow survives. What it takes away:
     tool calls        the server's are hidden; the client's own are re-indexed without gaps and shown as they come
     finish_reason     which turn is the last is known only at its end
     usage             summed over the turns by the run
+    leaked calls      tool calls in the raw format of the model, in its text or its thoughts, become tool calls
     blank beginnings  GLM-4.5 opens with a lone newline before it thinks; it is shown when text follows
 
 Known only at the end of a turn: whether it is the answer. A turn that was *made* to answer may still fail to, so its
 beginning is held back until enough text has come to tell.
 """
 
-from collections.abc import Container
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
+from proxy.core.actions import CallUpstream
 from proxy.core.chat import TEXT_FIELDS, Json, Turn, calls_of
 from proxy.core.errors import UpstreamError
+from proxy.core.leaks import Leak, LeakFilter, clean_name, parse_glm
 
 # A forced turn that has written this much text is taken for an answer and shown from then on. "I'll search for ..."
 # before one more tool call is shorter; at a model's usual pace the wait is a second or two.
 PROOF_CHARACTERS = 160
 
+# Calls leak into what the model says and into what it thinks, which comes under one of two names.
+_LEAKY_FIELDS = ("content", "reasoning_content", "reasoning")
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
 _NOT_IN_ENVELOPE = ("choices", "usage")
 
@@ -39,29 +44,34 @@ class _Call:
     arguments: list[str] = field(default_factory=list)
     shown_as: int | None = None  # its index in the client's stream
 
-    def message_entry(self, position: int) -> Json:
+    def entry(self) -> Json:
+        """As an entry of a message's `tool_calls`."""
         function = {"name": self.name, "arguments": "".join(self.arguments)}
-        return {"id": self.id or _missing_id(position), "type": self.type, "function": function}
+        return {"id": self.id, "type": self.type, "function": function}
 
 
 class Assembler:
     """Takes the chunks of one upstream stream in and gives one `Turn` out.
 
+    Feed it every chunk, close it, then ask for the turn:
+
+        feed(chunk)*  -->  close()  -->  finish()
+
     Args:
-        client_tools: names of the client's own functions; calls of any other are not shown.
-        separator: put before the turn's first text, in place of its leading newlines.
-        hold: hold the beginning back until the turn shows itself to be an answer.
+        call: what was asked; says which calls are the client's, and how the text is to be set apart.
     """
 
-    def __init__(self, *, client_tools: Container[str] = frozenset(), separator: str = "", hold: bool = False) -> None:
-        self._client_tools = client_tools
-        self._separator = separator
-        self._hold = hold
+    def __init__(self, call: CallUpstream) -> None:
+        self._call = call
+        self._filters = {
+            key: LeakFilter(call.tools, json_expected=call.json_expected) for key in _LEAKY_FIELDS if call.tools
+        }
+        self._hold = call.rung is not None
         self._held: list[Json] = []
         self._blank = ""
         self._text_begun = False
-        self._texts: dict[str, list[str]] = {}
         self._text_length = 0
+        self._texts: dict[str, list[str]] = {}
         self._calls: dict[int, _Call] = {}
         self._shown_calls = 0
         self._envelope: Json = {}
@@ -86,36 +96,54 @@ class Assembler:
                 visible = [{**chunk, "choices": [choice]}]
         return self._release(visible)
 
-    def finish(self) -> Turn:
-        """The whole turn.
+    def close(self) -> list[Json]:
+        """The stream has ended well: what was kept back as a possible leak and was none, or was a call of the client's.
 
         Raises:
             UpstreamError: the stream ended without a finish_reason, so nothing in it can be relied on.
         """
         if self._finish_reason is None:
-            raise UpstreamError("the upstream's stream ended without a finish_reason")
+            raise UpstreamError("The upstream's stream ended without a finish_reason.")
+        delta: Json = {}
+        for key, leaks in self._filters.items():
+            if rest := leaks.close():
+                self._texts.setdefault(key, []).append(rest)
+                delta[key] = rest
+        self._show_text(delta)
+        for leak in found_leaks(self._filters, has_calls=bool(self._calls), text=self._text("content")):
+            self._adopt(leak, delta)
+        choice = {"index": 0, "delta": delta, "finish_reason": None}
+        return self._release([{**self._envelope, "choices": [choice]}] if any(delta.values()) else [])
+
+    def finish(self) -> Turn:
+        """The whole turn."""
         message: Json = {"role": "assistant"}
-        message.update({key: text for key, parts in self._texts.items() if (text := "".join(parts))})
+        message.update({key: text for key in self._texts if (text := self._text(key))})
         if self._calls:
-            message["tool_calls"] = [call.message_entry(at) for at, (_, call) in enumerate(sorted(self._calls.items()))]
+            message["tool_calls"] = [call.entry() for _, call in sorted(self._calls.items())]
         else:
             message.setdefault("content", "")
         choice = {**self._choice, "index": 0, "message": message, "finish_reason": self._finish_reason}
-        return Turn(choice, self._envelope, calls_of(message), self._usage, tuple(self._held))
+        garbled = any(leaks.garbled for leaks in self._filters.values())
+        return Turn(choice, self._envelope, calls_of(message), self._usage, tuple(self._held), garbled)
+
+    def _text(self, key: str) -> str:
+        return "".join(self._texts.get(key, ()))
 
     def _take(self, choice: Json) -> bool:
         """Fold a choice in, remove what must not be shown from it, and say whether anything is left."""
         self._finish_reason = choice.pop("finish_reason", None) or self._finish_reason
         choice["finish_reason"] = None
-        delta = choice.get("delta") or {}
-        choice["delta"] = delta
-        delta.pop("role", None)
-        for key in TEXT_FIELDS:
-            if isinstance(text := delta.get(key), str):
-                self._texts.setdefault(key, []).append(text)
         for key, value in choice.items():
             if key not in _CHOICE_KEYS and value is not None:
                 self._choice[key] = value
+        delta = choice["delta"] = choice.get("delta") or {}
+        delta.pop("role", None)
+        for key in TEXT_FIELDS:
+            if isinstance(text := delta.get(key), str):
+                leaks = self._filters.get(key)
+                delta[key] = leaks.feed(text) if leaks else text
+                self._texts.setdefault(key, []).append(delta[key])
         self._show_text(delta)
         self._show_calls(delta)
         return any(value not in (None, "", []) for value in delta.values())
@@ -134,7 +162,8 @@ class Assembler:
             del delta["content"]
             return
         self._text_begun = True
-        delta["content"] = self._separator + text.lstrip("\n") if self._separator else text
+        separator = self._call.separator
+        delta["content"] = separator + text.lstrip("\n") if separator else text
 
     def _show_calls(self, delta: Json) -> None:
         """Fold tool-call fragments in and leave the client's own, re-indexed, in the delta."""
@@ -144,23 +173,35 @@ class Assembler:
             delta["tool_calls"] = shown
 
     def _fold_call(self, fragment: Json) -> Json | None:
-        call = self._calls.setdefault(self._index_of(fragment), _Call())
-        call.id = call.id or fragment.get("id") or ""
+        index = self._index_of(fragment)
+        call = self._calls.setdefault(index, _Call(missing_id(self._call, index)))
+        call.id = fragment.get("id") or call.id
         call.type = fragment.get("type") or call.type
         function = fragment.get("function") or {}
-        call.name = call.name or function.get("name") or ""
-        arguments = _as_text(function.get("arguments"))
+        arguments = as_text(function.get("arguments"))
+        if not call.name and (name := function.get("name")):
+            call.name, arguments = unglue(name, arguments, self._call.tools)
         call.arguments.append(arguments)
-        if call.name not in self._client_tools:
+        if call.name not in self._call.client_tools:
             return None
         if call.shown_as is None:
-            call.shown_as = self._shown_calls
-            self._shown_calls += 1
-            entry = call.message_entry(call.shown_as)
-            return {**fragment, **entry, "index": call.shown_as}
+            return {**fragment, **self._opening(call)}
         # Readers of a stream join repeated strings, so id, type and name are said once.
         rest = {key: value for key, value in fragment.items() if key not in ("id", "type")}
         return {**rest, "index": call.shown_as, "function": {"arguments": arguments}}
+
+    def _opening(self, call: _Call) -> Json:
+        """The first that the client sees of a call of its own."""
+        call.shown_as = self._shown_calls
+        self._shown_calls += 1
+        return {"index": call.shown_as, **call.entry()}
+
+    def _adopt(self, leak: Leak, delta: Json) -> None:
+        """Make a leaked call one like any other."""
+        index = max(self._calls, default=-1) + 1
+        call = self._calls[index] = _Call(missing_id(self._call, index), name=leak.name, arguments=[leak.arguments])
+        if call.name in self._call.client_tools:
+            delta.setdefault("tool_calls", []).append(self._opening(call))
 
     def _index_of(self, fragment: Json) -> int:
         """The call that a fragment belongs to: by its index; without one, a fragment with a new id opens a call."""
@@ -178,43 +219,72 @@ class Assembler:
         if not self._hold:
             return visible
         self._held += visible
-        if self._calls and not self._shown_calls:
-            return []
-        if self._shown_calls or self._text_length >= PROOF_CHARACTERS:
+        if self._shown_calls or (self._text_length >= PROOF_CHARACTERS and not self._calls):
             self._hold = False
             visible, self._held = self._held, []
             return visible
         return []
 
 
-def turn_from_completion(body: Json) -> Turn:
-    """A whole (not streamed) upstream answer as a Turn.
+def turn_from_completion(body: Json, call: CallUpstream) -> Turn:
+    """A whole (not streamed) upstream answer as a Turn; its message is as received but for calls that leaked.
 
     Raises:
         UpstreamError: it is no completion.
     """
     choices = body.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
-        raise UpstreamError("the upstream's answer holds no message")
+    choice = choices[0] if choices else {}
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise UpstreamError("The upstream's answer holds no message.")
     if not choice.get("finish_reason"):
-        raise UpstreamError("the upstream's answer has no finish_reason")
-    message = choice["message"]
-    for position, entry in enumerate(message.get("tool_calls") or ()):
-        entry["id"] = entry.get("id") or _missing_id(position)
+        raise UpstreamError("The upstream's answer has no finish_reason.")
+    for index, entry in enumerate(message.get("tool_calls") or ()):
+        entry["id"] = entry.get("id") or missing_id(call, index)
         if isinstance(function := entry.get("function"), dict):
-            function["arguments"] = _as_text(function.get("arguments"))
+            name, arguments = function.get("name") or "", as_text(function.get("arguments"))
+            function["name"], function["arguments"] = unglue(name, arguments, call.tools)
+    garbled = _take_leaks_out(message, call) if call.tools else False
     envelope = {key: value for key, value in body.items() if key not in _NOT_IN_ENVELOPE}
-    return Turn(choice, envelope, calls_of(message), body.get("usage"))
+    return Turn(choice, envelope, calls_of(message), body.get("usage"), garbled=garbled)
 
 
-def _as_text(arguments: object) -> str:
+def _take_leaks_out(message: Json, call: CallUpstream) -> bool:
+    """Make calls that leaked into a message's texts calls like any other; whether raw format was found besides."""
+    filters: dict[str, LeakFilter] = {}
+    for key in _LEAKY_FIELDS:
+        if isinstance(text := message.get(key), str) and text:
+            leaks = filters[key] = LeakFilter(call.tools, json_expected=call.json_expected)
+            message[key] = leaks.feed(text) + leaks.close()
+    entries = message.get("tool_calls") or []
+    for leak in found_leaks(filters, has_calls=bool(entries), text=str(message.get("content") or "")):
+        entries.append(_Call(missing_id(call, len(entries)), name=leak.name, arguments=[leak.arguments]).entry())
+    if entries:
+        message["tool_calls"] = entries
+    return any(leaks.garbled for leaks in filters.values())
+
+
+def found_leaks(filters: dict[str, LeakFilter], *, has_calls: bool, text: str) -> list[Leak]:
+    """The leaked calls that count. One in the model's thoughts does only where it did and said nothing else."""
+    said = filters["content"].leaks if "content" in filters else []
+    if said or has_calls or text.strip():
+        return said
+    return [leak for key, leaks in filters.items() if key != "content" for leak in leaks.leaks]
+
+
+def unglue(name: str, arguments: str, tools: Any) -> tuple[str, str]:
+    """A call's name without raw format around it, and its arguments, which GLM has been seen to glue to the name."""
+    glued = parse_glm(name) if "<arg_key>" in name and not arguments.strip("{} ") else None
+    return clean_name(name, tools), glued.arguments if glued else arguments
+
+
+def as_text(arguments: object) -> str:
     """Arguments as JSON text: ZOAS and native Ollama have them as an object."""
     if arguments is None:
         return ""
     return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
 
 
-def _missing_id(position: int) -> str:
-    """An id for a call that came without one: the tool message that answers it has to name it."""
-    return f"call_{position}"
+def missing_id(call: CallUpstream, index: int) -> str:
+    """An id, unique in this run, for a call that came without one: the tool message that answers it has to name it."""
+    return f"call_{call.number}_{index}"

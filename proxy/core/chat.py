@@ -85,6 +85,7 @@ class Turn:
         calls: the function calls in the message, in order.
         usage: the upstream's own count, or None where it sent none.
         held: chunks of a stream that were held back because the turn had to prove itself an answer first.
+        garbled: raw model format that means nothing was taken out of its text.
     """
 
     choice: Json
@@ -92,6 +93,7 @@ class Turn:
     calls: tuple[ToolCall, ...] = ()
     usage: Json | None = None
     held: tuple[Json, ...] = ()
+    garbled: bool = False
 
     @property
     def message(self) -> Json:

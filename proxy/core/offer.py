@@ -35,6 +35,13 @@ class Offer:
         """Whether a server tool may be called at all. If not, the request is passed through."""
         return bool(self.shown)
 
+    def schemas(self) -> dict[str, Json]:
+        """Every name that may be called -> its JSON Schema."""
+        owned = {name: spec.parameters for name, spec in self.owned.items()}
+        functions = [tool["function"] for tool in self.tools if isinstance(tool.get("function"), dict)]
+        clients = {function["name"]: function for function in functions if function.get("name") in self.client_tools}
+        return owned | {name: _schema(function) for name, function in clients.items()}
+
     def without_server_tools(self) -> tuple[Json, ...]:
         """The client's own entries of `tools`."""
         return tuple(tool for tool in self.tools if name_of(tool) not in self.owned)
@@ -79,3 +86,8 @@ def forces_server_tool(choice: Any, offer: Offer) -> bool:
     if choice == "required":
         return True
     return isinstance(choice, dict) and name_of(choice) in offer.owned
+
+
+def _schema(function: Json) -> Json:
+    parameters = function.get("parameters")
+    return parameters if isinstance(parameters, dict) else {}

@@ -59,6 +59,8 @@ class Run:
             told = guidance(offer.shown, calls=limits.max_tool_calls, rounds=limits.max_turns - 1)
             self._messages = with_guidance(self._messages, told)
         self._offer = offer
+        self._schemas = offer.schemas()
+        self._json_expected = _asks_for_json(request.get("response_format"))
         self._limits = limits
         self._ledger = Ledger()
         self._tool_choice: Any = offer.tool_choice
@@ -98,7 +100,7 @@ class Run:
             return self._receive_forced(turn)
         if turn.calls:
             return self._judge(turn)
-        if not turn.text.strip() and self._ledger.turns > 1:
+        if not turn.text.strip() and (self._ledger.turns > 1 or turn.garbled):
             return self._climb()
         return self._respond(turn, Stop.ANSWER)
 
@@ -187,6 +189,8 @@ class Run:
             client_tools=self._offer.client_tools,
             separator=_separator(self._shown_text),
             rung=self._rung,
+            tools=self._schemas,
+            json_expected=self._json_expected,
         )
 
     # -- the ladder --
@@ -247,6 +251,10 @@ def _name(entry: Mapping[str, Any]) -> str:
 
 def _again(result: ToolResult) -> ToolResult:
     return replace(result, content=f"{REPEATED}\n\n{result.content}")
+
+
+def _asks_for_json(response_format: object) -> bool:
+    return isinstance(response_format, dict) and response_format.get("type") in ("json_object", "json_schema")
 
 
 def _separator(shown: str) -> str:

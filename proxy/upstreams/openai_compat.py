@@ -52,7 +52,7 @@ class OpenAICompatible:
             if not body.get("stream"):
                 async with self._post(orjson.dumps(body), stream=False) as response:
                     answer, _ = self._completion(await self.connection.read_whole(response))
-                    return turn_from_completion(answer)
+                    return turn_from_completion(answer, call)
             body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
             async with self._post(orjson.dumps(body), stream=True) as response:
                 return await self._assemble(response, call, show)
@@ -107,14 +107,15 @@ class OpenAICompatible:
             yield response
 
     async def _assemble(self, response: httpx.Response, call: CallUpstream, show: Show) -> Turn:
-        hold = call.rung is not None
-        assembler = Assembler(client_tools=call.client_tools, separator=call.separator, hold=hold)
+        assembler = Assembler(call)
         async with aclosing(self._events(response)) as reads:
             async for events in reads:
                 for event in events:
                     if not event.is_done:
                         for visible in assembler.feed(_chunk(event, self.profile)[0]):
                             await show(visible)
+        for visible in assembler.close():
+            await show(visible)
         return assembler.finish()
 
     async def _events(self, response: httpx.Response) -> AsyncGenerator[list[sse.Event], None]:

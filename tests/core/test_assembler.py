@@ -3,9 +3,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.assembler import PROOF_CHARACTERS, Assembler, turn_from_completion
+from proxy.core.actions import CallUpstream, Rung
+from proxy.core.assembler import PROOF_CHARACTERS, turn_from_completion
+from proxy.core.assembler import Assembler as AssemblerOfCall
 from proxy.core.chat import ToolCall
 from proxy.core.errors import UpstreamError
+
+TOOLS = {"search": {"properties": {"q": {}}, "required": ["q"]}, "open_door": {"properties": {"n": {}}}}
+PLAIN = CallUpstream({}, number=3)
+
+
+def Assembler(*, client_tools=(), hold=False, **call):  # noqa: N802 - stands in for the class
+    rung = Rung.NOTICE if hold else None
+    tools = call.pop("tools", TOOLS)
+    return AssemblerOfCall(
+        CallUpstream({}, number=3, client_tools=frozenset(client_tools), rung=rung, tools=tools, **call)
+    )
 
 
 def chunk(delta=None, finish_reason=None, **rest):
@@ -24,6 +37,11 @@ def feed(assembler, *chunks):
     return [shown for one in chunks for shown in assembler.feed(one)]
 
 
+def finish(assembler):
+    assembler.close()
+    return assembler.finish()
+
+
 def deltas(shown):
     return [one["choices"][0]["delta"] for one in shown]
 
@@ -38,7 +56,7 @@ def test_text_and_reasoning_are_shown_as_they_come_and_folded_into_the_message()
         chunk({"content": ""}, "stop", usage={"total_tokens": 3}),
     )
     assert deltas(shown) == [{"reasoning_content": "Hm"}, {"content": "Hel"}, {"content": "lo"}]
-    turn = assembler.finish()
+    turn = finish(assembler)
     assert turn.message == {"role": "assistant", "reasoning_content": "Hm", "content": "Hello"}
     assert (turn.finish_reason, turn.usage, turn.calls) == ("stop", {"total_tokens": 3}, ())
 
@@ -65,7 +83,7 @@ def test_server_calls_are_hidden_and_whole_in_the_message():
         chunk({}, "tool_calls"),
     )
     assert shown == []
-    turn = assembler.finish()
+    turn = finish(assembler)
     assert turn.calls == (ToolCall("a", "search", '{"q":"x"}'),)
     assert turn.message == {
         "role": "assistant",
@@ -90,7 +108,7 @@ def test_the_clients_calls_are_shown_live_and_re_indexed_without_gaps():
         },
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"n":1}'}}]},
     ]
-    assert [call.name for call in assembler.finish().calls] == ["search", "open_door"]
+    assert [call.name for call in finish(assembler).calls] == ["search", "open_door"]
 
 
 def test_arguments_that_come_before_the_name_are_shown_with_it():
@@ -109,7 +127,7 @@ def test_a_finish_reason_on_every_tool_chunk_does_not_end_the_turn():
         chunk(tool_delta(1, id="b", name="multiply", arguments="{}"), "tool_calls"),
         chunk({"role": "assistant", "content": ""}, "tool_calls"),
     )
-    assert [call.id for call in assembler.finish().calls] == ["a", "b"]
+    assert [call.id for call in finish(assembler).calls] == ["a", "b"]
 
 
 def test_fragments_without_an_index_belong_to_the_last_call_or_open_a_new_one_by_their_id():
@@ -122,13 +140,13 @@ def test_fragments_without_an_index_belong_to_the_last_call_or_open_a_new_one_by
         chunk({"tool_calls": [{"id": "a", "function": {"arguments": " "}}]}),
         chunk({}, "tool_calls"),
     )
-    assert assembler.finish().calls == (ToolCall("a", "x", "{} "), ToolCall("b", "y", '{"k":1}'))
+    assert finish(assembler).calls == (ToolCall("a", "x", "{} "), ToolCall("b", "y", '{"k":1}'))
 
 
 def test_a_call_without_an_id_gets_one():
     assembler = Assembler()
     feed(assembler, chunk({"tool_calls": [{"function": {"name": "x", "arguments": None}}]}, "tool_calls"))
-    assert assembler.finish().calls == (ToolCall("call_0", "x", ""),)
+    assert finish(assembler).calls == (ToolCall("call_3_0", "x", ""),)
 
 
 def test_a_blank_beginning_is_shown_when_words_follow_and_not_before():
@@ -148,13 +166,13 @@ def test_a_stream_without_a_finish_reason_is_no_turn():
     assembler = Assembler()
     feed(assembler, chunk({"content": "Hel"}))
     with pytest.raises(UpstreamError, match="finish_reason"):
-        assembler.finish()
+        assembler.close()
 
 
 def test_chunks_without_choices_are_read_for_their_usage():
     assembler = Assembler()
     feed(assembler, chunk({"content": "x"}, "stop"), {"choices": [], "usage": {"total_tokens": 9}}, {"choices": None})
-    assert assembler.usage == assembler.finish().usage == {"total_tokens": 9}
+    assert assembler.usage == finish(assembler).usage == {"total_tokens": 9}
 
 
 def test_only_the_first_choice_counts():
@@ -167,7 +185,7 @@ def test_what_is_beside_the_delta_is_kept_in_the_choice():
     one = chunk({"content": "x"}, "stop")
     one["choices"][0]["native_finish_reason"] = "end"
     feed(assembler, one)
-    assert assembler.finish().choice["native_finish_reason"] == "end"
+    assert finish(assembler).choice["native_finish_reason"] == "end"
 
 
 def test_a_turn_that_has_to_prove_itself_is_held_back_until_it_has():
@@ -176,13 +194,13 @@ def test_a_turn_that_has_to_prove_itself_is_held_back_until_it_has():
     shown = feed(assembler, chunk({"content": "." * PROOF_CHARACTERS}), chunk({"content": "!"}))
     assert len(shown) == 4
     feed(assembler, chunk({}, "stop"))
-    assert assembler.finish().held == ()
+    assert finish(assembler).held == ()
 
 
 def test_a_held_turn_that_is_short_keeps_what_it_held_for_whoever_decides():
     assembler = Assembler(hold=True)
     feed(assembler, chunk({"content": "Yes."}), chunk({}, "stop"))
-    assert deltas(assembler.finish().held) == [{"content": "Yes."}]
+    assert deltas(finish(assembler).held) == [{"content": "Yes."}]
 
 
 def test_a_held_turn_with_a_server_call_shows_nothing_however_much_it_writes():
@@ -203,9 +221,9 @@ def test_a_whole_answer_is_a_turn_with_its_message_as_received():
         "tool_calls": [{"index": 0, "function": {"name": "x", "arguments": {}}}],
     }
     body = {"id": "up", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": {"a": 1}}
-    turn = turn_from_completion(body)
+    turn = turn_from_completion(body, PLAIN)
     assert turn.message is message
-    assert turn.calls == (ToolCall("call_0", "x", "{}"),)
+    assert turn.calls == (ToolCall("call_3_0", "x", "{}"),)
     assert turn.envelope == {"id": "up"}
 
 
@@ -220,7 +238,7 @@ def test_a_whole_answer_is_a_turn_with_its_message_as_received():
 )
 def test_an_answer_that_is_no_completion_is_no_turn(body):
     with pytest.raises(UpstreamError):
-        turn_from_completion(body)
+        turn_from_completion(body, PLAIN)
 
 
 @given(st.data())
@@ -233,10 +251,81 @@ def test_however_the_arguments_are_cut_the_call_is_the_same(data):
     for piece in pieces:
         feed(assembler, chunk(tool_delta(arguments=piece)))
     feed(assembler, chunk({}, "tool_calls"))
-    assert assembler.finish().calls == (ToolCall("a", "search", arguments),)
+    assert finish(assembler).calls == (ToolCall("a", "search", arguments),)
 
 
 def test_an_entry_of_a_whole_answer_that_is_no_function_stays_as_it_is():
     entry = {"id": "c", "type": "custom", "custom": {"name": "x", "input": "raw"}}
     body = {"choices": [{"message": {"tool_calls": [dict(entry)]}, "finish_reason": "tool_calls"}]}
-    assert turn_from_completion(body).message["tool_calls"] == [entry]
+    assert turn_from_completion(body, PLAIN).message["tool_calls"] == [entry]
+
+
+# -- calls that leaked --
+
+LEAK = "<tool_call>search<arg_key>q</arg_key><arg_value>x</arg_value></tool_call>"
+
+
+def test_a_call_that_leaked_into_a_streamed_text_is_a_call_and_never_shown():
+    assembler = Assembler()
+    shown = feed(assembler, *(chunk({"content": character}) for character in f"Looking. {LEAK}"), chunk({}, "stop"))
+    turn = finish(assembler)
+    assert "".join(delta["content"] for delta in deltas(shown)) == "Looking. "
+    assert turn.calls == (ToolCall("call_3_0", "search", '{"q":"x"}'),)
+    assert turn.message["content"] == "Looking. "
+
+
+def test_a_clients_call_that_leaked_is_shown_as_the_clients():
+    assembler = Assembler(client_tools={"open_door"})
+    assert feed(assembler, chunk({"content": '{"n": 1}'}), chunk({}, "stop")) == []
+    (delta,) = deltas(assembler.close())
+    function = {"name": "open_door", "arguments": '{"n": 1}'}
+    assert delta["tool_calls"] == [{"index": 0, "id": "call_3_0", "type": "function", "function": function}]
+
+
+def test_text_that_was_kept_back_and_is_no_leak_is_shown_at_the_end():
+    assembler = Assembler()
+    feed(assembler, chunk({"content": '{"answer": 42}'}), chunk({}, "stop"))
+    assert deltas(assembler.close()) == [{"content": '{"answer": 42}'}]
+    assert assembler.finish().text == '{"answer": 42}'
+
+
+def test_a_call_in_the_models_thoughts_counts_only_where_it_said_nothing():
+    silent = Assembler()
+    feed(silent, chunk({"reasoning_content": f"Hm. {LEAK}"}), chunk({"content": "\n"}, "stop"))
+    assert [call.name for call in finish(silent).calls] == ["search"]
+    talking = Assembler()
+    feed(talking, chunk({"reasoning_content": f"Hm. {LEAK}"}), chunk({"content": "Done."}, "stop"))
+    turn = finish(talking)
+    assert (turn.calls, turn.message["reasoning_content"]) == ((), "Hm. ")
+
+
+def test_raw_format_that_means_nothing_makes_a_turn_garbled():
+    assembler = Assembler()
+    feed(assembler, chunk({"content": '{"cursor": 2, "id": 2}'}), chunk({}, "stop"))
+    turn = finish(assembler)
+    assert (turn.garbled, turn.text) == (True, "")
+
+
+def test_a_name_loses_what_is_glued_to_it_and_its_arguments_are_not_lost():
+    assembler = Assembler()
+    feed(
+        assembler,
+        chunk(tool_delta(0, id="a", name="functions.search<|channel|>commentary", arguments="{}")),
+        chunk(tool_delta(1, id="b", name="search<arg_key>q</arg_key><arg_value>x</arg_value>", arguments="{}")),
+        chunk({}, "tool_calls"),
+    )
+    assert finish(assembler).calls == (ToolCall("a", "search", "{}"), ToolCall("b", "search", '{"q":"x"}'))
+
+
+def test_the_same_goes_for_whole_answers():
+    call = CallUpstream({}, number=1, tools=TOOLS)
+
+    def read(message):
+        return turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+
+    assert read({"content": f"Hm {LEAK}"}).calls == (ToolCall("call_1_0", "search", '{"q":"x"}'),)
+    assert read({"content": None, "reasoning": LEAK}).calls == (ToolCall("call_1_0", "search", '{"q":"x"}'),)
+    assert read({"content": '{"cursor":1}'}).garbled
+    assert read({"content": "Hi"}).message == {"content": "Hi"}
+    named = {"function": {"name": "to=functions.search", "arguments": {"q": 1}}}
+    assert read({"content": "", "tool_calls": [named]}).calls == (ToolCall("call_1_0", "search", '{"q":1}'),)

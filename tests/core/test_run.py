@@ -233,6 +233,23 @@ def test_a_blank_first_answer_is_the_upstreams_to_answer_for():
     Playbook(run_of()) << asks() >> says("") << responds("", stop="answer")
 
 
+def test_a_first_answer_of_nothing_but_raw_format_is_asked_for_again():
+    play = Playbook(run_of()) << asks() >> says("", garbled=True) << asks("user", "user", rung="notice")
+    play >> says("Done") << responds("Done", stop="answer")
+
+
+def test_every_name_that_may_be_called_is_known_with_its_schema_even_when_the_tools_are_withdrawn():
+    run = run_of({"tools": [OPEN_DOOR]}, max_turns=2, ladder=(Rung.RETELL,))
+    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found") << asks(rung="retell")
+    assert set(play.pending.tools) == {"web_search", "browser.search", "current_time", "open_door"}
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("json_object", True), ("json_schema", True), ("text", False)])
+def test_whether_json_is_asked_for_is_told(kind, expected):
+    play = Playbook(run_of({"response_format": {"type": kind}})) << asks()
+    assert play.pending.json_expected is expected
+
+
 def test_retelling_keeps_what_was_said_in_words_and_survives_a_run_without_results():
     run = run_of({"messages": [{"role": "user", "content": "Hi"}]}, max_turns=2, ladder=(Rung.RETELL,))
     play = Playbook(run) << asks() >> calls(call(), text="Looking.") << runs("web_search") >> results("found")

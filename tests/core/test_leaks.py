@@ -1,0 +1,219 @@
+import sys
+from itertools import pairwise
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.leaks import MAX_HELD, Leak, LeakFilter, clean_name, fits
+
+SEARCH = {"type": "object", "properties": {"query": {}, "n": {}}, "required": ["query"]}
+TOOLS = {"web_search": SEARCH, "webSearch": SEARCH, "open_door": {"type": "object", "properties": {"door": {}}}}
+QUERY = Leak("web_search", '{"query":"x"}')
+
+
+def read(*pieces, tools=TOOLS, **options):
+    """What is shown, the calls that were found, and whether raw format was taken out."""
+    leaks = LeakFilter(tools, **options)
+    shown = "".join([*map(leaks.feed, pieces), leaks.close()])
+    return shown, leaks.leaks, leaks.garbled
+
+
+GLM = "<tool_call>web_search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>"
+GLM_LINES = "<tool_call>web_search\n<arg_key>query</arg_key>\n<arg_value>x</arg_value>\n</tool_call>"
+GLM_DOOR = "<tool_call>open_door<arg_key>door</arg_key><arg_value>3</arg_value></tool_call>"
+JSON = '{"query":"x"}'
+TO = "to=functions.web_search"
+THOUGHT = "<|channel|>analysis<|message|>I must look.<|end|>"
+CALL = f"<|start|>assistant<|channel|>commentary {TO}<|message|>{JSON}<|call|>"
+
+LEAKED = [
+    (GLM, "", [QUERY]),
+    (f"Let me see.\n{GLM_LINES}\nDone", "Let me see.\n\nDone", [QUERY]),
+    (GLM.removesuffix("</tool_call>"), "", [QUERY]),
+    (f"<tool_call>web_search\n{JSON}</tool_call>", "", [QUERY]),
+    (GLM + GLM_DOOR, "", [QUERY, Leak("open_door", '{"door":3}')]),
+    (f"<|channel|>commentary {TO} <|constrain|>json<|message|>{JSON}<|call|>", "", [QUERY]),
+    (f"<|start|>assistant {TO}<|channel|>commentary json<|message|>{JSON}", "", [QUERY]),
+    (THOUGHT + CALL, "", [QUERY]),
+    (f"{THOUGHT}<|start|>assistant<|channel|>final<|message|>Hello<|return|>", "Hello", []),
+    (f"<|channel|>commentary {TO} {JSON}", "", [QUERY]),
+    (f"web_search<|channel|>commentary json<|message|>{JSON}", "", [QUERY]),
+    (f"functions.web_search<|channel|>commentary<|message|>{JSON}<|call|>", "", [QUERY]),
+    (f"assistant<|channel|>commentary {TO}<|message|>{JSON}", "", [QUERY]),
+    (JSON, "", [QUERY]),
+    (' \n{"door": "front"}\n', "", [Leak("open_door", '{"door": "front"}')]),
+]
+
+NOT_LEAKED = [
+    "Hello.",
+    "",
+    "a < b, `x` and `` y ``",
+    "In GLM's syntax, `<tool_call>web_search</tool_call>` is a call.",
+    "```\n<tool_call>web_search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>\n```\nThat was it.",
+    "<tool_call>unknown<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>",
+    "<tool_call> is a marker, and <|channel|> is one of harmony's.",
+    "The tokens are <|start|>, <|end|> and <|message|>.",
+    "web_search is the name of the tool.",
+    "assistant",
+    "to=nobody",
+    '{"answer": 42}',
+    '{"door": 1, "other": 2}',
+    '{"query": ',
+    "{not json}",
+    "{}",
+    "An answer {with: braces}",
+    "<tool_call>",
+    "<tool_call></tool_call>",
+    "one `unclosed\n<b>bold</b> <",
+]
+
+
+@pytest.mark.parametrize(("text", "shown", "leaks"), LEAKED)
+def test_a_call_that_leaked_is_found_and_never_shown(text, shown, leaks):
+    assert read(text) == (shown, leaks, False)
+
+
+@pytest.mark.parametrize("text", NOT_LEAKED)
+def test_what_only_looks_similar_stays_as_it_is(text):
+    assert read(text) == (text, [], False)
+
+
+@pytest.mark.parametrize("text", [text for text, *_ in LEAKED] + NOT_LEAKED)
+def test_one_character_at_a_time_gives_the_same(text):
+    assert read(*text) == read(text)
+
+
+@given(st.sampled_from([text for text, *_ in LEAKED] + NOT_LEAKED), st.lists(st.integers(0, 200)))
+def test_any_cut_gives_the_same(text, cuts):
+    bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    assert read(*(text[a:b] for a, b in pairwise(bounds))) == read(text)
+
+
+WORDS = ["<", "|", "`", "```", "{", "}", "<tool_call>", "</tool_call>", "<|channel|>", "<|message|>", "web_search"]
+ALPHABET = st.sampled_from([*WORDS, "\n", "a "])
+
+
+@given(st.lists(ALPHABET), st.lists(ALPHABET))
+def test_whatever_comes_the_cut_makes_no_difference_and_nothing_is_made_up(left, right):
+    left, right = "".join(left), "".join(right)
+    shown, *rest = read(left, right)
+    assert (shown, *rest) == read(left + right)
+    assert len(shown) <= len(left + right)
+
+
+GARBLED = ['{"cursor": 2, "id": 2}', ' {"id": 3}', "<tool_call>web_search<arg_key>que", THOUGHT]
+
+
+@pytest.mark.parametrize("text", GARBLED)
+def test_raw_format_that_is_no_call_is_taken_out_and_said_to_have_been_there(text):
+    assert read(text) == ("", [], True)
+
+
+def test_json_is_an_answer_where_json_was_asked_for():
+    assert read('{"query":"x"}', json_expected=True) == ('{"query":"x"}', [], False)
+
+
+def test_an_object_that_fits_two_tools_is_guessed_to_be_neither():
+    tools = {"a": {"properties": {"key": {}}}, "b": {"properties": {"key": {}}}}
+    assert read('{"key": 1}', tools=tools) == ('{"key": 1}', [], False)
+
+
+def test_text_is_shown_while_it_comes_but_for_what_may_become_a_marker():
+    leaks = LeakFilter(TOOLS)
+    assert [leaks.feed(piece) for piece in ("Hello <", "b> and <tool", "_c", "old>")] == [
+        "Hello ",
+        "<b> and ",
+        "",
+        "<tool_cold>",
+    ]
+
+
+@pytest.mark.parametrize("opening", ["<tool_call>", "<|channel|>", "{"])
+def test_no_more_is_held_back_than_a_call_may_be_long(opening):
+    leaks = LeakFilter(TOOLS)
+    leaks.feed(opening)
+    assert len(leaks.feed("x" * MAX_HELD)) == MAX_HELD + len(opening)
+
+
+@pytest.mark.parametrize(
+    ("name", "clean"),
+    [
+        ("web_search", "web_search"),
+        ("web_search<|channel|>commentary", "web_search"),
+        ("functions.web_search", "web_search"),
+        ("to=functions.web_search", "web_search"),
+        ("assistant<|channel|>web_search<|channel|>commentary", "web_search"),
+        ("web_search<arg_key>query</arg_key>", "web_search"),
+        ("<|constrain|>commentary", "commentary"),
+        ("unknown<|channel|>", "unknown"),
+        ("<|end|>", "<|end|>"),
+    ],
+)
+def test_a_name_loses_what_is_glued_to_it(name, clean):
+    assert clean_name(name, TOOLS) == clean
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "fitting"),
+    [
+        ({"query": 1}, SEARCH, True),
+        ({"n": 1}, SEARCH, False),
+        ({}, {"properties": {}}, False),
+        ([1], SEARCH, False),
+        ({"a": 1}, {"type": "object"}, False),
+    ],
+)
+def test_what_fits_a_schema(value, schema, fitting):
+    assert fits(value, schema) is fitting
+
+
+def test_values_are_json_where_they_are():
+    pairs = [("a", "1"), ("b", "true"), ("c", '["x"]'), ("d", "plain {text"), ("e", "{broken"), ("f", "1.2.3")]
+    text = "".join(f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>" for key, value in pairs)
+    _, (leak,), _ = read(f"<tool_call>open_door{text}</tool_call>")
+    assert orjson.loads(leak.arguments) == {
+        "a": 1,
+        "b": True,
+        "c": ["x"],
+        "d": "plain {text",
+        "e": "{broken",
+        "f": "1.2.3",
+    }
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "<",
+        "`",
+        "<|",
+        "<tool_call>",
+        "<arg_key>",
+        "<tool_call>web_search<arg_key>a</arg_key>",
+        "<|channel|>",
+        "<|start|><|message|>",
+        "{",
+        "to=",
+        "<arg_value>",
+    ],
+)
+def test_the_work_grows_with_the_length_of_the_text_and_no_faster(piece):
+    def work(length):
+        text = piece * (length // len(piece))
+        pieces = [text[at : at + 20] for at in range(0, len(text), 20)]
+        steps = 0
+
+        def count(*_):
+            nonlocal steps
+            steps += 1
+
+        sys.setprofile(count)
+        try:
+            read(*pieces)
+        finally:
+            sys.setprofile(None)
+        return steps
+
+    assert work(400_000) < 3 * work(200_000)
