@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import httpx
@@ -64,15 +65,15 @@ def create_app(
         name: Connection(name, upstream, transport or _transport(upstream))
         for name, upstream in config.upstreams.items()
     }
-    # Tools call other people's servers: no proxy from the environment, no redirects, nothing kept between calls.
-    client = httpx.AsyncClient(transport=transport or httpx.AsyncHTTPTransport(), trust_env=False)
+    client = _tool_client(transport)
     configured = [make_tool(name, tool, config, client, clock) for name, tool in config.tools.items()]
     toolset = Registry([*configured, *tools])
+    observe = log.observer()
     ports = Ports(
         config=config,
-        router=ConfigRouter(config, connections),
+        router=ConfigRouter(config, connections, observe=observe),
         toolset=toolset,
-        observe=log.observer(),
+        observe=observe,
         clock=clock,
         upstream_states=_states("upstreams", config.upstreams, config),
         tool_states=_states("tools", config.tools, config),
@@ -116,6 +117,17 @@ def _spec(name: str, tool: ToolConfig, module: Any, *, offered: bool) -> ToolSpe
         max_calls=tool.max_calls,
         offered=offered,
     )
+
+
+def _tool_client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
+    """For calls of other people's servers: no redirects, nothing from the environment, no cookie kept between calls.
+
+    The registry bounds each call, so the client does not.
+    """
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    carrier = transport or httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+    return httpx.AsyncClient(transport=carrier, timeout=httpx.Timeout(None), cookies=no_cookies, trust_env=False)
 
 
 def _transport(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:

@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="validate the configuration and say what of it is usable")
     _add_config(check)
+    check.add_argument("--probe", action="store_true", help="also say whether each upstream's server can be reached")
     check.set_defaults(run=_check)
 
     demo = commands.add_parser("demo", help="a searched conversation, without keys and network")
@@ -97,6 +98,11 @@ def _check(arguments: argparse.Namespace) -> None:
     config = config_file.load(arguments.config, os.environ)
     for line in describe(config):
         print(line)
+    if arguments.probe:
+        from proxy import probe  # noqa: PLC0415 - needs an HTTP client, which the rest of `check` does not
+
+        for name, upstream in config.upstreams.items():
+            print(f"probe {name}: {probe.reach(upstream)}")
 
 
 def describe(config: Config) -> list[str]:
@@ -153,4 +159,4 @@ def _hash_key(_: argparse.Namespace) -> None:
     key = getpass("client key: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not (key := key.strip()):
         raise ConfigurationError(["no key was given"])
-    print(sha256(key.encode()).hexdigest())
+    print(sha256(key.encode("utf-8", "surrogateescape")).hexdigest())

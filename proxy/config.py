@@ -11,14 +11,18 @@ from msgspec import Meta
 
 from proxy.core.limits import Limits
 
-Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 CountOrNone: TypeAlias = Annotated[int, Meta(ge=0)]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
-Url: TypeAlias = Annotated[str, Meta(pattern=r"^https?://[^\s/?#]+[^\s?#]*$")]
+# Scheme, host (no user: keys belong into api_key), port, path; no query.
+_URL = r"^https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[\x21\x24-\x3e\x40-\x7e]*)?\Z"
+Url: TypeAlias = Annotated[str, Meta(pattern=_URL)]
+# What may stand in a header.
+Key: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e]*\Z")]
 # The rule of OpenAI and GLM for a function's name.
-ToolName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+ToolName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")]
 OfferMode: TypeAlias = Literal["always", "declared", "on_request", "never"]
 
 
@@ -92,8 +96,8 @@ class ClientConfig(Value, frozen=True, kw_only=True):
     """An entry of `clients:`: who may call, and how far."""
 
     name: Text
-    key: str | None = None
-    key_sha256: Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None
+    key: Key | None = None
+    key_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}\Z")] | None = None
     models: tuple[Text, ...] = ("*",)
     tools: tuple[Text, ...] | None = None
     requests_per_minute: Count | None = None
@@ -115,7 +119,7 @@ class UpstreamConfig(Value, frozen=True, kw_only=True):
     """An entry of `upstreams:`."""
 
     base_url: Url
-    api_key: str
+    api_key: Key
     profile: Literal["glm", "gpt_oss", "openai"] = "openai"
     timeouts: Timeouts = Timeouts()
     retries: CountOrNone = 2
@@ -148,7 +152,7 @@ class ToolConfig(Value, frozen=True, kw_only=True):
 class SerperConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: serper`: Google's results from serper.dev."""
 
-    api_key: str
+    api_key: Key
     base_url: Url = "https://google.serper.dev"
     endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"
 
@@ -156,14 +160,14 @@ class SerperConfig(ToolConfig, frozen=True, kw_only=True):
 class SerperScrapeConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: serper_scrape`: one web page as text, read by serper.dev."""
 
-    api_key: str
+    api_key: Key
     base_url: Url = "https://scrape.serper.dev"
 
 
 class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: zai_search`: GLM's own search."""
 
-    api_key: str
+    api_key: Key
     base_url: Url = "https://api.z.ai/api/paas/v4"
     mode: Literal["api", "chat"] = "api"
 

@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -24,11 +25,11 @@ UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "clients[].requests_per_minute": lambda _: True,
     "clients[].max_concurrent_requests": lambda _: True,
     "clients[].admin": lambda value: value is True,
-    "models.*.fallbacks": bool,
-    "models.*.vision_model": lambda _: True,
     "offer.mode": lambda mode: mode in ("declared", "on_request"),
     "offer.prefix": lambda _: True,
     "offer.model_suffix": lambda _: True,
+    "state.max_entries": lambda entries: entries != c.StateConfig().max_entries,
+    "state.ttl": lambda seconds: seconds != c.StateConfig().ttl,
     "state.url": lambda url: not url.startswith("memory://"),
     "telemetry.log_content": lambda value: value is True,
     "telemetry.metrics": lambda value: value is True,
@@ -68,12 +69,15 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else 1
         raise ConfigurationError([f"{name}:{line}: {exc.problem}"]) from exc
-    except yaml.YAMLError as exc:
-        raise ConfigurationError([f"{name}: {exc}"]) from exc
+    except (yaml.YAMLError, RecursionError) as exc:
+        raise ConfigurationError([f"{name}: cannot be read as YAML: {' '.join(str(exc).split())}"]) from exc
     if root is None:
         return c.Config()
     reader = _Reader(environ)
-    read = reader.value(root, c.Config, _Path("", 1))
+    try:
+        read = reader.value(root, c.Config, _Path("", 1))
+    except RecursionError as exc:
+        raise ConfigurationError([f"{name}: is nested too deep, or refers to itself"]) from exc
     if read is not _FAULTY:
         _check_references(read, reader)
     if reader.faults:
@@ -84,16 +88,20 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Where a value stands: `tools.web_search.type`, and on which line."""
+    """Where a value stands: `tools.web_search.type`, on which line, and by what pattern, `tools.*.type`."""
 
     name: str
     line: int
+    pattern: str = ""
 
-    def key(self, key: str, line: int) -> "_Path":
-        return _Path(f"{self.name}.{key}" if self.name else key, line)
+    def key(self, key: str, line: int, *, named: bool = False) -> "_Path":
+        step = "*" if named else key
+        if not self.name:
+            return _Path(key, line, step)
+        return _Path(f"{self.name}.{key}", line, f"{self.pattern}.{step}")
 
     def item(self, index: int, line: int) -> "_Path":
-        return _Path(f"{self.name}[{index}]", line)
+        return _Path(f"{self.name}[{index}]", line, f"{self.pattern}[]")
 
 
 @dataclass(slots=True)
@@ -105,6 +113,7 @@ class _Reader:
     disabled: dict[str, c.Disabled] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     unset: list[str] | None = None  # variables without a value in the entry that is being read
+    substituted: set[int] = field(default_factory=set)  # nodes whose text came from a variable
     loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
 
     def fault(self, path: _Path, message: str) -> Any:
@@ -114,7 +123,7 @@ class _Reader:
     def value(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
         """The value of a node as `kind`, or `_FAULTY`."""
         self.lines[path.name] = path.line
-        if isinstance(kind, types.UnionType):
+        if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
             if node.tag == "tag:yaml.org,2002:null":
                 return None
             (kind,) = (option for option in typing.get_args(kind) if option is not type(None))
@@ -148,26 +157,31 @@ class _Reader:
         why = None
         if missing:
             why = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
-        elif getattr(value, "api_key", None) == "":
-            why = "api_key is empty"
+        elif empty := next((name for name in ("api_key", "key") if getattr(value, name, None) == ""), None):
+            why = f"{empty} is empty"
         if why:
             self.disabled[path.name] = c.Disabled(where=path.name, why=why, variables=tuple(missing))
             return None
         return value
 
-    def pairs(self, node: yaml.Node, path: _Path) -> Iterator[tuple[str, yaml.Node, _Path]]:
+    def pairs(self, node: yaml.Node, path: _Path, *, named: bool = False) -> Iterator[tuple[str, yaml.Node, _Path]]:
+        """The entries of a mapping; `named`: its keys are names that the user gives."""
         if not isinstance(node, yaml.MappingNode):
             self.fault(path, f"must be a mapping, not {_kind_of(node)}")
             return
-        self.loader.flatten_mapping(node)
         seen: set[str] = set()
+        for key_node, _ in node.value:
+            if (key := str(key_node.value)) in seen:
+                self.fault(path.key(key, key_node.start_mark.line + 1), "stands here twice")
+            seen.add(key)
+        try:
+            self.loader.flatten_mapping(node)
+        except yaml.MarkedYAMLError as exc:
+            self.fault(path, str(exc.problem))
+            return
         for key_node, value_node in node.value:
             key = str(key_node.value)
-            at = path.key(key, key_node.start_mark.line + 1)
-            if key in seen:
-                self.fault(at, "stands here twice")
-            seen.add(key)
-            yield key, value_node, at
+            yield key, value_node, path.key(key, key_node.start_mark.line + 1, named=named)
 
     def struct(self, node: yaml.Node, kind: type[c.Value], path: _Path, *, skip: tuple[str, ...] = ()) -> Any:
         fields = {info.name: info for info in msgspec.structs.fields(kind) if info.name not in _NOT_IN_FILE}
@@ -207,7 +221,7 @@ class _Reader:
 
     def mapping(self, node: yaml.Node, key_kind: Any, kind: Any, *, path: _Path) -> Any:
         values: dict[str, Any] = {}
-        for key, value_node, at in self.pairs(node, path):
+        for key, value_node, at in self.pairs(node, path, named=True):
             try:
                 msgspec.convert(key, key_kind)
             except msgspec.ValidationError:
@@ -232,17 +246,21 @@ class _Reader:
         if len(self.unset or ()) > before:
             return _FAULTY
         strict = not (substituted and isinstance(node, yaml.ScalarNode))
-        value = node.value if not strict else self.loader.construct_object(node, deep=True)
+        try:
+            value = node.value if not strict else self.loader.construct_object(node, deep=True)
+        except (yaml.YAMLError, ValueError, KeyError, AttributeError):
+            return self.fault(path, "cannot be read as the value that its form or its tag says it is")
         try:
             return msgspec.convert(value, kind, strict=strict)
         except msgspec.ValidationError as exc:
-            return self.fault(path, _in_plain_words(str(exc)))
+            return self.fault(path, _in_plain_words(str(exc), kind))
 
     def substitute(self, node: yaml.Node, path: _Path) -> bool | None:
         """Replace the variables in a node and below; True where there were any, None after a fault."""
         if isinstance(node, yaml.ScalarNode):
             if not _VARIABLE.search(node.value):
-                return False
+                return id(node) in self.substituted
+            self.substituted.add(id(node))
             missing: list[str] = []
             node.value = _VARIABLE.sub(lambda match: self.lookup(match, missing), node.value)
             if missing and self.unset is None:
@@ -266,8 +284,7 @@ class _Reader:
         return value
 
     def refuse_unsupported(self, path: _Path, value: Any) -> None:
-        pattern = re.sub(r"\[\d+\]", "[]", re.sub(r"^(tools|models|upstreams)\.[^.]+", r"\1.*", path.name))
-        refused = UNSUPPORTED.get(pattern)
+        refused = UNSUPPORTED.get(path.pattern)
         if refused is not None and value not in (None, _FAULTY) and refused(value):
             self.fault(path, f"{_short(value)} is not supported by this version of toolproxy")
 
@@ -287,14 +304,25 @@ def _kind_of(node: yaml.Node) -> str:
 
 
 def _short(value: Any) -> str:
+    """A value, where it is a number or one of the schema's own words: any other may be a secret."""
+    if isinstance(value, str) and not re.fullmatch(r"[a-z_]{1,20}", value):
+        return "this value"
     return f"{value!r}" if isinstance(value, (str, int, float, bool)) else "this"
 
 
-def _in_plain_words(message: str) -> str:
+def _in_plain_words(message: str, kind: Any) -> str:
     message = message.replace("`", "").split(" - at ")[0]
-    if "matching regex '^https?" in message:
-        return "must be an http:// or https:// URL without a query"
+    if typing.get_origin(kind) is typing.Literal:
+        return f"must be one of {', '.join(map(str, typing.get_args(kind)))}"
+    if "matching regex" in message:
+        return _PATTERNS.get(kind, "has characters that cannot stand there")
     return message[:1].lower() + message[1:]
+
+
+_PATTERNS: Mapping[Any, str] = {
+    c.Url: "must be an http:// or https:// URL of a host, without user, query or fragment",
+    c.Key: "must be printable ASCII without blanks: it has to fit into a header",
+}
 
 
 _References: TypeAlias = Iterator[tuple[str, str]]
@@ -324,10 +352,14 @@ def _model_faults(config: c.Config, upstreams: set[str], tools: set[str]) -> _Re
             yield f"models.{name}.upstream", f"there is no upstream {model.upstream!r}"
         for tool in sorted(set(model.tools or ()) - tools):
             yield f"models.{name}.tools", f"there is no tool {tool!r}"
+        for other in model.fallbacks:
+            if other not in config.models or other in ("*", name):
+                yield f"models.{name}.fallbacks", f"there is no other model {other!r}"
 
 
 def _client_faults(config: c.Config, tools: set[str]) -> _References:
     names: set[str] = set()
+    keys: set[str] = set()
     for at, client in enumerate(config.clients):
         if (client.key is None) == (client.key_sha256 is None):
             yield f"clients[{at}]", "needs either key or key_sha256"
@@ -336,6 +368,10 @@ def _client_faults(config: c.Config, tools: set[str]) -> _References:
         if client.name in names:
             yield f"clients[{at}].name", f"there is another client named {client.name!r}"
         names.add(client.name)
+        digest = client.key_sha256 or sha256((client.key or "").encode()).hexdigest()
+        if digest.lower() in keys:
+            yield f"clients[{at}]", "another client has the same key"
+        keys.add(digest.lower())
     for name, upstream in config.upstreams.items():
         if upstream.api_key == "from_client" and config.clients:
             yield f"upstreams.{name}.api_key", "from_client does not go together with clients: both want the same key"

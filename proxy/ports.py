@@ -59,7 +59,7 @@ class RawRequest:
     method: str
     path: str  # below the upstream's base URL, with the query: "/embeddings?x=1"
     headers: Sequence[tuple[bytes, bytes]]
-    body: bytes | AsyncIterator[bytes]
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,13 @@ class Model:
 class Router(Protocol):
     """From the name of a model to its upstream."""
 
-    def resolve(self, name: str, *, client_key: str | None) -> Model:
-        """The model of that name; `client_key` is for upstreams with `api_key: from_client`.
+    def resolve(self, name: str, *, client_key: str | None, image: bool = False) -> Model:
+        """The model of that name, for one request.
+
+        Args:
+            name: as the client wrote it.
+            client_key: for upstreams with `api_key: from_client`.
+            image: the request shows the model an image, so that its `vision_model` is wanted.
 
         Raises:
             ModelNotFound: the configuration has no such model, or its upstream is disabled.

@@ -79,7 +79,7 @@ class Runner:
         try:
             turn = await upstream.complete(call, show)
         except ProxyError as exc:
-            self._observe("turn.failed", **fields, seconds=self._since(began), code=exc.code, error=exc.message)
+            self._observe("turn.failed", **fields, seconds=self._since(began), code=exc.code, status=exc.status)
             raise
         self._observe(
             "turn.completed",

@@ -20,6 +20,7 @@ from proxy.core.errors import ConfigurationError
 from proxy.telemetry import log
 
 _BACKLOG = 2048
+_START_SECONDS = 30.0
 
 
 class Server(uvicorn.Server):
@@ -84,7 +85,7 @@ class _Workers(Multiprocess):
     def init_processes(self) -> None:
         """Start the workers and wait until they serve."""
         super().init_processes()
-        if all(process.wait_until_ready(self.config.timeout_worker_healthcheck) for process in self.processes):
+        if all(process.wait_until_ready(_START_SECONDS) for process in self.processes):
             self._ready()
 
 
@@ -124,7 +125,7 @@ def is_loopback(host: str) -> bool:
     """Whether every address that `host` stands for is this machine's own."""
     try:
         found: Sequence[tuple[object, ...]] = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         return False
     addresses = [str(entry[4][0]) for entry in found]  # type: ignore[index]
     return bool(addresses) and all(address == "::1" or address.startswith("127.") for address in addresses)
@@ -137,8 +138,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except OSError as exc:
-        raise ConfigurationError([f"cannot listen on {host}:{port}: {exc.strerror or exc}"]) from exc
+    except (OSError, UnicodeError) as exc:
+        why = getattr(exc, "strerror", None) or exc
+        raise ConfigurationError([f"cannot listen on {host}:{port}: {why}"]) from exc
     listener.set_inheritable(True)
     return listener
 

@@ -1,6 +1,12 @@
-import openai
-import pytest
+import io
 
+import openai
+import orjson
+import pytest
+import structlog
+
+from proxy.config import TelemetryConfig
+from proxy.telemetry import log
 from tests.fakes import FakeUpstream
 
 
@@ -12,6 +18,15 @@ def anyio_backend():
 @pytest.fixture
 def upstream():
     return FakeUpstream()
+
+
+@pytest.fixture
+def logged():
+    """The log as it is written: a call gives its lines so far."""
+    stream = io.StringIO()
+    log.configure(TelemetryConfig(), stream=stream)
+    yield lambda: [orjson.loads(line) for line in stream.getvalue().splitlines()]
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def run_of(
 ) -> Run:
     request = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **(request or {})}
     limits = {"guidance": False, **limits}
-    return Run(request, offer=make_offer(request, tools, add=True), limits=Limits(**limits), ladder=ladder)
+    return Run(request, offer=make_offer(request, tools), limits=Limits(**limits), ladder=ladder)
 
 
 class Playbook:

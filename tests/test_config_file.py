@@ -86,18 +86,18 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ("upstreams: {u: {api_key: k}}", "config.yaml:1: upstreams.u.base_url: is missing"),
         (
             "upstreams: {u: {api_key: k, base_url: 'ftp://x'}}",
-            "upstreams.u.base_url: must be an http:// or https:// URL",
+            "upstreams.u.base_url: must be an http:// or https:// URL of a host",
         ),
         (
             "upstreams: {u: {api_key: k, base_url: 'http://x', profile: glmm}}",
-            "upstreams.u.profile: invalid enum value 'glmm'",
+            "upstreams.u.profile: must be one of glm, gpt_oss, openai",
         ),
         (UP + "models:\n  m: {upstream: nope}", "config.yaml:3: models.m.upstream: there is no upstream 'nope'"),
         (UP + "models: {m: {upstream: up, tools: [x]}}", "models.m.tools: there is no tool 'x'"),
         ("clients: [{name: a, key: k, tools: [x]}]", "clients[0].tools: there is no tool 'x'"),
         ("clients: [{name: a}]", "clients[0]: needs either key or key_sha256"),
         ("clients: [{name: a, key: k}, {name: a, key: l}]", "clients[1].name: there is another client named 'a'"),
-        ("clients: [{name: a, key_sha256: abc}]", "clients[0].key_sha256: expected str matching regex"),
+        ("clients: [{name: a, key_sha256: abc}]", "clients[0].key_sha256: has characters that cannot stand there"),
         ("tools: {t: {typ: clock}}", "config.yaml:1: tools.t.type: is missing; known are clock, http"),
         ("tools: {t: {type: cloc}}", "config.yaml:1: tools.t.type: unknown type 'cloc'; known are clock"),
         ("tools: {t: []}", "tools.t: must be a mapping, not a list"),
@@ -107,7 +107,34 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ("tools: {a: {type: clock, aliases: [b]}, b: {type: clock}}", "tools.a.aliases: 'b' already means 'b'"),
         ("server:\n  port: 1\n  port: 2", "config.yaml:3: server.port: stands here twice"),
         ("a:\n- [", "config.yaml:2: expected the node content"),
-        ("a: \x07", "config.yaml:"),
+        ("a: \x07", "config.yaml: cannot be read as YAML: "),
+        ("server: {host: !foo bar}", "server.host: cannot be read as the value"),
+        ("server: {port: !!int abc}", "server.port: cannot be read as the value"),
+        ("limits: {deadline: 2020-13-45}", "limits.deadline: cannot be read as the value"),
+        ("server: {host: !!bool maybe}", "server.host: cannot be read as the value"),
+        ("server:\n  <<: 5", "server: expected a mapping or list of mappings for merging"),
+        ("offer: &a {mode: *a}", "config.yaml: is nested too deep, or refers to itself"),
+        ("a: " + "[" * 3000, "config.yaml: cannot be read as YAML: "),
+        ("server: {shutdown_grace_seconds: .inf}", "server.shutdown_grace_seconds: expected float <= "),
+        ("clients: [{name: a, key: k}, {name: b, key: k}]", "clients[1]: another client has the same key"),
+        ("clients: [{name: a, key: 'k k'}]", "clients[0].key: must be printable ASCII"),
+        ("upstreams: {u: {api_key: 's\u00e9', base_url: 'http://x'}}", "upstreams.u.api_key: must be printable ASCII"),
+        (
+            "upstreams: {u: {api_key: k, base_url: 'http://user:pw@x'}}",
+            "base_url: must be an http:// or https:// URL of a",
+        ),
+        (
+            "upstreams: {u: {api_key: k, base_url: 'http://x:99999999'}}",
+            "base_url: must be an http:// or https:// URL of a",
+        ),
+        (
+            "upstreams: {u: {api_key: k, base_url: 'http://[::1/v1'}}",
+            "base_url: must be an http:// or https:// URL of a",
+        ),
+        (
+            UP + "models: {glm-4.7: {upstream: up, fallbacks: [glm-4.7]}}",
+            "models.glm-4.7.fallbacks: there is no other model",
+        ),
         (
             "upstreams: {u: {base_url: 'http://u', api_key: from_client}}\nclients: [{name: a, key: k}]",
             "upstreams.u.api_key: from_client does not go together with clients",
@@ -129,10 +156,11 @@ def test_every_fault_is_told_at_once():
         ("tools: {t: {type: clock, cache_seconds: 300}}", "tools.t.cache_seconds: 300"),
         ("tools: {t: {type: clock, offer: declared}}", "tools.t.offer: 'declared'"),
         ("offer: {mode: on_request}", "offer.mode: 'on_request' is not supported"),
-        ("state: {url: 'redis://localhost'}", "state.url: 'redis://localhost' is not supported"),
+        ("state: {url: 'redis://localhost'}", "state.url: this value is not supported"),
         ("telemetry: {otlp_endpoint: 'http://x'}", "telemetry.otlp_endpoint"),
         ("clients: [{name: a, key: k, requests_per_minute: 5}]", "clients[0].requests_per_minute: 5 is not supported"),
-        (UP + "models: {m: {upstream: up, fallbacks: [n]}}", "models.m.fallbacks: this is not supported"),
+        (UP + "models: {m.1: {upstream: up, tools: []}}\nstate: {ttl: 5}", "state.ttl: 5.0 is not supported"),
+        ("tools: {t: {type: clock, fallback: x}}", "tools.t.fallback: 'x' is not supported"),
     ],
 )
 def test_what_this_version_cannot_do_is_refused_by_name(text, fault):
@@ -163,5 +191,28 @@ def test_a_file_that_cannot_be_read_is_a_fault(tmp_path):
 
 
 def test_no_fault_repeats_a_secret():
-    told = str(faults("upstreams: ${SECRET}\nserver:\n  host: [1]\n  port: ${SECRET}", {"SECRET": "sk-canary"}))
-    assert "canary" not in told
+    text = """
+upstreams: ${SECRET}
+offer: {mode: "${SECRET}"}
+state: {url: "redis://:${SECRET}@h"}
+server:
+  host: [1]
+  port: ${SECRET}
+"""
+    assert "canary" not in str(faults(text, {"SECRET": "sk-canary"}))
+
+
+def test_a_value_that_is_shared_by_an_anchor_keeps_its_variable_and_a_merged_one_may_be_overridden():
+    config = parse(
+        "upstreams:\n"
+        "  a: &a {base_url: 'http://a', api_key: k, timeouts: {connect: &t \"${T}\", read: *t}}\n"
+        "  b: {<<: *a, base_url: 'http://b'}\n",
+        {"T": "7"},
+    )
+    assert (config.upstreams["a"].timeouts.connect, config.upstreams["a"].timeouts.read) == (7, 7)
+    assert (config.upstreams["b"].base_url, config.upstreams["b"].api_key) == ("http://b", "k")
+
+
+def test_a_client_with_an_empty_key_is_disabled():
+    config = parse("clients: [{name: a, key: '${K:-}'}]", {})
+    assert (config.clients, config.disabled["clients[0]"].why) == ((), "key is empty")

@@ -1,13 +1,17 @@
 """Reading a request's body, bounded, and the few things in it that are checked before anything is done."""
 
+import asyncio
 from typing import Any
 
 import orjson
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from proxy.api.race import ClientLeft
 from proxy.core.chat import Json
-from proxy.core.errors import InvalidJson, RequestError, RequestTooLarge
+from proxy.core.errors import InvalidJson, RequestError, RequestTimeout, RequestTooLarge
+
+# Silence between two pieces of a body; nginx's client_body_timeout.
+BODY_SECONDS = 60.0
 
 
 def header(scope: Scope, name: bytes) -> str | None:
@@ -31,7 +35,7 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
-        message = await receive()
+        message = await _next(receive)
         if message["type"] == "http.disconnect":
             raise ClientLeft
         part = message.get("body", b"")
@@ -41,6 +45,14 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
         parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _next(receive: Receive) -> Message:
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await receive()
+    except TimeoutError as exc:
+        raise RequestTimeout("The request body did not arrive in time.") from exc
 
 
 def parse_object(body: bytes) -> Json:
@@ -71,10 +83,19 @@ def parse_chat_request(body: bytes) -> Json:
     _expect(isinstance(messages, list) and messages, "messages", "must be a list of at least one message")
     for at, message in enumerate(request["messages"]):
         _expect(isinstance(message, dict), f"messages[{at}]", "must be an object")
+        _expect(isinstance(message.get("role"), str | None), f"messages[{at}].role", "must be a string")
+        content = message.get("content")
+        _expect(not isinstance(content, list) or _objects(content), f"messages[{at}].content", "must hold objects only")
         calls = message.get("tool_calls")
-        _expect(calls is None or _objects(calls), f"messages[{at}].tool_calls", "must be a list of objects")
+        _expect(
+            calls is None or _objects(calls),
+            f"messages[{at}].tool_calls",
+            "must be a list of objects, each with a type",
+        )
+    choice = request.get("tool_choice")
+    _expect(not isinstance(choice, dict) or _objects([choice]), "tool_choice", "must have a type")
     tools = request.get("tools")
-    _expect(tools is None or _objects(tools), "tools", "must be a list of objects")
+    _expect(tools is None or _objects(tools), "tools", "must be a list of objects, each with a type")
     _expect(isinstance(request.get("stream"), bool | None), "stream", "must be true or false")
     _expect(isinstance(request.get("stream_options"), dict | None), "stream_options", "must be an object")
     for name, least in (("n", 1), ("max_tool_calls", 0)):
@@ -83,7 +104,11 @@ def parse_chat_request(body: bytes) -> Json:
 
 
 def _objects(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+    return isinstance(value, list) and all(isinstance(item, dict) and _typed(item) for item in value)
+
+
+def _typed(item: Json) -> bool:
+    return isinstance(item.get("type", ""), str) and isinstance(item.get("function"), dict | None)
 
 
 def _integer(value: Any, least: int) -> bool:

@@ -10,14 +10,14 @@ import orjson
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.body import parse_chat_request, read_body
+from proxy.api.body import header, parse_chat_request, read_body
 from proxy.api.caller import Caller, caller_of
 from proxy.api.clients import Identity, StreamingClient, tool_headers, whole_completion
 from proxy.api.race import until_disconnect
 from proxy.api.replies import EventStream, Headers, send_bytes
 from proxy.config import RequestLimits
 from proxy.core.actions import Respond
-from proxy.core.chat import Json, ToolSpec
+from proxy.core.chat import Json, ToolSpec, carries_image
 from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed
 from proxy.core.limits import Limits
 from proxy.core.offer import Offer, make_offer
@@ -42,25 +42,29 @@ class ChatCompletions:
         body = await read_body(scope, receive, max_bytes=self._server.max_body_bytes)
         request = parse_chat_request(body)
         caller = caller_of(scope)
-        model = self._ports.router.resolve(request["model"], client_key=caller.upstream_key)
+        image = carries_image(request["messages"])
+        model = self._ports.router.resolve(request["model"], client_key=caller.upstream_key, image=image)
         if not caller.may_use(model.name):
             raise ModelNotAllowed(model.name)
         stream = bool(request.get("stream"))
         structlog.contextvars.bind_contextvars(model=model.name, upstream=model.upstream.name, stream=stream)
         limits = self._ports.config.limits.overridden(model.limits, caller.limits)
-        exchange = _Exchange(body, request, model, limits, limits.budget(max_tool_calls=request.get("max_tool_calls")))
+        budget = limits.budget(max_tool_calls=request.get("max_tool_calls"))
+        chosen = _chosen_tools(header(scope, b"x-server-tools"))
+        exchange = _Exchange(body, request, model, limits, budget, chosen)
         offer = self._offer(exchange, caller)
         reply = self._streamed if stream else self._whole
         await reply(exchange, offer, receive, send)
 
     def _offer(self, exchange: "_Exchange", caller: Caller) -> Offer:
+        allowed = (caller.tools, exchange.model.tools, exchange.chosen_tools)
         tools = [
             spec
             for name, spec in self._ports.toolset.specs.items()
-            if _permitted(name, caller.tools) and _permitted(name, exchange.model.tools)
+            if all(names is None or name in names for names in allowed)
         ]
         usable: list[ToolSpec] = tools if exchange.budget.allow_tools else []
-        return make_offer(exchange.request, usable, add=self._ports.config.offer.mode == "always")
+        return make_offer(exchange.request, usable)
 
     async def _whole(self, exchange: "_Exchange", offer: Offer, receive: Receive, send: Send) -> None:
         work = self._loop_whole if offer.in_play else self._relay_whole
@@ -130,6 +134,7 @@ class _Exchange:
     model: Model
     limits: RequestLimits
     budget: Limits
+    chosen_tools: frozenset[str] | None
 
     def for_upstream(self) -> tuple[bytes, Json]:
         """The body as the client sent it, but for the field that is said to us alone."""
@@ -156,8 +161,11 @@ class _Exchange:
             raise MaxDurationExceeded(f"The request took longer than {self.limits.max_duration:g} seconds.") from exc
 
 
-def _permitted(tool: str, allowed: frozenset[str] | None) -> bool:
-    return allowed is None or tool in allowed
+def _chosen_tools(header_value: str | None) -> frozenset[str] | None:
+    """What `x-server-tools` chooses among the tools that the client may use; None: all of them."""
+    if header_value is None or header_value.strip() == "all":
+        return None
+    return frozenset(name.strip() for name in header_value.split(",")) - {"none"}
 
 
 async def _show_nothing(_: Json) -> None:

@@ -24,8 +24,10 @@ _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
 )
 _NOT_RELAYED = _HOP_BY_HOP | frozenset(b"set-cookie date server x-request-id".split())
 
-# Our own multipart part for the model comes from OpenAI SDKs; its name may be quoted or not.
-_FORM_MODEL = re.compile(rb'name="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,256})\r\n')
+_NAME = re.compile(rb'(?:^|[;\s])name="?([^";\r\n]*)"?', re.IGNORECASE)
+_DISPOSITION = re.compile(rb"^content-disposition:(.*)$", re.IGNORECASE | re.MULTILINE)
+# Segments that a URL library would resolve, and characters that decode into ones: a request stays below the base URL.
+_ODD_PATH = re.compile(rb"/\.{0,2}(?:/|$)|%2e|%2f|%5c|\\", re.IGNORECASE)
 
 
 class Passthrough:
@@ -34,35 +36,33 @@ class Passthrough:
     def __init__(self, ports: Ports) -> None:
         self._router = ports.router
         self._max_body_bytes = ports.config.server.max_body_bytes
-        self._max_duration = ports.config.limits.max_duration
+        self._limits = ports.config.limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
+        path = _path_below_v1(scope)
         body = await read_body(scope, receive, max_bytes=self._max_body_bytes)
-        model, body = self._route(scope, body, caller_of(scope))
+        caller = caller_of(scope)
+        model, body = self._route(scope, body, caller)
         structlog.contextvars.bind_contextvars(model=model.name, upstream=model.upstream.name)
-        path = scope["path"].removeprefix("/v1")
-        if query := scope["query_string"].decode("latin-1"):
-            path = f"{path}?{query}"
         request = RawRequest(scope["method"], path, _forwarded(scope), body)
+        most = self._limits.overridden(model.limits, caller.limits).max_duration
         try:
-            async with asyncio.timeout(self._max_duration):
+            async with asyncio.timeout(most):
                 await until_disconnect(receive, _relay(model, request, send))
         except TimeoutError as exc:
-            raise MaxDurationExceeded(f"The request took longer than {self._max_duration:g} seconds.") from exc
+            raise MaxDurationExceeded(f"The request took longer than {most:g} seconds.") from exc
 
     def _route(self, scope: Scope, body: bytes, caller: Caller) -> tuple[Model, bytes]:
         """The model that the request names, and the body with the upstream's name for it."""
-        is_form = (header(scope, b"content-type") or "").startswith("multipart/form-data")
-        name = _model_in_form(body) if is_form else _model_in_json(scope, body)
+        content_type = header(scope, b"content-type") or ""
+        form = _Form(body, content_type) if content_type.lower().startswith("multipart/form-data") else None
+        name = form.model if form else _model_in_json(scope, body)
         model = self._router.resolve(name, client_key=caller.upstream_key)
         if not caller.may_use(model.name):
             raise ModelNotAllowed(model.name)
-        if model.upstream_name == name:
-            return model, body
-        if is_form:
-            return model, _FORM_MODEL.sub(lambda match: _renamed(match, model.upstream_name), body)
-        return model, replace_model(body, model.upstream_name)
+        theirs = model.upstream_name
+        return model, form.with_model(theirs) if form else replace_model(body, theirs)
 
 
 async def _relay(model: Model, request: RawRequest, send: Send) -> None:
@@ -84,17 +84,49 @@ def _model_in_json(scope: Scope, body: bytes) -> str:
     return name
 
 
-def _model_in_form(body: bytes) -> str:
-    """The form's only part named `model`: with two of them, an upstream might read the one that was not checked."""
-    found = _FORM_MODEL.findall(body)
-    if len(found) != 1:
-        raise RequestError("The form must have exactly one part named 'model'.", param="model")
-    return str(found[0].decode("utf-8", "replace"))
+class _Form:
+    """A multipart form, as far as its part named `model` is concerned.
+
+    Raises:
+        RequestError: it has not exactly one: an upstream might read the one that was not checked.
+    """
+
+    def __init__(self, body: bytes, content_type: str) -> None:
+        boundary = re.search(r'boundary="?([^";]+)"?', content_type)
+        self._delimiter = b"--" + (boundary[1].encode("latin-1") if boundary else b"")
+        self._parts = body.split(self._delimiter)
+        named = [at for at, part in enumerate(self._parts) if boundary and _name_of_part(part) == b"model"]
+        if len(named) != 1:
+            raise RequestError("The form must have exactly one part named 'model'.", param="model")
+        self._at = named[0]
+        self._head, _, value = self._parts[self._at].partition(b"\r\n\r\n")
+        self.model = value.removesuffix(b"\r\n").decode("utf-8", "replace")
+
+    def with_model(self, name: str) -> bytes:
+        """The form with another value in that part."""
+        part = b"".join((self._head, b"\r\n\r\n", name.encode(), b"\r\n"))
+        return self._delimiter.join((*self._parts[: self._at], part, *self._parts[self._at + 1 :]))
 
 
-def _renamed(match: re.Match[bytes], name: str) -> bytes:
-    whole, start = match.group(), match.start()
-    return whole[: match.start(1) - start] + name.encode() + whole[match.end(1) - start :]
+def _name_of_part(part: bytes) -> bytes | None:
+    head = part.partition(b"\r\n\r\n")[0]
+    disposition = _DISPOSITION.search(head)
+    name = _NAME.search(disposition[1]) if disposition else None
+    return name[1].strip() if name else None
+
+
+def _path_below_v1(scope: Scope) -> str:
+    """The path as it came, still encoded, with its query; it is put behind an upstream's base URL.
+
+    Raises:
+        NotFound: it would lead elsewhere.
+    """
+    raw: bytes = scope["raw_path"].partition(b"?")[0]
+    if _ODD_PATH.search(raw):
+        raise NotFound(f"There is no {scope['path']} here.")
+    query: bytes = scope["query_string"]
+    path = raw.removeprefix(b"/v1") + (b"?" + query if query else b"")
+    return path.decode("latin-1")
 
 
 def _forwarded(scope: Scope) -> list[tuple[bytes, bytes]]:

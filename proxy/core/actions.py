@@ -28,6 +28,14 @@ class Rung(StrEnum):
     RETELL = "retell"  # a fresh conversation without tools, the results told as ordinary text
 
 
+class Hold(StrEnum):
+    """How much of a turn is kept from the client until it is known what the turn is."""
+
+    NOTHING = "nothing"
+    BEGINNING = "beginning"  # until it has written enough to be an answer
+    WHOLE = "whole"  # to its end: the client wants nothing but the final JSON
+
+
 @dataclass(frozen=True, slots=True)
 class CallUpstream:
     """Make one upstream call and hand its turn to `Run.receive_turn`.
@@ -37,7 +45,8 @@ class CallUpstream:
         number: which turn this is, from 1.
         client_tools: the names of the functions that are the client's own; only calls of these may be shown.
         separator: what sets this turn's text apart from text that the client has already seen.
-        rung: how the model is being made to answer, if it is; the turn's beginning is then held back.
+        rung: how the model is being made to answer, if it is.
+        hold: how much of the turn is kept from the client for now.
         tools: every name that may be called -> its JSON Schema, also while the tools are withdrawn: calls of them that
             leaked into text are recognised by it.
         json_expected: the client asked for JSON, so a text that is one JSON object is an answer.
@@ -48,6 +57,7 @@ class CallUpstream:
     client_tools: frozenset[str] = frozenset()
     separator: str = ""
     rung: Rung | None = None
+    hold: Hold = Hold.NOTHING
     tools: Mapping[str, Json] = field(default_factory=dict)
     json_expected: bool = False
 
@@ -79,7 +89,8 @@ class Tally:
     @property
     def total_tokens(self) -> int:
         """Tokens of all turns; 0 while the upstream has sent no count."""
-        return int((self.usage or {}).get("total_tokens") or 0)
+        total = (self.usage or {}).get("total_tokens")
+        return int(total) if isinstance(total, int | float) else 0
 
     def as_usage(self) -> Json:
         """OpenAI's `usage`, with `server_tool_use` beside it."""

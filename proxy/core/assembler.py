@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from proxy.core.actions import CallUpstream
+from proxy.core.actions import CallUpstream, Hold
 from proxy.core.chat import TEXT_FIELDS, Json, Turn, calls_of
 from proxy.core.errors import UpstreamError
 from proxy.core.leaks import Leak, LeakFilter, clean_name, parse_glm
@@ -31,6 +31,8 @@ PROOF_CHARACTERS = 160
 # Calls leak into what the model says and into what it thinks, which comes under one of two names.
 _LEAKY_FIELDS = ("content", "reasoning_content", "reasoning")
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
+_FOLDED_KEYS = (*TEXT_FIELDS, "tool_calls")
+_CALL_KEYS = ("id", "index", "type", "function")
 _NOT_IN_ENVELOPE = ("choices", "usage")
 
 
@@ -42,12 +44,13 @@ class _Call:
     type: str = "function"
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    extra: Json = field(default_factory=dict)  # whatever else the provider says of it
     shown_as: int | None = None  # its index in the client's stream
 
     def entry(self) -> Json:
         """As an entry of a message's `tool_calls`."""
         function = {"name": self.name, "arguments": "".join(self.arguments)}
-        return {"id": self.id, "type": self.type, "function": function}
+        return {**self.extra, "id": self.id, "type": self.type, "function": function}
 
 
 class Assembler:
@@ -66,23 +69,19 @@ class Assembler:
         self._filters = {
             key: LeakFilter(call.tools, json_expected=call.json_expected) for key in _LEAKY_FIELDS if call.tools
         }
-        self._hold = call.rung is not None
+        self._hold = call.hold
         self._held: list[Json] = []
         self._blank = ""
         self._text_begun = False
         self._text_length = 0
         self._texts: dict[str, list[str]] = {}
+        self._extra: Json = {}  # whatever else the provider says in its deltas (reasoning_details, ...)
         self._calls: dict[int, _Call] = {}
         self._shown_calls = 0
         self._envelope: Json = {}
         self._choice: Json = {}
         self._usage: Json | None = None
         self._finish_reason: str | None = None
-
-    @property
-    def usage(self) -> Json | None:
-        """The upstream's count so far: for the books when a stream breaks off."""
-        return self._usage
 
     def feed(self, chunk: Json) -> list[Json]:
         """Take one chunk in (and apart) and return what may be shown now, in order."""
@@ -92,7 +91,7 @@ class Assembler:
         self._usage = chunk.pop("usage", None) or self._usage
         visible: list[Json] = []
         for choice in chunk.get("choices") or ():
-            if choice.get("index", 0) == 0 and self._take(choice):
+            if not choice.get("index") and self._take(choice):
                 visible = [{**chunk, "choices": [choice]}]
         return self._release(visible)
 
@@ -117,7 +116,7 @@ class Assembler:
 
     def finish(self) -> Turn:
         """The whole turn."""
-        message: Json = {"role": "assistant"}
+        message: Json = {"role": "assistant", **self._extra}
         message.update({key: text for key in self._texts if (text := self._text(key))})
         if self._calls:
             message["tool_calls"] = [call.entry() for _, call in sorted(self._calls.items())]
@@ -144,6 +143,10 @@ class Assembler:
                 leaks = self._filters.get(key)
                 delta[key] = leaks.feed(text) if leaks else text
                 self._texts.setdefault(key, []).append(delta[key])
+        for key, value in delta.items():
+            if key not in _FOLDED_KEYS and value is not None:
+                known = self._extra.get(key)
+                self._extra[key] = known + value if isinstance(known, list) and isinstance(value, list) else value
         self._show_text(delta)
         self._show_calls(delta)
         return any(value not in (None, "", []) for value in delta.values())
@@ -177,6 +180,7 @@ class Assembler:
         call = self._calls.setdefault(index, _Call(missing_id(self._call, index)))
         call.id = fragment.get("id") or call.id
         call.type = fragment.get("type") or call.type
+        call.extra |= {key: value for key, value in fragment.items() if key not in _CALL_KEYS}
         function = fragment.get("function") or {}
         arguments = as_text(function.get("arguments"))
         if not call.name and (name := function.get("name")):
@@ -185,7 +189,7 @@ class Assembler:
         if call.name not in self._call.client_tools:
             return None
         if call.shown_as is None:
-            return {**fragment, **self._opening(call)}
+            return self._opening(call)
         # Readers of a stream join repeated strings, so id, type and name are said once.
         rest = {key: value for key, value in fragment.items() if key not in ("id", "type")}
         return {**rest, "index": call.shown_as, "function": {"arguments": arguments}}
@@ -216,14 +220,15 @@ class Assembler:
         return last + 1 if identity or last < 0 else last
 
     def _release(self, visible: list[Json]) -> list[Json]:
-        if not self._hold:
+        if self._hold is Hold.NOTHING:
             return visible
         self._held += visible
-        if self._shown_calls or (self._text_length >= PROOF_CHARACTERS and not self._calls):
-            self._hold = False
-            visible, self._held = self._held, []
-            return visible
-        return []
+        proven = self._shown_calls or (self._text_length >= PROOF_CHARACTERS and not self._calls)
+        if not proven or self._hold is Hold.WHOLE:
+            return []
+        self._hold = Hold.NOTHING
+        visible, self._held = self._held, []
+        return visible
 
 
 def turn_from_completion(body: Json, call: CallUpstream) -> Turn:

@@ -4,7 +4,7 @@ Wire JSON stays JSON: messages, chunks and bodies are plain dicts, and whatever 
 untouched. The frozen values below are what the loop itself reasons about.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -36,7 +36,7 @@ class ToolCall:
         """The same for two calls that ask for the same thing, whatever the order and spacing of their arguments."""
         try:
             arguments = orjson.dumps(orjson.loads(self.arguments), option=orjson.OPT_SORT_KEYS).decode()
-        except orjson.JSONDecodeError:
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # no JSON, or nested too deep to be written
             arguments = self.arguments
         return self.name, arguments
 
@@ -110,8 +110,17 @@ class Turn:
     @property
     def text(self) -> str:
         """What the model says to the user; empty where it says nothing."""
-        content = self.message.get("content")
-        return content if isinstance(content, str) else ""
+        return text_of(self.message)
+
+
+def text_of(message: Json) -> str:
+    """The text of a message, whose content may be a string or a list of parts."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(
+            part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)
+        )
+    return content if isinstance(content, str) else ""
 
 
 def calls_of(message: Json) -> tuple[ToolCall, ...]:
@@ -134,6 +143,16 @@ def name_of(tool: Json) -> str | None:
     detail = tool.get(tool.get("type", "function"))
     name = detail.get("name") if isinstance(detail, dict) else None
     return name if isinstance(name, str) else None
+
+
+def carries_image(messages: Sequence[Json]) -> bool:
+    """Whether the last user message holds an image."""
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            content = message.get("content")
+            parts = content if isinstance(content, list) else ()
+            return any(isinstance(part, dict) and part.get("type") == "image_url" for part in parts)
+    return False
 
 
 def add_usage(total: Json | None, usage: Json | None) -> Json | None:

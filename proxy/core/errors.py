@@ -8,6 +8,7 @@ ProxyError                     status, type, code: what the client is told
 |   +-- NotFound               404  not_found
 |   |   +-- ModelNotFound      404  model_not_found
 |   +-- MethodNotAllowed       405  method_not_allowed
+|   +-- RequestTimeout         408  request_timeout
 |   +-- RequestTooLarge        413  request_too_large
 +-- Overloaded                 503  overloaded              this proxy is full or leaving
 +-- MaxDurationExceeded        504  max_duration_exceeded   the request as a whole took too long
@@ -112,6 +113,13 @@ class MethodNotAllowed(RequestError):
 
     status = 405
     code = "method_not_allowed"
+
+
+class RequestTimeout(RequestError):
+    """The body did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
 
 
 class RequestTooLarge(RequestError):

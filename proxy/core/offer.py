@@ -47,13 +47,12 @@ class Offer:
         return tuple(tool for tool in self.tools if name_of(tool) not in self.owned)
 
 
-def make_offer(request: Json, server_tools: Sequence[ToolSpec], *, add: bool) -> Offer:
+def make_offer(request: Json, server_tools: Sequence[ToolSpec]) -> Offer:
     """Decide which of the `server_tools` that this client may use are in play for `request`.
 
     Args:
         request: the client's body; its `tools` and `tool_choice` are read.
         server_tools: the whitelist, already narrowed to this client and model.
-        add: whether the mode of offering adds tools that the client did not declare.
     """
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")
@@ -64,7 +63,7 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], *, add: bool) ->
     by_name = {name: tool for tool in server_tools for name in (tool.name, *tool.aliases)}
     shown = {name: by_name[name] for name in names if name in by_name}
     added: list[ToolSpec] = []
-    if add and choice in (None, "auto"):
+    if choice in (None, "auto"):
         known = {tool.name for tool in shown.values()}
         added = [tool for tool in server_tools if tool.offered and tool.name not in known]
     shown |= {tool.name: tool for tool in added}
@@ -81,11 +80,15 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], *, add: bool) ->
     )
 
 
-def forces_server_tool(choice: Any, offer: Offer) -> bool:
-    """Whether `choice` makes the model call a server tool: such a choice holds for the first turn only."""
+def freed(choice: Any, offer: Offer) -> Any:
+    """The `tool_choice` after the first turn: one that makes the model call a server tool holds for that turn only."""
     if choice == "required":
-        return True
-    return isinstance(choice, dict) and name_of(choice) in offer.owned
+        return "auto"
+    if not isinstance(choice, dict):
+        return choice
+    if isinstance(allowed := choice.get("allowed_tools"), dict):
+        return {**choice, "allowed_tools": {**allowed, "mode": "auto"}}
+    return "auto" if name_of(choice) in offer.owned else choice
 
 
 def _schema(function: Json) -> Json:

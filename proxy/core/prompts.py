@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from proxy.core.chat import Json
+from proxy.core.chat import Json, text_of
 
 BUDGET_USED = "The tool budget of this request is used up; this call was not run."
 REPEATED = "This very call was made before in this conversation; its result is above."
@@ -36,8 +36,8 @@ def with_guidance(messages: Sequence[Json], text: str) -> list[Json]:
         content = first.get("content")
         if isinstance(content, list):
             return [{**first, "content": [*content, {"type": "text", "text": text}]}, *rest]
-        joined = f"{content}\n\n{text}" if content else text
-        return [{**first, "content": joined}, *rest]
+        if isinstance(content, str | None):
+            return [{**first, "content": f"{content}\n\n{text}" if content else text}, *rest]
     return [{"role": "system", "content": text}, *messages]
 
 
@@ -50,18 +50,11 @@ def retell(messages: Sequence[Json]) -> list[Json]:
     results: list[str] = []
     for message in messages:
         if message.get("role") == "tool":
-            results.append(_text_of(message))
+            results.append(text_of(message))
         elif message.get("tool_calls"):
-            if text := _text_of(message).strip():
+            if text := text_of(message).strip():
                 kept.append({"role": "assistant", "content": text})
         else:
             kept.append(message)
     told = RETOLD.format(results="\n\n".join(results) or NOTHING_RETURNED)
     return [*kept, {"role": "user", "content": told}]
-
-
-def _text_of(message: Json) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
-    return content if isinstance(content, str) else ""

@@ -16,6 +16,8 @@ def replace_model(body: bytes, name: str) -> bytes:
     """
     value = orjson.dumps(name)
     if body.count(b'"model"') == 1 and b"\\u" not in body and (match := _MODEL.search(body)):
+        if match[1] == value:
+            return body
         return body[: match.start(1)] + value + body[match.end(1) :]
     parts: list[bytes] = []
     kept = 0

@@ -1,11 +1,14 @@
 """Tool results as a model gets them: fenced as data, bounded, and never able to close their own fence."""
 
+import re
+
 import orjson
 
 from proxy.core.chat import ToolResult
 
 _OPEN = "<tool_result tool={name!r}>\n"
 _CLOSE = "\n</tool_result>"
+_CLOSING = re.compile(r"<\s*/\s*tool_result", re.IGNORECASE)
 _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _CUT = "\n[cut: {total} bytes in all, {kept} shown]"
 
@@ -22,8 +25,7 @@ def failure(message: str, *, max_bytes: int = 2048) -> ToolResult:
 
 def _harmless(text: str) -> str:
     """Text that cannot pretend to end its fence, without control characters that some chat templates choke on."""
-    text = text.replace("</tool_result", "<\\/tool_result")
-    return text.translate(_CONTROL)
+    return _CLOSING.sub(r"<\\/tool_result", text.translate(_CONTROL))
 
 
 def _encodable(text: str) -> str:

@@ -13,15 +13,15 @@ Made to answer: from the moment a limit permits no further round of tools, the r
 until a turn gives a real answer. The ladder may take two upstream calls more than `max_turns`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proxy.core.actions import Action, CallTools, CallUpstream, Respond, Rung, Stop
-from proxy.core.chat import Json, ToolCall, ToolResult, Turn, add_usage
+from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Rung, Stop
+from proxy.core.chat import Json, ToolCall, ToolResult, Turn, add_usage, name_of
 from proxy.core.errors import NoFinalAnswer
 from proxy.core.limits import Ledger, Limits
-from proxy.core.offer import Offer, forces_server_tool
+from proxy.core.offer import Offer, freed
 from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED, guidance, retell, with_guidance
 from proxy.core.results import failure
 
@@ -90,7 +90,7 @@ class Run:
         """
         self._ledger.turns += 1
         self._ledger.usage = add_usage(self._ledger.usage, turn.usage)
-        if turn.finish_reason in _BROKEN_OFF:
+        if turn.finish_reason in _BROKEN_OFF and not (self._rung and not turn.text.strip()):
             return self._respond(turn, self._stop or Stop.ANSWER)
         if _client_entries(turn.message, self._offer):
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS)
@@ -113,10 +113,11 @@ class Run:
             if verdict.run is not None:
                 fresh[verdict.key] = next(arrived)
             answers.append(verdict.result or fresh[verdict.key])
-        self._results |= fresh
+        # What failed may succeed when it is tried again.
+        self._results |= {key: result for key, result in fresh.items() if not result.failed}
         self._stop = self._stop or self._limit_reached()
         self._remember(answers)
-        self._tool_choice = "auto" if forces_server_tool(self._tool_choice, self._offer) else self._tool_choice
+        self._tool_choice = freed(self._tool_choice, self._offer)
         return self._climb() if self._stop else self._ask()
 
     # -- deciding what becomes of the calls of a turn --
@@ -128,7 +129,8 @@ class Run:
         judged: dict[tuple[str, str], _Verdict] = {}
         self._verdicts = []
         for call in turn.calls:
-            key = call.fingerprint
+            tool = self._offer.owned.get(call.name)
+            key = (replace(call, name=tool.name) if tool else call).fingerprint
             twin = judged.get(key)  # the same call twice in one turn: run once, answered twice
             verdict = _Verdict(call, key, result=twin.result) if twin else self._verdict(call, key)
             judged.setdefault(key, verdict)
@@ -189,9 +191,16 @@ class Run:
             client_tools=self._offer.client_tools,
             separator=_separator(self._shown_text),
             rung=self._rung,
+            hold=self._hold(),
             tools=self._schemas,
             json_expected=self._json_expected,
         )
+
+    def _hold(self) -> Hold:
+        """Text that only the last turn may show is held until the turn proves to be the last."""
+        if self._json_expected:
+            return Hold.WHOLE
+        return Hold.BEGINNING if self._rung else Hold.NOTHING
 
     # -- the ladder --
 
@@ -237,16 +246,8 @@ def visible_message(turn: Turn, offer: Offer) -> tuple[Json, str]:
 
 
 def _client_entries(message: Json, offer: Offer) -> list[Json]:
-    """The entries of a message's `tool_calls` that are the client's: its functions, and every kind but functions."""
-    return [
-        entry
-        for entry in message.get("tool_calls") or ()
-        if entry.get("type", "function") != "function" or _name(entry) in offer.client_tools
-    ]
-
-
-def _name(entry: Mapping[str, Any]) -> str:
-    return str((entry.get("function") or {}).get("name") or "")
+    """The entries of a message's `tool_calls` that are the client's, functions or not: it declared their names."""
+    return [entry for entry in message.get("tool_calls") or () if name_of(entry) in offer.client_tools]
 
 
 def _again(result: ToolResult) -> ToolResult:

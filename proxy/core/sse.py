@@ -44,7 +44,10 @@ class Event:
 class Decoder:
     """Splits a byte stream into events, however the bytes are cut.
 
-    Comments and empty events are passed over. Raises `UpstreamError` for an event beyond `max_event_bytes`.
+    Blocks without data (comments) are no events of their own.
+
+    Raises:
+        UpstreamError: an event is longer than `max_event_bytes`.
     """
 
     def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -52,6 +55,7 @@ class Decoder:
         self._buffer = bytearray()
         self._searched = 0
         self._at_start = True
+        self._carried = b""  # blocks without data stay in front of the next event, for whoever relays bytes
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """The events that `data` completes."""
@@ -62,18 +66,20 @@ class Decoder:
                 del self._buffer[: len(_BOM)]
         begin = 0
         while end := _EVENT_END.search(self._buffer, max(begin, self._searched)):
-            event = _parse(bytes(self._buffer[begin : end.end()]))
+            raw = self._carried + bytes(self._buffer[begin : end.end()])
+            event = _parse(raw)
+            self._carried = b"" if event else raw
             begin = self._searched = end.end()
             if event is not None:
                 yield event
         del self._buffer[:begin]
         self._searched = max(0, len(self._buffer) - _LONGEST_END + 1)
-        if len(self._buffer) > self._max_event_bytes:
+        if len(self._buffer) + len(self._carried) > self._max_event_bytes:
             raise UpstreamError(f"the upstream sent an event of more than {self._max_event_bytes} bytes")
 
     def close(self) -> Iterator[Event]:
         """The event that the stream's end cuts short of its empty line, if there is one: some servers leave it out."""
-        event = _parse(bytes(self._buffer))
+        event = _parse(self._carried + bytes(self._buffer) + b"\n\n")
         self._buffer.clear()
         if event is not None:
             yield event
@@ -95,5 +101,13 @@ def _parse(raw: bytes) -> Event | None:
 
 
 def encode(payload: Any) -> bytes:
-    """One event with `payload` as JSON."""
-    return b"data: " + orjson.dumps(payload) + b"\n\n"
+    """One event with `payload` as JSON. Raises `UpstreamError` where it is nested too deep to be written."""
+    return b"data: " + dumps(payload) + b"\n\n"
+
+
+def dumps(payload: Any) -> bytes:
+    """What an upstream has said, as JSON. orjson reads 1024 levels of nesting and writes 254."""
+    try:
+        return orjson.dumps(payload)
+    except orjson.JSONEncodeError as exc:
+        raise UpstreamError("The upstream's answer is nested too deep.") from exc

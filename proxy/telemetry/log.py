@@ -7,7 +7,8 @@ in the same form.
 import logging
 import sys
 from collections.abc import Callable, MutableMapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 import orjson
 import structlog
@@ -19,6 +20,8 @@ _LEVELS = {
     "turn.started": logging.DEBUG,
     "turn.completed": logging.INFO,
     "turn.failed": logging.WARNING,
+    "upstream.retried": logging.WARNING,
+    "upstream.fell_back": logging.WARNING,
     "tool.started": logging.DEBUG,
     "tool.completed": logging.INFO,
     "tool.failed": logging.WARNING,
@@ -29,8 +32,9 @@ _LEVELS = {
 }
 
 
-def configure(config: TelemetryConfig) -> None:
-    """Set structlog and the standard library's logging up, once per process."""
+def configure(config: TelemetryConfig, *, stream: TextIO | None = None) -> None:
+    """Set structlog and the standard library's logging up, once per process; `stream`: standard error unless given."""
+    stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[config.log_level.upper()]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -43,15 +47,15 @@ def configure(config: TelemetryConfig) -> None:
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(serializer=_dumps)
         if as_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else structlog.dev.ConsoleRenderer(colors=stream.isatty())
     )
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
@@ -70,7 +74,8 @@ def observer(logger: Any = None) -> Callable[..., None]:
     log = logger or structlog.get_logger()
 
     def observe(event: str, /, **fields: object) -> None:
-        log.log(_LEVELS.get(event, logging.INFO), event, **fields)
+        with suppress(OSError, ValueError):  # a full disk or a closed pipe is no reason to refuse requests
+            log.log(_LEVELS.get(event, logging.INFO), event, **fields)
 
     return observe
 

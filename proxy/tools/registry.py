@@ -25,14 +25,12 @@ class Tool:
         run: does the work: arguments in, text for the model out. Raises `ToolError` for what the model should know.
         repair: makes arguments that mean the same thing in other words fit the schema, before they are checked.
         timeout: seconds for one call; None: the request's `tool_timeout`.
-        source: where it comes from, for `toolproxy check`.
     """
 
     spec: ToolSpec
     run: Callable[[Json], Awaitable[str]]
     repair: Callable[[Json], Json] = field(default=lambda arguments: arguments)
     timeout: float | None = None
-    source: str = "built in"
 
 
 class Registry:

@@ -4,6 +4,7 @@
 peopleAlsoAsk, every one of them optional, and so is each field in them.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -40,6 +41,7 @@ PARAMETERS: Json = {
 
 # What models and apps call the number of results: `topn` is gpt-oss's own browser, `numResults` the AI SDK's habit.
 _COUNT_NAMES = ("num_results", "numResults", "num", "topn", "count")
+_DIGITS = re.compile(r"[0-9]{1,4}")
 _QUERY_NAMES = ("query", "q")
 # An answer has at most ten results of a few hundred bytes each; the scrape of a whole page is another endpoint.
 _MAX_ANSWER_BYTES = 4 * 1024 * 1024
@@ -67,7 +69,7 @@ def repair(arguments: Json) -> Json:
     if query is not None:
         repaired["query"] = query
     count = _first(arguments, _COUNT_NAMES)
-    if isinstance(count, str) and count.strip().isdigit():
+    if isinstance(count, str) and _DIGITS.fullmatch(count.strip()):
         count = int(count)
     if isinstance(count, float) and count.is_integer():
         count = int(count)

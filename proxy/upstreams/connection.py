@@ -4,8 +4,7 @@ Speaks to the httpx transport itself, not to an `AsyncClient`: a client would ad
 environment proxies, redirects, and as much CPU again as the call.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import httpx
@@ -13,7 +12,6 @@ import httpx
 from proxy.config import UpstreamConfig
 from proxy.core.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout
 from proxy.upstreams import failures
-from proxy.upstreams.retry import Backoff, asked_delay, is_transient
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -22,7 +20,7 @@ MAX_ERROR_BYTES = 64 * 1024
 # A whole completion: the longest honest one is some 131,072 tokens of text, and a few images in base64.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 # A redirect is no answer either: it would send the request, or its client, to a place that nobody configured.
-_FIRST_BAD_STATUS = 300
+_FIRST_BAD_STATUS, _FIRST_CLIENT_ERROR = 300, 400
 
 
 class Connection:
@@ -32,22 +30,12 @@ class Connection:
         name: as in the configuration; the only thing that errors say about where the upstream is.
         config: its entry.
         transport: carries the requests; shared by all of them, closed by `aclose`.
-        sleep: waits between retries.
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: UpstreamConfig,
-        transport: httpx.AsyncBaseTransport,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, name: str, config: UpstreamConfig, transport: httpx.AsyncBaseTransport) -> None:
         self.name = name
         self._base = config.base_url.rstrip("/")
         self._transport = transport
-        self._backoff = Backoff(config.retries)
-        self._sleep = sleep
         timeouts = config.timeouts
         self._extensions = {
             "timeout": {
@@ -63,9 +51,7 @@ class Connection:
         await self._transport.aclose()
 
     @asynccontextmanager
-    async def open(
-        self, method: str, path: str, headers: Headers, content: bytes | AsyncIterator[bytes]
-    ) -> AsyncIterator[httpx.Response]:
+    async def open(self, method: str, path: str, headers: Headers, content: bytes) -> AsyncIterator[httpx.Response]:
         """One request, one response, whatever its status; the body is read inside the `with`.
 
         Raises:
@@ -82,43 +68,27 @@ class Connection:
                 await response.aclose()
 
     @asynccontextmanager
-    async def open_retrying(self, path: str, headers: Headers, content: bytes) -> AsyncIterator[httpx.Response]:
-        """POST until there is a response that is no error, as often as the configuration permits.
+    async def open_good(
+        self, method: str, path: str, headers: Headers, content: bytes
+    ) -> AsyncIterator[httpx.Response]:
+        """The same, for a response that is no error.
 
         Raises:
-            ProxyError: the last failure.
+            ProxyError: what the upstream says is wrong.
         """
-        delays = self._backoff.delays()
-        while True:
-            async with self._attempt(path, headers, content) as (response, failure):
-                if failure is None:
-                    assert response is not None  # noqa: S101 - one of the two
-                    yield response
-                    return
-            delay = next(delays, None)
-            if delay is None or not is_transient(failure):
+        async with self.open(method, path, headers, content) as response:
+            failure = await self.failure(response)
+            if failure is not None:
                 raise failure
-            await self._sleep(asked_delay(failure, longest=self._backoff.longest) or delay)
-
-    @asynccontextmanager
-    async def _attempt(
-        self, path: str, headers: Headers, content: bytes
-    ) -> AsyncIterator[tuple[httpx.Response | None, ProxyError | None]]:
-        opened = self.open("POST", path, headers, content)
-        try:
-            response = await opened.__aenter__()
-        except ProxyError as exc:
-            yield None, exc
-            return
-        try:
-            yield response, await self.failure(response)
-        finally:
-            await opened.__aexit__(None, None, None)
+            yield response
 
     async def failure(self, response: httpx.Response) -> ProxyError | None:
         """The error that a response stands for, going by its status; None for a success."""
         if response.status_code < _FIRST_BAD_STATUS:
             return None
+        if response.status_code < _FIRST_CLIENT_ERROR:
+            message = f"The upstream {self.name!r} answered with a redirect, which is not followed."
+            return UpstreamError(message, headers={"x-should-retry": "false"})
         body = bytearray()
         try:
             async for data in self.read(response):

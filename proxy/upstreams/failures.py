@@ -88,7 +88,7 @@ def _find(body: Any) -> Json:
         return {"message": error, "code": None, "status": body.get("status")}
     if isinstance(error, dict):
         inner = _find(_json(_text(error.get("details")) or ""))
-        return inner or error
+        return inner if inner.get("message") else error
     return {**body, "message": body.get("message") or body.get("msg")}
 
 

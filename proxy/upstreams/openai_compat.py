@@ -1,7 +1,7 @@
 """Any Chat Completions endpoint over httpx, with a profile for what is particular about it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -12,16 +12,16 @@ from proxy.core import sse
 from proxy.core.actions import CallUpstream, Rung
 from proxy.core.assembler import Assembler, turn_from_completion
 from proxy.core.chat import Json, Turn
-from proxy.core.errors import ProxyError, UpstreamError
+from proxy.core.errors import InvalidJson, ProxyError, UpstreamError
 from proxy.core.rawjson import replace_model
 from proxy.ports import Answer, RawRequest, RawResponse, Show, Write
 from proxy.upstreams import failures
 from proxy.upstreams.connection import Connection, is_event_stream, request_headers
-from proxy.upstreams.profile import Profile, mend, prepare
+from proxy.upstreams.names import ToolNames
+from proxy.upstreams.profile import CHUNK, Profile, mend, prepare
 
 _PATH = "/chat/completions"
 _COMPLETION = "chat.completion"
-_CHUNK = "chat.completion.chunk"
 # After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
 _DRAIN_SECONDS = 0.25
 
@@ -48,33 +48,36 @@ class OpenAICompatible:
     async def complete(self, call: CallUpstream, show: Show) -> Turn:
         """Make one upstream call of a run."""
         body = {**prepare(call.body, self.profile), "model": self.model}
+        if call.rung is Rung.RETELL:
+            body |= self.profile.retelling
+        names = ToolNames(body)
+        body = names.outward(body) if names else body
         with self._discreet():
             if not body.get("stream"):
-                async with self._post(orjson.dumps(body), stream=False) as response:
-                    answer, _ = self._completion(await self.connection.read_whole(response))
+                async with self._post(_written(body), stream=False) as response:
+                    answer, _ = self._completion(await self.connection.read_whole(response), names)
                     return turn_from_completion(answer, call)
             body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
-            async with self._post(orjson.dumps(body), stream=True) as response:
-                return await self._assemble(response, call, show)
+            async with self._post(_written(body), stream=True) as response:
+                return await self._assemble(response, Assembler(call), names, show)
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through; its bytes stay as they are wherever they can."""
+        content, names = self._own_bytes(body, request)
         with self._discreet():
-            async with self._post(self._own_bytes(body, request), stream=False) as response:
+            async with self._post(content, stream=False) as response:
                 raw = await self.connection.read_whole(response)
-            answer, changed = self._completion(raw)
-        return Answer(orjson.dumps(answer) if changed else raw, answer.get("usage"))
+            answer, changed = self._completion(raw, names)
+        return Answer(sse.dumps(answer) if changed else raw, answer.get("usage"))
 
     async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
         """Hand a streamed completion through, event by event, the original bytes wherever they can stay."""
-        relayed = _Relayed(self.profile)
+        content, names = self._own_bytes(body, request)
+        relayed = _Relayed(self.profile, names)
         with self._discreet():
-            async with (
-                self._post(self._own_bytes(body, request), stream=True) as response,
-                aclosing(self._events(response)) as reads,
-            ):
+            async with self._post(content, stream=True) as response, aclosing(self._events(response)) as reads:
                 async for events in reads:
-                    await write(b"".join([relayed.take(event) for event in events]))
+                    await _write_good(events, relayed, write)
         relayed.require_finished()
         return relayed.usage
 
@@ -82,37 +85,37 @@ class OpenAICompatible:
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Hand any other request through."""
         headers = [*request.headers, (b"authorization", b"Bearer " + self.api_key.encode())]
-        opened = self.connection.open(request.method, request.path, headers, request.body)
+        opened = self.connection.open_good(request.method, request.path, headers, request.body)
         with self._discreet():
             async with opened as response:
-                failure = await self.connection.failure(response)
-                if failure is not None:
-                    raise failure
                 yield RawResponse(response.status_code, response.headers.raw, self.connection.read_raw(response))
 
-    def _own_bytes(self, body: bytes, request: Json) -> bytes:
+    def _own_bytes(self, body: bytes, request: Json) -> tuple[bytes, ToolNames]:
         """The client's body for this upstream: byte for byte, but for the model's name and the profile's repairs."""
         prepared = prepare(request, self.profile)
+        names = ToolNames(prepared)
+        if names:
+            prepared = names.outward(prepared)
         if prepared is not request:
-            return orjson.dumps({**prepared, "model": self.model})
-        return body if request["model"] == self.model else replace_model(body, self.model)
+            return _written({**prepared, "model": self.model}), names
+        return replace_model(body, self.model), names
 
     @asynccontextmanager
     async def _post(self, content: bytes, *, stream: bool) -> AsyncIterator[httpx.Response]:
         headers = request_headers(self.api_key, stream=stream)
-        async with self.connection.open_retrying(_PATH, headers, content) as response:
+        async with self.connection.open_good("POST", _PATH, headers, content) as response:
             if stream and not is_event_stream(response.headers):
                 answer = _parsed(await self.connection.read_whole(response))
                 raise failures.from_body(answer) or UpstreamError("The upstream answered a stream with something else.")
             yield response
 
-    async def _assemble(self, response: httpx.Response, call: CallUpstream, show: Show) -> Turn:
-        assembler = Assembler(call)
+    async def _assemble(self, response: httpx.Response, assembler: Assembler, names: ToolNames, show: Show) -> Turn:
         async with aclosing(self._events(response)) as reads:
             async for events in reads:
                 for event in events:
                     if not event.is_done:
-                        for visible in assembler.feed(_chunk(event, self.profile)[0]):
+                        chunk, _ = _chunk(event, self.profile, names)
+                        for visible in assembler.feed(chunk):
                             await show(visible)
         for visible in assembler.close():
             await show(visible)
@@ -123,25 +126,36 @@ class OpenAICompatible:
         decoder = sse.Decoder()
         async with aclosing(self.connection.read(response)) as reading:
             async for data in reading:
-                events = list(decoder.feed(data))
+                events, done = _until_done(decoder.feed(data))
                 if events:
                     yield events
-                if events and events[-1].is_done:
+                if done:
                     await _drain(reading)
                     return
         if rest := list(decoder.close()):
             yield rest
 
-    def _completion(self, raw: bytes) -> tuple[Json, bool]:
+    def _completion(self, raw: bytes, names: ToolNames) -> tuple[Json, bool]:
         """A whole answer, and whether it had to be mended. Raises the error that it holds, if it holds one."""
         answer = _parsed(raw)
         failure = failures.from_body(answer)
         if failure is not None:
             raise failure
-        return answer, mend(answer, self.profile, kind=_COMPLETION)
+        changed = mend(answer, self.profile, kind=_COMPLETION)
+        return answer, (names.inward(answer) if names else False) or changed
 
     def _discreet(self) -> "_Discreet":
         return _Discreet(self.api_key)
+
+
+async def _write_good(events: Iterable[sse.Event], relayed: "_Relayed", write: Write) -> None:
+    """All events of one read in one write; those before a bad one are written before it is told."""
+    good: list[bytes] = []
+    try:
+        good.extend(relayed.take(event) for event in events)
+    finally:
+        if good:
+            await write(b"".join(good))
 
 
 @dataclass(slots=True)
@@ -149,6 +163,7 @@ class _Relayed:
     """A stream that is handed through, event by event, and what is known of it so far."""
 
     profile: Profile
+    names: ToolNames
     usage: Json | None = None
     finished: bool = False
 
@@ -157,7 +172,7 @@ class _Relayed:
         if event.is_done:
             self.require_finished()
             return event.raw
-        chunk, changed = _chunk(event, self.profile)
+        chunk, changed = _chunk(event, self.profile, self.names)
         self.usage = chunk.get("usage") or self.usage
         self.finished = self.finished or any(choice.get("finish_reason") for choice in chunk["choices"])
         return sse.encode(chunk) if changed else event.raw
@@ -168,7 +183,7 @@ class _Relayed:
             raise UpstreamError("The upstream's stream ended without a finish_reason.")
 
 
-def _chunk(event: sse.Event, profile: Profile) -> tuple[Json, bool]:
+def _chunk(event: sse.Event, profile: Profile, names: ToolNames) -> tuple[Json, bool]:
     """The chunk in an event, and whether it had to be mended. Raises the error that it holds, if it holds one."""
     chunk = _parsed(event.data)
     failure = failures.from_body(chunk)
@@ -176,7 +191,26 @@ def _chunk(event: sse.Event, profile: Profile) -> tuple[Json, bool]:
         failure = UpstreamError("The upstream reported an error in the middle of its stream.")
     if failure is not None:
         raise failure
-    return chunk, mend(chunk, profile, kind=_CHUNK)
+    changed = mend(chunk, profile, kind=CHUNK)
+    return chunk, (names.inward(chunk) if names else False) or changed
+
+
+def _written(body: Json) -> bytes:
+    """A request as JSON. orjson reads 1024 levels of nesting and writes 254."""
+    try:
+        return orjson.dumps(body)
+    except orjson.JSONEncodeError as exc:
+        raise InvalidJson("The request body is nested too deep.") from exc
+
+
+def _until_done(events: Iterable[sse.Event]) -> tuple[list[sse.Event], bool]:
+    """The events up to the end mark, and whether it was among them; nothing that follows it counts."""
+    counted: list[sse.Event] = []
+    for event in events:
+        counted.append(event)
+        if event.is_done:
+            return counted, True
+    return counted, False
 
 
 async def _drain(reading: AsyncIterator[bytes]) -> None:

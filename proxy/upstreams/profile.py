@@ -1,31 +1,48 @@
 """What is particular about an upstream, as data, and the two pure functions that apply it.
 
 `prepare` makes a request fit the upstream; `mend` makes what it answers a proper completion or chunk. The facts and
-where they were seen stand beside each profile: `glm`, `gpt_oss`.
+where they were seen stand beside each profile: `glm`, `gpt_oss`; `docs/upstreams.md` is the list for readers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from proxy.core.actions import Rung
+from proxy.core.assembler import as_text
 from proxy.core.chat import Json
-from proxy.core.errors import UpstreamError
+from proxy.core.errors import RequestError, UpstreamError
+from proxy.core.prompts import with_guidance
 from proxy.core.run import DEFAULT_LADDER
 
 # The values that typed OpenAI SDKs accept.
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 
+CHUNK = "chat.completion.chunk"
+
+# The names under which thoughts go round; an upstream that reads one is sent it under that one.
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One kind of upstream.
+    """One kind of upstream. What is left at its default is as at OpenAI.
 
     Attributes:
         name: as in the configuration.
         roles: roles that it does not know -> the nearest that it does.
         fields: request fields under OpenAI's name -> under its own.
+        ranges: fields with a narrower range than OpenAI's; values beyond it are moved to its edge.
+        lists: fields that have to be a list, where OpenAI also takes a single value.
+        refused: fields that ask for what it cannot do, unless they have the value given here: 400 for the client.
         tool_choices: the only values of `tool_choice` that it takes; None: all of OpenAI's.
+        honours_no_tools: whether `tool_choice: none` keeps its models from calling; if not, they are not shown any.
+        json_schema: whether it knows `response_format: json_schema`.
+        string_tool_content: whether the content of a tool message has to be a string that is not empty.
+        reasoning_field: the name under which it reads thoughts in the history; None: it reads none.
+        retelling: fields for a turn in which everything is retold, the last means of getting an answer.
         finish_reasons: its own reasons -> OpenAI's. Any other unknown reason becomes `stop`.
         failures: finish reasons that are no end but a failure.
         ladder: the means of making its models answer, mildest first.
@@ -34,7 +51,15 @@ class Profile:
     name: str
     roles: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    lists: frozenset[str] = frozenset()
+    refused: Mapping[str, Any] = field(default_factory=dict)
     tool_choices: frozenset[str] | None = None
+    honours_no_tools: bool = True
+    json_schema: bool = True
+    string_tool_content: bool = False
+    reasoning_field: str | None = None
+    retelling: Json = field(default_factory=dict)
     finish_reasons: Mapping[str, str] = field(default_factory=dict)
     failures: frozenset[str] = frozenset()
     ladder: Sequence[Rung] = DEFAULT_LADDER
@@ -44,33 +69,114 @@ OPENAI = Profile(name="openai")
 
 
 def prepare(body: Json, profile: Profile) -> Json:
-    """The request as this upstream takes it; `body` itself, untouched, where nothing has to change."""
+    """The request as this upstream takes it; `body` itself, untouched, where nothing has to change.
+
+    Raises:
+        RequestError: it asks for what the upstream cannot do.
+    """
+    _refuse(body, profile)
+    for fit in (_fit_messages, _fit_fields, _fit_tools, _fit_response_format):
+        body = fit(body, profile)
+    return body
+
+
+def _refuse(body: Json, profile: Profile) -> None:
+    for name, harmless in profile.refused.items():
+        if body.get(name) not in (None, False, harmless):
+            message = f"'{name}' is not supported by the upstream of this model."
+            raise RequestError(message, param=name)
+
+
+def _fit_messages(body: Json, profile: Profile) -> Json:
+    messages = body["messages"]
+    fitted = [_fit_message(message, profile) for message in messages]
+    if all(after is before for after, before in zip(fitted, messages, strict=True)):
+        return body
+    return {**body, "messages": fitted}
+
+
+def _fit_message(message: Json, profile: Profile) -> Json:
     changes: Json = {}
-    if any(message.get("role") in profile.roles for message in body["messages"]):
-        changes["messages"] = [_with_role(message, profile.roles) for message in body["messages"]]
-    renamed = {ours: theirs for ours, theirs in profile.fields.items() if ours in body}
-    changes |= {theirs: body[ours] for ours, theirs in renamed.items() if theirs not in body}
-    dropped = set(renamed) | _refused_choice(body.get("tool_choice"), profile)
+    role = message.get("role")
+    if isinstance(role, str) and role in profile.roles:
+        changes["role"] = profile.roles[role]
+    if role == "tool" and profile.string_tool_content:
+        content = _as_string(message.get("content"))
+        if content != message.get("content"):
+            changes["content"] = content
+    if role == "assistant" and profile.reasoning_field and not message.get(profile.reasoning_field):
+        thoughts = next((message[name] for name in _REASONING_FIELDS if message.get(name)), None)
+        if thoughts is not None:
+            changes[profile.reasoning_field] = thoughts
+    return {**message, **changes} if changes else message
+
+
+def _as_string(content: Any) -> str:
+    """The content of a tool message as text; a model that is given nothing at all answers with nothing."""
+    if isinstance(content, list):
+        content = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) and content else "(nothing)"
+
+
+def _fit_fields(body: Json, profile: Profile) -> Json:
+    changes: Json = {}
+    for ours, theirs in profile.fields.items():
+        if ours in body and theirs not in body:
+            changes[theirs] = body[ours]
+    for name, (least, most) in profile.ranges.items():
+        value = body.get(name)
+        if isinstance(value, (int, float)) and not least <= value <= most:
+            changes[name] = min(max(value, least), most)
+    for name in profile.lists:
+        if isinstance(body.get(name), str):
+            changes[name] = [body[name]]
+    return _changed(body, changes, dropped=profile.fields.keys() & body.keys())
+
+
+def _fit_tools(body: Json, profile: Profile) -> Json:
+    dropped: set[str] = set()
+    choice = body.get("tool_choice")
+    if body.get("tools") == [] and profile.tool_choices is not None:
+        dropped |= {"tools", "tool_choice", "parallel_tool_calls"}
+    if choice == "none" and not profile.honours_no_tools:
+        dropped |= {"tools", "tool_choice", "parallel_tool_calls"}
+    elif choice is not None and profile.tool_choices is not None:
+        allowed = isinstance(choice, str) and choice in profile.tool_choices
+        dropped |= set() if allowed else {"tool_choice"}
+        if not allowed and body.get("tools"):
+            body = _say_choice(body, choice)
+    return _changed(body, {}, dropped=dropped & body.keys())
+
+
+def _say_choice(body: Json, choice: Any) -> Json:
+    """A choice that the upstream takes no field for, said by what it is offered and told."""
+    detail = choice.get(choice.get("type")) if isinstance(choice, dict) else None
+    name = detail.get("name") if isinstance(detail, dict) else None
+    if name is None:
+        return {
+            **body,
+            "messages": with_guidance(body["messages"], "Call one of your tools now; do not answer in text."),
+        }
+    offered = [tool for tool in body["tools"] if (tool.get("function") or {}).get("name") == name]
+    told = f"Call the tool {name} now; do not answer in text."
+    return {**body, "tools": offered or body["tools"], "messages": with_guidance(body["messages"], told)}
+
+
+def _fit_response_format(body: Json, profile: Profile) -> Json:
+    """A schema that the upstream does not know how to enforce, asked for in words."""
+    wanted = body.get("response_format")
+    if profile.json_schema or not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
+        return body
+    schema = (wanted.get("json_schema") or {}).get("schema") or {}
+    told = f"Answer with one JSON object that fits this JSON Schema, and nothing else: {orjson.dumps(schema).decode()}"
+    messages = with_guidance(body["messages"], told)
+    return {**body, "response_format": {"type": "json_object"}, "messages": messages}
+
+
+def _changed(body: Json, changes: Json, *, dropped: set[str]) -> Json:
     if not changes and not dropped:
         return body
     return {key: value for key, value in {**body, **changes}.items() if key not in dropped}
-
-
-def _refused_choice(choice: Any, profile: Profile) -> set[str]:
-    """The fields to leave out because of a `tool_choice` that the upstream does not take.
-
-    `none` is said by offering no tools; what other choices demand, the upstream cannot be told.
-    """
-    if choice is None or profile.tool_choices is None:
-        return set()
-    if isinstance(choice, str) and choice in profile.tool_choices:
-        return set()
-    return {"tool_choice", "tools", "parallel_tool_calls"} if choice == "none" else {"tool_choice"}
-
-
-def _with_role(message: Json, roles: Mapping[str, str]) -> Json:
-    known_as = roles.get(str(message.get("role")))
-    return {**message, "role": known_as} if known_as else message
 
 
 def mend(answer: Json, profile: Profile, *, kind: str) -> bool:
@@ -82,7 +188,7 @@ def mend(answer: Json, profile: Profile, *, kind: str) -> bool:
         kind: the `object` that it should be, `chat.completion` or `chat.completion.chunk`.
 
     Raises:
-        UpstreamError: the model's server gave up, and said so as a finish_reason.
+        UpstreamError: it is no completion, or the model's server gave up and said so as a finish_reason.
     """
     changed = False
     if answer.get("object") != kind:
@@ -91,12 +197,50 @@ def mend(answer: Json, profile: Profile, *, kind: str) -> bool:
     if answer.get("choices") is None:
         answer["choices"] = []
         changed = True
-    for choice in answer["choices"]:
-        reason = choice.get("finish_reason")
-        if reason is None or reason in FINISH_REASONS:
-            continue
-        if reason in profile.failures:
-            raise UpstreamError(f"the upstream broke off its answer: {reason}")
-        choice["finish_reason"] = profile.finish_reasons.get(reason) or ("stop" if reason else None)
+    if not isinstance(answer.get("usage"), dict | None):
+        answer["usage"] = None
         changed = True
+    mending: tuple[Callable[[Json], bool], ...] = (lambda choice: _mend_reason(choice, profile), _mend_message)
+    for choice in _objects(answer["choices"]):
+        for part in mending:
+            changed = part(choice) or changed
     return changed
+
+
+def _mend_reason(choice: Json, profile: Profile) -> bool:
+    reason = choice.get("finish_reason")
+    if reason is None or (isinstance(reason, str) and reason in FINISH_REASONS):
+        return False
+    known = reason if isinstance(reason, str) else ""
+    if known in profile.failures:
+        raise UpstreamError(f"The upstream broke off its answer: {known}.")
+    choice["finish_reason"] = profile.finish_reasons.get(known, "stop") if reason else None
+    return True
+
+
+def _mend_message(choice: Json) -> bool:
+    """What stands where an object should be, and arguments that are an object where a string should be."""
+    changed = False
+    for key in ("message", "delta"):
+        part = choice.get(key, {})
+        if part is None:
+            part = choice[key] = {}
+            changed = True
+        if not isinstance(part, dict):
+            raise UpstreamError(f"The upstream sent something else than an object as '{key}'.")
+        for call in _objects(part.get("tool_calls") or []):
+            function = call.get("function")
+            if not isinstance(function, dict | None):
+                raise UpstreamError("The upstream sent something else than an object as 'function'.")
+            if function and not isinstance(function.get("arguments", ""), str | None):
+                function["arguments"] = as_text(function["arguments"])
+                changed = True
+            if function and not isinstance(function.get("name", ""), str | None):
+                raise UpstreamError("The upstream sent something else than text as the name of a function.")
+    return changed
+
+
+def _objects(items: Any) -> list[Json]:
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise UpstreamError("The upstream's answer is no completion.")
+    return items

@@ -1,13 +1,17 @@
 """When to try an upstream call again, and after how long. Never once a byte of its answer was shown."""
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from proxy.core.errors import ProxyError, UpstreamError, UpstreamRefused, UpstreamTimeout
+from proxy.core.errors import Overloaded, ProxyError, UpstreamError, UpstreamRefused, UpstreamTimeout
 
+_SECONDS = re.compile(r"[0-9]{1,6}")
 _TOO_MANY_REQUESTS = 429
 _REQUEST_TIMEOUT = 408
+# No key, no balance, not permitted, no such model there, too slow, too much.
+_OUR_ACCOUNT = frozenset({401, 402, 403, 404, _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,17 @@ def is_transient(failure: ProxyError) -> bool:
     return isinstance(failure, UpstreamError)
 
 
-def asked_delay(failure: ProxyError, *, longest: float) -> float | None:
-    """The `Retry-After` of a failure in seconds, if it gave one that is worth waiting for."""
+def may_work_elsewhere(failure: ProxyError) -> bool:
+    """Whether another upstream may do what this one would not: it is down, slow, full, or refuses our account.
+
+    What the request itself is at fault for, it is at fault for everywhere.
+    """
+    if isinstance(failure, UpstreamRefused):
+        return failure.status in _OUR_ACCOUNT
+    return isinstance(failure, UpstreamError | Overloaded)
+
+
+def asked_delay(failure: ProxyError) -> float:
+    """The `Retry-After` of a failure in seconds; 0 where it gave none, or a date, as no upstream here is known to."""
     value = failure.headers.get("retry-after", "")
-    return float(value) if value.isdigit() and float(value) <= longest else None
+    return float(value) if _SECONDS.fullmatch(value) else 0.0

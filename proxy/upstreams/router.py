@@ -1,16 +1,18 @@
-"""From the name of a model to the upstream that serves it, with that upstream's key."""
+"""From the name of a model to the upstream that serves it, with that upstream's key, and to what stands in for it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from proxy.config import Config, ModelConfig, UpstreamConfig
+from proxy.config import Config, ModelConfig
 from proxy.core.errors import InvalidApiKey, ModelNotFound
-from proxy.ports import Model
+from proxy.ports import Model, Observer
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.profile import OPENAI
+from proxy.upstreams.resilient import Resilient
+from proxy.upstreams.retry import Backoff
 
 PROFILES = {profile.name: profile for profile in (GLM, GPT_OSS, OPENAI)}
 
@@ -21,43 +23,59 @@ _FROM_CLIENT = "from_client"
 class ConfigRouter:
     """The `models:` of the configuration. Implements `ports.Router`."""
 
-    def __init__(self, config: Config, connections: Mapping[str, Connection]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        connections: Mapping[str, Connection],
+        *,
+        observe: Observer,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._models = config.models
         self._upstreams = config.upstreams
         self._connections = connections
-        self._resolved = {
-            name: self._bind(name, model, config.upstreams[model.upstream])
-            for name, model in config.models.items()
-            if name != _ANY and model.upstream in config.upstreams
-        }
+        self._observe = observe
+        self._sleep = sleep
 
-    def resolve(self, name: str, *, client_key: str | None) -> Model:
-        """The model of that name."""
-        model = self._resolved.get(name) or self._unnamed(name)
-        upstream = model.upstream
-        if isinstance(upstream, OpenAICompatible) and upstream.api_key == _FROM_CLIENT:
-            if not client_key:
-                raise InvalidApiKey
-            return replace(model, upstream=replace(upstream, api_key=client_key))
-        return model
+    def resolve(self, name: str, *, client_key: str | None, image: bool = False) -> Model:
+        """The model of that name, for one request."""
+        model = self._find(name)
+        if image and model.vision_model:
+            first = self._stand_in(model.vision_model, model, client_key)
+        else:
+            first = self._bind(name, model, client_key)
+        usable = [other for other in model.fallbacks if self._models[other].upstream in self._upstreams]
+        candidates = [first, *(self._bind(other, self._models[other], client_key) for other in usable)]
+        backoff = Backoff(self._upstreams[model.upstream].retries)
+        upstream = Resilient(candidates, backoff=backoff, sleep=self._sleep, observe=self._observe)
+        tools = None if model.tools is None else frozenset(model.tools)
+        return Model(name, first.model, upstream, tools, model.limits)
 
     def names(self) -> Sequence[str]:
         """The models that are listed."""
-        return tuple(self._resolved)
+        return [name for name, model in self._models.items() if name != _ANY and model.upstream in self._upstreams]
 
-    def _unnamed(self, name: str) -> Model:
-        """A name that the configuration does not list: `*`, if there is one, takes it as it is."""
-        if name in self._models:
+    def _find(self, name: str) -> ModelConfig:
+        """The entry for a name; one that is not listed is taken by `*`, if there is one."""
+        model = self._models.get(name) if name != _ANY else None
+        if model is not None and model.upstream not in self._upstreams:
             raise ModelNotFound(name, why="is not available: its upstream is disabled")
-        wildcard = self._models.get(_ANY)
-        if wildcard is None or wildcard.upstream not in self._upstreams:
+        model = model or self._models.get(_ANY)
+        if model is None or model.upstream not in self._upstreams:
             raise ModelNotFound(name)
-        return self._bind(name, wildcard, self._upstreams[wildcard.upstream])
+        return model
 
-    def _bind(self, name: str, model: ModelConfig, upstream: UpstreamConfig) -> Model:
-        upstream_name = model.model or name
-        bound = OpenAICompatible(
-            self._connections[model.upstream], PROFILES[upstream.profile], upstream_name, upstream.api_key
-        )
-        tools = None if model.tools is None else frozenset(model.tools)
-        return Model(name, upstream_name, bound, tools, model.limits)
+    def _stand_in(self, name: str, model: ModelConfig, client_key: str | None) -> OpenAICompatible:
+        """A model that a configured one names: a configured one itself, or another model of the same upstream."""
+        listed = self._models.get(name)
+        if listed is not None and listed.upstream in self._upstreams:
+            return self._bind(name, listed, client_key)
+        return self._bind(name, ModelConfig(upstream=model.upstream), client_key)
+
+    def _bind(self, name: str, model: ModelConfig, client_key: str | None) -> OpenAICompatible:
+        upstream = self._upstreams[model.upstream]
+        key = client_key if upstream.api_key == _FROM_CLIENT else upstream.api_key
+        if not key:
+            raise InvalidApiKey
+        connection = self._connections[model.upstream]
+        return OpenAICompatible(connection, PROFILES[upstream.profile], model.model or name, key)

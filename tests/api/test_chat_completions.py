@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tests.fakes import Reply, chunk, stream, streamed, whole
-from tests.serving import proxy_of
+from tests.serving import CONFIG, proxy_of
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "What is new?"}]}
 SEARCH = ("call_a", "web_search", {"query": "news"})
@@ -206,6 +206,103 @@ async def test_the_request_as_a_whole_is_bounded(upstream, sdk):
             assert (failure.value.status_code, failure.value.code) == (504, "max_duration_exceeded")
 
 
+def never_stops(upstream, *, streaming, answers=lambda request: "tools" not in request, garbage=None):
+    """A model that goes on searching until `answers(request)`; without tools it may write garbage instead."""
+
+    def model(request):
+        number = len(upstream.requests)
+        if answers(request):
+            return streamed("Enough.") if streaming else whole("Enough.")
+        if garbage and "tools" not in request:
+            return streamed(garbage) if streaming else whole(garbage)
+        calls = [(f"c{number}", "web_search", {"query": f"attempt {number}"})]
+        return streamed("", calls=calls) if streaming else whole(None, calls=calls)
+
+    upstream.replies = [model]
+
+
+def retold(request):
+    return "The tools are no longer available" in str(request["messages"][-1]["content"])
+
+
+GARBAGE = '{"cursor":2,"id":2}'
+PROFILE = CONFIG.replace("profile: openai", "profile: PROFILE")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("profile", "scene", "rung"),
+    [
+        ("glm", {}, "withdraw"),
+        ("glm", {"answers": retold}, "retell"),
+        ("gpt_oss", {"answers": retold, "garbage": GARBAGE}, "retell"),
+        ("openai", {"answers": retold, "garbage": GARBAGE}, "retell"),
+        ("openai", {"answers": retold, "garbage": "<tool_call>web_search<arg_key>query</arg_key>"}, "retell"),
+        ("openai", {"answers": retold, "garbage": "  "}, "retell"),
+    ],
+)
+async def test_whatever_a_model_does_at_the_limit_the_client_gets_a_real_answer(
+    upstream, sdk, streaming, profile, scene, rung, logged
+):
+    never_stops(upstream, streaming=streaming, **scene)
+    config = PROFILE.replace("PROFILE", profile)
+    async with proxy_of(upstream, config=config, more="limits: {max_turns: 3}") as url, sdk(url) as client:
+        if streaming:
+            chunks = [one async for one in await client.chat.completions.create(**ASK, stream=True)]
+            assert "".join(one.choices[0].delta.content or "" for one in chunks) == "Enough."
+        else:
+            assert (await client.chat.completions.create(**ASK)).choices[0].message.content == "Enough."
+    assert len(upstream.requests) <= 5
+    (done,) = [line for line in logged() if line["event"] == "request.completed"]
+    assert (done["rung"], done["stop"]) == (rung, "max_turns")
+
+
+@pytest.mark.parametrize("blank", ["", "\n", None])
+async def test_a_model_that_goes_blank_after_a_result_is_asked_again(upstream, sdk, blank, logged):
+    upstream.replies = [whole(calls=[SEARCH]), whole(blank, reasoning_content="I know it now."), whole("Here it is.")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        reply = await client.chat.completions.with_raw_response.create(**ASK)
+    assert (reply.parse().choices[0].message.content, reply.headers["x-tool-stop"]) == ("Here it is.", "answer")
+    assert [line["rung"] for line in logged() if line["event"] == "request.completed"] == ["notice"]
+
+
+LEAKS = [
+    "<tool_call>web_search<arg_key>query</arg_key><arg_value>news</arg_value></tool_call>",
+    '<|channel|>commentary to=functions.web_search<|message|>{"query":"news"}<|call|>',
+    'web_search<|channel|>commentary json<|message|>{"query":"news"}',
+    '{"query":"news"}',
+]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("leak", LEAKS)
+async def test_a_call_that_leaked_into_the_text_is_run_and_never_shown(upstream, sdk, leak, streaming):
+    if streaming:
+        pieces = [chunk({"content": leak[at : at + 3]}) for at in range(0, len(leak), 3)]
+        upstream.replies = [stream(*pieces, chunk({}, "stop")), streamed("Done.")]
+    else:
+        upstream.replies = [whole(leak), whole("Done.")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        completion = await client.chat.completions.create(**ASK, stream=streaming)
+        if streaming:
+            text = "".join([one.choices[0].delta.content or "" async for one in completion])
+        else:
+            text = completion.choices[0].message.content
+    assert text == "Done."
+    assert upstream.searches == [{"q": "news", "num": 5}]
+    assistant, result = upstream.requests[1]["messages"][-2:]
+    assert result["tool_call_id"] == assistant["tool_calls"][0]["id"]
+
+
+async def test_a_stream_of_json_holds_nothing_but_the_final_json(upstream, sdk):
+    upstream.replies = [streamed("I'll search.", calls=[SEARCH]), streamed('{"a":1}')]
+    form = {"response_format": {"type": "json_object"}}
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        completion = await client.chat.completions.create(**ASK, **form, stream=True)
+        text = "".join([one.choices[0].delta.content or "" async for one in completion])
+    assert text == '{"a":1}'
+
+
 # -- tools that fail --
 
 
@@ -338,7 +435,7 @@ async def test_a_failure_in_a_later_turn_of_a_stream_is_an_error_event(upstream,
 
 
 async def test_without_a_server_tool_in_play_both_bodies_pass_byte_for_byte(upstream):
-    answer = b'{ "id":"x","object":"chat.completion", "choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"hi"}}], "big":123456789012345678901234567890 }'  # noqa: E501
+    answer = b'{ "id":"x","object":"chat.completion", "choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"hi"}}], "big":123456789012345678901234567890 }'
     upstream.replies = [Reply([answer])]
     body = (
         b'{"model": "m",  "messages":[{"role":"user","content":"x"}],"tool_choice":"none","seed":123456789012345678901}'

@@ -36,6 +36,11 @@ async def get(url, path, **headers):
         return await client.get(url + path, headers=headers)
 
 
+def deep(levels):
+    """A request that orjson reads and cannot write."""
+    return b'{"model":"m","messages":[{"role":"user","content":"x"}],"x":' + b"[" * levels + b"]" * levels + b"}"
+
+
 # -- bad input --
 
 
@@ -62,6 +67,12 @@ async def get(url, path, **headers):
         ({**ASK, "max_tool_calls": -1}, 400, "invalid_request", "max_tool_calls"),
         ({**ASK, "max_tool_calls": True}, 400, "invalid_request", "max_tool_calls"),
         ({**ASK, "model": "unknown"}, 404, "model_not_found", "model"),
+        ({**ASK, "messages": [{"role": ["user"]}]}, 400, "invalid_request", "messages[0].role"),
+        ({**ASK, "messages": [{"role": "tool", "content": ["a", 5]}]}, 400, "invalid_request", "messages[0].content"),
+        ({**ASK, "tools": [{"type": []}]}, 400, "invalid_request", "tools"),
+        ({**ASK, "tools": [{"type": "function", "function": 5}]}, 400, "invalid_request", "tools"),
+        ({**ASK, "tool_choice": {"type": []}}, 400, "invalid_request", "tool_choice"),
+        (deep(300), 400, "invalid_json", None),
     ],
 )
 async def test_bad_input_has_its_line_of_the_error_table_and_the_next_request_works(
@@ -238,6 +249,51 @@ async def test_a_model_may_have_tools_and_limits_of_its_own(upstream, sdk):
     assert ["tools" in request for request in upstream.requests] == [False, False, True]
 
 
+@pytest.mark.parametrize(
+    ("header", "offered"),
+    [
+        ("none", None),
+        ("web_search", ["web_search"]),
+        ("all", ["web_search"]),
+        ("other", None),
+        ("other, web_search", ["web_search"]),
+    ],
+)
+async def test_a_request_may_choose_among_the_server_tools(upstream, header, offered):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream) as url:
+        await post(url, {"model": "m", "messages": ASK["messages"]}, headers={"x-server-tools": header})
+    tools = upstream.requests[0].get("tools")
+    assert (tools and [tool["function"]["name"] for tool in tools]) == offered
+
+
+@pytest.mark.parametrize("model", [b'"model":"alias","model":"m"', b'"\\u006dodel":"alias","model":"m"'])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+async def test_a_model_that_stands_twice_is_the_checked_one_both_times(upstream, model, path):
+    upstream.replies = [whole("Hi")]
+    body = b"{" + model + b',"messages":[{"role":"user","content":"x"}],"tool_choice":"none"}'
+    async with proxy_of(upstream, more=CLIENTS.format()) as url:
+        assert (await post(url, body, path=path, headers={"api-key": "key-one"})).status_code == 200
+    assert b"alias" not in upstream.bodies[0]
+    assert upstream.bodies[0].count(b'"m"') == 2
+
+
+@pytest.mark.parametrize(
+    "second", ['name="model" ', 'name="model"; filename="f"', "name=model", 'filename="f"; name="model"']
+)
+async def test_a_form_with_two_models_goes_nowhere_however_the_second_is_written(upstream, second):
+    parts = [('name="model"', "m"), (second, "alias")]
+    body = (
+        "".join(f"--b\r\nContent-Disposition: form-data; {head}\r\n\r\n{value}\r\n" for head, value in parts)
+        + "--b--\r\n"
+    )
+    headers = {"content-type": "multipart/form-data; boundary=b", "api-key": "key-one"}
+    async with proxy_of(upstream, more=CLIENTS.format()) as url:
+        response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
+    assert response.json()["error"]["param"] == "model"
+    assert upstream.bodies == []
+
+
 # -- overload --
 
 
@@ -357,6 +413,42 @@ async def test_what_names_no_model_goes_nowhere(upstream, body, status, code):
     assert upstream.requests == []
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/../../admin",
+        "/v1/%2e%2e/%2e%2e/admin",
+        "/v1/..%2f..%2fadmin",
+        "/v1/%2E%2E/admin",
+        "/v1/a/./b",
+        "/v1//admin",
+        "/v1/..%5cadmin",
+        "/v1/chat/completions/",
+        "/v1/chat/completions/../completions",
+    ],
+)
+async def test_no_path_leads_anywhere_but_below_the_base_url(upstream, path):
+    upstream.replies = [Reply([b"{}"])]
+    async with proxy_of(upstream) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        body = b'{"model":"m"}'
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert upstream.heads == []
+
+
+async def test_what_is_encoded_in_a_path_stays_encoded(upstream):
+    upstream.replies = [Reply([b"{}"])]
+    async with proxy_of(upstream) as url:
+        await post(url, {"model": "m"}, path="/v1/things/a%3Fb=c%23d?q=%20")
+    assert (upstream.heads[0]["path"], upstream.heads[0]["query"]) == ("/v1/things/a?b=c#d", b"q=%20")
+
+
 async def test_an_error_of_a_handed_through_request_is_in_openais_envelope(upstream):
     upstream.replies = [Reply([b'{"code":"1210","message":"bad"}'], status=400), Reply([b"<html>"], status=503)]
     async with proxy_of(upstream) as url:
@@ -375,6 +467,17 @@ async def test_a_handed_through_answer_that_breaks_off_is_not_passed_off_as_whol
     async with proxy_of(upstream) as url:
         with pytest.raises(httpx.RemoteProtocolError):
             await post(url, {"model": "m"}, path="/v1/embeddings")
+
+
+async def test_cookies_of_a_tool_are_not_kept_between_calls(upstream):
+    upstream.search = Reply([b"{}"], headers=[(b"set-cookie", b"sid=tenant-a")])
+    call = [("c", "web_search", {"query": "q"})]
+    upstream.replies = [whole(calls=call), whole("One"), whole(calls=call), whole("Two")]
+    async with proxy_of(upstream) as url:
+        for _ in range(2):
+            await post(url, {"model": "m", "messages": ASK["messages"]})
+    assert len(upstream.searches) == 2
+    assert all(b"cookie" not in head["headers"] for head in upstream.heads)
 
 
 async def test_cookies_of_one_tenant_never_reach_another(upstream):

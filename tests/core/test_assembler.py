@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.actions import CallUpstream, Rung
+from proxy.core.actions import CallUpstream, Hold
 from proxy.core.assembler import PROOF_CHARACTERS, turn_from_completion
 from proxy.core.assembler import Assembler as AssemblerOfCall
 from proxy.core.chat import ToolCall
@@ -14,10 +14,11 @@ PLAIN = CallUpstream({}, number=3)
 
 
 def Assembler(*, client_tools=(), hold=False, **call):  # noqa: N802 - stands in for the class
-    rung = Rung.NOTICE if hold else None
+
+    holding = Hold.BEGINNING if hold is True else hold or Hold.NOTHING
     tools = call.pop("tools", TOOLS)
     return AssemblerOfCall(
-        CallUpstream({}, number=3, client_tools=frozenset(client_tools), rung=rung, tools=tools, **call)
+        CallUpstream({}, number=3, client_tools=frozenset(client_tools), hold=holding, tools=tools, **call)
     )
 
 
@@ -172,7 +173,7 @@ def test_a_stream_without_a_finish_reason_is_no_turn():
 def test_chunks_without_choices_are_read_for_their_usage():
     assembler = Assembler()
     feed(assembler, chunk({"content": "x"}, "stop"), {"choices": [], "usage": {"total_tokens": 9}}, {"choices": None})
-    assert assembler.usage == finish(assembler).usage == {"total_tokens": 9}
+    assert finish(assembler).usage == {"total_tokens": 9}
 
 
 def test_only_the_first_choice_counts():
@@ -258,6 +259,20 @@ def test_an_entry_of_a_whole_answer_that_is_no_function_stays_as_it_is():
     entry = {"id": "c", "type": "custom", "custom": {"name": "x", "input": "raw"}}
     body = {"choices": [{"message": {"tool_calls": [dict(entry)]}, "finish_reason": "tool_calls"}]}
     assert turn_from_completion(body, PLAIN).message["tool_calls"] == [entry]
+
+
+def test_a_turn_that_is_held_whole_shows_nothing_until_somebody_decides():
+    assembler = Assembler(hold=Hold.WHOLE)
+    assert feed(assembler, chunk({"content": "." * 1000}), chunk({}, "stop")) == []
+    assert len(finish(assembler).held) == 1
+
+
+def test_what_a_provider_adds_to_a_call_goes_back_with_it():
+    assembler = Assembler()
+    feed(
+        assembler, chunk(tool_delta(id="a", name="search", arguments="{}", extra_content={"sig": 1})), chunk({}, "stop")
+    )
+    assert finish(assembler).message["tool_calls"][0]["extra_content"] == {"sig": 1}
 
 
 # -- calls that leaked --

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.core.chat import name_of
-from proxy.core.offer import forces_server_tool, make_offer
+from proxy.core.offer import freed, make_offer
 from tests.playbook import SEARCH, TIME
 
 
@@ -11,8 +11,8 @@ def function(name):
     return {"type": "function", "function": {"name": name, "description": "the client's own words"}}
 
 
-def offer(request, *, add=True, tools=(SEARCH, TIME)):
-    return make_offer(request, tools, add=add)
+def offer(request, *, tools=(SEARCH, TIME)):
+    return make_offer(request, tools)
 
 
 def names(made):
@@ -40,13 +40,6 @@ def test_nothing_is_added_where_it_is_not(request_):
     made = offer(request_)
     assert not made.in_play
     assert list(made.tools) == request_.get("tools", [])
-
-
-def test_without_a_mode_that_adds_only_what_the_client_declares_is_in_play():
-    assert not offer({}, add=False).in_play
-    made = offer({"tools": [function("web_search")]}, add=False)
-    assert made.in_play
-    assert names(made) == ["web_search"]
 
 
 def test_a_tool_that_the_client_declares_keeps_the_clients_words_and_is_not_added_again():
@@ -82,15 +75,19 @@ def test_hosted_tools_have_no_name_and_go_on_untouched():
     assert made.without_server_tools() == (hosted,)
 
 
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [function("web_search")]}}
+
+
 @pytest.mark.parametrize(
-    ("choice", "forces"),
+    ("choice", "later"),
     [
-        ("required", True),
-        ("auto", False),
-        (None, False),
-        ({"type": "function", "function": {"name": "web_search"}}, True),
-        ({"type": "function", "function": {"name": "open_door"}}, False),
+        ("required", "auto"),
+        ("auto", "auto"),
+        (None, None),
+        (function("web_search"), "auto"),
+        (function("open_door"), function("open_door")),
+        (ALLOWED, {**ALLOWED, "allowed_tools": {**ALLOWED["allowed_tools"], "mode": "auto"}}),
     ],
 )
-def test_which_choices_force_a_server_tool(choice, forces):
-    assert forces_server_tool(choice, offer({})) is forces
+def test_what_a_choice_becomes_after_the_first_turn(choice, later):
+    assert freed(choice, offer({})) == later

@@ -81,13 +81,17 @@ def test_the_clients_own_calls_end_the_run_and_are_the_clients():
     assert play.pending.message["tool_calls"][0]["function"]["name"] == "open_door"
 
 
-def test_a_call_of_a_kind_that_is_no_function_is_the_clients():
+def test_a_call_of_another_kind_is_the_clients_where_it_declared_it_and_nobodys_otherwise():
+    declared = {"type": "custom", "custom": {"name": "x"}}
     custom = {
         "role": "assistant",
         "content": None,
         "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "x"}}],
     }
-    Playbook(run_of()) << asks() >> turn_of(custom, "tool_calls") << responds(stop="client_tool_calls")
+    play = Playbook(run_of({"tools": [declared]})) << asks() >> turn_of(custom, "tool_calls")
+    play << responds(stop="client_tool_calls", finish_reason="tool_calls")
+    reported = {"role": "assistant", "content": "Done", "tool_calls": [{"id": "m", "type": "mcp", "mcp": {}}]}
+    Playbook(run_of()) << asks() >> turn_of(reported, "stop") << responds("Done", stop="answer", finish_reason="stop")
 
 
 def test_a_turn_cut_off_by_length_runs_nothing():

@@ -3,81 +3,28 @@ import pytest
 import respx
 
 from proxy.config import UpstreamConfig
-from proxy.core.errors import Overloaded, UpstreamError, UpstreamRefused, UpstreamTimeout
+from proxy.core.errors import Overloaded, UpstreamError, UpstreamTimeout
 from proxy.upstreams.connection import Connection
-from proxy.upstreams.retry import Backoff
 
 URL = "https://up.example/v4"
 
 
-class Sleeps(list):
-    async def __call__(self, seconds):
-        self.append(seconds)
-
-
-async def post(*responses, retries=2):
-    """What a POST gives after these responses or exceptions in turn, how often it was tried, and the waits between."""
-    sleeps = Sleeps()
-    config = UpstreamConfig(base_url=URL + "/", api_key="k", retries=retries)
-    connection = Connection("up", config, httpx.AsyncHTTPTransport(), sleep=sleeps)
+async def post(response):
+    """What a POST gives when this is the response or the exception."""
+    connection = Connection("up", UpstreamConfig(base_url=URL + "/", api_key="k"), httpx.AsyncHTTPTransport())
     with respx.mock:
-        route = respx.post(f"{URL}/chat/completions").mock(side_effect=list(responses))
+        respx.post(f"{URL}/chat/completions").mock(side_effect=[response])
         try:
-            async with connection.open_retrying("/chat/completions", [], b"{}") as response:
-                got = await connection.read_whole(response)
+            async with connection.open_good("POST", "/chat/completions", [], b"{}") as good:
+                return await connection.read_whole(good)
         except Exception as exc:  # noqa: BLE001
-            got = exc
-        await connection.aclose()
-        return got, route.call_count, sleeps
+            return exc
+        finally:
+            await connection.aclose()
 
 
-OK = httpx.Response(200, content=b"fine")
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [
-        httpx.Response(429, json={"error": {"code": "1302", "message": "rate"}}),
-        httpx.Response(408),
-        httpx.Response(500),
-        httpx.Response(503),
-        httpx.ConnectError("refused"),
-        httpx.RemoteProtocolError("cut"),
-    ],
-)
-async def test_what_may_pass_is_tried_again(failure):
-    got, tries, sleeps = await post(failure, OK)
-    assert (got, tries, len(sleeps)) == (b"fine", 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("failure", "kind"),
-    [
-        (httpx.Response(429, json={"error": {"code": "1113", "message": "no balance"}}), UpstreamRefused),
-        (httpx.Response(429, json={"error": {"code": "1308", "message": "window"}}), UpstreamRefused),
-        (httpx.Response(400), UpstreamRefused),
-        (httpx.Response(401), UpstreamRefused),
-        (httpx.Response(503, headers={"x-should-retry": "false"}), UpstreamError),
-        (httpx.ReadTimeout("silent"), UpstreamTimeout),
-    ],
-)
-async def test_what_will_not_pass_is_not(failure, kind):
-    got, tries, sleeps = await post(failure)
-    assert isinstance(got, kind)
-    assert (tries, sleeps) == (1, [])
-
-
-async def test_the_last_failure_is_told_when_every_try_failed():
-    got, tries, _ = await post(httpx.Response(500), httpx.Response(500), httpx.Response(503, text="overloaded"))
-    assert (got.status, got.message, tries) == (502, "The upstream failed (HTTP 503): overloaded", 3)
-
-
-async def test_the_upstreams_own_retry_after_is_kept_to_and_one_that_is_too_long_is_not():
-    _, _, sleeps = await post(
-        httpx.Response(429, headers={"retry-after": "3"}), httpx.Response(429, headers={"retry-after": "900"}), OK
-    )
-    assert sleeps[0] == 3.0
-    assert sleeps[1] < 2
+async def test_a_good_answer_is_read():
+    assert await post(httpx.Response(200, content=b"fine")) == b"fine"
 
 
 @pytest.mark.parametrize(
@@ -85,16 +32,23 @@ async def test_the_upstreams_own_retry_after_is_kept_to_and_one_that_is_too_long
     [
         (httpx.ConnectTimeout("x"), UpstreamTimeout, "did not accept the connection in time"),
         (httpx.WriteTimeout("x"), UpstreamTimeout, "did not take the request in time"),
+        (httpx.ReadTimeout("x"), UpstreamTimeout, "did not answer in time"),
         (httpx.PoolTimeout("x"), Overloaded, "All connections to the upstream 'up' are in use"),
         (httpx.ConnectError("10.0.0.7 refused"), UpstreamError, "could not be reached"),
         (httpx.LocalProtocolError("bad header"), UpstreamError, "broke off"),
     ],
 )
 async def test_foreign_exceptions_are_ours_and_keep_addresses_to_themselves(exception, kind, told):
-    got, _, _ = await post(exception, retries=0)
+    got = await post(exception)
     assert type(got) is kind
     assert told in got.message
     assert "10.0.0.7" not in got.message
+
+
+async def test_a_redirect_is_not_followed_and_not_tried_again():
+    got = await post(httpx.Response(302, headers={"location": "https://evil.example/"}))
+    assert (got.status, got.headers) == (502, {"x-should-retry": "false"})
+    assert "evil" not in got.message
 
 
 async def test_an_error_body_that_breaks_off_is_an_upstream_error():
@@ -102,10 +56,12 @@ async def test_an_error_body_that_breaks_off_is_an_upstream_error():
         yield b"{"
         raise httpx.ReadError("cut")
 
-    got, _, _ = await post(httpx.Response(400, content=body()), retries=0)
-    assert "broke off" in got.message
+    assert "broke off" in (await post(httpx.Response(400, content=body()))).message
 
 
-def test_waits_double_and_are_spread():
-    assert list(Backoff(6, jitter=lambda: 1.0).delays()) == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
-    assert list(Backoff(2, jitter=lambda: 0.0).delays()) == [0.25, 0.5]
+async def test_an_error_body_without_end_is_read_no_further_than_it_says_anything():
+    async def body():
+        while True:
+            yield b"x" * 65536
+
+    assert (await post(httpx.Response(400, content=body()))).status == 400

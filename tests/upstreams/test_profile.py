@@ -1,42 +1,108 @@
 import pytest
 
-from proxy.core.errors import UpstreamError
+from proxy.core.errors import RequestError, UpstreamError
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.profile import OPENAI, mend, prepare
 
 USER = {"role": "user", "content": "Hi"}
+TOOL = {"type": "function", "function": {"name": "a"}}
+OTHER = {"type": "function", "function": {"name": "b"}}
+
+
+def fitted(profile, **request):
+    """The request without its messages, as it goes out; with None for what is left out."""
+    prepared = prepare({"messages": [USER], **request}, profile)
+    return {key: prepared.get(key) for key in {**prepared, **request} if key != "messages"}
 
 
 def test_a_request_that_fits_is_not_even_copied():
-    body = {"messages": [USER], "tool_choice": "auto", "max_tokens": 5}
+    body = {"messages": [USER], "tool_choice": "auto", "max_tokens": 5, "temperature": 1, "unknown": {"x": 1}, "n": 1}
     for profile in (GLM, GPT_OSS, OPENAI):
         assert prepare(body, profile) is body
 
 
-def test_glm_gets_what_it_takes():
-    body = {
-        "messages": [{"role": "developer", "content": "Be brief."}, USER],
-        "max_completion_tokens": 5,
-        "tool_choice": "required",
-        "unknown": 1,
-    }
-    assert prepare(body, GLM) == {
-        "messages": [{"role": "system", "content": "Be brief."}, USER],
-        "max_tokens": 5,
-        "unknown": 1,
-    }
-    assert body["tool_choice"] == "required"
+@pytest.mark.parametrize(
+    ("request_", "sent"),
+    [
+        ({"max_completion_tokens": 5}, {"max_completion_tokens": None, "max_tokens": 5}),
+        ({"max_completion_tokens": 5, "max_tokens": 7}, {"max_completion_tokens": None, "max_tokens": 7}),
+        ({"temperature": 1.7}, {"temperature": 1}),
+        ({"temperature": 0}, {"temperature": 0}),
+        ({"top_p": 1}, {"top_p": 0.99}),
+        ({"top_p": 0.0}, {"top_p": 0.01}),
+        ({"stop": "END"}, {"stop": ["END"]}),
+        ({"tools": []}, {"tools": None}),
+        ({"user": "bob"}, {"user": "bob"}),
+        ({"logprobs": False, "n": 1}, {"logprobs": False, "n": 1}),
+    ],
+)
+def test_glm_gets_what_it_takes(request_, sent):
+    assert fitted(GLM, **request_) == sent
 
 
-def test_a_limit_that_stands_under_both_names_keeps_the_upstreams_own():
-    body = {"messages": [USER], "max_completion_tokens": 5, "max_tokens": 7}
-    assert prepare(body, GLM) == {"messages": [USER], "max_tokens": 7}
+@pytest.mark.parametrize(("name", "value"), [("n", 2), ("logprobs", True), ("top_logprobs", 3)])
+def test_what_glm_cannot_do_is_a_clear_error(name, value):
+    with pytest.raises(RequestError) as raised:
+        prepare({"messages": [USER], name: value}, GLM)
+    assert (raised.value.status, raised.value.param) == (400, name)
+    assert prepare({"messages": [USER], name: value}, OPENAI)[name] == value
 
 
-def test_glm_is_told_to_use_no_tool_by_not_being_told_of_any():
+def test_a_role_that_glm_does_not_know_becomes_the_nearest():
+    body = {"messages": [{"role": "developer", "content": "Be brief."}, USER]}
+    assert prepare(body, GLM)["messages"] == [{"role": "system", "content": "Be brief."}, USER]
+    assert body["messages"][0]["role"] == "developer"
+
+
+@pytest.mark.parametrize(
+    ("content", "sent"),
+    [("", "(nothing)"), (None, "(nothing)"), ([{"type": "text", "text": "a"}, {"text": "b"}], "a\nb"), ("x", "x")],
+)
+def test_a_tool_message_has_text_for_glm(content, sent):
+    message = {"role": "tool", "tool_call_id": "c", "content": content}
+    assert prepare({"messages": [message]}, GLM)["messages"][0]["content"] == sent
+
+
+@pytest.mark.parametrize(
+    ("profile", "message", "sent"),
+    [
+        (GLM, {"reasoning": "Hm"}, {"reasoning": "Hm", "reasoning_content": "Hm"}),
+        (GLM, {"reasoning_content": "Hm"}, {"reasoning_content": "Hm"}),
+        (GPT_OSS, {"reasoning_content": "Hm"}, {"reasoning_content": "Hm", "reasoning": "Hm"}),
+        (GPT_OSS, {"content": "x"}, {"content": "x"}),
+        (OPENAI, {"reasoning": "Hm"}, {"reasoning": "Hm"}),
+    ],
+)
+def test_thoughts_go_back_under_the_name_that_the_upstream_reads(profile, message, sent):
+    assert prepare({"messages": [{"role": "assistant", **message}]}, profile)["messages"] == [
+        {"role": "assistant", **sent}
+    ]
+
+
+def test_a_named_choice_is_said_to_glm_by_what_it_is_offered_and_told():
+    sent = prepare({"messages": [USER], "tools": [TOOL, OTHER], "tool_choice": OTHER}, GLM)
+    assert (sent["tools"], sent.get("tool_choice")) == ([OTHER], None)
+    assert "Call the tool b now" in sent["messages"][0]["content"]
+
+
+def test_a_required_choice_is_said_to_glm_in_words():
+    sent = prepare({"messages": [USER], "tools": [TOOL, OTHER], "tool_choice": "required"}, GLM)
+    assert (sent["tools"], sent.get("tool_choice")) == ([TOOL, OTHER], None)
+    assert "Call one of your tools now" in sent["messages"][0]["content"]
+
+
+def test_a_schema_is_asked_of_glm_in_words():
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "required": ["a"]}}}
+    sent = prepare({"messages": [USER], "response_format": wanted}, GLM)
+    assert sent["response_format"] == {"type": "json_object"}
+    assert '{"type":"object","required":["a"]}' in sent["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("profile", [GLM, GPT_OSS])
+def test_a_model_is_kept_from_its_tools_by_not_being_told_of_any(profile):
     body = {"messages": [USER], "tool_choice": "none", "tools": [{}], "parallel_tool_calls": True}
-    assert prepare(body, GLM) == {"messages": [USER]}
+    assert prepare(body, profile) == {"messages": [USER]}
 
 
 def test_a_choice_that_is_an_object_is_no_auto():
@@ -71,3 +137,40 @@ def test_what_an_sdk_needs_is_filled_in():
     answer = {"choices": None}
     assert mend(answer, GLM, kind="chat.completion.chunk")
     assert answer == {"choices": [], "object": "chat.completion.chunk"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": 5},
+        {"choices": {"a": 1}},
+        {"choices": [None]},
+        {"choices": [[]]},
+        {"choices": [{"delta": "x"}]},
+        {"choices": [{"message": []}]},
+        {"choices": [{"delta": {"tool_calls": "x"}}]},
+        {"choices": [{"delta": {"tool_calls": [None]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"function": "x"}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"function": {"name": ["x"]}}]}}]},
+    ],
+)
+def test_what_is_no_completion_is_an_upstream_error(answer):
+    with pytest.raises(UpstreamError):
+        mend(answer, OPENAI, kind="chat.completion.chunk")
+
+
+@pytest.mark.parametrize(
+    ("answer", "mended"),
+    [
+        ({"choices": [], "usage": 7}, {"choices": [], "usage": None}),
+        ({"choices": [{"delta": None}]}, {"choices": [{"delta": {}}]}),
+        ({"choices": [{"finish_reason": ["x"]}]}, {"choices": [{"finish_reason": "stop"}]}),
+        (
+            {"choices": [{"message": {"tool_calls": [{"function": {"arguments": {"a": 1}}}]}}]},
+            {"choices": [{"message": {"tool_calls": [{"function": {"arguments": '{"a":1}'}}]}}]},
+        ),
+    ],
+)
+def test_what_can_be_mended_is(answer, mended):
+    assert mend(answer, OPENAI, kind="chat.completion")
+    assert answer == {**mended, "object": "chat.completion"}

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import uuid4
 
 import structlog
@@ -18,6 +19,7 @@ from proxy.ports import Clock, Observer
 
 # Goes into headers and logs: nothing that could break out of either.
 _SANE = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_FAREWELL_SECONDS = 2.0
 _CLIENT_CLOSED_REQUEST = 499  # nginx's status for it; only ever seen in the log
 
 
@@ -102,7 +104,9 @@ class _Watched:
 
         Any other response that has begun stays incomplete: the server closes the connection, and the client knows.
         """
-        if self.status is None:
-            await send_error(self, error)
-        elif self._is_event_stream and not self._complete:
-            await self({"type": "http.response.body", "body": sse.encode(error.envelope())})
+        with suppress(TimeoutError):  # a client that does not read is not waited for; the connection is closed
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                if self.status is None:
+                    await send_error(self, error)
+                elif self._is_event_stream and not self._complete:
+                    await self({"type": "http.response.body", "body": sse.encode(error.envelope())})

@@ -1,0 +1,80 @@
+"""Tool names that an upstream would refuse, mapped to ones that it takes, and back again.
+
+OpenAI's rule and GLM's: `^[a-zA-Z0-9_-]{1,64}$`. Apps send others (`browser.search`, names in other scripts), and
+expect to be called by the names that they sent.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from proxy.core.chat import Json, name_of
+
+_GOOD = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_BAD_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST = 64
+
+
+class ToolNames:
+    """The mapping for one request; false where every name is good, so that nothing needs to be done."""
+
+    def __init__(self, body: Json) -> None:
+        names = dict.fromkeys(_names_in(body))
+        taken = {name for name in names if _GOOD.fullmatch(name)}
+        self._outward: dict[str, str] = {}
+        for name in names:
+            if name not in taken:
+                self._outward[name] = _unused(name, {*taken, *self._outward.values()})
+        self._inward = {theirs: ours for ours, theirs in self._outward.items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._outward)
+
+    def outward(self, body: Json) -> Json:
+        """The request with names that the upstream takes; `body` is not changed."""
+        mapped = {**body, "messages": [_with_calls(message, self._rename_out) for message in body["messages"]]}
+        if body.get("tools"):
+            mapped["tools"] = [self._rename_out(tool) for tool in body["tools"]]
+        if isinstance(body.get("tool_choice"), dict):
+            mapped["tool_choice"] = self._rename_out(body["tool_choice"])
+        return mapped
+
+    def inward(self, answer: Json) -> bool:
+        """Give a completion or chunk the client's names back, in place; whether there were any."""
+        changed = False
+        for choice in answer.get("choices") or ():
+            message = choice.get("message") or choice.get("delta") or {}
+            for call in message.get("tool_calls") or ():
+                function = call.get("function") or {}
+                if (name := function.get("name")) in self._inward:
+                    function["name"] = self._inward[name]
+                    changed = True
+        return changed
+
+    def _rename_out(self, entry: Json) -> Json:
+        name = name_of(entry)
+        if name not in self._outward:
+            return entry
+        kind = entry.get("type", "function")
+        return {**entry, kind: {**entry[kind], "name": self._outward[name]}}
+
+
+def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": [rename(call) for call in calls]} if calls else message
+
+
+def _names_in(body: Json) -> Iterator[str]:
+    entries: list[Any] = [*(body.get("tools") or ()), body.get("tool_choice")]
+    for message in body["messages"]:
+        entries += message.get("tool_calls") or ()
+    return (name for entry in entries if isinstance(entry, dict) and (name := name_of(entry)) is not None)
+
+
+def _unused(name: str, taken: Iterable[str]) -> str:
+    base = _BAD_CHARACTER.sub("_", name)[:_LONGEST] or "_"
+    candidate, number = base, 2
+    while candidate in taken:
+        suffix = f"_{number}"
+        candidate, number = base[: _LONGEST - len(suffix)] + suffix, number + 1
+    return candidate

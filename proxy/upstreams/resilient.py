@@ -1,0 +1,116 @@
+"""One request's way to an answer: the same call again where that may help, then the next model.
+
+Once anything of an answer was shown, nothing is tried again: a second attempt would repeat the first one's words. One
+budget of retries holds for the whole request, however many turns it takes, so that a struggling upstream is not
+hammered by its own loop.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from proxy.core.actions import CallUpstream, Rung
+from proxy.core.chat import Json, Turn
+from proxy.core.errors import ProxyError
+from proxy.ports import Answer, Observer, RawRequest, RawResponse, Show, Write
+from proxy.upstreams.openai_compat import OpenAICompatible
+from proxy.upstreams.retry import Backoff, asked_delay, is_transient, may_work_elsewhere
+
+T = TypeVar("T")
+
+
+class Resilient:
+    """The candidates for one request, best first. Implements `ports.Upstream`.
+
+    Args:
+        candidates: the requested model and its fallbacks.
+        backoff: how often to try again, and the waits between.
+        sleep: waits.
+        observe: hears `upstream.retried` and `upstream.fell_back`.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[OpenAICompatible],
+        *,
+        backoff: Backoff,
+        sleep: Callable[[float], Awaitable[None]],
+        observe: Observer,
+    ) -> None:
+        self._current, *self._rest = candidates
+        self._longest_wait = backoff.longest
+        self._delays = backoff.delays()
+        self._sleep = sleep
+        self._observe = observe
+
+    @property
+    def name(self) -> str:
+        """The upstream that is being spoken to."""
+        return self._current.name
+
+    @property
+    def ladder(self) -> Sequence[Rung]:
+        """The means of making its models answer."""
+        return self._current.ladder
+
+    async def complete(self, call: CallUpstream, show: Show) -> Turn:
+        """Make one upstream call of a run. A fallback that has answered once is spoken to from then on."""
+        watched = _Watched(show)
+        return await self._attempt(lambda upstream: upstream.complete(call, watched), watched)
+
+    async def relay(self, body: bytes, request: Json) -> Answer:
+        """Hand a whole completion through."""
+        return await self._attempt(lambda upstream: upstream.relay(body, request), _Watched(_nobody))
+
+    async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
+        """Hand a streamed completion through."""
+        watched = _Watched(write)
+        return await self._attempt(lambda upstream: upstream.relay_stream(body, request, watched), watched)
+
+    @asynccontextmanager
+    async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
+        """Hand any other request through, once: what it does is not known, so neither is whether it bears repeating."""
+        async with self._current.open(request) as response:
+            yield response
+
+    async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], watched: "_Watched") -> T:
+        while True:
+            try:
+                return await work(self._current)
+            except ProxyError as exc:
+                if watched.anything or not await self._recover(exc):
+                    raise
+
+    async def _recover(self, failure: ProxyError) -> bool:
+        """Prepare another attempt; False where there is none left."""
+        fields = {"upstream": self.name, "code": failure.code, "status": failure.status}
+        asked = asked_delay(failure)
+        patient = asked <= self._longest_wait  # a client can wait for longer than we can; it is told how long
+        if patient and is_transient(failure) and (delay := next(self._delays, None)) is not None:
+            wait = max(asked, delay)
+            self._observe("upstream.retried", **fields, wait=round(wait, 3))
+            await self._sleep(wait)
+            return True
+        if may_work_elsewhere(failure) and self._rest:
+            self._current, *self._rest = self._rest
+            self._observe("upstream.fell_back", **fields, to=self._current.name, model=self._current.model)
+            return True
+        return False
+
+
+class _Watched:
+    """Passes on what is shown, and remembers that something was."""
+
+    __slots__ = ("_inner", "anything")
+
+    def __init__(self, inner: Callable[..., Awaitable[None]]) -> None:
+        self._inner = inner
+        self.anything = False
+
+    async def __call__(self, shown: object) -> None:
+        self.anything = True
+        await self._inner(shown)
+
+
+async def _nobody(_: object) -> None:
+    """Nothing of a whole answer is shown before it is whole."""
