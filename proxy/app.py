@@ -1,8 +1,10 @@
 """The composition root: the only place that names concrete adapters; its lifespan closes what it opened."""
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
@@ -21,13 +23,13 @@ from proxy.api.middleware.auth import Auth
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
-from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, UpstreamConfig
-from proxy.core.chat import ToolSpec
-from proxy.core.errors import NotFound
+from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, UpstreamConfig, ZaiSearchConfig
+from proxy.core.chat import Json, ToolSpec
+from proxy.core.errors import NotFound, ToolError
 from proxy.ports import Clock, Ports, Readiness
 from proxy.telemetry import log
 from proxy.tools import clock as clock_tool
-from proxy.tools import serper
+from proxy.tools import serper, zai_search
 from proxy.tools.registry import Registry, Tool
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.router import ConfigRouter
@@ -43,6 +45,10 @@ class SystemClock:
     def time(self) -> float:
         """Seconds since 1970."""
         return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
 
 
 def create_app(
@@ -66,12 +72,13 @@ def create_app(
         for name, upstream in config.upstreams.items()
     }
     client = _tool_client(transport)
-    configured = [make_tool(name, tool, config, client, clock) for name, tool in config.tools.items()]
-    toolset = Registry([*configured, *tools])
     observe = log.observer()
+    configured = [make_tool(name, tool, config, client, clock) for name, tool in config.tools.items()]
+    stand_ins = [make_tool(name, tool, config, client, clock) for name, tool in _with_a_stand_in(config)]
+    toolset = Registry([*configured, *(replace(tool, run=_not_usable) for tool in stand_ins), *tools], observe=observe)
     ports = Ports(
         config=config,
-        router=ConfigRouter(config, connections, observe=observe),
+        router=ConfigRouter(config, connections, observe=observe, clock=clock),
         toolset=toolset,
         observe=observe,
         clock=clock,
@@ -100,12 +107,27 @@ def make_tool(name: str, tool: ToolConfig, config: Config, client: httpx.AsyncCl
     offered = (tool.offer or config.offer.mode) != "never"
     match tool:
         case SerperConfig():
-            return serper.serper_tool(_spec(name, tool, serper, offered=offered), tool, client)
+            made = serper.serper_tool(_spec(name, tool, serper, offered=offered), tool, client)
+        case ZaiSearchConfig():
+            made = zai_search.zai_search_tool(_spec(name, tool, zai_search, offered=offered), tool, client)
         case ClockConfig():
             spec = _spec(name, tool, clock_tool, offered=offered)
-            return clock_tool.clock_tool(spec, clock, timeout=tool.timeout)
+            made = clock_tool.clock_tool(spec, clock, timeout=tool.timeout)
         case _:
             raise NotImplementedError(type(tool).__name__)
+    return replace(made, fallback=tool.fallback)
+
+
+def _with_a_stand_in(config: Config) -> Iterator[tuple[str, ToolConfig]]:
+    """Tools without a key of their own whose fallback has one: they are offered, and it does the work."""
+    for where, disabled in config.disabled.items():
+        section, _, name = where.partition(".")
+        if section == "tools" and disabled.entry is not None and disabled.entry.fallback in config.tools:
+            yield name, disabled.entry
+
+
+async def _not_usable(_: Json) -> str:
+    raise ToolError("This tool is not configured.")
 
 
 def _spec(name: str, tool: ToolConfig, module: Any, *, offered: bool) -> ToolSpec:

@@ -170,6 +170,8 @@ class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
     api_key: Key
     base_url: Url = "https://api.z.ai/api/paas/v4"
     mode: Literal["api", "chat"] = "api"
+    model: Text = "glm-4.7"  # mode chat: the model that searches
+    search_engine: Text | None = None
 
 
 class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
@@ -254,11 +256,15 @@ class TelemetryConfig(Value, frozen=True, kw_only=True):
 
 
 class Disabled(Value, frozen=True, kw_only=True):
-    """An upstream, tool or client that is configured but cannot be used: why, and for want of which variables."""
+    """An upstream, tool or client that is configured but cannot be used: why, and for want of which variables.
+
+    `entry` is what could be read of it: a tool without a key may still have a fallback.
+    """
 
     where: str
     why: str
     variables: tuple[str, ...] = ()
+    entry: Any = None
 
 
 class Config(Value, frozen=True, kw_only=True):

@@ -36,9 +36,8 @@ UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "telemetry.otlp_endpoint": lambda _: True,
     "tools.*.cache_seconds": bool,
     "tools.*.endpoint": lambda endpoint: endpoint != "search",
-    "tools.*.fallback": lambda _: True,
     "tools.*.offer": lambda mode: mode in ("declared", "on_request"),
-    "tools.*.type": lambda kind: kind not in ("clock", "serper"),
+    "tools.*.type": lambda kind: kind not in ("clock", "serper", "zai_search"),
 }
 """What the schema knows and this version cannot do yet: refused by name, never ignored."""
 
@@ -160,7 +159,8 @@ class _Reader:
         elif empty := next((name for name in ("api_key", "key") if getattr(value, name, None) == ""), None):
             why = f"{empty} is empty"
         if why:
-            self.disabled[path.name] = c.Disabled(where=path.name, why=why, variables=tuple(missing))
+            entry = None if value is _FAULTY else value
+            self.disabled[path.name] = c.Disabled(where=path.name, why=why, variables=tuple(missing), entry=entry)
             return None
         return value
 
@@ -185,7 +185,7 @@ class _Reader:
 
     def struct(self, node: yaml.Node, kind: type[c.Value], path: _Path, *, skip: tuple[str, ...] = ()) -> Any:
         fields = {info.name: info for info in msgspec.structs.fields(kind) if info.name not in _NOT_IN_FILE}
-        before, unset = len(self.faults), len(self.unset or ())
+        before = len(self.faults)
         values: dict[str, Any] = {}
         for key, value_node, at in self.pairs(node, path):
             if key in skip:
@@ -198,7 +198,7 @@ class _Reader:
         for name, info in fields.items():
             if info.required and name not in values and isinstance(node, yaml.MappingNode):
                 self.fault(path.key(name, path.line), "is missing")
-        if len(self.faults) > before or len(self.unset or ()) > unset:
+        if len(self.faults) > before or _FAULTY in values.values():
             return _FAULTY
         return kind(**values)
 
@@ -243,8 +243,8 @@ class _Reader:
         substituted = self.substitute(node, path)
         if substituted is None:
             return _FAULTY
-        if len(self.unset or ()) > before:
-            return _FAULTY
+        if len(self.unset or ()) > before:  # a key that is not set is read as none; nothing else can be read at all
+            return "" if kind is c.Key else _FAULTY
         strict = not (substituted and isinstance(node, yaml.ScalarNode))
         try:
             value = node.value if not strict else self.loader.construct_object(node, deep=True)
@@ -336,6 +336,7 @@ def _check_references(config: c.Config, reader: _Reader) -> None:
         *_model_faults(config, upstreams, tools),
         *_client_faults(config, tools),
         *_alias_faults(config, tools),
+        *_fallback_faults(config, tools),
     ):
         reader.fault(_Path(path, reader.lines.get(path, 1)), message)
 
@@ -375,6 +376,12 @@ def _client_faults(config: c.Config, tools: set[str]) -> _References:
     for name, upstream in config.upstreams.items():
         if upstream.api_key == "from_client" and config.clients:
             yield f"upstreams.{name}.api_key", "from_client does not go together with clients: both want the same key"
+
+
+def _fallback_faults(config: c.Config, tools: set[str]) -> _References:
+    for name, tool in config.tools.items():
+        if tool.fallback is not None and (tool.fallback not in tools or tool.fallback == name):
+            yield f"tools.{name}.fallback", f"there is no other tool {tool.fallback!r}"
 
 
 def _alias_faults(config: c.Config, tools: set[str]) -> _References:

@@ -26,6 +26,10 @@ class Clock(Protocol):
         """Seconds since 1970, for `created`."""
         ...
 
+    async def sleep(self, seconds: float) -> None:
+        """Wait, before something is tried again."""
+        ...
+
 
 class Observer(Protocol):
     """Hears what goes on; watches and never steers."""

@@ -22,6 +22,9 @@ class FakeClock:
     def time(self) -> float:
         return self.now
 
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
 
 @dataclass
 class Reply:

@@ -105,6 +105,8 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ("tools: {a.b: {type: clock}}", "tools.a.b: a tool's name may have letters"),
         ("tools: {t: {type: clock, api_key: x}}", "tools.t.api_key: unknown key"),
         ("tools: {a: {type: clock, aliases: [b]}, b: {type: clock}}", "tools.a.aliases: 'b' already means 'b'"),
+        ("tools: {t: {type: clock, fallback: x}}", "tools.t.fallback: there is no other tool 'x'"),
+        ("tools: {t: {type: clock, fallback: t}}", "tools.t.fallback: there is no other tool 't'"),
         ("server:\n  port: 1\n  port: 2", "config.yaml:3: server.port: stands here twice"),
         ("a:\n- [", "config.yaml:2: expected the node content"),
         ("a: \x07", "config.yaml: cannot be read as YAML: "),
@@ -160,7 +162,6 @@ def test_every_fault_is_told_at_once():
         ("telemetry: {otlp_endpoint: 'http://x'}", "telemetry.otlp_endpoint"),
         ("clients: [{name: a, key: k, requests_per_minute: 5}]", "clients[0].requests_per_minute: 5 is not supported"),
         (UP + "models: {m.1: {upstream: up, tools: []}}\nstate: {ttl: 5}", "state.ttl: 5.0 is not supported"),
-        ("tools: {t: {type: clock, fallback: x}}", "tools.t.fallback: 'x' is not supported"),
     ],
 )
 def test_what_this_version_cannot_do_is_refused_by_name(text, fault):

@@ -1,6 +1,6 @@
 """Who is calling, and how far they may go."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from starlette.types import Scope
@@ -24,7 +24,7 @@ class Caller:
     models: tuple[str, ...] = ("*",)
     tools: frozenset[str] | None = None
     limits: LimitsConfig | None = None
-    upstream_key: str | None = None
+    upstream_key: str | None = field(default=None, repr=False)
 
     def may_use(self, model: str) -> bool:
         """Whether one of its patterns fits."""

@@ -33,6 +33,7 @@ _LEAKY_FIELDS = ("content", "reasoning_content", "reasoning")
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
 _FOLDED_KEYS = (*TEXT_FIELDS, "tool_calls")
 _CALL_KEYS = ("id", "index", "type", "function")
+_RESULT_KEYS = ("web_search",)  # what GLM's native search found, beside the choices
 _NOT_IN_ENVELOPE = ("choices", "usage")
 
 
@@ -93,6 +94,8 @@ class Assembler:
         for choice in chunk.get("choices") or ():
             if not choice.get("index") and self._take(choice):
                 visible = [{**chunk, "choices": [choice]}]
+        if not visible and any(chunk.get(key) for key in _RESULT_KEYS):
+            visible = [{**chunk, "choices": []}]
         return self._release(visible)
 
     def close(self) -> list[Json]:

@@ -22,6 +22,7 @@ _LEVELS = {
     "turn.failed": logging.WARNING,
     "upstream.retried": logging.WARNING,
     "upstream.fell_back": logging.WARNING,
+    "tool.fell_back": logging.WARNING,
     "tool.started": logging.DEBUG,
     "tool.completed": logging.INFO,
     "tool.failed": logging.WARNING,
@@ -47,7 +48,10 @@ def configure(config: TelemetryConfig, *, stream: TextIO | None = None) -> None:
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(serializer=_dumps)
         if as_json
-        else structlog.dev.ConsoleRenderer(colors=stream.isatty())
+        else structlog.dev.ConsoleRenderer(
+            colors=stream.isatty(),
+            exception_formatter=structlog.dev.plain_traceback,  # a rich one shows variables: keys
+        )
     )
     structlog.configure(
         processors=[*shared, renderer],

@@ -14,6 +14,7 @@ import orjson
 
 from proxy.core.chat import Json, ToolCall, ToolSpec
 from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout
+from proxy.ports import Observer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +26,18 @@ class Tool:
         run: does the work: arguments in, text for the model out. Raises `ToolError` for what the model should know.
         repair: makes arguments that mean the same thing in other words fit the schema, before they are checked.
         timeout: seconds for one call; None: the request's `tool_timeout`.
+        fallback: the tool that is tried with the same arguments when this one fails.
     """
 
     spec: ToolSpec
     run: Callable[[Json], Awaitable[str]]
     repair: Callable[[Json], Json] = field(default=lambda arguments: arguments)
     timeout: float | None = None
+    fallback: str | None = None
+
+
+def _nobody_listens(_: str, /, **__: object) -> None:
+    """For a registry of its own."""
 
 
 class Registry:
@@ -40,7 +47,8 @@ class Registry:
         ValueError: two tools have the same name, or a schema is none.
     """
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    def __init__(self, tools: Iterable[Tool], *, observe: Observer = _nobody_listens) -> None:
+        self._observe = observe
         self._tools: dict[str, Tool] = {}
         self._validators: dict[str, jsonschema_rs.Validator] = {}
         for tool in tools:
@@ -65,8 +73,21 @@ class Registry:
         tool = self._tools.get(call.name)
         if tool is None:
             raise ToolError(f"There is no tool named {call.name!r}.")
+        try:
+            return await self._run(tool, call, patience)
+        except InvalidArguments:
+            raise
+        except ToolError as exc:
+            # One step only: a fallback's own fallback would make chains, and circles.
+            other = self._tools.get(tool.fallback or "")
+            if other is None:
+                raise
+            self._observe("tool.fell_back", tool=call.name, to=other.spec.name, outcome=exc.outcome)
+            return await self._run(other, call, patience)
+
+    async def _run(self, tool: Tool, call: ToolCall, patience: float) -> str:
         arguments = tool.repair(parse_arguments(call.arguments))
-        if faults := [_describe(error) for error in self._validators[call.name].iter_errors(arguments)]:
+        if faults := [_describe(error) for error in self._validators[tool.spec.name].iter_errors(arguments)]:
             raise InvalidArguments(f"The arguments do not fit the tool's schema: {'; '.join(faults)}.")
         seconds = tool.timeout or patience
         try:

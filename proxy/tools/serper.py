@@ -5,7 +5,7 @@ peopleAlsoAsk, every one of them optional, and so is each field in them.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -46,7 +46,7 @@ _QUERY_NAMES = ("query", "q")
 # An answer has at most ten results of a few hundred bytes each; the scrape of a whole page is another endpoint.
 _MAX_ANSWER_BYTES = 4 * 1024 * 1024
 
-_UNAVAILABLE = "Web search is not available now ({why}). Answer from what you know and say that you could not search."
+UNAVAILABLE = "Web search is not available now ({why}). Answer from what you know and say that you could not search."
 
 
 def serper_tool(spec: ToolSpec, config: SerperConfig, client: httpx.AsyncClient) -> Tool:
@@ -82,38 +82,51 @@ def repair(arguments: Json) -> Json:
 
 async def _post(client: httpx.AsyncClient, url: str, api_key: str, payload: Json) -> Json:
     headers = {"X-API-KEY": api_key, "content-type": "application/json", "accept-encoding": "identity"}
-    try:
-        async with client.stream("POST", url, content=orjson.dumps(payload), headers=headers) as response:
-            body = bytearray()
-            async for data in response.aiter_bytes():
-                body += data
-                if len(body) > _MAX_ANSWER_BYTES:
-                    raise ToolError(_UNAVAILABLE.format(why="its answer was too large"))
-    except httpx.HTTPError as exc:
-        raise ToolError(_UNAVAILABLE.format(why="the search service could not be reached")) from exc
+    status, body = await read_bounded(client, url, headers, orjson.dumps(payload))
+    good = httpx.codes.is_success(status)
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
-        if response.is_success:
-            raise ToolError(_UNAVAILABLE.format(why="the search service answered with something else")) from exc
+        if good:
+            raise ToolError(UNAVAILABLE.format(why="the search service answered with something else")) from exc
         answer = {}
-    if not response.is_success:
-        raise _refusal(response.status_code, answer)
+    if not good:
+        raise _refusal(status, answer)
     return answer if isinstance(answer, dict) else {}
+
+
+async def read_bounded(
+    client: httpx.AsyncClient, url: str, headers: Mapping[str, str], content: bytes
+) -> tuple[int, bytes]:
+    """Status and body of a search service's answer to a POST.
+
+    Raises:
+        ToolError: it could not be reached, or answered with more than any search does.
+    """
+    body = bytearray()
+    try:
+        async with client.stream("POST", url, content=content, headers=headers) as response:
+            async for data in response.aiter_bytes():
+                body += data
+                if len(body) > _MAX_ANSWER_BYTES:
+                    raise ToolError(UNAVAILABLE.format(why="its answer was too large"))
+    except httpx.HTTPError as exc:
+        raise ToolError(UNAVAILABLE.format(why="the search service could not be reached")) from exc
+    return response.status_code, bytes(body)
 
 
 def _refusal(status: int, answer: Any) -> ToolError:
     """Serper's errors are flat, `{"message", "statusCode"}`; a wrong key is 403, not 401."""
     message = str(answer.get("message") or "") if isinstance(answer, dict) else ""
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        return ToolError(_UNAVAILABLE.format(why="its key was refused"))
+        return ToolError(UNAVAILABLE.format(why="its key was refused"))
     if "credit" in message.lower():
-        return ToolError(_UNAVAILABLE.format(why="its credits are used up"))
+        return ToolError(UNAVAILABLE.format(why="its credits are used up"))
     if status == httpx.codes.TOO_MANY_REQUESTS:
         return ToolError("The search service is busy. One more try may succeed; otherwise answer without it.")
     if status == httpx.codes.BAD_REQUEST:
         return ToolError(f"The search service did not understand the request: {message or 'no reason given'}")
-    return ToolError(_UNAVAILABLE.format(why=f"HTTP {status}"))
+    return ToolError(UNAVAILABLE.format(why=f"HTTP {status}"))
 
 
 def as_text(query: str, answer: Json, *, most: int) -> str:

@@ -8,7 +8,9 @@ r"""Errors in the shapes in which upstreams write them -> one of ours, with its 
 text, HTML                                               GMI's 404, any load balancer
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -27,8 +29,37 @@ _TYPES = {
 }
 _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR, _LAST_STATUS = 400, 500, 599
 
-# Z.AI sends these with HTTP 429, and a client that tries again only makes it worse: no balance, window spent.
-_NO_USE_RETRYING = frozenset({"1113", "1308"})
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a code that only its upstream knows says in OpenAI's words. `status` is for where HTTP says nothing."""
+
+    status: int
+    code: str
+    final: bool = False  # a client that tries again only makes it worse
+
+
+_AUTH = Meaning(401, "invalid_api_key", final=True)
+_ACCOUNT = Meaning(403, "account_not_usable", final=True)
+_DENIED = Meaning(403, "permission_denied", final=True)
+_BACKEND = Meaning(502, "upstream_error")
+
+# Z.AI's codes: strings of digits. What is not here (1210, 1212 ... 1215: faults of the request) stays as it is.
+ZAI_CODES: Mapping[str, Meaning] = {
+    **dict.fromkeys(("1000", "1001", "1002", "1003", "1004"), _AUTH),
+    **dict.fromkeys(("1110", "1111", "1112"), _ACCOUNT),
+    "1113": Meaning(429, "insufficient_quota", final=True),  # no balance; comes as HTTP 429
+    "1211": Meaning(404, "model_not_found"),
+    **dict.fromkeys(("1220", "1221", "1222"), _DENIED),
+    **dict.fromkeys(("1230", "1231", "1234"), _BACKEND),
+    "1261": Meaning(400, "context_length_exceeded"),
+    "1301": Meaning(400, "content_filter"),
+    "1302": Meaning(429, "rate_limit_exceeded"),
+    "1305": Meaning(429, "rate_limit_exceeded"),  # the service is overloaded, not the account
+    "1308": Meaning(429, "insufficient_quota", final=True),  # the window is spent; the message says until when
+    "1313": Meaning(429, "rate_limit_exceeded", final=True),  # banned for unfair use
+}
+_TOO_LONG = re.compile(r"maximum context length|context window|prompt is too long|reduce the length", re.IGNORECASE)
 _AUTH_STATUSES = (401, 403)
 _LONGEST_MESSAGE = 2000
 
@@ -42,7 +73,7 @@ def from_response(status: int, headers: Mapping[str, str], body: bytes) -> Proxy
     message = found.get("message") or _plain_text(body) or f"HTTP {status}"
     if not _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
         return UpstreamError(f"The upstream failed (HTTP {status}): {_clip(message)}", headers=_advice(headers))
-    return _refused(status, message, found, headers)
+    return _refused(status, _clip(message), found, headers)
 
 
 def from_body(body: Any) -> ProxyError | None:
@@ -56,21 +87,29 @@ def from_body(body: Any) -> ProxyError | None:
     status = _status_of(found)
     if status is None or not _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
         return UpstreamError(f"The upstream failed: {_clip(message)}")
-    return _refused(status, message, found, {})
+    return _refused(status, _clip(message), found, {})
 
 
-def _refused(status: int, message: str, found: Json, headers: Mapping[str, str]) -> UpstreamRefused:
-    code = None if found.get("code") is None else str(found["code"])
-    passed_on = _advice(headers)
-    if status in _AUTH_STATUSES or code in _NO_USE_RETRYING:
-        passed_on["x-should-retry"] = "false"
+def _refused(status: int, message: str, found: Json, headers: Mapping[str, str]) -> UpstreamError:
+    given = None if found.get("code") is None else str(found["code"])
+    meaning = ZAI_CODES.get(given or "")
+    if meaning is _BACKEND:
+        return UpstreamError(f"The upstream failed: {_clip(message)}")
+    code = given
+    if meaning is not None:
+        code, message = meaning.code, f"{message} (upstream code {given})"
+    elif _TOO_LONG.search(message):
+        code = "context_length_exceeded"
+    advice = _advice(headers)
+    if status in _AUTH_STATUSES or (meaning is not None and meaning.final):
+        advice["x-should-retry"] = "false"
     return UpstreamRefused(
         _clip(message),
         status=status,
         type=_text(found.get("type")) or _TYPES.get(status, "invalid_request_error"),
         code=code,
         param=_text(found.get("param")),
-        headers=passed_on,
+        headers=advice,
     )
 
 
@@ -98,6 +137,8 @@ def _is_flat_error(body: Json) -> bool:
 
 def _status_of(found: Json) -> int | None:
     """An HTTP status that an error without one carries in its fields."""
+    if meaning := ZAI_CODES.get(str(found.get("code"))):
+        return meaning.status
     for key in ("status_code", "status", "code"):
         value = found.get(key)
         if isinstance(value, int) and _FIRST_CLIENT_ERROR <= value <= _LAST_STATUS:

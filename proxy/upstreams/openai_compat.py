@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 import orjson
@@ -33,7 +33,7 @@ class OpenAICompatible:
     connection: Connection
     profile: Profile
     model: str
-    api_key: str
+    api_key: str = field(repr=False)
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from proxy.core.actions import CallUpstream, Rung
 from proxy.core.chat import Json, Turn
 from proxy.core.errors import ProxyError
-from proxy.ports import Answer, Observer, RawRequest, RawResponse, Show, Write
+from proxy.ports import Answer, Clock, Observer, RawRequest, RawResponse, Show, Write
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.retry import Backoff, asked_delay, is_transient, may_work_elsewhere
 
@@ -25,7 +25,7 @@ class Resilient:
     Args:
         candidates: the requested model and its fallbacks.
         backoff: how often to try again, and the waits between.
-        sleep: waits.
+        clock: waits.
         observe: hears `upstream.retried` and `upstream.fell_back`.
     """
 
@@ -34,13 +34,13 @@ class Resilient:
         candidates: Sequence[OpenAICompatible],
         *,
         backoff: Backoff,
-        sleep: Callable[[float], Awaitable[None]],
+        clock: Clock,
         observe: Observer,
     ) -> None:
         self._current, *self._rest = candidates
         self._longest_wait = backoff.longest
         self._delays = backoff.delays()
-        self._sleep = sleep
+        self._clock = clock
         self._observe = observe
 
     @property
@@ -89,7 +89,7 @@ class Resilient:
         if patient and is_transient(failure) and (delay := next(self._delays, None)) is not None:
             wait = max(asked, delay)
             self._observe("upstream.retried", **fields, wait=round(wait, 3))
-            await self._sleep(wait)
+            await self._clock.sleep(wait)
             return True
         if may_work_elsewhere(failure) and self._rest:
             self._current, *self._rest = self._rest

@@ -1,11 +1,10 @@
 """From the name of a model to the upstream that serves it, with that upstream's key, and to what stands in for it."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from proxy.config import Config, ModelConfig
 from proxy.core.errors import InvalidApiKey, ModelNotFound
-from proxy.ports import Model, Observer
+from proxy.ports import Clock, Model, Observer
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
@@ -29,13 +28,13 @@ class ConfigRouter:
         connections: Mapping[str, Connection],
         *,
         observe: Observer,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock,
     ) -> None:
         self._models = config.models
         self._upstreams = config.upstreams
         self._connections = connections
         self._observe = observe
-        self._sleep = sleep
+        self._clock = clock
 
     def resolve(self, name: str, *, client_key: str | None, image: bool = False) -> Model:
         """The model of that name, for one request."""
@@ -47,7 +46,7 @@ class ConfigRouter:
         usable = [other for other in model.fallbacks if self._models[other].upstream in self._upstreams]
         candidates = [first, *(self._bind(other, self._models[other], client_key) for other in usable)]
         backoff = Backoff(self._upstreams[model.upstream].retries)
-        upstream = Resilient(candidates, backoff=backoff, sleep=self._sleep, observe=self._observe)
+        upstream = Resilient(candidates, backoff=backoff, clock=self._clock, observe=self._observe)
         tools = None if model.tools is None else frozenset(model.tools)
         return Model(name, first.model, upstream, tools, model.limits)
 

@@ -8,7 +8,7 @@ import openai
 import orjson
 import pytest
 
-from tests.fakes import Reply, chunk, stream, streamed, whole
+from tests.fakes import FakeClock, Reply, chunk, completion, event, stream, streamed, whole
 from tests.serving import CONFIG, proxy_of
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "What is new?"}]}
@@ -20,7 +20,7 @@ async def raw(url, body, **headers):
         return await client.post(f"{url}/v1/chat/completions", json=body, headers=headers)
 
 
-def events(text):
+def data_of(text):
     return [line.removeprefix("data: ") for line in text.split("\n\n") if line]
 
 
@@ -93,7 +93,7 @@ async def test_on_the_wire_a_stream_has_no_trace_of_the_search_and_ends_with_don
         response = await raw(url, {**ASK, "stream": True})
     assert response.headers["content-type"].startswith("text/event-stream")
     assert not re.search("web_search|call_a|tool_calls|usage", response.text)
-    received = events(response.text)
+    received = data_of(response.text)
     assert received[-1] == "[DONE]"
     assert sum('"finish_reason":"' in one for one in received) == 1
 
@@ -363,8 +363,18 @@ async def test_a_silent_stream_is_kept_alive_with_comments_and_an_early_failure_
     [
         (Reply([b"<html>Bad gateway</html>"], status=502, content_type="text/html"), 502, "upstream_error", "HTTP 502"),
         (Reply([b"<html>Welcome</html>"], content_type="text/html"), 502, "upstream_error", "not JSON"),
-        (Reply([b'{"error":{"code":"1211","message":"no such model"}}'], status=404), 404, "1211", "no such model"),
-        (Reply([b'{"error":{"code":"1113","message":"no balance"}}'], status=429), 429, "1113", "no balance"),
+        (
+            Reply([b'{"error":{"code":"1211","message":"no such model"}}'], status=404),
+            404,
+            "model_not_found",
+            "no such model",
+        ),
+        (
+            Reply([b'{"error":{"code":"1113","message":"no balance"}}'], status=429),
+            429,
+            "insufficient_quota",
+            "no balance",
+        ),
         (Reply([b'{"code":500,"msg":"broken","success":false}']), 502, "upstream_error", "broken"),
         (Reply([b'{"choices', None]), 502, "upstream_error", "broke off"),
     ],
@@ -397,12 +407,152 @@ async def test_a_stream_that_ends_wrongly_ends_with_an_error_event(upstream, bod
     upstream.replies = [reply]
     async with proxy_of(upstream) as url:
         response = await raw(url, {**body, "stream": True})
-    received = events(response.text)
+    received = data_of(response.text)
     assert response.status_code == 200
     assert "Hel" in response.text
     assert "message" in orjson.loads(received[-1])["error"]
     assert "[DONE]" not in response.text
     assert '"finish_reason":"stop"' not in response.text
+
+
+TWO = """
+upstreams:
+  up: {{base_url: "{upstream}/v1", api_key: key-one, profile: openai}}
+  other: {{base_url: "{upstream}/other", api_key: key-two, profile: glm, retries: 0}}
+models:
+  m: {{upstream: up, fallbacks: [spare], vision_model: seer}}
+  n: {{upstream: up, vision_model: up-vision}}
+  spare: {{upstream: other, model: spare-model}}
+  seer: {{upstream: other, model: seeing-model}}
+tools:
+  current_time: {{type: clock}}
+{more}
+"""
+
+
+@pytest.mark.parametrize("body", [ASK, {**ASK, "tool_choice": "none"}])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Reply([b"{}"], status=503),
+        Reply([b"<html>"], content_type="text/html"),
+        stream(),
+        stream(b'data: {"error":{"message":"gone"}}\n\n', done=False),
+        stream(None),
+        stream(event({"choices": [{"index": 0, "delta": {}, "finish_reason": "network_error"}]})),
+    ],
+)
+async def test_before_the_first_visible_byte_a_broken_stream_is_tried_again(upstream, sdk, body, broken):
+    upstream.replies = [broken, streamed("Fine.")]
+    config = CONFIG.replace("profile: openai, retries: 0", "profile: glm, retries: 1")
+    async with proxy_of(upstream, config=config, clock=FakeClock()) as url, sdk(url) as client:
+        completion = await client.chat.completions.create(**body, stream=True)
+        text = "".join([one.choices[0].delta.content or "" async for one in completion if one.choices])
+    assert (text, len(upstream.requests)) == ("Fine.", 2)
+
+
+async def test_in_a_loop_a_role_alone_is_nothing_visible_yet(upstream, sdk):
+    upstream.replies = [stream(chunk({"role": "assistant", "content": ""}), done=False), streamed("Fine.")]
+    config = CONFIG.replace("retries: 0", "retries: 1")
+    async with proxy_of(upstream, config=config, clock=FakeClock()) as url, sdk(url) as client:
+        completion = await client.chat.completions.create(**ASK, stream=True)
+        assert "".join([one.choices[0].delta.content or "" async for one in completion]) == "Fine."
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_when_an_upstream_has_no_balance_the_next_model_answers_with_its_own_key(upstream, sdk, streaming):
+    broke = Reply([b'{"error":{"code":"1113","message":"no balance"}}'], status=429)
+    upstream.replies = [broke, streamed("From the other.") if streaming else whole("From the other.")]
+    async with proxy_of(upstream, config=TWO) as url, sdk(url) as client:
+        completion = await client.chat.completions.create(**ASK, stream=streaming)
+        if streaming:
+            assert [one async for one in completion][-1].choices[0].finish_reason == "stop"
+        else:
+            assert completion.choices[0].message.content == "From the other."
+    assert [request["model"] for request in upstream.requests] == ["m", "spare-model"]
+    assert [head["headers"][b"authorization"] for head in upstream.heads] == [b"Bearer key-one", b"Bearer key-two"]
+    assert upstream.heads[1]["path"] == "/other/chat/completions"
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+@pytest.mark.parametrize(
+    ("model", "messages", "asked", "key"),
+    [
+        ("m", [{"role": "user", "content": [IMAGE]}], "seeing-model", b"Bearer key-two"),
+        ("n", [{"role": "user", "content": [IMAGE]}], "up-vision", b"Bearer key-one"),
+        ("m", [{"role": "user", "content": [IMAGE]}, {"role": "user", "content": "and now?"}], "m", b"Bearer key-one"),
+        ("spare", [{"role": "user", "content": [IMAGE]}], "spare-model", b"Bearer key-two"),
+    ],
+)
+async def test_a_question_with_an_image_goes_to_the_model_that_sees(upstream, sdk, model, messages, asked, key):
+    upstream.replies = [whole("A cat.")]
+    async with proxy_of(upstream, config=TWO) as url, sdk(url) as client:
+        await client.chat.completions.create(model=model, messages=messages)
+    assert upstream.requests[0]["model"] == asked
+    assert upstream.heads[0]["headers"][b"authorization"] == key
+    assert [tool["function"]["name"] for tool in upstream.requests[0]["tools"]] == ["current_time"]
+
+
+NATIVE = {
+    "type": "web_search",
+    "web_search": {"enable": True, "search_engine": "search_pro_jina", "search_result": True},
+}
+FOUND = [{"title": "T", "link": "https://t.example/", "refer": "ref_1"}]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_glms_native_search_goes_through_beside_our_tools_and_its_results_stay(upstream, sdk, streaming):
+    if streaming:
+        upstream.replies = [
+            stream(event({"choices": [], "web_search": FOUND}), chunk({"content": "Hi"}), chunk({}, "stop"))
+        ]
+    else:
+        upstream.replies = [Reply([orjson.dumps({**completion("Hi"), "web_search": FOUND})])]
+    config = CONFIG.replace("profile: openai", "profile: glm")
+    async with proxy_of(upstream, config=config) as url, sdk(url) as client:
+        answer = await client.chat.completions.create(**ASK, tools=[NATIVE], stream=streaming)
+        seen = [one async for one in answer] if streaming else [answer]
+    assert upstream.requests[0]["tools"][0] == NATIVE
+    assert [one.web_search for one in seen if hasattr(one, "web_search")] == [FOUND]
+
+
+async def test_a_tool_name_that_the_upstream_refuses_is_mapped_and_mapped_back(upstream, sdk):
+    own = [{"type": "function", "function": {"name": "door.open", "parameters": {}}}]
+    upstream.replies = [whole(calls=[("c", "door_open", {})]), streamed(calls=[("c", "door_open", {})]), whole("Hi")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        answer = await client.chat.completions.create(**ASK, tools=own)
+        chunks = [one async for one in await client.chat.completions.create(**ASK, tools=own, stream=True)]
+        forced = {"type": "function", "function": {"name": "door.open"}}
+        await client.chat.completions.create(**ASK, tools=own, tool_choice=forced)
+    assert answer.choices[0].message.tool_calls[0].function.name == "door.open"
+    assert [part.function.name for one in chunks for part in one.choices[0].delta.tool_calls or () if part.id] == [
+        "door.open"
+    ]
+    assert {tool["function"]["name"] for request in upstream.requests for tool in request["tools"]} == {
+        "door_open",
+        "web_search",
+    }
+    assert upstream.requests[2]["tool_choice"]["function"]["name"] == "door_open"
+
+
+async def test_a_search_without_a_key_is_done_by_its_fallback(upstream, sdk):
+    config = """
+upstreams: {{up: {{base_url: "{upstream}/v1", api_key: k}}}}
+models: {{m: {{upstream: up}}}}
+tools:
+  web_search: {{type: serper, api_key: "${{NOT_SET}}", base_url: "{upstream}", fallback: zai}}
+  zai: {{type: zai_search, api_key: z, base_url: "{upstream}", offer: never}}
+{more}
+"""
+    found = Reply([orjson.dumps({"search_result": [{"title": "Z", "link": "https://z.example/"}]})])
+    upstream.replies = [whole(calls=[SEARCH]), found, whole("Done")]
+    async with proxy_of(upstream, config=config) as url, sdk(url) as client:
+        assert (await client.chat.completions.create(**ASK)).choices[0].message.content == "Done"
+    assert [tool["function"]["name"] for tool in upstream.requests[0]["tools"]] == ["web_search"]
+    assert upstream.heads[1]["path"] == "/web_search"
+    assert "https://z.example/" in upstream.requests[2]["messages"][-1]["content"]
 
 
 async def test_an_upstream_that_is_down_is_a_502_and_the_next_request_works(upstream, sdk):

@@ -67,6 +67,26 @@ async def test_a_tool_that_hangs_is_stopped_after_its_own_timeout_or_the_request
         await execute(Registry([tool(hang, timeout=own)]), patience=patience)
 
 
+async def broken(_):
+    raise ToolError("its key was refused")
+
+
+async def test_when_a_tool_fails_its_fallback_is_tried_with_the_same_arguments():
+    heard = []
+    tools = [tool(broken, fallback="other"), tool(name="other")]
+    registry = Registry(tools, observe=lambda event, /, **fields: heard.append((event, fields["to"])))
+    assert await execute(registry) == "{'n': 1}"
+    assert heard == [("tool.fell_back", "other")]
+
+
+async def test_a_fallback_is_not_tried_for_arguments_that_do_not_fit_and_has_none_of_its_own():
+    registry = Registry([tool(broken, fallback="other"), tool(broken, name="other", fallback="t")])
+    with pytest.raises(InvalidArguments):
+        await execute(registry, "{}")
+    with pytest.raises(ToolError, match="key was refused"):
+        await execute(registry)
+
+
 def test_two_tools_of_one_name_are_refused():
     with pytest.raises(ValueError, match="two tools named 't'"):
         Registry([tool(), tool()])

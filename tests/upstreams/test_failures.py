@@ -17,7 +17,7 @@ INVALID = "invalid_request_error"
     ("status", "body", "told"),
     [
         (400, b'{"error":{"message":"m","type":"t","param":"p","code":"c"}}', (400, "m", "t", "p", "c")),
-        (429, b'{"error":{"code":"1302","message":"slow"}}', (429, "slow", "rate_limit_error", None, "1302")),
+        (429, b'{"error":{"code":"1302","message":"slow"}}', (429, "slow (upstream code 1302)", "rate_limit_error", None, "rate_limit_exceeded")),
         (400, b'{"code":"1210","message":"bad"}', (400, "bad", INVALID, None, "1210")),
         (400, GMI, (400, "Thinking mode", INVALID, None, "400001")),
         (404, SPRING, (404, "Not Found", "not_found_error", None, None)),
@@ -72,6 +72,44 @@ def test_an_error_inside_a_success_is_found(body, status, message):
 )
 def test_a_success_is_none(body):
     assert from_body(body) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "meaning", "final"),
+    [
+        ("1000", 401, "invalid_api_key", True),
+        ("1113", 429, "insufficient_quota", True),
+        ("1211", 404, "model_not_found", False),
+        ("1261", 400, "context_length_exceeded", False),
+        ("1301", 400, "content_filter", False),
+        ("1302", 429, "rate_limit_exceeded", False),
+        ("1308", 429, "insufficient_quota", True),
+    ],
+)
+def test_zais_codes_keep_their_meaning_in_a_response_and_inside_a_success(code, status, meaning, final):
+    body = {"error": {"code": code, "message": "m"}}
+    for error in (from_response(status, {}, orjson.dumps(body)), from_body(body)):
+        assert (error.status, error.code, error.message) == (status, meaning, f"m (upstream code {code})")
+        assert (error.headers.get("x-should-retry") == "false") is final
+
+
+@pytest.mark.parametrize("code", ["1230", "1234"])
+def test_a_fault_behind_zai_is_no_fault_of_the_request(code):
+    assert from_response(400, {}, orjson.dumps({"error": {"code": code, "message": "m"}})).status == 502
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["Request 9 input tokens exceeds the model's maximum context length", "Please reduce the length of the messages"],
+)
+def test_a_prompt_that_is_too_long_is_known_by_what_is_said_of_it(message):
+    error = from_response(400, {}, orjson.dumps({"code": "1210", "message": message}))
+    assert (error.status, error.code) == (400, "context_length_exceeded")
+
+
+def test_details_that_are_no_error_hide_none():
+    body = {"error": {"message": "the real one", "code": "c", "details": '{"foo": 1}'}}
+    assert from_response(400, {}, orjson.dumps(body)).message == "the real one"
 
 
 def test_a_message_is_bounded():

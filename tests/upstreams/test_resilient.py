@@ -50,7 +50,7 @@ class Attempt:
     def __init__(self, *candidates, retries=2):
         self.waits, self.shown, self.heard = [], [], []
         self.upstream = Resilient(
-            candidates, backoff=Backoff(retries, jitter=lambda: 1.0), sleep=self.sleep, observe=self.hear
+            candidates, backoff=Backoff(retries, jitter=lambda: 1.0), clock=self, observe=self.hear
         )
 
     async def sleep(self, seconds):

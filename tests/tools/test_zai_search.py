@@ -1,0 +1,79 @@
+import httpx
+import orjson
+import pytest
+import respx
+
+from proxy.config import ZaiSearchConfig
+from proxy.core.chat import ToolSpec
+from proxy.core.errors import ToolError
+from proxy.tools import zai_search
+
+SPEC = ToolSpec(name="zai_search", description=zai_search.DESCRIPTION, parameters=zai_search.PARAMETERS)
+RESULT = {
+    "title": "T",
+    "link": "https://t.example/",
+    "media": "Paper",
+    "publish_date": "2026-01-01",
+    "content": "Summary.",
+}
+BASE = "https://api.z.ai/api/paas/v4"
+
+
+@pytest.fixture
+async def client():
+    async with httpx.AsyncClient() as client:
+        yield client
+
+
+async def search(client, path, response, *, arguments=None, **config):
+    tool = zai_search.zai_search_tool(SPEC, ZaiSearchConfig(api_key="secret", **config), client)
+    with respx.mock:
+        route = respx.post(f"{BASE}{path}").mock(return_value=response)
+        text = await tool.run(tool.repair(arguments or {"query": "q", "topn": 3, "tbs": "qdr:w"}))
+    return text, route.calls.last.request
+
+
+async def test_the_search_endpoint_is_asked_in_its_own_words(client):
+    text, request = await search(client, "/web_search", httpx.Response(200, json={"search_result": [RESULT]}))
+    assert orjson.loads(request.content) == {
+        "search_engine": "search-prime",
+        "search_query": "q",
+        "count": 3,
+        "search_recency_filter": "oneWeek",
+    }
+    assert request.headers["authorization"] == "Bearer secret"
+    assert text == 'Results for "q":\n\nT\nhttps://t.example/\nPaper - 2026-01-01\nSummary.'
+
+
+async def test_by_chat_glm_searches_once_with_its_native_tool_and_no_other(client):
+    answer = {"choices": [{"message": {"content": "It is so."}}], "web_search": [RESULT]}
+    text, request = await search(client, "/chat/completions", httpx.Response(200, json=answer), mode="chat")
+    sent = orjson.loads(request.content)
+    (tool,) = sent["tools"]
+    assert (sent["model"], sent["stream"], tool["type"]) == ("glm-4.7", False, "web_search")
+    assert tool["web_search"]["search_query"] == "q"
+    assert "It is so.\n\nT\nhttps://t.example/" in text
+
+
+@pytest.mark.parametrize(
+    "found", [{}, {"search_result": None}, {"search_result": ["x", {}]}, {"choices": []}, {"choices": [{}]}]
+)
+async def test_an_answer_without_results_says_so(client, found):
+    text, _ = await search(client, "/web_search", httpx.Response(200, json=found), search_engine="search_std")
+    assert text == 'No results for "q".'
+
+
+@pytest.mark.parametrize(
+    ("response", "why"),
+    [
+        (httpx.Response(401, json={"error": {"code": "1002", "message": "x"}}), "key was refused"),
+        (httpx.Response(429, json={"error": {"code": "1113", "message": "x"}}), "credits are used up"),
+        (httpx.Response(429, json={"error": {"code": "1302", "message": "x"}}), "busy"),
+        (httpx.Response(200, json={"error": {"code": "9", "message": "x"}}), "no answer"),
+        (httpx.Response(200, text="<html>"), "no answer"),
+        (httpx.Response(500, text="<html>"), "HTTP 500"),
+    ],
+)
+async def test_each_way_of_failing_is_told_apart(client, response, why):
+    with pytest.raises(ToolError, match=why):
+        await search(client, "/web_search", response)
