@@ -19,7 +19,13 @@ def faults(text, environ=None):
 def test_the_shipped_configuration_is_good_with_any_one_key_and_with_none():
     nothing = load(SHIPPED, {})
     assert nothing.upstreams == {}
-    assert set(nothing.disabled) == {"clients[0]", "upstreams.zai", "upstreams.gmi", "tools.web_search"}
+    assert set(nothing.disabled) == {
+        "clients[0]",
+        "upstreams.zai",
+        "upstreams.gmi",
+        "tools.web_search",
+        "tools.zai_search",
+    }
     assert nothing.disabled["upstreams.zai"].variables == ("ZAI_API_KEY",)
     assert list(load(SHIPPED, {"ZAI_API_KEY": "k"}).upstreams) == ["zai"]
     full = load(SHIPPED, dict.fromkeys(("ZAI_API_KEY", "GMI_API_KEY", "SERPER_API_KEY", "TOOLPROXY_KEY"), "k"))

@@ -28,3 +28,11 @@ def test_every_file_that_is_linked_or_drawn_exists(page):
     drawn += [ROOT / "proxy" / name for name in re.findall(r"^ {6}(\w+(?:\.py|/))", text, re.MULTILINE)]
     for path in linked + drawn:
         assert path.exists(), path
+
+
+def test_every_test_that_the_documents_name_exists():
+    text = "\n".join(page.read_text() for page in PAGES)
+    source = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", text))
+    assert named
+    assert {name for name in named if f"def {name}(" not in source} == set()

@@ -24,6 +24,8 @@ _PATH = "/chat/completions"
 _COMPLETION = "chat.completion"
 # After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
 _DRAIN_SECONDS = 0.25
+# A shorter key is no secret but a placeholder; taking it out would only garble what is said.
+_SHORTEST_SECRET = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,5 +244,5 @@ class _Discreet:
         pass
 
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        if isinstance(exc, ProxyError) and self._secret and self._secret in exc.message:
+        if isinstance(exc, ProxyError) and len(self._secret) >= _SHORTEST_SECRET and self._secret in exc.message:
             exc.message = exc.message.replace(self._secret, "***")

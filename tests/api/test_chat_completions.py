@@ -451,6 +451,32 @@ async def test_before_the_first_visible_byte_a_broken_stream_is_tried_again(upst
     assert (text, len(upstream.requests)) == ("Fine.", 2)
 
 
+OPENING = {"index": 0, "id": "c", "type": "function", "function": {"name": "web_search", "arguments": ""}}
+ARGUMENTS = {"index": 0, "function": {"arguments": '{"query":"news"}'}}
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        stream(
+            chunk({"tool_calls": [OPENING]}),
+            chunk({"tool_calls": [{**ARGUMENTS, "function": {"arguments": '{"qu'}}]}),
+            None,
+        ),
+        stream(chunk({"tool_calls": [OPENING]}), chunk({"tool_calls": [ARGUMENTS]})),
+        stream(chunk({"tool_calls": [OPENING]}), chunk({"tool_calls": [ARGUMENTS]}), done=False),
+        stream(chunk({"tool_calls": [OPENING]}), chunk({"tool_calls": [ARGUMENTS]}, "length")),
+    ],
+)
+async def test_nothing_is_run_from_a_turn_that_was_cut_off(upstream, cut):
+    upstream.replies = [cut]
+    async with proxy_of(upstream) as url:
+        response = await raw(url, {**ASK, "stream": True})
+    assert upstream.searches == []
+    assert len(upstream.requests) == 1
+    assert response.status_code == 502 or '"finish_reason":"length"' in response.text
+
+
 async def test_in_a_loop_a_role_alone_is_nothing_visible_yet(upstream, sdk):
     upstream.replies = [stream(chunk({"role": "assistant", "content": ""}), done=False), streamed("Fine.")]
     config = CONFIG.replace("retries: 0", "retries: 1")

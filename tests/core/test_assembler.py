@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import orjson
 import pytest
 from hypothesis import given
@@ -344,3 +346,22 @@ def test_the_same_goes_for_whole_answers():
     assert read({"content": "Hi"}).message == {"content": "Hi"}
     named = {"function": {"name": "to=functions.search", "arguments": {"q": 1}}}
     assert read({"content": "", "tool_calls": [named]}).calls == (ToolCall("call_1_0", "search", '{"q":1}'),)
+
+
+PIECES = ["Hello", " ", "\n", "<", "<tool_call>", LEAK, "`", "```", "{", '{"n": 1}', "</tool_call>", "<|channel|>", "é"]
+
+
+@given(st.lists(st.sampled_from(PIECES)), st.lists(st.integers(0, 300)), st.booleans())
+def test_however_a_text_is_cut_the_turn_is_the_same_as_the_whole_answers(pieces, cuts, hold):
+    text = "".join(pieces)
+    bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    assembler = Assembler(hold=hold, client_tools={"open_door"})
+    shown = feed(assembler, *(chunk({"content": text[a:b]}) for a, b in pairwise(bounds)), chunk({}, "stop"))
+    shown += assembler.close()
+    turn = assembler.finish()
+    call = CallUpstream({}, number=3, tools=TOOLS, client_tools=frozenset({"open_door"}))
+    message = {"role": "assistant", "content": text}
+    whole = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    assert (turn.text, turn.calls, turn.garbled) == (whole.text, whole.calls, whole.garbled)
+    seen = "".join(delta.get("content") or "" for delta in deltas([*shown, *turn.held]))
+    assert seen == (turn.text if turn.text.strip() else "")
