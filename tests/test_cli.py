@@ -171,6 +171,19 @@ def test_check_says_what_is_usable_and_prints_no_secret():
     assert "canary" not in done.stdout + done.stderr
 
 
+def test_check_probes_the_servers_when_it_is_asked_to():
+    with running("mock-upstream") as (_, mock):
+        environ = {
+            "ZAI_API_KEY": "k",
+            "ZAI_BASE_URL": f"{mock}/v1",
+            "GMI_API_KEY": "k",
+            "GMI_BASE_URL": "http://127.0.0.1:9",
+        }
+        done = toolproxy("check", "--probe", environ=environ)
+    assert "probe zai: reachable (HTTP 404)" in done.stdout
+    assert "probe gmi: not reachable (ConnectError)" in done.stdout
+
+
 def test_check_names_every_fault_with_its_line(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("tools:\n  web_search:\n    type: serber\nserver: {port: x}\n")

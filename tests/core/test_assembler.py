@@ -365,3 +365,9 @@ def test_however_a_text_is_cut_the_turn_is_the_same_as_the_whole_answers(pieces,
     assert (turn.text, turn.calls, turn.garbled) == (whole.text, whole.calls, whole.garbled)
     seen = "".join(delta.get("content") or "" for delta in deltas([*shown, *turn.held]))
     assert seen == (turn.text if turn.text.strip() else "")
+
+
+def test_what_a_native_search_found_is_shown_although_nothing_was_said():
+    results = [{"title": "T", "link": "https://t.example/"}]
+    shown = feed(Assembler(), {"choices": [], "web_search": results}, {"choices": [], "other": 1})
+    assert shown == [{"choices": [], "web_search": results}]

@@ -1,7 +1,7 @@
 import pytest
 
 from proxy.core.actions import Tally
-from proxy.core.chat import Turn, add_usage, calls_of, name_of
+from proxy.core.chat import Turn, add_usage, calls_of, carries_image, name_of
 from proxy.core.limits import Limits
 from tests.playbook import call
 
@@ -67,3 +67,19 @@ def test_usage_is_complete_even_if_no_upstream_counted():
 @pytest.mark.parametrize(("turns", "calls", "possible"), [(5, 8, True), (1, 8, False), (5, 0, False)])
 def test_whether_there_can_be_tools_at_all(turns, calls, possible):
     assert Limits(max_turns=turns, max_tool_calls=calls).allow_tools is possible
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+
+
+@pytest.mark.parametrize(
+    ("messages", "carries"),
+    [
+        ([{"role": "user", "content": [{"type": "text"}, IMAGE]}], True),
+        ([{"role": "user", "content": [IMAGE]}, {"role": "assistant", "content": "A cat."}], True),
+        ([{"role": "user", "content": [IMAGE]}, {"role": "user", "content": "And now?"}], False),
+        ([{"role": "system", "content": [IMAGE]}], False),
+    ],
+)
+def test_whether_the_last_question_carries_an_image(messages, carries):
+    assert carries_image(messages) is carries

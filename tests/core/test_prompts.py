@@ -14,6 +14,11 @@ def test_guidance_fills_an_empty_system_message_and_makes_one_where_there_is_non
     assert with_guidance([{"role": "user", "content": "Hi"}], "B")[0] == {"role": "system", "content": "B"}
 
 
+def test_a_system_message_of_an_odd_kind_is_left_alone():
+    odd = {"role": "system", "content": {"a": 1}}
+    assert with_guidance([odd], "B") == [{"role": "system", "content": "B"}, odd]
+
+
 def test_retelling_turns_calls_and_results_into_words():
     messages = [
         {"role": "user", "content": "Hi"},

@@ -13,6 +13,7 @@ from proxy.core.rawjson import replace_model
         (b'{ "x" : 1 , "model" : "a" }', b'{ "x" : 1 , "model" : "up" }'),
         (b'{"m":{"model":"inner"},"model":"a"}', b'{"m":{"model":"inner"},"model":"up"}'),
         (b'{"t":"\\"model\\":\\"no\\"","model":"a"}', b'{"t":"\\"model\\":\\"no\\"","model":"up"}'),
+        (b'{"model" : "up", "n": 1.50}', b'{"model" : "up", "n": 1.50}'),
         (b'{"model":"a","model":"b"}', b'{"model":"up","model":"up"}'),
         (b'{"\\u006dodel":"b","l":["model"]}', b'{"\\u006dodel":"up","l":["model"]}'),
         (b'{"l":["model","a"],"k":"model","model":"a"}', b'{"l":["model","a"],"k":"model","model":"up"}'),

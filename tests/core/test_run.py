@@ -7,6 +7,7 @@ import pytest
 from proxy.core.actions import Rung
 from proxy.core.errors import NoFinalAnswer
 from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
+from proxy.core.results import failure
 from tests.playbook import (
     SEARCH,
     TIME,
@@ -235,6 +236,22 @@ def test_a_blank_answer_after_a_result_is_asked_for_again():
 
 def test_a_blank_first_answer_is_the_upstreams_to_answer_for():
     Playbook(run_of()) << asks() >> says("") << responds("", stop="answer")
+
+
+def test_a_blank_forced_answer_that_was_cut_off_is_no_answer_and_one_with_words_is():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(rung="notice") >> says("", finish_reason="length") << asks(rung="withdraw")
+    play >> says("Half", finish_reason="length") << responds("Half", finish_reason="length", stop="max_turns")
+
+
+def test_a_call_that_failed_may_be_tried_again():
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> [failure("busy")]
+    play << asks() >> calls(call(id="again")) << runs("web_search") >> results("found") << told("busy", "found")
+
+
+def test_the_same_call_under_an_alias_is_the_same_call():
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks() >> calls(call("browser.search")) << told(REPEATED)
 
 
 def test_a_first_answer_of_nothing_but_raw_format_is_asked_for_again():

@@ -69,6 +69,19 @@ def test_an_event_without_end_is_an_upstream_error_and_not_a_full_memory():
         list(decoder.feed(b"x" * 100))
 
 
+def test_what_is_nested_too_deep_to_be_written_is_the_upstreams_fault():
+    deep = []
+    for _ in range(300):
+        deep = [deep]
+    with pytest.raises(UpstreamError, match="nested too deep"):
+        encode(deep)
+
+
+def test_blocks_without_data_stay_in_front_of_the_next_event():
+    (event,) = Decoder().feed(b": comment\n\nid: 7\n\ndata: 1\n\n")
+    assert (event.raw, event.data) == (b": comment\n\nid: 7\n\ndata: 1\n\n", b"1")
+
+
 def test_what_is_written_can_be_read():
     (event, done) = Decoder().feed(encode({"a": "é\u2028"}) + DONE)
     assert event.data == '{"a":"é\u2028"}'.encode()
