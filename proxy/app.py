@@ -27,6 +27,7 @@ from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, Upstream
 from proxy.core.chat import Json, ToolSpec
 from proxy.core.errors import NotFound, ToolError
 from proxy.ports import Clock, Ports, Readiness
+from proxy.stores.memory import MemoryStore
 from proxy.telemetry import log
 from proxy.tools import clock as clock_tool
 from proxy.tools import serper, zai_search
@@ -80,6 +81,7 @@ def create_app(
         config=config,
         router=ConfigRouter(config, connections, observe=observe, clock=clock),
         toolset=toolset,
+        store=MemoryStore(config.state, clock=clock),
         observe=observe,
         clock=clock,
         upstream_states=_states("upstreams", config.upstreams, config),

@@ -28,8 +28,6 @@ UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "offer.mode": lambda mode: mode in ("declared", "on_request"),
     "offer.prefix": lambda _: True,
     "offer.model_suffix": lambda _: True,
-    "state.max_entries": lambda entries: entries != c.StateConfig().max_entries,
-    "state.ttl": lambda seconds: seconds != c.StateConfig().ttl,
     "state.url": lambda url: not url.startswith("memory://"),
     "telemetry.log_content": lambda value: value is True,
     "telemetry.metrics": lambda value: value is True,

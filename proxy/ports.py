@@ -113,6 +113,18 @@ class Upstream(Protocol):
         ...
 
 
+class ContinuationStore(Protocol):
+    """Keeps JSON objects for a while. A miss is no fault: entries expire and make room for others."""
+
+    async def get(self, key: str) -> Json | None:
+        """What was kept under `key`."""
+        ...
+
+    async def put(self, key: str, value: Json) -> None:
+        """Keep `value` under `key`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A name that clients may send, resolved.
@@ -168,6 +180,7 @@ class Ports:
     config: Config
     router: Router
     toolset: Toolset
+    store: ContinuationStore
     observe: Observer
     clock: Clock
     upstream_states: Sequence[Readiness]

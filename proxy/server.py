@@ -59,6 +59,8 @@ def serve(config: Config, config_path: Path) -> None:
     log.configure(config.telemetry)
     for where, entry in config.disabled.items():
         log.observer()("configuration.disabled", where=where, why=entry.why)
+    if config.server.workers > 1:
+        log.observer()("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
     if config.server.workers == 1:
         Server(uvicorn_config(config, create_app(config)), ready=lambda: announce(url)).run([listener])
         return

@@ -7,10 +7,13 @@
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from proxy.core.actions import Action, CallTools, CallUpstream, Respond
-from proxy.core.chat import ToolCall, ToolResult, ToolSpec, Turn, calls_of
+from proxy.core.chat import ToolCall, ToolResult, ToolSpec, Turn, calls_of, name_of
+from proxy.core.continuation import client_call_id
 from proxy.core.limits import Limits
 from proxy.core.offer import make_offer
 from proxy.core.run import DEFAULT_LADDER, Run
@@ -51,12 +54,23 @@ class Playbook:
     def __rshift__(self, event: Turn | list[ToolResult]) -> "Playbook":
         if isinstance(event, Turn):
             assert isinstance(self.pending, CallUpstream), f"a turn came, but the run wants {self.pending}"
+            event = with_client_ids(event, self.pending)
             self.pending = self.run.receive_turn(event)
         else:
             assert isinstance(self.pending, CallTools), f"results came, but the run wants {self.pending}"
             assert len(event) == len(self.pending.calls)
             self.pending = self.run.receive_results(event)
         return self
+
+
+def with_client_ids(turn: Turn, call: CallUpstream) -> Turn:
+    """The turn as the assembler gives it: the client's calls have ids for the client."""
+    numbers = count()
+    ids = [
+        client_call_id(call.run_id, next(numbers)) if name_of(entry) in call.client_tools else None
+        for entry in turn.message.get("tool_calls") or ()
+    ]
+    return replace(turn, client_ids=tuple(ids))
 
 
 # -- what comes back --

@@ -167,7 +167,6 @@ def test_every_fault_is_told_at_once():
         ("state: {url: 'redis://localhost'}", "state.url: this value is not supported"),
         ("telemetry: {otlp_endpoint: 'http://x'}", "telemetry.otlp_endpoint"),
         ("clients: [{name: a, key: k, requests_per_minute: 5}]", "clients[0].requests_per_minute: 5 is not supported"),
-        (UP + "models: {m.1: {upstream: up, tools: []}}\nstate: {ttl: 5}", "state.ttl: 5.0 is not supported"),
     ],
 )
 def test_what_this_version_cannot_do_is_refused_by_name(text, fault):

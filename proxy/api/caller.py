@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from hashlib import sha256
 
 from starlette.types import Scope
 
@@ -25,6 +26,13 @@ class Caller:
     tools: frozenset[str] | None = None
     limits: LimitsConfig | None = None
     upstream_key: str | None = field(default=None, repr=False)
+
+    @property
+    def scope(self) -> str:
+        """What this caller may see of what is kept between requests: its own, and nobody else's."""
+        if self.name is not None:
+            return f"client:{self.name}"
+        return f"key:{sha256(self.upstream_key.encode()).hexdigest()}" if self.upstream_key else "anyone"
 
     def may_use(self, model: str) -> bool:
         """Whether one of its patterns fits."""

@@ -1,7 +1,7 @@
 """`POST /v1/chat/completions`: the tool loop, or bytes handed through where no server tool is in play."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import uuid4
@@ -10,7 +10,7 @@ import orjson
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.body import header, parse_chat_request, read_body
+from proxy.api.body import header, parse_chat_request, read_body, written
 from proxy.api.caller import Caller, caller_of
 from proxy.api.clients import Identity, StreamingClient, tool_headers, whole_completion
 from proxy.api.race import until_disconnect
@@ -18,6 +18,7 @@ from proxy.api.replies import EventStream, Headers, send_bytes
 from proxy.config import RequestLimits
 from proxy.core.actions import Respond
 from proxy.core.chat import Json, ToolSpec, carries_image
+from proxy.core.continuation import Continuation, put_back, runs_in
 from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed
 from proxy.core.limits import Limits
 from proxy.core.offer import Offer, make_offer
@@ -25,13 +26,14 @@ from proxy.core.run import Run
 from proxy.ports import Model, Ports, Show
 from proxy.runner import Pace, Runner
 
+_ID_PREFIX = "chatcmpl-"
 _OURS = "max_tool_calls"  # an upstream may refuse a field that it does not know
 
 
 class ChatCompletions:
     """The endpoint, as an ASGI callable."""
 
-    def __init__(self, ports: Ports, *, new_id: Callable[[], str] = lambda: f"chatcmpl-{uuid4().hex}") -> None:
+    def __init__(self, ports: Ports, *, new_id: Callable[[], str] = lambda: f"{_ID_PREFIX}{uuid4().hex}") -> None:
         self._ports = ports
         self._server = ports.config.server
         self._new_id = new_id
@@ -42,6 +44,8 @@ class ChatCompletions:
         body = await read_body(scope, receive, max_bytes=self._server.max_body_bytes)
         request = parse_chat_request(body)
         caller = caller_of(scope)
+        if runs := runs_in(request["messages"]):
+            body, request = await self._put_back(runs, body, request, caller)
         image = carries_image(request["messages"])
         model = self._ports.router.resolve(request["model"], client_key=caller.upstream_key, image=image)
         if not caller.may_use(model.name):
@@ -51,10 +55,23 @@ class ChatCompletions:
         limits = self._ports.config.limits.overridden(model.limits, caller.limits)
         budget = limits.budget(max_tool_calls=request.get("max_tool_calls"))
         chosen = _chosen_tools(header(scope, b"x-server-tools"))
-        exchange = _Exchange(body, request, model, limits, budget, chosen)
+        exchange = _Exchange(body, request, caller, model, limits, budget, chosen)
         offer = self._offer(exchange, caller)
         reply = self._streamed if stream else self._whole
         await reply(exchange, offer, receive, send)
+
+    async def _put_back(self, runs: Sequence[str], body: bytes, request: Json, caller: Caller) -> tuple[bytes, Json]:
+        """The request with what this client was not shown of earlier runs in its history again."""
+        found: dict[str, Continuation] = {}
+        for run in runs:
+            stored = await self._ports.store.get(f"{caller.scope}:{run}")
+            if stored is not None:
+                found[run] = Continuation.from_json(stored)
+        self._ports.observe("continuation.sought", sought=len(runs), found=len(found))
+        if not found:
+            return body, request
+        request = {**request, "messages": put_back(request["messages"], found)}
+        return written(request), request
 
     def _offer(self, exchange: "_Exchange", caller: Caller) -> Offer:
         allowed = (caller.tools, exchange.model.tools, exchange.chosen_tools)
@@ -91,22 +108,26 @@ class ChatCompletions:
 
     async def _loop_whole(self, exchange: "_Exchange", offer: Offer) -> "_Reply":
         identity = self._identity(exchange)
-        answer = await self._loop(exchange, offer, _show_nothing)
+        answer = await self._loop(exchange, offer, identity, _show_nothing)
         return _Reply(orjson.dumps(whole_completion(answer, identity)), tool_headers(answer))
 
     async def _loop_stream(self, exchange: "_Exchange", offer: Offer, stream: EventStream) -> None:
         options = exchange.request.get("stream_options") or {}
-        client = StreamingClient(stream, self._identity(exchange), include_usage=bool(options.get("include_usage")))
-        await client.finish(await self._loop(exchange, offer, client.show))
+        identity = self._identity(exchange)
+        client = StreamingClient(stream, identity, include_usage=bool(options.get("include_usage")))
+        await client.finish(await self._loop(exchange, offer, identity, client.show))
 
-    async def _loop(self, exchange: "_Exchange", offer: Offer, show: Show) -> Respond:
+    async def _loop(self, exchange: "_Exchange", offer: Offer, identity: Identity, show: Show) -> Respond:
         upstream = exchange.model.upstream
-        run = Run(exchange.request, offer=offer, limits=exchange.budget, ladder=upstream.ladder)
+        run_id = identity.id.removeprefix(_ID_PREFIX)
+        run = Run(exchange.request, offer=offer, limits=exchange.budget, ladder=upstream.ladder, run_id=run_id)
         answer = await self._runner.drive(run, upstream=upstream, pace=exchange.pace(), show=show)
         structlog.contextvars.bind_contextvars(
             turns=answer.tally.turns, tool_calls=answer.tally.total_tool_calls, stop=answer.stop, rung=answer.rung
         )
         _note_usage(answer.tally.usage)
+        if answer.continuation is not None:  # kept before the client can know of it
+            await self._ports.store.put(f"{exchange.caller.scope}:{run_id}", answer.continuation.as_json())
         return answer
 
     def _identity(self, exchange: "_Exchange") -> Identity:
@@ -131,6 +152,7 @@ class _Exchange:
 
     body: bytes
     request: Json
+    caller: Caller
     model: Model
     limits: RequestLimits
     budget: Limits
@@ -141,7 +163,7 @@ class _Exchange:
         if _OURS not in self.request:
             return self.body, self.request
         request = {key: value for key, value in self.request.items() if key != _OURS}
-        return orjson.dumps(request), request
+        return written(request), request
 
     def pace(self) -> Pace:
         return Pace(

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from proxy.core.chat import Json, ToolCall, Turn
+from proxy.core.continuation import Continuation
 
 
 class Stop(StrEnum):
@@ -44,6 +45,7 @@ class CallUpstream:
         body: the Chat Completions request; its `model` is still the client's.
         number: which turn this is, from 1.
         client_tools: the names of the functions that are the client's own; only calls of these may be shown.
+        run_id: what the ids of the client's calls are made of.
         separator: what sets this turn's text apart from text that the client has already seen.
         rung: how the model is being made to answer, if it is.
         hold: how much of the turn is kept from the client for now.
@@ -55,6 +57,7 @@ class CallUpstream:
     body: Json
     number: int
     client_tools: frozenset[str] = frozenset()
+    run_id: str = ""
     separator: str = ""
     rung: Rung | None = None
     hold: Hold = Hold.NOTHING
@@ -109,6 +112,7 @@ class Respond:
         finish_reason: the one that the client gets.
         stop: why the run ended here.
         tally: what it has used.
+        continuation: what is hidden from a client that is to come back with results of its own.
         rung: the means that made the model answer, if one was needed.
     """
 
@@ -117,6 +121,7 @@ class Respond:
     finish_reason: str
     stop: Stop
     tally: Tally
+    continuation: Continuation | None = None
     rung: Rung | None = None
 
 

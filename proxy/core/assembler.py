@@ -14,13 +14,16 @@ Known only at the end of a turn: whether it is the answer. A turn that was *made
 beginning is held back until enough text has come to tell.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import orjson
 
 from proxy.core.actions import CallUpstream, Hold
-from proxy.core.chat import TEXT_FIELDS, Json, Turn, calls_of
+from proxy.core.chat import TEXT_FIELDS, Json, Turn, calls_of, name_of
+from proxy.core.continuation import client_call_id
 from proxy.core.errors import UpstreamError
 from proxy.core.leaks import Leak, LeakFilter, clean_name, parse_glm
 
@@ -47,6 +50,7 @@ class _Call:
     arguments: list[str] = field(default_factory=list)
     extra: Json = field(default_factory=dict)  # whatever else the provider says of it
     shown_as: int | None = None  # its index in the client's stream
+    client_id: str | None = None
 
     def entry(self) -> Json:
         """As an entry of a message's `tool_calls`."""
@@ -121,13 +125,22 @@ class Assembler:
         """The whole turn."""
         message: Json = {"role": "assistant", **self._extra}
         message.update({key: text for key in self._texts if (text := self._text(key))})
-        if self._calls:
-            message["tool_calls"] = [call.entry() for _, call in sorted(self._calls.items())]
+        calls = [call for _, call in sorted(self._calls.items())]
+        if calls:
+            message["tool_calls"] = [call.entry() for call in calls]
         else:
             message.setdefault("content", "")
         choice = {**self._choice, "index": 0, "message": message, "finish_reason": self._finish_reason}
         garbled = any(leaks.garbled for leaks in self._filters.values())
-        return Turn(choice, self._envelope, calls_of(message), self._usage, tuple(self._held), garbled)
+        return Turn(
+            choice,
+            self._envelope,
+            calls_of(message),
+            self._usage,
+            tuple(self._held),
+            garbled,
+            tuple(call.client_id for call in calls),
+        )
 
     def _text(self, key: str) -> str:
         return "".join(self._texts.get(key, ()))
@@ -200,8 +213,9 @@ class Assembler:
     def _opening(self, call: _Call) -> Json:
         """The first that the client sees of a call of its own."""
         call.shown_as = self._shown_calls
+        call.client_id = client_call_id(self._call.run_id, call.shown_as)
         self._shown_calls += 1
-        return {"index": call.shown_as, **call.entry()}
+        return {"index": call.shown_as, **call.entry(), "id": call.client_id}
 
     def _adopt(self, leak: Leak, delta: Json) -> None:
         """Make a leaked call one like any other."""
@@ -254,7 +268,20 @@ def turn_from_completion(body: Json, call: CallUpstream) -> Turn:
             function["name"], function["arguments"] = unglue(name, arguments, call.tools)
     garbled = _take_leaks_out(message, call) if call.tools else False
     envelope = {key: value for key, value in body.items() if key not in _NOT_IN_ENVELOPE}
-    return Turn(choice, envelope, calls_of(message), body.get("usage"), garbled=garbled)
+    return Turn(
+        choice,
+        envelope,
+        calls_of(message),
+        body.get("usage"),
+        garbled=garbled,
+        client_ids=tuple(_client_ids(message, call)),
+    )
+
+
+def _client_ids(message: Json, call: CallUpstream) -> Iterator[str | None]:
+    numbers = count()
+    for entry in message.get("tool_calls") or ():
+        yield client_call_id(call.run_id, next(numbers)) if name_of(entry) in call.client_tools else None
 
 
 def _take_leaks_out(message: Json, call: CallUpstream) -> bool:

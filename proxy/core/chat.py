@@ -86,6 +86,7 @@ class Turn:
         usage: the upstream's own count, or None where it sent none.
         held: chunks of a stream that were held back because the turn had to prove itself an answer first.
         garbled: raw model format that means nothing was taken out of its text.
+        client_ids: for each entry of the message's `tool_calls` the id that the client gets; None: not the client's.
     """
 
     choice: Json
@@ -94,6 +95,7 @@ class Turn:
     usage: Json | None = None
     held: tuple[Json, ...] = ()
     garbled: bool = False
+    client_ids: tuple[str | None, ...] = ()
 
     @property
     def message(self) -> Json:

@@ -2,9 +2,10 @@
 
     start() --> CallUpstream --receive_turn--> Respond                    it answered, or called the client's tools
                     ^              |
-                    |              +--> CallTools --receive_results--+    it called server tools
+                    |              +--> CallTools --receive_results--+    it called server tools, and then:
                     |              |                                 |
-                    +--------------+---------------------------------+    next turn, or made to answer at a limit
+                    +--------------+---------------------------------+    next turn, or made to answer at a limit,
+                                                                          or Respond where it called the client's too
 
 The order of the history is the whole point: the assistant message as received, and straight after it one tool message
 per call, in call order. A history without that assistant message makes GLM answer with nothing.
@@ -19,6 +20,7 @@ from typing import Any
 
 from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Rung, Stop
 from proxy.core.chat import Json, ToolCall, ToolResult, Turn, add_usage, name_of
+from proxy.core.continuation import Continuation
 from proxy.core.errors import NoFinalAnswer
 from proxy.core.limits import Ledger, Limits
 from proxy.core.offer import Offer, freed
@@ -46,18 +48,29 @@ class Run:
 
     Args:
         request: the client's body; it is not changed.
+        run_id: 32 hexadecimal digits, unique: the ids of the client's own calls are made of it.
         offer: which tools are in play.
         limits: the budget.
         ladder: the means of making this upstream's models answer, in the order in which they are tried.
     """
 
-    def __init__(self, request: Json, *, offer: Offer, limits: Limits, ladder: Sequence[Rung] = DEFAULT_LADDER) -> None:
+    def __init__(
+        self,
+        request: Json,
+        *,
+        offer: Offer,
+        limits: Limits,
+        ladder: Sequence[Rung] = DEFAULT_LADDER,
+        run_id: str = "0" * 32,
+    ) -> None:
         # `max_tool_calls` is said to us; an upstream may refuse a field that it does not know.
         self._request = {key: value for key, value in request.items() if key != "max_tool_calls"}
         self._messages: list[Json] = list(request["messages"])
         if limits.guidance:
             told = guidance(offer.shown, calls=limits.max_tool_calls, rounds=limits.max_turns - 1)
             self._messages = with_guidance(self._messages, told)
+        self._given = len(self._messages)
+        self._run_id = run_id
         self._offer = offer
         self._schemas = offer.schemas()
         self._json_expected = _asks_for_json(request.get("response_format"))
@@ -92,14 +105,14 @@ class Run:
         self._ledger.usage = add_usage(self._ledger.usage, turn.usage)
         if turn.finish_reason in _BROKEN_OFF and not (self._rung and not turn.text.strip()):
             return self._respond(turn, self._stop or Stop.ANSWER)
-        if _client_entries(turn.message, self._offer):
-            return self._respond(turn, Stop.CLIENT_TOOL_CALLS)
+        if any(turn.client_ids):
+            return self._judge(turn, [call for call in turn.calls if call.name not in self._offer.client_tools])
         if not turn.held and turn.text.strip():
             self._shown_text = turn.text
         if self._rung is not None:
             return self._receive_forced(turn)
         if turn.calls:
-            return self._judge(turn)
+            return self._judge(turn, turn.calls)
         if not turn.text.strip() and (self._ledger.turns > 1 or turn.garbled):
             return self._climb()
         return self._respond(turn, Stop.ANSWER)
@@ -115,28 +128,32 @@ class Run:
             answers.append(verdict.result or fresh[verdict.key])
         # What failed may succeed when it is tried again.
         self._results |= {key: result for key, result in fresh.items() if not result.failed}
+        turn = self._judged_turn()
+        if any(turn.client_ids):
+            return self._respond(turn, Stop.CLIENT_TOOL_CALLS, self._continuation(turn, answers))
         self._stop = self._stop or self._limit_reached()
-        self._remember(answers)
+        self._remember(turn, answers)
         self._tool_choice = freed(self._tool_choice, self._offer)
         return self._climb() if self._stop else self._ask()
 
     # -- deciding what becomes of the calls of a turn --
 
-    def _judge(self, turn: Turn) -> Action:
+    def _judge(self, turn: Turn, calls: Sequence[ToolCall]) -> Action:
+        """Decide what becomes of the server's calls of a turn."""
         self._turn = turn
         if self._expired:
             self._stop = Stop.DEADLINE
         judged: dict[tuple[str, str], _Verdict] = {}
         self._verdicts = []
-        for call in turn.calls:
+        for call in calls:
             tool = self._offer.owned.get(call.name)
             key = (replace(call, name=tool.name) if tool else call).fingerprint
             twin = judged.get(key)  # the same call twice in one turn: run once, answered twice
             verdict = _Verdict(call, key, result=twin.result) if twin else self._verdict(call, key)
             judged.setdefault(key, verdict)
             self._verdicts.append(verdict)
-        calls = tuple(verdict.run for verdict in self._verdicts if verdict.run is not None)
-        return CallTools(calls, self._ledger.turns) if calls else self.receive_results(())
+        runnable = tuple(verdict.run for verdict in self._verdicts if verdict.run is not None)
+        return CallTools(runnable, self._ledger.turns) if runnable else self.receive_results(())
 
     def _verdict(self, call: ToolCall, key: tuple[str, str]) -> _Verdict:
         tool = self._offer.owned.get(call.name)
@@ -164,10 +181,23 @@ class Run:
     def _limit_reached(self) -> Stop | None:
         return Stop.DEADLINE if self._expired else self._limits.spent(self._ledger.tally())
 
-    def _remember(self, answers: Sequence[ToolResult]) -> None:
+    def _judged_turn(self) -> Turn:
+        assert self._turn is not None  # noqa: S101 - results come after a turn
+        return self._turn
+
+    def _continuation(self, turn: Turn, answers: Sequence[ToolResult]) -> Continuation:
+        """What the client does not see of this run, for when it comes back with the results of its own calls."""
+        client_ids = {client_id: at for at, client_id in enumerate(turn.client_ids) if client_id}
+        hidden = (at for at, entry in enumerate(turn.message["tool_calls"]) if self._is_servers(entry))
+        results = {at: answer.content for at, answer in zip(hidden, answers, strict=True)}
+        before = [_without_demand(message) for message in self._messages[self._given :] if message["role"] != "user"]
+        return Continuation(tuple(before), turn.message, results, client_ids)
+
+    def _is_servers(self, entry: Json) -> bool:
+        return entry.get("type", "function") == "function" and name_of(entry) not in self._offer.client_tools
+
+    def _remember(self, turn: Turn, answers: Sequence[ToolResult]) -> None:
         """Put the turn and its results into the history, together."""
-        turn = self._turn
-        assert turn is not None  # noqa: S101 - results come after a turn
         self._messages.append(turn.message)
         told = [{"role": "tool", "tool_call_id": call.id, "content": answer.content}
                 for call, answer in zip(turn.calls, answers, strict=True)]  # fmt: skip
@@ -189,6 +219,7 @@ class Run:
             _body(self._request, messages, tools, choice),
             number=self._ledger.turns + 1,
             client_tools=self._offer.client_tools,
+            run_id=self._run_id,
             separator=_separator(self._shown_text),
             rung=self._rung,
             hold=self._hold(),
@@ -208,8 +239,7 @@ class Run:
         if is_answer(turn):
             return self._respond(turn, self._stop or Stop.ANSWER)
         if turn.calls:
-            self._turn = turn
-            self._remember([failure(BUDGET_USED) for _ in turn.calls])
+            self._remember(turn, [failure(BUDGET_USED) for _ in turn.calls])
         return self._climb()
 
     def _climb(self) -> CallUpstream:
@@ -223,9 +253,9 @@ class Run:
 
     # -- the end --
 
-    def _respond(self, turn: Turn, stop: Stop) -> Respond:
-        message, finish_reason = visible_message(turn, self._offer)
-        return Respond(turn, message, finish_reason, stop, self._ledger.tally(), self._rung)
+    def _respond(self, turn: Turn, stop: Stop, continuation: Continuation | None = None) -> Respond:
+        message, finish_reason = visible_message(turn)
+        return Respond(turn, message, finish_reason, stop, self._ledger.tally(), continuation, self._rung)
 
 
 def is_answer(turn: Turn) -> bool:
@@ -233,10 +263,11 @@ def is_answer(turn: Turn) -> bool:
     return bool(turn.text.strip()) and not turn.calls
 
 
-def visible_message(turn: Turn, offer: Offer) -> tuple[Json, str]:
-    """A turn's message without the server's calls, and the finish_reason that fits it."""
+def visible_message(turn: Turn) -> tuple[Json, str]:
+    """A turn's message with the client's calls only, under the client's ids, and the finish_reason that fits it."""
     message = {key: value for key, value in turn.message.items() if key != "tool_calls"}
-    entries = _client_entries(turn.message, offer)
+    pairs = zip(turn.message.get("tool_calls") or (), turn.client_ids, strict=False)
+    entries = [{**entry, "id": client_id} for entry, client_id in pairs if client_id]
     if entries:
         message["tool_calls"] = entries
     message.setdefault("content", None)
@@ -245,9 +276,11 @@ def visible_message(turn: Turn, offer: Offer) -> tuple[Json, str]:
     return message, "tool_calls" if entries else "stop"
 
 
-def _client_entries(message: Json, offer: Offer) -> list[Json]:
-    """The entries of a message's `tool_calls` that are the client's, functions or not: it declared their names."""
-    return [entry for entry in message.get("tool_calls") or () if name_of(entry) in offer.client_tools]
+def _without_demand(message: Json) -> Json:
+    """A message of this run for a later one, whose budget is a new one."""
+    if message["role"] != "tool":
+        return message
+    return {**message, "content": message["content"].removesuffix(f"\n\n{ANSWER_NOW}")}
 
 
 def _again(result: ToolResult) -> ToolResult:

@@ -16,6 +16,8 @@ import structlog
 from proxy.config import TelemetryConfig
 
 _LEVELS = {
+    "continuation.sought": logging.DEBUG,
+    "state.not_shared": logging.WARNING,
     "configuration.disabled": logging.WARNING,
     "turn.started": logging.DEBUG,
     "turn.completed": logging.INFO,

@@ -20,7 +20,7 @@ def Assembler(*, client_tools=(), hold=False, **call):  # noqa: N802 - stands in
     holding = Hold.BEGINNING if hold is True else hold or Hold.NOTHING
     tools = call.pop("tools", TOOLS)
     return AssemblerOfCall(
-        CallUpstream({}, number=3, client_tools=frozenset(client_tools), hold=holding, tools=tools, **call)
+        CallUpstream({}, number=3, run_id="r", client_tools=frozenset(client_tools), hold=holding, tools=tools, **call)
     )
 
 
@@ -106,7 +106,7 @@ def test_the_clients_calls_are_shown_live_and_re_indexed_without_gaps():
     assert deltas(shown) == [
         {
             "tool_calls": [
-                {"index": 0, "id": "b", "type": "function", "function": {"name": "open_door", "arguments": ""}}
+                {"index": 0, "id": "call_r_0", "type": "function", "function": {"name": "open_door", "arguments": ""}}
             ]
         },
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"n":1}'}}]},
@@ -296,7 +296,7 @@ def test_a_clients_call_that_leaked_is_shown_as_the_clients():
     assert feed(assembler, chunk({"content": '{"n": 1}'}), chunk({}, "stop")) == []
     (delta,) = deltas(assembler.close())
     function = {"name": "open_door", "arguments": '{"n": 1}'}
-    assert delta["tool_calls"] == [{"index": 0, "id": "call_3_0", "type": "function", "function": function}]
+    assert delta["tool_calls"] == [{"index": 0, "id": "call_r_0", "type": "function", "function": function}]
 
 
 def test_text_that_was_kept_back_and_is_no_leak_is_shown_at_the_end():

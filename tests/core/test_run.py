@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.core.actions import Rung
+from proxy.core.continuation import put_back
 from proxy.core.errors import NoFinalAnswer
 from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
 from proxy.core.results import failure
@@ -80,6 +81,58 @@ def test_the_clients_own_calls_end_the_run_and_are_the_clients():
     play = Playbook(run) << asks(tools=["open_door", "web_search", "current_time"]) >> calls(call("open_door", "{}"))
     play << responds(stop="client_tool_calls", finish_reason="tool_calls")
     assert play.pending.message["tool_calls"][0]["function"]["name"] == "open_door"
+
+
+RUN = "0" * 32
+MIXED = [call(id="s1"), call("open_door", '{"door":1}', id="c1"), call("current_time", "{}", id="s2")]
+
+
+def test_in_a_mixed_turn_the_servers_calls_are_run_and_the_client_gets_its_own_only():
+    play = Playbook(run_of({"tools": [OPEN_DOOR]})) << asks() >> calls(*MIXED) << runs("web_search", "current_time")
+    play >> results("found", "noon") << responds(stop="client_tool_calls", finish_reason="tool_calls")
+    (entry,) = play.pending.message["tool_calls"]
+    assert (entry["id"], entry["function"]["name"]) == (f"call_{RUN}_0", "open_door")
+
+
+def test_what_a_mixed_turn_hides_can_be_put_back_with_everything_that_led_to_it():
+    play = Playbook(run_of({"tools": [OPEN_DOOR]})) << asks() >> calls(call(id="s0")) << runs("web_search")
+    play >> results("first") << asks() >> calls(*[replace(one, arguments='{"n":1}') for one in MIXED])
+    play << runs("web_search", "current_time") >> results("found", "noon") << responds(stop="client_tool_calls")
+    visible = play.pending.message
+    answer = {"role": "tool", "tool_call_id": visible["tool_calls"][0]["id"], "content": "opened"}
+    history = [{"role": "user", "content": "Hi"}, visible, answer]
+    restored = put_back(history, {RUN: play.pending.continuation})
+    assert [message["role"] for message in restored] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+        "tool",
+        "tool",
+    ]
+    assert [message.get("tool_call_id") for message in restored[4:]] == ["s1", "c1", "s2"]
+    assert [message["content"] for message in restored[4:]] == ["found", "opened", "noon"]
+
+
+def test_a_turn_of_the_clients_calls_alone_is_restored_with_the_upstreams_own_ids():
+    play = Playbook(run_of({"tools": [OPEN_DOOR]})) << asks() >> calls(call("open_door", "{}", id="up")) << responds()
+    answer = {"role": "tool", "tool_call_id": f"call_{RUN}_0", "content": "opened"}
+    restored = put_back([play.pending.message, answer], {RUN: play.pending.continuation})
+    assert restored[0]["tool_calls"][0]["id"] == restored[1]["tool_call_id"] == "up"
+
+
+def test_in_a_mixed_turn_beyond_the_budget_the_servers_calls_are_refused_and_kept_so():
+    play = Playbook(run_of({"tools": [OPEN_DOOR]}, max_tool_calls=1)) << asks() >> calls(*MIXED) << runs("web_search")
+    play >> results("found") << responds(stop="client_tool_calls")
+    assert BUDGET_USED in play.pending.continuation.results[2]
+
+
+def test_what_is_kept_of_a_run_does_not_hold_a_later_one_to_its_budget():
+    run = run_of({"tools": [OPEN_DOOR]}, max_turns=2)
+    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found") << told(ANSWER_NOW)
+    play >> calls(call("open_door", "{}")) << responds(stop="client_tool_calls")
+    assert ANSWER_NOW not in str(play.pending.continuation.before)
 
 
 def test_a_call_of_another_kind_is_the_clients_where_it_declared_it_and_nobodys_otherwise():
