@@ -106,14 +106,14 @@ def create_app(
 
 def make_tool(name: str, tool: ToolConfig, config: Config, client: httpx.AsyncClient, clock: Clock) -> Tool:
     """One entry of `tools:` as a tool. The configuration's schema knows no type that is not handled here."""
-    offered = (tool.offer or config.offer.mode) != "never"
+    mode = tool.offer or config.offer.mode
     match tool:
         case SerperConfig():
-            made = serper.serper_tool(_spec(name, tool, serper, offered=offered), tool, client)
+            made = serper.serper_tool(_spec(name, tool, serper, mode=mode), tool, client)
         case ZaiSearchConfig():
-            made = zai_search.zai_search_tool(_spec(name, tool, zai_search, offered=offered), tool, client)
+            made = zai_search.zai_search_tool(_spec(name, tool, zai_search, mode=mode), tool, client)
         case ClockConfig():
-            spec = _spec(name, tool, clock_tool, offered=offered)
+            spec = _spec(name, tool, clock_tool, mode=mode)
             made = clock_tool.clock_tool(spec, clock, timeout=tool.timeout)
         case _:
             raise NotImplementedError(type(tool).__name__)
@@ -132,14 +132,14 @@ async def _not_usable(_: Json) -> str:
     raise ToolError("This tool is not configured.")
 
 
-def _spec(name: str, tool: ToolConfig, module: Any, *, offered: bool) -> ToolSpec:
+def _spec(name: str, tool: ToolConfig, module: Any, *, mode: str) -> ToolSpec:
     return ToolSpec(
         name=name,
         description=module.DESCRIPTION,
         parameters=module.PARAMETERS,
         aliases=tool.aliases,
         max_calls=tool.max_calls,
-        offered=offered,
+        mode=mode,
     )
 
 

@@ -233,8 +233,8 @@ class OfferConfig(Value, frozen=True, kw_only=True):
     """`offer:`: which tools are shown to the model."""
 
     mode: OfferMode = "always"
-    prefix: str | None = None
-    model_suffix: str | None = None
+    prefix: Text | None = None
+    model_suffix: Text | None = None
 
 
 class StateConfig(Value, frozen=True, kw_only=True):

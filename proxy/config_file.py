@@ -25,16 +25,12 @@ UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "clients[].requests_per_minute": lambda _: True,
     "clients[].max_concurrent_requests": lambda _: True,
     "clients[].admin": lambda value: value is True,
-    "offer.mode": lambda mode: mode in ("declared", "on_request"),
-    "offer.prefix": lambda _: True,
-    "offer.model_suffix": lambda _: True,
     "state.url": lambda url: not url.startswith("memory://"),
     "telemetry.log_content": lambda value: value is True,
     "telemetry.metrics": lambda value: value is True,
     "telemetry.otlp_endpoint": lambda _: True,
     "tools.*.cache_seconds": bool,
     "tools.*.endpoint": lambda endpoint: endpoint != "search",
-    "tools.*.offer": lambda mode: mode in ("declared", "on_request"),
     "tools.*.type": lambda kind: kind not in ("clock", "serper", "zai_search"),
 }
 """What the schema knows and this version cannot do yet: refused by name, never ignored."""

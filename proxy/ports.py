@@ -96,6 +96,11 @@ class Upstream(Protocol):
         """The means of making its models answer."""
         ...
 
+    @property
+    def native_search(self) -> bool:
+        """Whether it has a web search of its own, declared as `{"type": "web_search", "web_search": {...}}`."""
+        ...
+
     async def complete(self, call: CallUpstream, show: Show) -> Turn:
         """Make one upstream call of a run; `show` gets what the client may see now. Raises `UpstreamError`."""
         ...

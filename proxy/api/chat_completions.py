@@ -21,7 +21,7 @@ from proxy.core.chat import Json, ToolSpec, carries_image
 from proxy.core.continuation import Continuation, put_back, runs_in
 from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed
 from proxy.core.limits import Limits
-from proxy.core.offer import Offer, make_offer
+from proxy.core.offer import Asked, Offer, make_offer, take_prefix
 from proxy.core.run import Run
 from proxy.ports import Model, Ports, Show
 from proxy.runner import Pace, Runner
@@ -46,8 +46,10 @@ class ChatCompletions:
         caller = caller_of(scope)
         if runs := runs_in(request["messages"]):
             body, request = await self._put_back(runs, body, request, caller)
+        name, asked_by_name = self._without_suffix(request["model"])
+        body, request, asked_by_prefix = self._without_prefix(body, request)
         image = carries_image(request["messages"])
-        model = self._ports.router.resolve(request["model"], client_key=caller.upstream_key, image=image)
+        model = self._ports.router.resolve(name, client_key=caller.upstream_key, image=image)
         if not caller.may_use(model.name):
             raise ModelNotAllowed(model.name)
         stream = bool(request.get("stream"))
@@ -55,8 +57,9 @@ class ChatCompletions:
         limits = self._ports.config.limits.overridden(model.limits, caller.limits)
         budget = limits.budget(max_tool_calls=request.get("max_tool_calls"))
         chosen = _chosen_tools(header(scope, b"x-server-tools"))
-        exchange = _Exchange(body, request, caller, model, limits, budget, chosen)
-        offer = self._offer(exchange, caller)
+        exchange = _Exchange(body, request, caller, model, limits, budget)
+        asked = Asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search)
+        offer = self._offer(exchange, asked)
         reply = self._streamed if stream else self._whole
         await reply(exchange, offer, receive, send)
 
@@ -73,15 +76,29 @@ class ChatCompletions:
         request = {**request, "messages": put_back(request["messages"], found)}
         return written(request), request
 
-    def _offer(self, exchange: "_Exchange", caller: Caller) -> Offer:
-        allowed = (caller.tools, exchange.model.tools, exchange.chosen_tools)
+    def _without_suffix(self, name: str) -> tuple[str, bool]:
+        """The model's name without the suffix that asks for tools, and whether it was there."""
+        suffix = self._ports.config.offer.model_suffix
+        return (name.removesuffix(suffix), True) if suffix and name.endswith(suffix) else (name, False)
+
+    def _without_prefix(self, body: bytes, request: Json) -> tuple[bytes, Json, bool]:
+        """The request without the prefix that asks for tools, and whether it was there."""
+        prefix = self._ports.config.offer.prefix
+        messages = take_prefix(request["messages"], prefix) if prefix else None
+        if messages is None:
+            return body, request, False
+        request = {**request, "messages": messages}
+        return written(request), request, True
+
+    def _offer(self, exchange: "_Exchange", asked: Asked) -> Offer:
+        allowed = (exchange.caller.tools, exchange.model.tools, asked.names)
         tools = [
             spec
             for name, spec in self._ports.toolset.specs.items()
             if all(names is None or name in names for names in allowed)
         ]
         usable: list[ToolSpec] = tools if exchange.budget.allow_tools else []
-        return make_offer(exchange.request, usable)
+        return make_offer(exchange.request, usable, asked)
 
     async def _whole(self, exchange: "_Exchange", offer: Offer, receive: Receive, send: Send) -> None:
         work = self._loop_whole if offer.in_play else self._relay_whole
@@ -156,7 +173,6 @@ class _Exchange:
     model: Model
     limits: RequestLimits
     budget: Limits
-    chosen_tools: frozenset[str] | None
 
     def for_upstream(self) -> tuple[bytes, Json]:
         """The body as the client sent it, but for the field that is said to us alone."""

@@ -59,7 +59,7 @@ class ToolSpec:
         parameters: a JSON Schema of type object.
         aliases: other names under which a model or a client may call it.
         max_calls: how often it may run in one request; None: as often as the request's budget allows.
-        offered: False: known, but not shown to a model that was not told of it by the client.
+        mode: when it is shown to a model: always, on_request, declared or never.
     """
 
     name: str
@@ -67,7 +67,7 @@ class ToolSpec:
     parameters: Json
     aliases: tuple[str, ...] = ()
     max_calls: int | None = None
-    offered: bool = True
+    mode: str = "always"
 
     def definition(self) -> Json:
         """The entry of a request's `tools`."""

@@ -1,8 +1,15 @@
-"""Which tools a request offers the model, and whose they are.
+"""Which tools a request offers, and whose they are.
 
 A name in the request's own `tools` that is a server tool's name or alias is run by the proxy, under the name that the
 client used. Every other function stays the client's. The server tools that are left are added where the client leaves
-the choice to the model.
+the choice to the model, each by its own mode:
+
+    always       to every request
+    on_request   where the request asks for them: by prefix, by the model's suffix, by header
+    declared     only where the client itself declares them
+    never        the same; they are there as another tool's fallback
+
+A hosted search, `{"type": "web_search"}` and its variants or `web_search_options`, declares the server's `web_search`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +17,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.core.chat import Json, ToolSpec, name_of
+
+SEARCH = "web_search"
+_HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a request asks for server tools, beside what it declares.
+
+    Attributes:
+        on_request: by the prefix or the model's suffix.
+        names: by header; None: it does not.
+        native_search: the upstream has a search of its own, whose declaration is left to it.
+    """
+
+    on_request: bool = False
+    names: frozenset[str] | None = None
+    native_search: bool = False
+
+    def wants(self, tool: ToolSpec) -> bool:
+        """Whether a tool is to be added that the client did not declare."""
+        if self.names is not None:
+            return tool.name in self.names and tool.mode != "never"
+        return tool.mode == "always" or (tool.mode == "on_request" and self.on_request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +53,7 @@ class Offer:
         shown: the names of server tools that the model is told of.
         client_tools: the names of the functions that are the client's.
         tool_choice: of the first turn; None: the request has none.
+        dropped: fields of the request that were said to us.
     """
 
     tools: tuple[Json, ...] = ()
@@ -29,6 +61,7 @@ class Offer:
     shown: tuple[str, ...] = ()
     client_tools: frozenset[str] = frozenset()
     tool_choice: Any = None
+    dropped: frozenset[str] = frozenset()
 
     @property
     def in_play(self) -> bool:
@@ -47,37 +80,77 @@ class Offer:
         return tuple(tool for tool in self.tools if name_of(tool) not in self.owned)
 
 
-def make_offer(request: Json, server_tools: Sequence[ToolSpec]) -> Offer:
+def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | None = None) -> Offer:
     """Decide which of the `server_tools` that this client may use are in play for `request`.
 
     Args:
-        request: the client's body; its `tools` and `tool_choice` are read.
+        request: the client's body; its `tools`, `tool_choice` and `web_search_options` are read.
         server_tools: the whitelist, already narrowed to this client and model.
+        asked: how else the request asks for tools.
     """
+    asked = asked or Asked()
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")
-    names = dict.fromkeys(name for tool in declared if (name := name_of(tool)) is not None)
     # OpenAI runs one choice or several; a loop has room for one. Legacy `functions` exclude `tools`.
     if choice == "none" or (request.get("n") or 1) != 1 or request.get("functions"):
-        return Offer(tools=tuple(declared), client_tools=frozenset(names), tool_choice=choice)
+        return Offer(tools=tuple(declared), client_tools=frozenset(_names_in(declared)), tool_choice=choice)
     by_name = {name: tool for tool in server_tools for name in (tool.name, *tool.aliases)}
+    search = by_name.get(SEARCH)
+    own, hosted = _without_hosted_search(declared, asked) if search else (declared, False)
+    hosted = hosted or (search is not None and request.get("web_search_options") is not None)
+    own, choice, allowed = _allowed(own, choice)
+    names = _names_in(own)
     shown = {name: by_name[name] for name in names if name in by_name}
     added: list[ToolSpec] = []
     if choice in (None, "auto"):
-        known = {tool.name for tool in shown.values()}
-        added = [tool for tool in server_tools if tool.offered and tool.name not in known]
+        added = [tool for tool in server_tools if asked.wants(tool) and (allowed is None or tool.name in allowed)]
+    if hosted and search is not None and search not in added:
+        added = [search, *added]
+    known = {tool.name for tool in shown.values()}
+    added = [tool for tool in added if tool.name not in known]
     shown |= {tool.name: tool for tool in added}
     # A model may use an alias that it was trained on instead of the name that it was offered, so aliases stay
     # callable, but only of tools that are in play.
     usable = {tool.name for tool in shown.values()}
-    owned = {name: tool for name, tool in by_name.items() if tool.name in usable}
+    owned = {name: tool for name, tool in by_name.items() if tool.name in usable and name not in names - shown.keys()}
     return Offer(
-        tools=(*declared, *(tool.definition() for tool in added)),
-        owned=owned if shown else {},
+        tools=(*own, *(tool.definition() for tool in added)),
+        owned=owned,
         shown=tuple(shown),
-        client_tools=frozenset(names.keys() - shown.keys()),
+        client_tools=frozenset(names - shown.keys()),
         tool_choice=choice,
+        dropped=frozenset({"web_search_options"}) if hosted else frozenset(),
     )
+
+
+def _names_in(tools: Sequence[Json]) -> Any:
+    """The names in `tools`, in order."""
+    return dict.fromkeys(name for tool in tools if (name := name_of(tool)) is not None).keys()
+
+
+def _without_hosted_search(declared: Sequence[Json], asked: Asked) -> tuple[Sequence[Json], bool]:
+    """The declared tools without hosted searches, and whether there was one.
+
+    GLM's own form has its settings in it, `{"type": "web_search", "web_search": {...}}`, and stays GLM's.
+    """
+    own = [tool for tool in declared if not _is_hosted_search(tool, native=asked.native_search)]
+    return own, len(own) < len(declared)
+
+
+def _is_hosted_search(tool: Json, *, native: bool) -> bool:
+    return tool.get("type") in _HOSTED_SEARCHES and not (native and isinstance(tool.get("web_search"), dict))
+
+
+def _allowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, frozenset[str] | None]:
+    """`tool_choice: allowed_tools` for servers without it: those tools only, and its mode as the choice."""
+    detail = choice.get("allowed_tools") if isinstance(choice, dict) else None
+    if not isinstance(detail, dict):
+        return tools, choice, None
+    listed = [tool for tool in detail.get("tools") or () if isinstance(tool, dict)]
+    names = frozenset(name for tool in listed if (name := name_of(tool)) is not None)
+    types = {tool.get("type") for tool in listed if name_of(tool) is None}
+    kept = [tool for tool in tools if name_of(tool) in names or (name_of(tool) is None and tool.get("type") in types)]
+    return kept, detail.get("mode") or "auto", names
 
 
 def freed(choice: Any, offer: Offer) -> Any:
@@ -86,11 +159,32 @@ def freed(choice: Any, offer: Offer) -> Any:
         return "auto"
     if not isinstance(choice, dict):
         return choice
-    if isinstance(allowed := choice.get("allowed_tools"), dict):
-        return {**choice, "allowed_tools": {**allowed, "mode": "auto"}}
     return "auto" if name_of(choice) in offer.owned else choice
 
 
 def _schema(function: Json) -> Json:
     parameters = function.get("parameters")
     return parameters if isinstance(parameters, dict) else {}
+
+
+def take_prefix(messages: Sequence[Json], prefix: str) -> list[Json] | None:
+    """The messages without `prefix` at the beginning of the last user message; None where it is not there."""
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].get("role") == "user":
+            content = _after_prefix(messages[at].get("content"), prefix)
+            if content is None:
+                return None
+            return [*messages[:at], {**messages[at], "content": content}, *messages[at + 1 :]]
+    return None
+
+
+def _after_prefix(content: Any, prefix: str) -> Any:
+    if isinstance(content, str):
+        text = content.lstrip()
+        return text.removeprefix(prefix).lstrip() if text.startswith(prefix) else None
+    if isinstance(content, list):
+        for at, part in enumerate(content):
+            if isinstance(part.get("text"), str):
+                text = _after_prefix(part["text"], prefix)
+                return None if text is None else [*content[:at], {**part, "text": text}, *content[at + 1 :]]
+    return None

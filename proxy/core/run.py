@@ -63,8 +63,9 @@ class Run:
         ladder: Sequence[Rung] = DEFAULT_LADDER,
         run_id: str = "0" * 32,
     ) -> None:
-        # `max_tool_calls` is said to us; an upstream may refuse a field that it does not know.
-        self._request = {key: value for key, value in request.items() if key != "max_tool_calls"}
+        # Some fields are said to us; an upstream may refuse one that it does not know.
+        said_to_us = {"max_tool_calls", *offer.dropped}
+        self._request = {key: value for key, value in request.items() if key not in said_to_us}
         self._messages: list[Json] = list(request["messages"])
         if limits.guidance:
             told = guidance(offer.shown, calls=limits.max_tool_calls, rounds=limits.max_turns - 1)

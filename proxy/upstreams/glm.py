@@ -24,6 +24,7 @@ GLM = Profile(
     string_tool_content=True,
     # Interleaved thinking wants it back unchanged; GLM-5 loops when it is dropped.
     reasoning_field="reasoning_content",
+    native_search=True,
     # A blank answer after a tool result: without thinking it has been seen to come.
     retelling={"thinking": {"type": "disabled"}},
     finish_reasons={"sensitive": "content_filter", "model_context_window_exceeded": "length"},

@@ -42,6 +42,7 @@ class Profile:
         json_schema: whether it knows `response_format: json_schema`.
         string_tool_content: whether the content of a tool message has to be a string that is not empty.
         reasoning_field: the name under which it reads thoughts in the history; None: it reads none.
+        native_search: whether it has a web search of its own, `{"type": "web_search", "web_search": {...}}`.
         retelling: fields for a turn in which everything is retold, the last means of getting an answer.
         finish_reasons: its own reasons -> OpenAI's. Any other unknown reason becomes `stop`.
         failures: finish reasons that are no end but a failure.
@@ -59,6 +60,7 @@ class Profile:
     json_schema: bool = True
     string_tool_content: bool = False
     reasoning_field: str | None = None
+    native_search: bool = False
     retelling: Json = field(default_factory=dict)
     finish_reasons: Mapping[str, str] = field(default_factory=dict)
     failures: frozenset[str] = frozenset()

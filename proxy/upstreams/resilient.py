@@ -53,6 +53,11 @@ class Resilient:
         """The means of making its models answer."""
         return self._current.ladder
 
+    @property
+    def native_search(self) -> bool:
+        """Whether it has a web search of its own."""
+        return self._current.profile.native_search
+
     async def complete(self, call: CallUpstream, show: Show) -> Turn:
         """Make one upstream call of a run. A fallback that has answered once is spoken to from then on."""
         watched = _Watched(show)

@@ -267,6 +267,32 @@ async def test_a_request_may_choose_among_the_server_tools(upstream, header, off
     assert (tools and [tool["function"]["name"] for tool in tools]) == offered
 
 
+@pytest.mark.parametrize(
+    ("question", "model", "offered", "asked"),
+    [
+        ("// weather in Nanaimo", "m", True, "weather in Nanaimo"),
+        ("weather in Nanaimo", "m", False, "weather in Nanaimo"),
+        ("weather in Nanaimo", "m:online", True, "weather in Nanaimo"),
+    ],
+)
+async def test_tools_are_offered_on_request_by_prefix_or_by_suffix(upstream, question, model, offered, asked):
+    upstream.replies = [whole("Hi")]
+    more = 'offer: {mode: on_request, prefix: "//", model_suffix: ":online"}'
+    async with proxy_of(upstream, more=more) as url:
+        response = await post(url, {"model": model, "messages": [{"role": "user", "content": question}]})
+    assert response.status_code == 200
+    (request,) = upstream.requests
+    assert ("tools" in request, request["model"], request["messages"][-1]["content"]) == (offered, "m", asked)
+
+
+async def test_a_prefix_is_taken_off_where_nothing_is_offered_as_well(upstream):
+    upstream.replies = [whole("Hi")]
+    more = 'offer: {mode: on_request, prefix: "//"}'
+    async with proxy_of(upstream, more=more) as url:
+        await post(url, {**ASK, "messages": [{"role": "user", "content": "// hello"}]})
+    assert upstream.requests[0]["messages"] == [{"role": "user", "content": "hello"}]
+
+
 @pytest.mark.parametrize("model", [b'"model":"alias","model":"m"', b'"\\u006dodel":"alias","model":"m"'])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
 async def test_a_model_that_stands_twice_is_the_checked_one_both_times(upstream, model, path):

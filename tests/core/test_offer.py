@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.core.chat import name_of
-from proxy.core.offer import freed, make_offer
+from proxy.core.offer import Asked, freed, make_offer, take_prefix
 from tests.playbook import SEARCH, TIME
 
 
@@ -11,8 +11,8 @@ def function(name):
     return {"type": "function", "function": {"name": name, "description": "the client's own words"}}
 
 
-def offer(request, *, tools=(SEARCH, TIME)):
-    return make_offer(request, tools)
+def offer(request, *, tools=(SEARCH, TIME), **asked):
+    return make_offer(request, tools, Asked(**asked))
 
 
 def names(made):
@@ -62,20 +62,101 @@ def test_a_function_named_like_a_tool_that_the_client_may_not_use_stays_the_clie
     assert "web_search" not in made.owned
 
 
-def test_a_tool_that_is_never_offered_is_in_play_only_where_the_client_names_it():
-    hidden = [replace(SEARCH, offered=False)]
-    assert not offer({}, tools=hidden).in_play
-    assert offer({"tools": [function("web_search")]}, tools=hidden).in_play
+@pytest.mark.parametrize(
+    ("mode", "asked", "shown"),
+    [
+        ("always", {}, True),
+        ("on_request", {}, False),
+        ("on_request", {"on_request": True}, True),
+        ("on_request", {"names": frozenset({"web_search"})}, True),
+        ("always", {"names": frozenset({"current_time"})}, False),
+        ("declared", {"on_request": True}, False),
+        ("declared", {"names": frozenset({"web_search"})}, True),
+        ("never", {"on_request": True, "names": frozenset({"web_search"})}, False),
+    ],
+)
+def test_each_mode_says_when_a_tool_is_shown_that_the_client_did_not_declare(mode, asked, shown):
+    assert offer({}, tools=[replace(SEARCH, mode=mode)], **asked).in_play is shown
 
 
-def test_hosted_tools_have_no_name_and_go_on_untouched():
-    hosted = {"type": "web_search", "web_search": {"enable": True}}
+@pytest.mark.parametrize("mode", ["always", "on_request", "declared", "never"])
+def test_a_tool_that_the_client_declares_is_in_play_whatever_its_mode(mode):
+    assert offer({"tools": [function("web_search")]}, tools=[replace(SEARCH, mode=mode)]).in_play
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"tools": [{"type": "web_search"}]},
+        {"tools": [{"type": "web_search_preview", "search_context_size": "low"}]},
+        {"web_search_options": {}},
+        {"tools": [{"type": "web_search"}, function("open_door")], "tool_choice": "required"},
+        {"tools": [{"type": "web_search", "web_search": {"enable": True}}]},
+    ],
+)
+def test_a_hosted_search_is_the_servers(request_):
+    made = offer(request_, tools=[replace(SEARCH, mode="declared")])
+    assert "web_search" in made.shown
+    assert names(made)[-1] == "web_search"
+    assert all(tool["type"] == "function" for tool in made.tools)
+
+
+def test_a_hosted_search_without_a_search_of_ours_goes_on_untouched():
+    hosted = {"type": "web_search"}
+    made = offer({"tools": [hosted], "web_search_options": {}}, tools=[TIME])
+    assert (made.tools[0], made.dropped) == (hosted, frozenset())
+
+
+def test_what_is_said_to_us_is_not_passed_on():
+    assert offer({"web_search_options": {}}).dropped == {"web_search_options"}
+
+
+def test_glms_own_form_stays_glms():
+    native = {"type": "web_search", "web_search": {"enable": True}}
+    made = offer(
+        {"tools": [native, {"type": "web_search"}]}, native_search=True, tools=[replace(SEARCH, mode="declared")]
+    )
+    assert made.tools[0] is native
+    assert names(made) == [None, "web_search"]
+
+
+def test_allowed_tools_narrow_what_is_offered_and_what_is_added():
+    listed = {"mode": "auto", "tools": [function("open_door"), function("web_search")]}
+    tools = [function("open_door"), function("close_door"), {"type": "mcp"}]
+    made = offer({"tools": tools, "tool_choice": {"type": "allowed_tools", "allowed_tools": listed}})
+    assert (names(made), made.tool_choice) == (["open_door", "web_search"], "auto")
+
+
+@pytest.mark.parametrize(
+    ("content", "left"),
+    [
+        ("// weather", "weather"),
+        ("  //weather", "weather"),
+        ("weather //", None),
+        (
+            [{"type": "text", "text": "// weather"}, {"type": "image_url"}],
+            [{"type": "text", "text": "weather"}, {"type": "image_url"}],
+        ),
+        ([{"type": "text", "text": "weather"}, {"type": "text", "text": "// not here"}], None),
+        (None, None),
+    ],
+)
+def test_the_prefix_is_taken_off_the_last_question(content, left):
+    messages = [{"role": "user", "content": "// earlier"}, {"role": "user", "content": content}, {"role": "assistant"}]
+    taken = take_prefix(messages, "//")
+    assert (taken and taken[1]["content"]) == left
+    assert taken is None or taken[0] == messages[0]
+
+
+def test_without_a_question_there_is_no_prefix():
+    assert take_prefix([{"role": "system", "content": "// x"}], "//") is None
+
+
+def test_other_hosted_tools_have_no_name_and_go_on_untouched():
+    hosted = {"type": "retrieval", "retrieval": {"knowledge_id": "k"}}
     made = offer({"tools": [hosted]})
     assert made.tools[0] is hosted
     assert made.without_server_tools() == (hosted,)
-
-
-ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [function("web_search")]}}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +167,6 @@ ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools
         (None, None),
         (function("web_search"), "auto"),
         (function("open_door"), function("open_door")),
-        (ALLOWED, {**ALLOWED, "allowed_tools": {**ALLOWED["allowed_tools"], "mode": "auto"}}),
     ],
 )
 def test_what_a_choice_becomes_after_the_first_turn(choice, later):
