@@ -24,7 +24,7 @@ from proxy.api.middleware.request_id import RequestId
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
 from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, UpstreamConfig, ZaiSearchConfig
-from proxy.core.chat import Json, ToolSpec
+from proxy.core.chat import Json, ToolOutput, ToolSpec
 from proxy.core.errors import NotFound, ToolError
 from proxy.ports import Clock, Ports, Readiness
 from proxy.stores.memory import MemoryStore
@@ -128,7 +128,7 @@ def _with_a_stand_in(config: Config) -> Iterator[tuple[str, ToolConfig]]:
             yield name, disabled.entry
 
 
-async def _not_usable(_: Json) -> str:
+async def _not_usable(_: Json) -> ToolOutput:
     raise ToolError("This tool is not configured.")
 
 

@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 
 from proxy.config import Config, LimitsConfig
 from proxy.core.actions import CallUpstream, Rung
-from proxy.core.chat import Json, ToolCall, ToolSpec, Turn
+from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec, Turn
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each chunk that the client may see, as it comes. Awaiting it is the back-pressure."""
@@ -47,7 +47,7 @@ class Toolset(Protocol):
         """Every usable tool by its own name."""
         ...
 
-    async def execute(self, call: ToolCall, *, patience: float) -> str:
+    async def execute(self, call: ToolCall, *, patience: float) -> ToolOutput:
         """Run one call; `patience` in seconds holds for tools that have no timeout of their own.
 
         Raises:

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from proxy.core import results
 from proxy.core.actions import Action, CallTools, CallUpstream, Respond
-from proxy.core.chat import ToolCall, ToolResult, Turn
+from proxy.core.chat import ToolCall, ToolOutput, ToolResult, Turn
 from proxy.core.errors import ProxyError, ToolError, ToolTimeout
 from proxy.core.run import Run
 from proxy.ports import Clock, Observer, Show, Toolset, Upstream
@@ -108,17 +108,17 @@ class Runner:
         fields = {"turn": turn, "tool": call.name, "call_id": call.id}
         self._observe("tool.started", **fields)
         try:
-            text = await self._run_tool(call, pace, ends_at - began)
+            output = await self._run_tool(call, pace, ends_at - began)
         except ToolError as exc:
             self._observe("tool.failed", **fields, seconds=self._since(began), outcome=exc.outcome)
             return results.failure(str(exc))
         except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
             self._observe("tool.crashed", **fields, seconds=self._since(began), exc_info=True)
             return results.failure("The tool failed.")
-        self._observe("tool.completed", **fields, seconds=self._since(began), characters=len(text))
-        return results.success(call.name, text, max_bytes=pace.max_result_bytes)
+        self._observe("tool.completed", **fields, seconds=self._since(began), characters=len(output.text))
+        return results.success(call.name, output, max_bytes=pace.max_result_bytes)
 
-    async def _run_tool(self, call: ToolCall, pace: Pace, remaining: float) -> str:
+    async def _run_tool(self, call: ToolCall, pace: Pace, remaining: float) -> ToolOutput:
         """One call, not beyond the run's own time."""
         if remaining <= 0:
             raise ToolTimeout(OUT_OF_TIME)

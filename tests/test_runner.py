@@ -1,6 +1,6 @@
 import asyncio
 
-from proxy.core.chat import ToolSpec
+from proxy.core.chat import ToolOutput, ToolSpec
 from proxy.core.errors import ToolError, UpstreamError
 from proxy.runner import OUT_OF_TIME, Pace, Runner
 from tests.fakes import FakeClock
@@ -44,7 +44,7 @@ class Toolset:
         self.running += 1
         self.most = max(self.most, self.running)
         try:
-            return await self.work(call)
+            return ToolOutput(await self.work(call))
         finally:
             self.running -= 1
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from proxy.api.replies import EventStream, Headers
 from proxy.core import sse
 from proxy.core.actions import Respond
-from proxy.core.chat import Json
+from proxy.core.chat import Json, text_of
+from proxy.core.citations import annotations
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +29,21 @@ class StreamingClient:
     identity: Identity
     include_usage: bool
     _begun: bool = False
+    _text: list[str] = field(default_factory=list)
     _head: Json = field(default_factory=dict)
 
     async def show(self, chunk: Json) -> None:
         """One upstream chunk, with what may be seen of it, as a chunk of this completion."""
+        for choice in chunk["choices"]:
+            if isinstance(text := choice["delta"].get("content"), str):
+                self._text.append(text)
         await self.stream.write(self._opening(chunk) + sse.encode({**chunk, **self._head}))
 
     async def finish(self, answer: Respond) -> None:
         """The finish_reason, the usage if it was asked for, and the end mark."""
-        choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": answer.finish_reason}
+        cited = annotations("".join(self._text), answer.sources)
+        delta: Json = {"annotations": cited} if cited else {}
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": answer.finish_reason}
         events = [self._opening(answer.turn.envelope), sse.encode({**self._head, "choices": [choice]})]
         if self.include_usage:
             events.append(sse.encode({**self._head, "choices": [], "usage": answer.tally.as_usage()}))
@@ -63,11 +70,13 @@ class StreamingClient:
 
 def whole_completion(answer: Respond, identity: Identity) -> Json:
     """The answer of a client that does not stream: the last turn as it came, under this completion's identity."""
+    cited = annotations(text_of(answer.message), answer.sources)
+    message = {**answer.message, "annotations": cited} if cited else answer.message
     choice = {
         "logprobs": None,
         **answer.turn.choice,
         "index": 0,
-        "message": answer.message,
+        "message": message,
         "finish_reason": answer.finish_reason,
     }
     return {

@@ -112,6 +112,7 @@ class Respond:
         finish_reason: the one that the client gets.
         stop: why the run ended here.
         tally: what it has used.
+        sources: what its tools returned, URL -> title: it may be cited.
         continuation: what is hidden from a client that is to come back with results of its own.
         rung: the means that made the model answer, if one was needed.
     """
@@ -121,6 +122,7 @@ class Respond:
     finish_reason: str
     stop: Stop
     tally: Tally
+    sources: Mapping[str, str] = field(default_factory=dict)
     continuation: Continuation | None = None
     rung: Rung | None = None
 

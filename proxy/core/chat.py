@@ -42,11 +42,20 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a tool returned: text for the model, and the pages that it comes from, URL -> title."""
+
+    text: str
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the model is told about one call. `failed` is for observers; the model reads `content` only."""
+    """What the model is told about one call: `content`. The rest is for the run: `failed`, and what may be cited."""
 
     content: str
     failed: bool = False
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

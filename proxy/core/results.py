@@ -4,7 +4,7 @@ import re
 
 import orjson
 
-from proxy.core.chat import ToolResult
+from proxy.core.chat import ToolOutput, ToolResult
 
 _OPEN = "<tool_result tool={name!r}>\n"
 _CLOSE = "\n</tool_result>"
@@ -13,9 +13,10 @@ _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) n
 _CUT = "\n[cut: {total} bytes in all, {kept} shown]"
 
 
-def success(tool: str, text: str, *, max_bytes: int) -> ToolResult:
+def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
     """What a tool returned, cut at `max_bytes` of UTF-8 at a character boundary, fenced with its source."""
-    return ToolResult(_OPEN.format(name=tool) + _harmless(_cut(text, max_bytes)) + _CLOSE)
+    fenced = _OPEN.format(name=tool) + _harmless(_cut(output.text, max_bytes)) + _CLOSE
+    return ToolResult(fenced, sources=output.sources)
 
 
 def failure(message: str, *, max_bytes: int = 2048) -> ToolResult:

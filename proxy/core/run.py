@@ -87,6 +87,7 @@ class Run:
         self._results: dict[tuple[str, str], ToolResult] = {}
         self._repeats: set[tuple[str, str]] = set()
         self._shown_text = ""
+        self._sources: dict[str, str] = {}
 
     def start(self) -> CallUpstream:
         """The first action."""
@@ -127,6 +128,8 @@ class Run:
             if verdict.run is not None:
                 fresh[verdict.key] = next(arrived)
             answers.append(verdict.result or fresh[verdict.key])
+        for result in fresh.values():
+            self._sources |= result.sources
         # What failed may succeed when it is tried again.
         self._results |= {key: result for key, result in fresh.items() if not result.failed}
         turn = self._judged_turn()
@@ -256,7 +259,8 @@ class Run:
 
     def _respond(self, turn: Turn, stop: Stop, continuation: Continuation | None = None) -> Respond:
         message, finish_reason = visible_message(turn)
-        return Respond(turn, message, finish_reason, stop, self._ledger.tally(), continuation, self._rung)
+        tally = self._ledger.tally()
+        return Respond(turn, message, finish_reason, stop, tally, self._sources, continuation, self._rung)
 
 
 def is_answer(turn: Turn) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema_rs
 import orjson
 
-from proxy.core.chat import Json, ToolCall, ToolSpec
+from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout
 from proxy.ports import Observer
 
@@ -23,14 +23,15 @@ class Tool:
 
     Attributes:
         spec: how a model sees it.
-        run: does the work: arguments in, text for the model out. Raises `ToolError` for what the model should know.
+        run: does the work: arguments in, text for the model out, or a `ToolOutput` where pages can be cited. Raises
+            `ToolError` for what the model should know.
         repair: makes arguments that mean the same thing in other words fit the schema, before they are checked.
         timeout: seconds for one call; None: the request's `tool_timeout`.
         fallback: the tool that is tried with the same arguments when this one fails.
     """
 
     spec: ToolSpec
-    run: Callable[[Json], Awaitable[str]]
+    run: Callable[[Json], Awaitable[str | ToolOutput]]
     repair: Callable[[Json], Json] = field(default=lambda arguments: arguments)
     timeout: float | None = None
     fallback: str | None = None
@@ -64,7 +65,7 @@ class Registry:
         """Every tool as a model sees it, by name."""
         return {name: tool.spec for name, tool in self._tools.items()}
 
-    async def execute(self, call: ToolCall, *, patience: float) -> str:
+    async def execute(self, call: ToolCall, *, patience: float) -> ToolOutput:
         """Run one call.
 
         Raises:
@@ -85,16 +86,17 @@ class Registry:
             self._observe("tool.fell_back", tool=call.name, to=other.spec.name, outcome=exc.outcome)
             return await self._run(other, call, patience)
 
-    async def _run(self, tool: Tool, call: ToolCall, patience: float) -> str:
+    async def _run(self, tool: Tool, call: ToolCall, patience: float) -> ToolOutput:
         arguments = tool.repair(parse_arguments(call.arguments))
         if faults := [_describe(error) for error in self._validators[tool.spec.name].iter_errors(arguments)]:
             raise InvalidArguments(f"The arguments do not fit the tool's schema: {'; '.join(faults)}.")
         seconds = tool.timeout or patience
         try:
             async with asyncio.timeout(seconds):
-                return await tool.run(arguments)
+                output = await tool.run(arguments)
         except TimeoutError as exc:
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
+        return output if isinstance(output, ToolOutput) else ToolOutput(output)
 
 
 def parse_arguments(text: str) -> Json:

@@ -12,7 +12,7 @@ import httpx
 import orjson
 
 from proxy.config import SerperConfig
-from proxy.core.chat import Json, ToolSpec
+from proxy.core.chat import Json, ToolOutput, ToolSpec
 from proxy.core.errors import ToolError
 from proxy.tools.registry import Tool
 
@@ -41,6 +41,7 @@ PARAMETERS: Json = {
 
 # What models and apps call the number of results: `topn` is gpt-oss's own browser, `numResults` the AI SDK's habit.
 _COUNT_NAMES = ("num_results", "numResults", "num", "topn", "count")
+_LISTS = ("organic", "topStories", "peopleAlsoAsk")
 _DIGITS = re.compile(r"[0-9]{1,4}")
 _QUERY_NAMES = ("query", "q")
 # An answer has at most ten results of a few hundred bytes each; the scrape of a whole page is another endpoint.
@@ -53,11 +54,11 @@ def serper_tool(spec: ToolSpec, config: SerperConfig, client: httpx.AsyncClient)
     """A search under the name of `spec`."""
     url = f"{config.base_url.rstrip('/')}/{config.endpoint}"
 
-    async def run(arguments: Json) -> str:
+    async def run(arguments: Json) -> ToolOutput:
         payload = {"q": arguments["query"], "num": arguments.get("num_results", DEFAULT_RESULTS)}
         payload |= {key: arguments[key] for key in ("gl", "hl", "tbs") if arguments.get(key)}
         answer = await _post(client, url, config.api_key, payload)
-        return as_text(arguments["query"], answer, most=payload["num"])
+        return ToolOutput(as_text(arguments["query"], answer, most=payload["num"]), sources_in(answer))
 
     return Tool(spec=spec, run=run, repair=repair, timeout=config.timeout)
 
@@ -145,6 +146,18 @@ def as_text(query: str, answer: Json, *, most: int) -> str:
     if not found:
         return f'No results for "{query}".'
     return "\n\n".join((f'Results for "{query}":', *found))
+
+
+def sources_in(answer: Json) -> dict[str, str]:
+    """Every page in a search's answer, URL -> title."""
+    blocks = [answer.get("answerBox"), *(item for key in _LISTS for item in _items(answer, key))]
+    pages = [block for block in blocks if isinstance(block, dict) and isinstance(block.get("link"), str)]
+    sources = {page["link"]: str(page.get("title") or "") for page in reversed(pages)}
+    graph = answer.get("knowledgeGraph")
+    if isinstance(graph, dict):
+        links = (graph.get("website"), graph.get("descriptionLink"))
+        sources |= {link: str(graph.get("title") or "") for link in links if isinstance(link, str)}
+    return sources
 
 
 def _answer_box(box: Any) -> Iterator[str]:

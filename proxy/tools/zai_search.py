@@ -12,7 +12,7 @@ import httpx
 import orjson
 
 from proxy.config import ZaiSearchConfig
-from proxy.core.chat import Json, ToolSpec
+from proxy.core.chat import Json, ToolOutput, ToolSpec
 from proxy.core.errors import ToolError
 from proxy.tools.registry import Tool
 from proxy.tools.serper import DEFAULT_RESULTS, PARAMETERS, UNAVAILABLE, read_bounded, repair
@@ -32,11 +32,11 @@ def zai_search_tool(spec: ToolSpec, config: ZaiSearchConfig, client: httpx.Async
     base = config.base_url.rstrip("/")
     url = f"{base}/web_search" if config.mode == "api" else f"{base}/chat/completions"
 
-    async def run(arguments: Json) -> str:
+    async def run(arguments: Json) -> ToolOutput:
         payload = _api_request(arguments, config) if config.mode == "api" else _chat_request(arguments, config)
         answer = await _post(client, url, config.api_key, payload)
         found = answer.get("search_result") if config.mode == "api" else answer.get("web_search")
-        return as_text(arguments["query"], found, summary=_said(answer))
+        return ToolOutput(as_text(arguments["query"], found, summary=_said(answer)), _sources_in(found))
 
     return Tool(spec=spec, run=run, repair=repair, timeout=config.timeout)
 
@@ -100,6 +100,11 @@ def _said(answer: Json) -> str:
     message = choices[0].get("message") if isinstance(choices, list) and choices else None
     content = message.get("content") if isinstance(message, dict) else None
     return content.strip() if isinstance(content, str) else ""
+
+
+def _sources_in(found: Any) -> dict[str, str]:
+    items = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    return {item["link"]: str(item.get("title") or "") for item in items if isinstance(item.get("link"), str)}
 
 
 def as_text(query: str, found: Any, *, summary: str = "") -> str:

@@ -294,6 +294,30 @@ async def test_a_call_that_leaked_into_the_text_is_run_and_never_shown(upstream,
     assert result["tool_call_id"] == assistant["tool_calls"][0]["id"]
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_what_a_search_returned_is_cited_where_the_answer_names_it(upstream, sdk, streaming):
+    text = "\U0001f326\ufe0f Regen: https://a.example/ und https://made-up.example/."
+    last = (
+        stream(chunk({"content": text[:9]}), chunk({"content": text[9:]}), chunk({}, "stop"))
+        if streaming
+        else whole(text)
+    )
+    upstream.replies = [streamed("Moment.", calls=[SEARCH]) if streaming else whole("Moment.", calls=[SEARCH]), last]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        completion = await client.chat.completions.create(**ASK, stream=streaming)
+        if streaming:
+            chunks = [one async for one in completion]
+            content = "".join(one.choices[0].delta.content or "" for one in chunks)
+            cited = [one["url_citation"] for one in chunks[-1].choices[0].delta.annotations]
+            assert not any(hasattr(one.choices[0].delta, "annotations") for one in chunks[:-1])
+        else:
+            content = completion.choices[0].message.content
+            cited = [one.url_citation.model_dump() for one in completion.choices[0].message.annotations]
+    (span,) = cited
+    assert content[span["start_index"] : span["end_index"]] == span["url"] == "https://a.example/"
+    assert span["title"] == "A page"
+
+
 async def test_a_stream_of_json_holds_nothing_but_the_final_json(upstream, sdk):
     upstream.replies = [streamed("I'll search.", calls=[SEARCH]), streamed('{"a":1}')]
     form = {"response_format": {"type": "json_object"}}

@@ -17,7 +17,7 @@ def tool(run=None, *, name="t", parameters=SCHEMA, **fields):
 
 
 async def execute(registry, arguments='{"n":1}', name="t", patience=5):
-    return await registry.execute(ToolCall("id", name, arguments), patience=patience)
+    return (await registry.execute(ToolCall("id", name, arguments), patience=patience)).text
 
 
 async def test_a_call_runs_the_tool_of_its_name_with_its_arguments():

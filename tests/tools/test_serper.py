@@ -22,8 +22,8 @@ async def search(client, arguments, **answer):
     tool = serper.serper_tool(SPEC, SerperConfig(api_key="secret"), client)
     with respx.mock:
         route = respx.post("https://google.serper.dev/search").mock(return_value=httpx.Response(200, **answer))
-        text = await tool.run(tool.repair(arguments))
-    return text, route.calls.last.request
+        output = await tool.run(tool.repair(arguments))
+    return output, route.calls.last.request
 
 
 async def test_the_request_is_serpers(client):
@@ -127,3 +127,23 @@ async def test_each_way_of_failing_is_told_apart(client, response, why):
             await tool.run({"query": "q"})
     assert "canary" not in str(failure.value)
     assert "secret.internal" not in str(failure.value)
+
+
+async def test_every_page_of_the_answer_can_be_cited(client):
+    answer = {
+        "answerBox": {"title": "Box", "link": "https://box"},
+        "knowledgeGraph": {"title": "Graph", "website": "https://kg", "descriptionLink": "https://wiki"},
+        "organic": [{"title": "One", "link": "https://one"}, {"link": "https://two"}, {"title": "no link"}],
+        "topStories": [{"title": "Story", "link": "https://story"}],
+        "peopleAlsoAsk": [{"question": "?", "title": "Why", "link": "https://why"}],
+    }
+    output, _ = await search(client, {"query": "q"}, json=answer)
+    assert output.sources == {
+        "https://box": "Box",
+        "https://kg": "Graph",
+        "https://wiki": "Graph",
+        "https://one": "One",
+        "https://two": "",
+        "https://story": "Story",
+        "https://why": "Why",
+    }

@@ -29,8 +29,10 @@ async def search(client, path, response, *, arguments=None, **config):
     tool = zai_search.zai_search_tool(SPEC, ZaiSearchConfig(api_key="secret", **config), client)
     with respx.mock:
         route = respx.post(f"{BASE}{path}").mock(return_value=response)
-        text = await tool.run(tool.repair(arguments or {"query": "q", "topn": 3, "tbs": "qdr:w"}))
-    return text, route.calls.last.request
+        output = await tool.run(tool.repair(arguments or {"query": "q", "topn": 3, "tbs": "qdr:w"}))
+    links = [item["link"] for item in (RESULT,) if item["link"] in output.text]
+    assert list(output.sources) == links
+    return output.text, route.calls.last.request
 
 
 async def test_the_search_endpoint_is_asked_in_its_own_words(client):
