@@ -12,6 +12,9 @@ from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec, Turn
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each chunk that the client may see, as it comes. Awaiting it is the back-pressure."""
 
+Tell: TypeAlias = Callable[[Json], Awaitable[None]]
+"""Called with each progress event of a run, for clients that asked for them."""
+
 Write: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 

@@ -11,10 +11,10 @@ from typing import assert_never
 
 from proxy.core import results
 from proxy.core.actions import Action, CallTools, CallUpstream, Respond
-from proxy.core.chat import ToolCall, ToolOutput, ToolResult, Turn
+from proxy.core.chat import Json, ToolCall, ToolOutput, ToolResult, Turn
 from proxy.core.errors import ProxyError, ToolError, ToolTimeout
 from proxy.core.run import Run
-from proxy.ports import Clock, Observer, Show, Toolset, Upstream
+from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream
 
 OUT_OF_TIME = "The time for this request is used up; the call was stopped."
 
@@ -35,6 +35,10 @@ class Pace:
     max_result_bytes: int = 65536
 
 
+async def _tell_nobody(_: Json) -> None:
+    """For clients that did not ask for progress."""
+
+
 class Runner:
     """Everything that driving needs, for any number of runs."""
 
@@ -43,8 +47,10 @@ class Runner:
         self._observe = observe
         self._clock = clock
 
-    async def drive(self, run: Run, *, upstream: Upstream, pace: Pace, show: Show) -> Respond:
-        """Run the conversation to its answer; what the client may see goes to `show` as it comes.
+    async def drive(
+        self, run: Run, *, upstream: Upstream, pace: Pace, show: Show, tell: Tell = _tell_nobody
+    ) -> Respond:
+        """Run the conversation to its answer; what the client may see goes to `show` as it comes, progress to `tell`.
 
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
@@ -54,11 +60,12 @@ class Runner:
         while True:
             match action:
                 case CallUpstream():
+                    await tell({"type": "turn.started", "turn": action.number})
                     turn = await self._complete(action, upstream, show)
                     self._tell_time(run, ends_at)
                     action = run.receive_turn(turn)
                 case CallTools():
-                    answers = await self._execute(action, pace, ends_at)
+                    answers = await self._execute(action, pace, ends_at, tell)
                     self._tell_time(run, ends_at)
                     action = run.receive_results(answers)
                 case Respond():
@@ -91,13 +98,22 @@ class Runner:
         )
         return turn
 
-    async def _execute(self, action: CallTools, pace: Pace, ends_at: float) -> Sequence[ToolResult]:
+    async def _execute(self, action: CallTools, pace: Pace, ends_at: float, tell: Tell) -> Sequence[ToolResult]:
         """All calls of a turn at once, as many at a time as permitted; results in call order."""
         slots = asyncio.Semaphore(pace.max_parallel_tools)
 
         async def one(call: ToolCall) -> ToolResult:
             async with slots:
-                return await self._call(call, action.turn, pace, ends_at)
+                event = {"turn": action.turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
+                began = self._clock.monotonic()
+                await tell({"type": "tool.started", **event})
+                result = await self._call(call, action.turn, pace, ends_at)
+                event["seconds"] = self._since(began)
+                outcome = (
+                    {"type": "tool.failed", "error": result.content} if result.failed else {"type": "tool.completed"}
+                )
+                await tell({**outcome, **event})
+                return result
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(call)) for call in action.calls]

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
-import orjson
 import structlog
 from starlette.types import Receive, Scope, Send
 
@@ -16,6 +15,7 @@ from proxy.api.clients import Identity, StreamingClient, tool_headers, whole_com
 from proxy.api.race import until_disconnect
 from proxy.api.replies import EventStream, Headers, send_bytes
 from proxy.config import RequestLimits
+from proxy.core import sse
 from proxy.core.actions import Respond
 from proxy.core.chat import Json, ToolSpec, carries_image
 from proxy.core.continuation import Continuation, put_back, runs_in
@@ -23,7 +23,7 @@ from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed
 from proxy.core.limits import Limits
 from proxy.core.offer import Asked, Offer, make_offer, take_prefix
 from proxy.core.run import Run
-from proxy.ports import Model, Ports, Show
+from proxy.ports import Model, Ports, Show, Tell
 from proxy.runner import Pace, Runner
 
 _ID_PREFIX = "chatcmpl-"
@@ -57,7 +57,8 @@ class ChatCompletions:
         limits = self._ports.config.limits.overridden(model.limits, caller.limits)
         budget = limits.budget(max_tool_calls=request.get("max_tool_calls"))
         chosen = _chosen_tools(header(scope, b"x-server-tools"))
-        exchange = _Exchange(body, request, caller, model, limits, budget)
+        tell_events = (header(scope, b"x-tool-events") or "").lower() == "true"
+        exchange = _Exchange(body, request, caller, model, limits, budget, tell_events)
         asked = Asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search)
         offer = self._offer(exchange, asked)
         reply = self._streamed if stream else self._whole
@@ -125,20 +126,22 @@ class ChatCompletions:
 
     async def _loop_whole(self, exchange: "_Exchange", offer: Offer) -> "_Reply":
         identity = self._identity(exchange)
-        answer = await self._loop(exchange, offer, identity, _show_nothing)
-        return _Reply(orjson.dumps(whole_completion(answer, identity)), tool_headers(answer))
+        events: list[Json] | None = [] if exchange.tell_events else None
+        answer = await self._loop(exchange, offer, identity, _show_nothing, _collect(events))
+        return _Reply(sse.dumps(whole_completion(answer, identity, events=events)), tool_headers(answer))
 
     async def _loop_stream(self, exchange: "_Exchange", offer: Offer, stream: EventStream) -> None:
         options = exchange.request.get("stream_options") or {}
         identity = self._identity(exchange)
         client = StreamingClient(stream, identity, include_usage=bool(options.get("include_usage")))
-        await client.finish(await self._loop(exchange, offer, identity, client.show))
+        tell = client.tell if exchange.tell_events else _collect(None)
+        await client.finish(await self._loop(exchange, offer, identity, client.show, tell))
 
-    async def _loop(self, exchange: "_Exchange", offer: Offer, identity: Identity, show: Show) -> Respond:
+    async def _loop(self, exchange: "_Exchange", offer: Offer, identity: Identity, show: Show, tell: Tell) -> Respond:
         upstream = exchange.model.upstream
         run_id = identity.id.removeprefix(_ID_PREFIX)
         run = Run(exchange.request, offer=offer, limits=exchange.budget, ladder=upstream.ladder, run_id=run_id)
-        answer = await self._runner.drive(run, upstream=upstream, pace=exchange.pace(), show=show)
+        answer = await self._runner.drive(run, upstream=upstream, pace=exchange.pace(), show=show, tell=tell)
         structlog.contextvars.bind_contextvars(
             turns=answer.tally.turns, tool_calls=answer.tally.total_tool_calls, stop=answer.stop, rung=answer.rung
         )
@@ -173,6 +176,7 @@ class _Exchange:
     model: Model
     limits: RequestLimits
     budget: Limits
+    tell_events: bool
 
     def for_upstream(self) -> tuple[bytes, Json]:
         """The body as the client sent it, but for the field that is said to us alone."""
@@ -204,6 +208,16 @@ def _chosen_tools(header_value: str | None) -> frozenset[str] | None:
     if header_value is None or header_value.strip() == "all":
         return None
     return frozenset(name.strip() for name in header_value.split(",")) - {"none"}
+
+
+def _collect(events: list[Json] | None) -> Tell:
+    """Progress for a client that does not stream: told at the end, if it asked for it."""
+
+    async def tell(event: Json) -> None:
+        if events is not None:
+            events.append(event)
+
+    return tell
 
 
 async def _show_nothing(_: Json) -> None:

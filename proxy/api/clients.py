@@ -3,6 +3,7 @@
 Whatever happens upstream, the client sees one completion: one id, one role, one finish_reason, one sum of usage.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from proxy.api.replies import EventStream, Headers
@@ -30,6 +31,7 @@ class StreamingClient:
     include_usage: bool
     _begun: bool = False
     _text: list[str] = field(default_factory=list)
+    _events: list[Json] = field(default_factory=list)
     _head: Json = field(default_factory=dict)
 
     async def show(self, chunk: Json) -> None:
@@ -38,6 +40,15 @@ class StreamingClient:
             if isinstance(text := choice["delta"].get("content"), str):
                 self._text.append(text)
         await self.stream.write(self._opening(chunk) + sse.encode({**chunk, **self._head}))
+
+    async def tell(self, event: Json) -> None:
+        """One progress event, as a chunk without choices.
+
+        The first waits for something to show: until then a failure can still have its proper status.
+        """
+        self._events.append(event)
+        if self._begun or event["type"] != "turn.started":
+            await self.stream.write(self._opening({}))
 
     async def finish(self, answer: Respond) -> None:
         """The finish_reason, the usage if it was asked for, and the end mark."""
@@ -51,9 +62,13 @@ class StreamingClient:
         await self.stream.close()
 
     def _opening(self, seen: Json) -> bytes:
-        """The chunk with the role, once, before anything else."""
-        if self._begun:
-            return b""
+        """The chunk with the role, once, before anything else; then the events that wait."""
+        role = b"" if self._begun else self._role(seen)
+        told = [sse.encode({**self._head, "choices": [], "tool_event": event}) for event in self._events]
+        self._events.clear()
+        return b"".join((role, *told))
+
+    def _role(self, seen: Json) -> bytes:
         self._begun = True
         self._head = {
             "id": self.identity.id,
@@ -68,8 +83,11 @@ class StreamingClient:
         return sse.encode({**self._head, "choices": [choice]})
 
 
-def whole_completion(answer: Respond, identity: Identity) -> Json:
-    """The answer of a client that does not stream: the last turn as it came, under this completion's identity."""
+def whole_completion(answer: Respond, identity: Identity, *, events: Sequence[Json] | None = None) -> Json:
+    """The answer of a client that does not stream: the last turn as it came, under this completion's identity.
+
+    `events`: the progress of the run, for clients that asked for it.
+    """
     cited = annotations(text_of(answer.message), answer.sources)
     message = {**answer.message, "annotations": cited} if cited else answer.message
     choice = {
@@ -87,6 +105,7 @@ def whole_completion(answer: Respond, identity: Identity) -> Json:
         "model": answer.turn.envelope.get("model") or identity.model,
         "choices": [choice],
         "usage": answer.tally.as_usage(),
+        **({} if events is None else {"tool_events": list(events)}),
     }
 
 

@@ -52,6 +52,7 @@ class CallUpstream:
         tools: every name that may be called -> its JSON Schema, also while the tools are withdrawn: calls of them that
             leaked into text are recognised by it.
         json_expected: the client asked for JSON, so a text that is one JSON object is an answer.
+        renamed: names that the upstream was told in place of others -> the names in `tools`.
     """
 
     body: Json
@@ -63,6 +64,12 @@ class CallUpstream:
     hold: Hold = Hold.NOTHING
     tools: Mapping[str, Json] = field(default_factory=dict)
     json_expected: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def known_names(self) -> Mapping[str, Json]:
+        """`tools` under the names that the model knows as well."""
+        return {**self.tools, **{told: self.tools[name] for told, name in self.renamed.items() if name in self.tools}}
 
 
 @dataclass(frozen=True, slots=True)

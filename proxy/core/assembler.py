@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from proxy.core.actions import CallUpstream, Hold
-from proxy.core.chat import TEXT_FIELDS, Json, Turn, calls_of, name_of
+from proxy.core.chat import TEXT_FIELDS, Json, Turn, calls_of, name_of, text_of
 from proxy.core.continuation import client_call_id
 from proxy.core.errors import UpstreamError
 from proxy.core.leaks import Leak, LeakFilter, clean_name, parse_glm
@@ -72,7 +72,7 @@ class Assembler:
     def __init__(self, call: CallUpstream) -> None:
         self._call = call
         self._filters = {
-            key: LeakFilter(call.tools, json_expected=call.json_expected) for key in _LEAKY_FIELDS if call.tools
+            key: LeakFilter(call.known_names, json_expected=call.json_expected) for key in _LEAKY_FIELDS if call.tools
         }
         self._hold = call.hold
         self._held: list[Json] = []
@@ -154,11 +154,14 @@ class Assembler:
                 self._choice[key] = value
         delta = choice["delta"] = choice.get("delta") or {}
         delta.pop("role", None)
+        going_on = {key for key in (*TEXT_FIELDS, "tool_calls") if delta.get(key)}
         for key in TEXT_FIELDS:
             if isinstance(text := delta.get(key), str):
                 leaks = self._filters.get(key)
                 delta[key] = leaks.feed(text) if leaks else text
                 self._texts.setdefault(key, []).append(delta[key])
+        if going_on:
+            self._settle(delta, going_on)
         for key, value in delta.items():
             if key not in _FOLDED_KEYS and value is not None:
                 known = self._extra.get(key)
@@ -167,12 +170,19 @@ class Assembler:
         self._show_calls(delta)
         return any(value not in (None, "", []) for value in delta.values())
 
+    def _settle(self, delta: Json, going_on: set[str]) -> None:
+        """When the model goes on to something else, what was kept back of its text before comes along."""
+        for key, leaks in self._filters.items():
+            if key not in going_on and (rest := leaks.close()):
+                self._texts.setdefault(key, []).append(rest)
+                delta[key] = rest
+
     def _show_text(self, delta: Json) -> None:
         """Hold blank text back until words follow, and set the first words apart from what was shown before."""
         text = delta.get("content")
         if not isinstance(text, str) or not text:
             return
-        self._text_length += len(text)
+        self._text_length += len(text.strip())
         if self._text_begun:
             return
         text = self._blank + text
@@ -220,7 +230,8 @@ class Assembler:
     def _adopt(self, leak: Leak, delta: Json) -> None:
         """Make a leaked call one like any other."""
         index = max(self._calls, default=-1) + 1
-        call = self._calls[index] = _Call(missing_id(self._call, index), name=leak.name, arguments=[leak.arguments])
+        name = self._call.renamed.get(leak.name, leak.name)
+        call = self._calls[index] = _Call(missing_id(self._call, index), name=name, arguments=[leak.arguments])
         if call.name in self._call.client_tools:
             delta.setdefault("tool_calls", []).append(self._opening(call))
 
@@ -287,13 +298,16 @@ def _client_ids(message: Json, call: CallUpstream) -> Iterator[str | None]:
 def _take_leaks_out(message: Json, call: CallUpstream) -> bool:
     """Make calls that leaked into a message's texts calls like any other; whether raw format was found besides."""
     filters: dict[str, LeakFilter] = {}
+    if isinstance(message.get("content"), list):
+        message["content"] = text_of(message)
     for key in _LEAKY_FIELDS:
         if isinstance(text := message.get(key), str) and text:
-            leaks = filters[key] = LeakFilter(call.tools, json_expected=call.json_expected)
+            leaks = filters[key] = LeakFilter(call.known_names, json_expected=call.json_expected)
             message[key] = leaks.feed(text) + leaks.close()
     entries = message.get("tool_calls") or []
     for leak in found_leaks(filters, has_calls=bool(entries), text=str(message.get("content") or "")):
-        entries.append(_Call(missing_id(call, len(entries)), name=leak.name, arguments=[leak.arguments]).entry())
+        name = call.renamed.get(leak.name, leak.name)
+        entries.append(_Call(missing_id(call, len(entries)), name=name, arguments=[leak.arguments]).entry())
     if entries:
         message["tool_calls"] = entries
     return any(leaks.garbled for leaks in filters.values())
@@ -309,7 +323,7 @@ def found_leaks(filters: dict[str, LeakFilter], *, has_calls: bool, text: str) -
 
 def unglue(name: str, arguments: str, tools: Any) -> tuple[str, str]:
     """A call's name without raw format around it, and its arguments, which GLM has been seen to glue to the name."""
-    glued = parse_glm(name) if "<arg_key>" in name and not arguments.strip("{} ") else None
+    glued = parse_glm(name, tools)[0] if "<arg_key>" in name and not arguments.strip("{} ") else None
     return clean_name(name, tools), glued.arguments if glued else arguments
 
 
@@ -322,4 +336,4 @@ def as_text(arguments: object) -> str:
 
 def missing_id(call: CallUpstream, index: int) -> str:
     """An id, unique in this run, for a call that came without one: the tool message that answers it has to name it."""
-    return f"call_{call.number}_{index}"
+    return f"call_{call.run_id}t{call.number}_{index}"

@@ -5,8 +5,8 @@
               web_search<|channel|>commentary json<|message|>{"query":"x"}          (its beginning lost)
     bare      {"query": "x"}                                                        (nothing but the arguments)
 
-They are read as calls where they name a tool that the model was offered, and never shown. What only looks similar stays
-text: markers in code (a user asking about `<tool_call>`), unknown names, harmony's words without harmony's structure.
+They are read as calls and never shown. What only looks similar stays text: markers in code (a user asking about
+`<tool_call>`), harmony's words without harmony's structure, JSON that the client asked for.
 
 Every character is looked at a bounded number of times, and no more than `MAX_HELD` are ever held back.
 """
@@ -25,23 +25,33 @@ MAX_HELD = 64 * 1024
 # Text is taken in pieces of this size, so that cutting a call out of it never copies more.
 _STEP = 4096
 # Nothing that is this long is a bare name in front of harmony's markers.
-_LONGEST_BEGINNING = 256
+_LONGEST_NAME = 128
 
 _GLM_OPEN, _GLM_CLOSE = "<tool_call>", "</tool_call>"
 _HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|end|>", "<|return|>")
 _MARKERS = (_GLM_OPEN, *_HARMONY)
 _LONGEST_MARKER = max(map(len, _MARKERS))
-_TOKEN = re.compile("|".join(re.escape(token) for token in ("```", "`", "\n", *_MARKERS)))
+_TOKEN = re.compile("`+|~+|\n|" + "|".join(map(re.escape, _MARKERS)))
+_FENCE = 3  # as many backticks open a block of code
 
 _GLM_NAME = re.compile(r"\s*([\w.-]+)\s*")
 _GLM_ARGUMENT = re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
-_RECIPIENT = re.compile(r"\bto=([\w.-]+)")
+_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
+
+_RECIPIENT = re.compile(r"\bto=\s*([\w.-]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _MESSAGE = "<|message|>"
-_MESSAGE_END = re.compile(r"<\|(?:end|call|return|start)\|>")
+_SEGMENT_END = re.compile(r"<\|(?:call|end|return)\|>|(?=<\|start\|>)")
 _ANY_HARMONY = re.compile(r"<\|\w+\|>")
+# Role, recipient, channel, recipient, content type: in this order, each of them optional, and nothing else.
+_HEADER = re.compile(
+    r"\s*(?:<\|start\|>)?\s*(?:[\w.-]+)?\s*(?:to=\s*[\w.-]+)?\s*(?:<\|channel\|>\s*\w+)*"
+    r"\s*(?:to=\s*[\w.-]+)?\s*(?:<\|constrain\|>)?\s*\w*\s*"
+)
+_LAST_WORD = re.compile(r"[\w.=-]+\s*\Z")
+_FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
 
-# What gpt-oss's own browser takes. A model that writes these instead of an answer reaches for a browser that is not
+# What gpt-oss's own browser takes. A model that writes a cursor instead of an answer reaches for a browser that is not
 # there: {"cursor": 2, "id": 2}.
 _BROWSER_ARGUMENTS = frozenset(
     {"cursor", "id", "loc", "num_lines", "pattern", "query", "source", "topn", "view_source"}
@@ -50,14 +60,14 @@ _BROWSER_ARGUMENTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A call found in text: its name as the model was offered it, its arguments as JSON text."""
+    """A call found in text: the name that the model wrote, its arguments as JSON text."""
 
     name: str
     arguments: str
 
 
 class _Mode(Enum):
-    BEGINNING = auto()  # nothing but what may be a name or an opening brace has come
+    BEGINNING = auto()  # nothing but blanks has come, or what may be the arguments of a tool
     TEXT = auto()
     FENCE = auto()  # in a block of code
     INLINE = auto()  # in a span of code
@@ -80,12 +90,25 @@ class LeakFilter:
     leaks: list[Leak] = field(default_factory=list)
     garbled: bool = False  # raw model format that is no call of any tool was taken out
     _mode: _Mode = _Mode.BEGINNING
+    _fence: str = ""  # what closes the code that the text is in
     _held: str = ""
     _searched: int = 0
 
     def feed(self, text: str) -> str:
         """The text that may be shown now."""
         return "".join([self._feed(text[at : at + _STEP]) for at in range(0, len(text), _STEP)])
+
+    def close(self) -> str:
+        """The end of this text: what was held and turns out to be text. More may follow, as text."""
+        held, self._held = self._held, ""
+        mode, self._mode = self._mode, _Mode.TEXT
+        if mode is _Mode.GLM:
+            return self._read_glm(held, whole=False)
+        if mode is _Mode.HARMONY:
+            return self._read_harmony(held)
+        if mode is _Mode.JSON:
+            return self._read_json(held)
+        return held
 
     def _feed(self, text: str) -> str:
         self._held += text
@@ -96,17 +119,6 @@ class LeakFilter:
             if self._mode is before:
                 return "".join(shown)
 
-    def close(self) -> str:
-        """The end of the turn: what was held and turns out to be text."""
-        held, self._held = self._held, ""
-        if self._mode is _Mode.GLM:
-            return self._read_glm(held, whole=False)
-        if self._mode is _Mode.HARMONY:
-            return self._read_harmony(held)
-        if self._mode is _Mode.JSON:
-            return self._read_json(held)
-        return held
-
     def _advance(self) -> str:
         """One step; a step that changes the mode is followed by another."""
         match self._mode:
@@ -114,7 +126,9 @@ class LeakFilter:
                 return self._begin()
             case _Mode.GLM:
                 return self._capture_glm()
-            case _Mode.HARMONY | _Mode.JSON:
+            case _Mode.JSON:
+                return self._capture_json()
+            case _Mode.HARMONY:
                 return self._capture()
             case _:
                 return self._scan()
@@ -123,53 +137,92 @@ class LeakFilter:
         begun = self._held.lstrip()
         if begun.startswith("{") and not self.json_expected:
             self._mode = _Mode.JSON
-        elif len(self._held) <= _LONGEST_BEGINNING and self._could_be_harmony(begun):
-            if _ANY_HARMONY.search(begun):
-                self._mode = _Mode.HARMONY
-        else:
+        elif begun or len(self._held) > _LONGEST_NAME:
             self._mode = _Mode.TEXT
         return ""
-
-    def _could_be_harmony(self, begun: str) -> bool:
-        """Whether the text so far is, or may become, a bare name that harmony's markers follow."""
-        word, marker, _ = begun.partition("<|")
-        names = ("assistant", *self.tools, *(f"functions.{name}" for name in self.tools))
-        candidates = (*names, *(f"to={name}" for name in names))
-        if marker:
-            return word.strip() in candidates
-        if begun.endswith("<"):
-            word = begun[:-1]
-            return word.strip() in candidates
-        return any(candidate.startswith(begun.rstrip()) for candidate in candidates)
 
     def _scan(self) -> str:
         """Text up to the first marker outside of code; what may be the beginning of one stays behind."""
         at = 0
         while match := _TOKEN.search(self._held, at):
             mark, start, at = match.group(), match.start(), match.end()
-            if self._held[start:] in ("`", "``"):
-                return self._release(start)  # one backtick, or the first of three
-            if mark == "```":
-                self._mode = _Mode.TEXT if self._mode is _Mode.FENCE else _Mode.FENCE
-            elif mark == "`" and self._mode is not _Mode.FENCE:
-                self._mode = _Mode.TEXT if self._mode is _Mode.INLINE else _Mode.INLINE
-            elif mark == "\n" and self._mode is _Mode.INLINE:
-                self._mode = _Mode.TEXT
-            elif mark in _MARKERS and self._mode is _Mode.TEXT:
-                self._mode = _Mode.GLM if mark == _GLM_OPEN else _Mode.HARMONY
-                self._searched = 0
-                return self._release(start)
-        return self._release(len(self._held) - _partial(self._held, at))
+            if mark[0] in "`~" and at == len(self._held):
+                return self._release(start)  # there may be more of them
+            if mark in _MARKERS:
+                if self._mode is _Mode.TEXT:
+                    return self._begin_capture(mark, start)
+            elif mark == "\n":
+                self._mode = _Mode.TEXT if self._mode is _Mode.INLINE else self._mode
+            elif mark[0] == "`" or len(mark) >= _FENCE:
+                self._pass_fence(mark)
+        return self._release(len(self._held) - self._undecided(at))
+
+    def _pass_fence(self, mark: str) -> None:
+        """Code begins or ends: a block with three or more, a span with any number, each ended by its like."""
+        if self._mode is _Mode.TEXT:
+            self._mode = _Mode.FENCE if len(mark) >= _FENCE else _Mode.INLINE
+            self._fence = mark
+        elif mark == self._fence or (self._mode is _Mode.FENCE and mark.startswith(self._fence)):
+            self._mode = _Mode.TEXT
+
+    def _begin_capture(self, mark: str, start: int) -> str:
+        self._mode = _Mode.GLM if mark == _GLM_OPEN else _Mode.HARMONY
+        self._searched = 0
+        if self._mode is _Mode.HARMONY and (
+            word := _LAST_WORD.search(self._held[max(0, start - _LONGEST_NAME) : start])
+        ):
+            name = word.group()  # web_search<|channel|>commentary: the name in front belongs to it
+            if clean_name(name.strip(), self.tools) in (*self.tools, "assistant"):
+                start -= len(name)
+        return self._release(start)
+
+    def _undecided(self, begin: int) -> int:
+        """How many characters at the end may be the beginning of a marker, or a name in front of one."""
+        if self._mode is not _Mode.TEXT:
+            return 0
+        held = self._held[max(begin, len(self._held) - _LONGEST_NAME) :]
+        at = held.rfind("<", max(0, len(held) - _LONGEST_MARKER))
+        if at >= 0 and not any(marker.startswith(held[at:]) for marker in _MARKERS):
+            at = -1
+        word = _LAST_WORD.search(held if at < 0 else held[:at])
+        if word is not None and self._may_be_name(word.group().strip(), whole=at >= 0):
+            return len(held) - word.start()
+        return len(held) - at if at >= 0 else 0
+
+    def _may_be_name(self, word: str, *, whole: bool) -> bool:
+        bare = word.removeprefix("to=").removeprefix("functions.")
+        names = (*self.tools, "assistant")
+        if whole:
+            return bare in names
+        return any(name.startswith(bare) for name in names) or "functions.".startswith(word) or "to=".startswith(word)
 
     def _capture_glm(self) -> str:
-        end = self._held.find(_GLM_CLOSE, self._searched)
-        if end < 0:
-            self._searched = max(0, len(self._held) - len(_GLM_CLOSE))
-            return self._capture()
-        end += len(_GLM_CLOSE)
-        segment, self._held = self._held[:end], self._held[end:]
-        self._mode = _Mode.TEXT
-        return self._read_glm(segment, whole=True)
+        while (end := self._held.find(_GLM_CLOSE, self._searched)) >= 0:
+            end += len(_GLM_CLOSE)
+            segment = self._held[:end]
+            if segment.count("<arg_value>") > segment.count("</arg_value>"):
+                self._searched = end  # the mark stands inside of a value
+                continue
+            self._held = self._held[end:]
+            self._mode = _Mode.TEXT
+            return self._read_glm(segment, whole=True)
+        self._searched = max(self._searched, len(self._held) - len(_GLM_CLOSE))
+        return self._capture()
+
+    def _capture_json(self) -> str:
+        """What begins with a brace is held while it may become the arguments of a tool."""
+        begun = self._held.lstrip()
+        inside = begun[1:].lstrip()
+        key = _FIRST_KEY.match(begun)
+        hopeless = (inside and inside[0] not in '"}') or (key is not None and not self._is_argument(key[1]))
+        if hopeless:
+            self._mode = _Mode.TEXT
+            return ""
+        return self._capture()
+
+    def _is_argument(self, key: str) -> bool:
+        known = (schema.get("properties") for schema in self.tools.values())
+        return key in _BROWSER_ARGUMENTS or any(isinstance(names, dict) and key in names for names in known)
 
     def _capture(self) -> str:
         """Hold on, but not for ever."""
@@ -183,13 +236,17 @@ class LeakFilter:
         return shown
 
     def _read_glm(self, segment: str, *, whole: bool) -> str:
-        leak = parse_glm(segment.removeprefix(_GLM_OPEN).removesuffix(_GLM_CLOSE))
-        if leak is None or leak.name not in self.tools:
+        leak, rest = parse_glm(segment.removeprefix(_GLM_OPEN).removesuffix(_GLM_CLOSE), self.tools)
+        if leak is None:
             return segment
-        if whole or segment.rstrip().endswith("</arg_value>"):
+        is_call = leak.name in self.tools or "<arg_value>" in segment
+        complete = not rest and (whole or segment.rstrip().endswith(("</arg_value>", "}")))
+        if is_call and complete:
             self.leaks.append(leak)
-        else:
+        elif is_call and rest.startswith("<"):
             self.garbled = True  # cut off in the middle: nothing that could be run, nothing that should be read
+        else:
+            return segment
         return ""
 
     def _read_harmony(self, held: str) -> str:
@@ -206,59 +263,58 @@ class LeakFilter:
             value = orjson.loads(held.strip())
         except orjson.JSONDecodeError:
             return held
-        fitting = [name for name, schema in self.tools.items() if fits(value, schema)]
-        schemas = {id(self.tools[name]) for name in fitting}
-        if len(schemas) == 1:
-            self.leaks.append(Leak(fitting[0], held.strip()))
+        name = fitting_tool(value, self.tools)
+        if name is not None:
+            self.leaks.append(Leak(name, held.strip()))
             return ""
-        if value and _BROWSER_ARGUMENTS.issuperset(value):
+        if isinstance(value, dict) and "cursor" in value and _BROWSER_ARGUMENTS.issuperset(value):
             self.garbled = True
             return ""
         return held
 
 
-def parse_glm(text: str) -> Leak | None:
-    """`name<arg_key>k</arg_key><arg_value>v</arg_value>...`, or None. Values are JSON where they are, else text."""
+def parse_glm(text: str, tools: Mapping[str, Json]) -> tuple[Leak | None, str]:
+    """`name<arg_key>k</arg_key><arg_value>v</arg_value>...` as a call, and what could not be read of it.
+
+    A value is text where the tool's schema says so; elsewhere it is JSON where it can be.
+    """
     name = _GLM_NAME.match(text)
     if name is None:
-        return None
+        return None, text
+    cleaned = clean_name(name[1], tools)
+    properties = tools.get(cleaned, {}).get("properties")
     at = name.end()
     arguments: Json = {}
     while argument := _GLM_ARGUMENT.match(text, at):
         at = argument.end()
-        arguments[argument[1].strip()] = _value(argument[2])
+        key = argument[1].strip()
+        schema = properties.get(key) if isinstance(properties, dict) else None
+        is_text = isinstance(schema, dict) and schema.get("type") == "string"
+        arguments[key] = argument[2] if is_text else _value(argument[2])
     rest = text[at:].strip()
     if rest.startswith("{") and not arguments:
-        return Leak(name[1], rest)
-    if rest and not rest.startswith("<arg"):
-        return None
-    return Leak(name[1], orjson.dumps(arguments).decode())
+        return Leak(cleaned, rest), ""
+    return Leak(cleaned, orjson.dumps(arguments).decode()), rest
 
 
 def parse_harmony(text: str, tools: Mapping[str, Json]) -> tuple[list[Leak], str] | None:
     """The calls and the user's text in harmony's raw format; None where it has not harmony's structure."""
     leaks: list[Leak] = []
     shown: list[str] = []
-    at = 0
-    recognised = False
-    while (header_end := text.find(_MESSAGE, at)) >= 0:
-        header = text[at:header_end]
-        begin = header_end + len(_MESSAGE)
-        end = _MESSAGE_END.search(text, begin)
-        body = text[begin : end.start() if end else len(text)]
-        at = end.end() if end else len(text)
-        name = _recipient(header, tools)
+    for segment in _SEGMENT_END.split(text):
+        header, mark, body = segment.partition(_MESSAGE)
+        if not mark:
+            header, brace, rest = segment.partition("{")
+            header, body = (header, brace + rest) if brace and _RECIPIENT.search(header) else ("", segment)
+        if not _HEADER.fullmatch(header) or (not mark and _ANY_HARMONY.search(body)):
+            return None
+        name = _recipient(header, tools) or (fitting_tool(_json(body), tools) if _CHANNEL.search(header) else None)
         channel = _CHANNEL.search(header)
-        recognised = recognised or name is not None or channel is not None
         if name is not None:
             leaks.append(Leak(name, body.strip()))
         elif channel is None or channel[1] != "analysis":
             shown.append(body)
-    rest = text[at:]
-    if (name := _recipient(rest, tools)) is not None and (brace := rest.find("{")) >= 0:
-        leaks.append(Leak(name, _ANY_HARMONY.sub("", rest[brace:]).strip()))
-        recognised = True
-    return (leaks, "".join(shown)) if recognised else None
+    return leaks, "".join(shown)
 
 
 def _recipient(header: str, tools: Mapping[str, Json]) -> str | None:
@@ -286,6 +342,12 @@ def _bare(piece: str) -> str:
     return piece.strip().removeprefix("to=").removeprefix("functions.")
 
 
+def fitting_tool(value: object, tools: Mapping[str, Json]) -> str | None:
+    """The only tool whose arguments an object could be; None where there is none, or more than one."""
+    fitting = [name for name, schema in tools.items() if fits(value, schema)]
+    return fitting[0] if len({id(tools[name]) for name in fitting}) == 1 else None
+
+
 def fits(value: object, schema: Json) -> bool:
     """Whether an object could be the arguments of a tool with this schema: all its keys known, none missing."""
     properties = schema.get("properties")
@@ -295,23 +357,23 @@ def fits(value: object, schema: Json) -> bool:
     return value.keys() <= properties.keys() and all(key in value for key in required)
 
 
+def holds_raw_format(text: str) -> bool:
+    """Whether a text still holds markers of a raw format outside of code: it is no answer then."""
+    plain = re.sub(r"(```|~~~).*?(?:\1|\Z)|(`+)[^\n]*?\2", "", text, flags=re.DOTALL)
+    return _GLM_OPEN in plain or any(marker in plain for marker in _HARMONY)
+
+
+def _json(text: str) -> object:
+    try:
+        value: object = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value
+
+
 def _value(text: str) -> object:
     stripped = text.strip()
     if stripped[:1] in ("{", "[", '"') or stripped in ("true", "false", "null") or _NUMBER.fullmatch(stripped):
-        try:
-            return orjson.loads(stripped)
-        except orjson.JSONDecodeError:
-            return text
+        value = _json(stripped)
+        return text if value is None and stripped != "null" else value
     return text
-
-
-_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
-
-
-def _partial(text: str, begin: int) -> int:
-    """How many characters at the end of `text` may be the beginning of a marker."""
-    at = text.rfind("<", max(begin, len(text) - _LONGEST_MARKER))
-    if at < 0:
-        return 0
-    tail = text[at:]
-    return len(tail) if any(marker.startswith(tail) for marker in _MARKERS) else 0

@@ -98,7 +98,7 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | N
     search = by_name.get(SEARCH)
     own, hosted = _without_hosted_search(declared, asked) if search else (declared, False)
     hosted = hosted or (search is not None and request.get("web_search_options") is not None)
-    own, choice, allowed = _allowed(own, choice)
+    own, choice, allowed = narrowed(own, choice)
     names = _names_in(own)
     shown = {name: by_name[name] for name in names if name in by_name}
     added: list[ToolSpec] = []
@@ -141,7 +141,7 @@ def _is_hosted_search(tool: Json, *, native: bool) -> bool:
     return tool.get("type") in _HOSTED_SEARCHES and not (native and isinstance(tool.get("web_search"), dict))
 
 
-def _allowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, frozenset[str] | None]:
+def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, frozenset[str] | None]:
     """`tool_choice: allowed_tools` for servers without it: those tools only, and its mode as the choice."""
     detail = choice.get("allowed_tools") if isinstance(choice, dict) else None
     if not isinstance(detail, dict):

@@ -29,6 +29,11 @@ def guidance(tools: Iterable[str], *, calls: int, rounds: int) -> str:
     )
 
 
+def budget_left(calls: int, rounds: int) -> str:
+    """What a model is told after its results, so that it can plan."""
+    return f"({calls} tool calls in {rounds} more rounds are left for this answer.)"
+
+
 def with_guidance(messages: Sequence[Json], text: str) -> list[Json]:
     """The messages with `text` added to their system message; one is put in front where there is none."""
     if messages and messages[0].get("role") in ("system", "developer"):
@@ -41,20 +46,16 @@ def with_guidance(messages: Sequence[Json], text: str) -> list[Json]:
     return [{"role": "system", "content": text}, *messages]
 
 
-def retell(messages: Sequence[Json]) -> list[Json]:
-    """The conversation as one that never had tools: their results told as ordinary text at its end.
+def retell(asked: Sequence[Json], since: Sequence[Json]) -> list[Json]:
+    """The conversation as one that used no tools: what they returned told as ordinary text at its end.
 
     For models that write garbage when their tools are taken away in the middle of a conversation that used them.
+
+    Args:
+        asked: the client's own messages.
+        since: what was added to them while the request was worked on.
     """
-    kept: list[Json] = []
-    results: list[str] = []
-    for message in messages:
-        if message.get("role") == "tool":
-            results.append(text_of(message))
-        elif message.get("tool_calls"):
-            if text := text_of(message).strip():
-                kept.append({"role": "assistant", "content": text})
-        else:
-            kept.append(message)
+    said = [text for message in since if message.get("role") == "assistant" and (text := text_of(message).strip())]
+    results = [text_of(message) for message in since if message.get("role") == "tool"]
     told = RETOLD.format(results="\n\n".join(results) or NOTHING_RETURNED)
-    return [*kept, {"role": "user", "content": told}]
+    return [*asked, *({"role": "assistant", "content": text} for text in said), {"role": "user", "content": told}]

@@ -4,8 +4,15 @@ import re
 
 import orjson
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]', re.DOTALL)
-_MODEL = re.compile(rb'"model"\s*:\s*("(?:[^"\\]|\\.)*")')
+# Possessive: a string of twenty megabytes costs one pass and no memory.
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_TOKEN = re.compile(_STRING + rb"|[{}\[\]]", re.DOTALL)
+_MODEL = re.compile(rb'"model"\s*+:\s*+(' + _STRING + rb")", re.DOTALL)
+_COLON = re.compile(rb"\s*+:")
+# The key with one of its letters escaped, as nobody writes it who has nothing to hide.
+_HIDDEN = re.compile(rb"\\u00(?:6[dDfF45cC])")
+# Beyond this a body with several "model"s is written anew as a whole: looking through it costs a microsecond a bracket.
+_MOST_SEARCHED = 1024 * 1024
 
 
 def replace_model(body: bytes, name: str) -> bytes:
@@ -15,10 +22,12 @@ def replace_model(body: bytes, name: str) -> bytes:
     replaced: parsers disagree on which of them counts, and the one that an upstream reads has to be ours.
     """
     value = orjson.dumps(name)
-    if body.count(b'"model"') == 1 and b"\\u" not in body and (match := _MODEL.search(body)):
+    if body.count(b'"model"') == 1 and not _HIDDEN.search(body) and (match := _MODEL.search(body)):
         if match[1] == value:
             return body
         return body[: match.start(1)] + value + body[match.end(1) :]
+    if len(body) > _MOST_SEARCHED:
+        return orjson.dumps({**orjson.loads(body), "model": name})
     parts: list[bytes] = []
     kept = 0
     for start, end in _top_level_models(body):
@@ -31,23 +40,17 @@ def _top_level_models(body: bytes) -> list[tuple[int, int]]:
     """Where the values of top-level `model` keys begin and end."""
     spans: list[tuple[int, int]] = []
     depth = 0
-    expect_key = False
     is_model = False
     for match in _TOKEN.finditer(body):
         token = match.group()
         if token in (b"{", b"["):
             depth += 1
-            expect_key = depth == 1
+            is_model = False
         elif token in (b"}", b"]"):
             depth -= 1
-        elif token == b",":
-            expect_key = depth == 1
-        elif token == b":":
-            continue
-        elif depth == 1 and expect_key:
-            expect_key = False
-            is_model = orjson.loads(token) == "model"
         elif depth == 1 and is_model:
             spans.append(match.span())
             is_model = False
+        elif depth == 1 and _COLON.match(body, match.end()):
+            is_model = orjson.loads(token) == "model"
     return spans

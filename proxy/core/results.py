@@ -24,6 +24,20 @@ def failure(message: str, *, max_bytes: int = 2048) -> ToolResult:
     return ToolResult(orjson.dumps({"error": _cut(_encodable(message), max_bytes)}).decode(), failed=True)
 
 
+def with_note(result: ToolResult, note: str) -> str:
+    """A result's content with a word of ours to the model; a failure stays one JSON object."""
+    if not result.failed:
+        return f"{result.content}\n\n{note}"
+    return orjson.dumps({**orjson.loads(result.content), "note": note}).decode()
+
+
+def without_note(content: str, note: str) -> str:
+    """The content as it was before `with_note`."""
+    if content.endswith(f"\n\n{note}"):
+        return content.removesuffix(f"\n\n{note}")
+    return content.replace(f',"note":{orjson.dumps(note).decode()}', "")
+
+
 def _harmless(text: str) -> str:
     """Text that cannot pretend to end its fence, without control characters that some chat templates choke on."""
     return _CLOSING.sub(r"<\\/tool_result", text.translate(_CONTROL))

@@ -19,13 +19,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Rung, Stop
-from proxy.core.chat import Json, ToolCall, ToolResult, Turn, add_usage, name_of
+from proxy.core.chat import Json, ToolCall, ToolResult, Turn, add_usage, name_of, text_of
 from proxy.core.continuation import Continuation
 from proxy.core.errors import NoFinalAnswer
+from proxy.core.leaks import holds_raw_format
 from proxy.core.limits import Ledger, Limits
 from proxy.core.offer import Offer, freed
-from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED, guidance, retell, with_guidance
-from proxy.core.results import failure
+from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED, budget_left, guidance, retell, with_guidance
+from proxy.core.results import failure, with_note, without_note
 
 DEFAULT_LADDER = (Rung.NOTICE, Rung.WITHDRAW, Rung.RETELL)
 
@@ -74,7 +75,8 @@ class Run:
         self._run_id = run_id
         self._offer = offer
         self._schemas = offer.schemas()
-        self._json_expected = _asks_for_json(request.get("response_format"))
+        self._json_only = _asks_for_json(request.get("response_format"))
+        self._json_expected = self._json_only or _speaks_of_json(request["messages"])
         self._limits = limits
         self._ledger = Ledger()
         self._tool_choice: Any = offer.tool_choice
@@ -105,7 +107,7 @@ class Run:
         """
         self._ledger.turns += 1
         self._ledger.usage = add_usage(self._ledger.usage, turn.usage)
-        if turn.finish_reason in _BROKEN_OFF and not (self._rung and not turn.text.strip()):
+        if turn.finish_reason in _BROKEN_OFF and not self._worth_another_try(turn):
             return self._respond(turn, self._stop or Stop.ANSWER)
         if any(turn.client_ids):
             return self._judge(turn, [call for call in turn.calls if call.name not in self._offer.client_tools])
@@ -118,6 +120,10 @@ class Run:
         if not turn.text.strip() and (self._ledger.turns > 1 or turn.garbled):
             return self._climb()
         return self._respond(turn, Stop.ANSWER)
+
+    def _worth_another_try(self, turn: Turn) -> bool:
+        """A forced answer that ran out of tokens before it said anything may be shorter when asked for otherwise."""
+        return turn.finish_reason == "length" and bool(self._rung and self._ladder) and not turn.text.strip()
 
     def receive_results(self, results: Sequence[ToolResult]) -> Action:
         """Take the results of the last `CallTools`, in the order of its calls."""
@@ -165,7 +171,7 @@ class Run:
             return _Verdict(call, key, result=failure(f"There is no tool named {call.name!r}."))
         if key in self._repeats:
             self._stop = self._stop or Stop.REPEATED_CALL
-            return _Verdict(call, key, result=failure(f"{REPEATED} {ANSWER_NOW}"))
+            return _Verdict(call, key, result=failure(REPEATED))
         if key in self._results:
             self._repeats.add(key)
             return _Verdict(call, key, result=_again(self._results[key]))
@@ -203,11 +209,23 @@ class Run:
     def _remember(self, turn: Turn, answers: Sequence[ToolResult]) -> None:
         """Put the turn and its results into the history, together."""
         self._messages.append(turn.message)
-        told = [{"role": "tool", "tool_call_id": call.id, "content": answer.content}
-                for call, answer in zip(turn.calls, answers, strict=True)]  # fmt: skip
-        if self._stop:
-            told[-1]["content"] += f"\n\n{ANSWER_NOW}"
+        contents = [answer.content for answer in answers]
+        if note := self._note():
+            contents[-1] = with_note(answers[-1], note)
+        told = [
+            {"role": "tool", "tool_call_id": call.id, "content": content}
+            for call, content in zip(turn.calls, contents, strict=True)
+        ]
         self._messages += told
+
+    def _note(self) -> str | None:
+        """What the model is told beside its results."""
+        if self._stop:
+            return ANSWER_NOW
+        if not self._limits.guidance:
+            return None
+        calls = self._limits.max_tool_calls - sum(self._ledger.tool_calls.values())
+        return budget_left(calls, self._limits.max_turns - 1 - self._ledger.turns)
 
     # -- asking --
 
@@ -218,7 +236,7 @@ class Run:
         if self._rung in (Rung.WITHDRAW, Rung.RETELL):
             tools = self._offer.without_server_tools()
         if self._rung is Rung.RETELL:
-            messages = retell(messages)
+            messages = retell(messages[: self._given], messages[self._given :])
         return CallUpstream(
             _body(self._request, messages, tools, choice),
             number=self._ledger.turns + 1,
@@ -233,7 +251,7 @@ class Run:
 
     def _hold(self) -> Hold:
         """Text that only the last turn may show is held until the turn proves to be the last."""
-        if self._json_expected:
+        if self._json_only:
             return Hold.WHOLE
         return Hold.BEGINNING if self._rung else Hold.NOTHING
 
@@ -251,6 +269,7 @@ class Run:
         if not self._ladder:
             raise NoFinalAnswer("The model did not give an answer in words, although it was asked in every known way.")
         self._rung = self._ladder.pop(0)
+        self._tool_choice = freed(self._tool_choice, self._offer)
         if ANSWER_NOW not in str(self._messages[-1].get("content")):
             self._messages.append({"role": "user", "content": ANSWER_NOW})
         return self._ask()
@@ -265,7 +284,7 @@ class Run:
 
 def is_answer(turn: Turn) -> bool:
     """Whether a turn that was made to answer does: it says something, and asks for nothing more."""
-    return bool(turn.text.strip()) and not turn.calls
+    return bool(turn.text.strip()) and not turn.calls and not turn.garbled and not holds_raw_format(turn.text)
 
 
 def visible_message(turn: Turn) -> tuple[Json, str]:
@@ -285,7 +304,7 @@ def _without_demand(message: Json) -> Json:
     """A message of this run for a later one, whose budget is a new one."""
     if message["role"] != "tool":
         return message
-    return {**message, "content": message["content"].removesuffix(f"\n\n{ANSWER_NOW}")}
+    return {**message, "content": without_note(message["content"], ANSWER_NOW)}
 
 
 def _again(result: ToolResult) -> ToolResult:
@@ -294,6 +313,12 @@ def _again(result: ToolResult) -> ToolResult:
 
 def _asks_for_json(response_format: object) -> bool:
     return isinstance(response_format, dict) and response_format.get("type") in ("json_object", "json_schema")
+
+
+def _speaks_of_json(messages: Sequence[Json]) -> bool:
+    """Whether the client asks for JSON in words. OpenAI's own JSON mode demands that messages say so."""
+    asked = (text_of(message) for message in messages if message.get("role") in ("system", "developer", "user"))
+    return any("json" in text.lower() for text in asked)
 
 
 def _separator(shown: str) -> str:

@@ -6,7 +6,7 @@ unescaped inside JSON strings.) An event keeps its original bytes, so that a rel
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -55,7 +55,7 @@ class Decoder:
         self._buffer = bytearray()
         self._searched = 0
         self._at_start = True
-        self._carried = b""  # blocks without data stay in front of the next event, for whoever relays bytes
+        self._carried = bytearray()  # blocks without data stay in front of the next event, for whoever relays bytes
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """The events that `data` completes."""
@@ -66,12 +66,13 @@ class Decoder:
                 del self._buffer[: len(_BOM)]
         begin = 0
         while end := _EVENT_END.search(self._buffer, max(begin, self._searched)):
-            raw = self._carried + bytes(self._buffer[begin : end.end()])
-            event = _parse(raw)
-            self._carried = b"" if event else raw
+            raw = bytes(self._buffer[begin : end.end()])
             begin = self._searched = end.end()
-            if event is not None:
-                yield event
+            event = _parse(raw)
+            if event is None:
+                self._carried += raw
+            else:
+                yield self._with_carried(event)
         del self._buffer[:begin]
         self._searched = max(0, len(self._buffer) - _LONGEST_END + 1)
         if len(self._buffer) + len(self._carried) > self._max_event_bytes:
@@ -79,10 +80,17 @@ class Decoder:
 
     def close(self) -> Iterator[Event]:
         """The event that the stream's end cuts short of its empty line, if there is one: some servers leave it out."""
-        event = _parse(self._carried + bytes(self._buffer) + b"\n\n")
+        event = _parse(bytes(self._buffer) + b"\n\n")
         self._buffer.clear()
         if event is not None:
-            yield event
+            yield self._with_carried(event)
+
+    def _with_carried(self, event: Event) -> Event:
+        if not self._carried:
+            return event
+        raw = bytes(self._carried) + event.raw
+        self._carried.clear()
+        return replace(event, raw=raw)
 
 
 def _parse(raw: bytes) -> Event | None:
@@ -95,7 +103,7 @@ def _parse(raw: bytes) -> Event | None:
             data.append(value)
         elif name == b"event":
             kind = value.decode("utf-8", "replace")
-    if not data:
+    if not any(data):
         return None
     return Event(raw, b"\n".join(data), kind)
 

@@ -20,6 +20,8 @@ GLM = Profile(
     honours_no_tools=False,
     # text and json_object only.
     json_schema=False,
+    # name, description and parameters are required.
+    whole_functions=True,
     # An empty result makes a conversation fail (1213, 1214).
     string_tool_content=True,
     # Interleaved thinking wants it back unchanged; GLM-5 loops when it is dropped.

@@ -5,7 +5,7 @@ expect to be called by the names that they sent.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from proxy.core.chat import Json, name_of
@@ -29,6 +29,11 @@ class ToolNames:
 
     def __bool__(self) -> bool:
         return bool(self._outward)
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        """The names that the upstream was told in place of others -> the others."""
+        return self._inward
 
     def outward(self, body: Json) -> Json:
         """The request with names that the upstream takes; `body` is not changed."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 import orjson
@@ -53,7 +53,8 @@ class OpenAICompatible:
         if call.rung is Rung.RETELL:
             body |= self.profile.retelling
         names = ToolNames(body)
-        body = names.outward(body) if names else body
+        if names:
+            body, call = names.outward(body), replace(call, renamed=names.told)
         with self._discreet():
             if not body.get("stream"):
                 async with self._post(_written(body), stream=False) as response:

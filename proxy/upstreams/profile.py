@@ -14,6 +14,7 @@ from proxy.core.actions import Rung
 from proxy.core.assembler import as_text
 from proxy.core.chat import Json
 from proxy.core.errors import RequestError, UpstreamError
+from proxy.core.offer import narrowed
 from proxy.core.prompts import with_guidance
 from proxy.core.run import DEFAULT_LADDER
 
@@ -40,6 +41,7 @@ class Profile:
         tool_choices: the only values of `tool_choice` that it takes; None: all of OpenAI's.
         honours_no_tools: whether `tool_choice: none` keeps its models from calling; if not, they are not shown any.
         json_schema: whether it knows `response_format: json_schema`.
+        whole_functions: whether each function needs a description and parameters.
         string_tool_content: whether the content of a tool message has to be a string that is not empty.
         reasoning_field: the name under which it reads thoughts in the history; None: it reads none.
         native_search: whether it has a web search of its own, `{"type": "web_search", "web_search": {...}}`.
@@ -58,6 +60,7 @@ class Profile:
     tool_choices: frozenset[str] | None = None
     honours_no_tools: bool = True
     json_schema: bool = True
+    whole_functions: bool = False
     string_tool_content: bool = False
     reasoning_field: str | None = None
     native_search: bool = False
@@ -123,7 +126,7 @@ def _as_string(content: Any) -> str:
 def _fit_fields(body: Json, profile: Profile) -> Json:
     changes: Json = {}
     for ours, theirs in profile.fields.items():
-        if ours in body and theirs not in body:
+        if body.get(ours) is not None and body.get(theirs) is None:
             changes[theirs] = body[ours]
     for name, (least, most) in profile.ranges.items():
         value = body.get(name)
@@ -132,11 +135,14 @@ def _fit_fields(body: Json, profile: Profile) -> Json:
     for name in profile.lists:
         if isinstance(body.get(name), str):
             changes[name] = [body[name]]
-    return _changed(body, changes, dropped=profile.fields.keys() & body.keys())
+    return _changed(body, changes, dropped={name for name in profile.fields if body.get(name) is not None})
 
 
 def _fit_tools(body: Json, profile: Profile) -> Json:
     dropped: set[str] = set()
+    tools, choice, allowed_names = narrowed(body.get("tools") or (), body.get("tool_choice"))
+    if allowed_names is not None and profile.tool_choices is not None:
+        body = {**body, "tools": tools, "tool_choice": choice}
     choice = body.get("tool_choice")
     if body.get("tools") == [] and profile.tool_choices is not None:
         dropped |= {"tools", "tool_choice", "parallel_tool_calls"}
@@ -147,7 +153,21 @@ def _fit_tools(body: Json, profile: Profile) -> Json:
         dropped |= set() if allowed else {"tool_choice"}
         if not allowed and body.get("tools"):
             body = _say_choice(body, choice)
-    return _changed(body, {}, dropped=dropped & body.keys())
+    changes: Json = {}
+    if profile.whole_functions and "tools" not in dropped:
+        completed = [_complete_function(tool) for tool in body.get("tools") or ()]
+        if any(after is not before for after, before in zip(completed, body.get("tools") or (), strict=True)):
+            changes["tools"] = completed
+    return _changed(body, changes, dropped=dropped & body.keys())
+
+
+def _complete_function(tool: Json) -> Json:
+    """A function with every field that a strict upstream wants."""
+    function = tool.get("function")
+    if not isinstance(function, dict) or ("description" in function and "parameters" in function):
+        return tool
+    defaults = {"description": function.get("name") or "", "parameters": {"type": "object", "properties": {}}}
+    return {**tool, "function": {**defaults, **function}}
 
 
 def _say_choice(body: Json, choice: Any) -> Json:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from proxy.core.actions import CallUpstream, Rung
 from proxy.core.chat import Json, Turn
-from proxy.core.errors import ProxyError
+from proxy.core.errors import ProxyError, RequestError
 from proxy.ports import Answer, Clock, Observer, RawRequest, RawResponse, Show, Write
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.retry import Backoff, asked_delay, is_transient, may_work_elsewhere
@@ -79,10 +79,15 @@ class Resilient:
             yield response
 
     async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], watched: "_Watched") -> T:
+        failure: ProxyError | None = None
         while True:
             try:
                 return await work(self._current)
+            except RequestError as exc:
+                # A fallback that cannot do what the request asks for says nothing about the request.
+                raise failure or exc from exc
             except ProxyError as exc:
+                failure = exc
                 if watched.anything or not await self._recover(exc):
                     raise
 

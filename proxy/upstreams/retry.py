@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from proxy.core.errors import Overloaded, ProxyError, UpstreamError, UpstreamRefused, UpstreamTimeout
 
-_SECONDS = re.compile(r"[0-9]{1,6}")
+_SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _TOO_MANY_REQUESTS = 429
 _REQUEST_TIMEOUT = 408
 # No key, no balance, not permitted, no such model there, too slow, too much.

@@ -44,7 +44,8 @@ class ConfigRouter:
         else:
             first = self._bind(name, model, client_key)
         usable = [other for other in model.fallbacks if self._models[other].upstream in self._upstreams]
-        candidates = [first, *(self._bind(other, self._models[other], client_key) for other in usable)]
+        keyed = [other for other in usable if self._key(self._models[other], client_key)]
+        candidates = [first, *(self._bind(other, self._models[other], client_key) for other in keyed)]
         backoff = Backoff(self._upstreams[model.upstream].retries)
         upstream = Resilient(candidates, backoff=backoff, clock=self._clock, observe=self._observe)
         tools = None if model.tools is None else frozenset(model.tools)
@@ -71,9 +72,13 @@ class ConfigRouter:
             return self._bind(name, listed, client_key)
         return self._bind(name, ModelConfig(upstream=model.upstream), client_key)
 
+    def _key(self, model: ModelConfig, client_key: str | None) -> str | None:
+        key = self._upstreams[model.upstream].api_key
+        return client_key if key == _FROM_CLIENT else key
+
     def _bind(self, name: str, model: ModelConfig, client_key: str | None) -> OpenAICompatible:
         upstream = self._upstreams[model.upstream]
-        key = client_key if upstream.api_key == _FROM_CLIENT else upstream.api_key
+        key = self._key(model, client_key)
         if not key:
             raise InvalidApiKey
         connection = self._connections[model.upstream]

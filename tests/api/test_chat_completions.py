@@ -294,6 +294,61 @@ async def test_a_call_that_leaked_into_the_text_is_run_and_never_shown(upstream,
     assert result["tool_call_id"] == assistant["tool_calls"][0]["id"]
 
 
+EVENTS = [
+    ("turn.started", 1, None),
+    ("tool.started", 1, "web_search"),
+    ("tool.completed", 1, "web_search"),
+    ("turn.started", 2, None),
+]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_client_that_asks_for_it_is_told_what_is_going_on(upstream, sdk, streaming):
+    reply = streamed if streaming else whole
+    upstream.replies = [reply("", calls=[SEARCH]), reply("Done.")]
+    asking = {"extra_headers": {"x-tool-events": "true"}}
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        completion = await client.chat.completions.create(**ASK, stream=streaming, **asking)
+        if streaming:
+            chunks = [one async for one in completion]
+            assert chunks[0].choices[0].delta.role == "assistant"
+            assert all(one.choices == [] for one in chunks if hasattr(one, "tool_event"))
+            events = [one.tool_event for one in chunks if hasattr(one, "tool_event")]
+        else:
+            events = completion.tool_events
+    assert [(event["type"], event["turn"], event.get("tool")) for event in events] == EVENTS
+    assert (events[1]["call_id"], events[1]["arguments"]) == ("call_a", '{"query":"news"}')
+    assert events[2]["seconds"] >= 0
+
+
+async def test_a_tool_that_fails_is_told_so_too(upstream, sdk):
+    upstream.search = Reply([b"{}"], status=403)
+    upstream.replies = [whole(calls=[SEARCH]), whole("Done.")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        completion = await client.chat.completions.create(**ASK, extra_headers={"x-tool-events": "true"})
+    (failed,) = [event for event in completion.tool_events if event["type"] == "tool.failed"]
+    assert "key was refused" in failed["error"]
+
+
+async def test_a_failure_before_anything_else_has_its_status_although_events_were_asked_for(upstream):
+    upstream.replies = [Reply([b'{"error":{"message":"bad"}}'], status=400)]
+    async with proxy_of(upstream) as url:
+        response = await raw(url, {**ASK, "stream": True}, **{"x-tool-events": "true"})
+    assert (response.status_code, response.json()["error"]["message"]) == (400, "bad")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_without_asking_there_is_no_sign_of_it(upstream, streaming):
+    upstream.replies = [
+        (streamed if streaming else whole)("", calls=[SEARCH]),
+        (streamed if streaming else whole)("Done."),
+    ]
+    async with proxy_of(upstream) as url:
+        response = await raw(url, {**ASK, "stream": streaming})
+    assert "tool_event" not in response.text
+    assert "turn.started" not in response.text
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_what_a_search_returned_is_cited_where_the_answer_names_it(upstream, sdk, streaming):
     text = "\U0001f326\ufe0f Regen: https://a.example/ und https://made-up.example/."

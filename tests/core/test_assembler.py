@@ -12,7 +12,7 @@ from proxy.core.chat import ToolCall
 from proxy.core.errors import UpstreamError
 
 TOOLS = {"search": {"properties": {"q": {}}, "required": ["q"]}, "open_door": {"properties": {"n": {}}}}
-PLAIN = CallUpstream({}, number=3)
+PLAIN = CallUpstream({}, number=3, run_id="r")
 
 
 def Assembler(*, client_tools=(), hold=False, **call):  # noqa: N802 - stands in for the class
@@ -149,7 +149,7 @@ def test_fragments_without_an_index_belong_to_the_last_call_or_open_a_new_one_by
 def test_a_call_without_an_id_gets_one():
     assembler = Assembler()
     feed(assembler, chunk({"tool_calls": [{"function": {"name": "x", "arguments": None}}]}, "tool_calls"))
-    assert finish(assembler).calls == (ToolCall("call_3_0", "x", ""),)
+    assert finish(assembler).calls == (ToolCall("call_rt3_0", "x", ""),)
 
 
 def test_a_blank_beginning_is_shown_when_words_follow_and_not_before():
@@ -226,7 +226,7 @@ def test_a_whole_answer_is_a_turn_with_its_message_as_received():
     body = {"id": "up", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": {"a": 1}}
     turn = turn_from_completion(body, PLAIN)
     assert turn.message is message
-    assert turn.calls == (ToolCall("call_3_0", "x", "{}"),)
+    assert turn.calls == (ToolCall("call_rt3_0", "x", "{}"),)
     assert turn.envelope == {"id": "up"}
 
 
@@ -287,7 +287,7 @@ def test_a_call_that_leaked_into_a_streamed_text_is_a_call_and_never_shown():
     shown = feed(assembler, *(chunk({"content": character}) for character in f"Looking. {LEAK}"), chunk({}, "stop"))
     turn = finish(assembler)
     assert "".join(delta["content"] for delta in deltas(shown)) == "Looking. "
-    assert turn.calls == (ToolCall("call_3_0", "search", '{"q":"x"}'),)
+    assert turn.calls == (ToolCall("call_rt3_0", "search", '{"q":"x"}'),)
     assert turn.message["content"] == "Looking. "
 
 
@@ -301,9 +301,9 @@ def test_a_clients_call_that_leaked_is_shown_as_the_clients():
 
 def test_text_that_was_kept_back_and_is_no_leak_is_shown_at_the_end():
     assembler = Assembler()
-    feed(assembler, chunk({"content": '{"answer": 42}'}), chunk({}, "stop"))
-    assert deltas(assembler.close()) == [{"content": '{"answer": 42}'}]
-    assert assembler.finish().text == '{"answer": 42}'
+    feed(assembler, chunk({"content": '{"n": 42, "x": 1}'}), chunk({}, "stop"))
+    assert deltas(assembler.close()) == [{"content": '{"n": 42, "x": 1}'}]
+    assert assembler.finish().text == '{"n": 42, "x": 1}'
 
 
 def test_a_call_in_the_models_thoughts_counts_only_where_it_said_nothing():
@@ -340,12 +340,12 @@ def test_the_same_goes_for_whole_answers():
     def read(message):
         return turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
 
-    assert read({"content": f"Hm {LEAK}"}).calls == (ToolCall("call_1_0", "search", '{"q":"x"}'),)
-    assert read({"content": None, "reasoning": LEAK}).calls == (ToolCall("call_1_0", "search", '{"q":"x"}'),)
+    assert read({"content": f"Hm {LEAK}"}).calls == (ToolCall("call_t1_0", "search", '{"q":"x"}'),)
+    assert read({"content": None, "reasoning": LEAK}).calls == (ToolCall("call_t1_0", "search", '{"q":"x"}'),)
     assert read({"content": '{"cursor":1}'}).garbled
     assert read({"content": "Hi"}).message == {"content": "Hi"}
     named = {"function": {"name": "to=functions.search", "arguments": {"q": 1}}}
-    assert read({"content": "", "tool_calls": [named]}).calls == (ToolCall("call_1_0", "search", '{"q":1}'),)
+    assert read({"content": "", "tool_calls": [named]}).calls == (ToolCall("call_t1_0", "search", '{"q":1}'),)
 
 
 PIECES = ["Hello", " ", "\n", "<", "<tool_call>", LEAK, "`", "```", "{", '{"n": 1}', "</tool_call>", "<|channel|>", "é"]
@@ -359,7 +359,7 @@ def test_however_a_text_is_cut_the_turn_is_the_same_as_the_whole_answers(pieces,
     shown = feed(assembler, *(chunk({"content": text[a:b]}) for a, b in pairwise(bounds)), chunk({}, "stop"))
     shown += assembler.close()
     turn = assembler.finish()
-    call = CallUpstream({}, number=3, tools=TOOLS, client_tools=frozenset({"open_door"}))
+    call = CallUpstream({}, number=3, run_id="r", tools=TOOLS, client_tools=frozenset({"open_door"}))
     message = {"role": "assistant", "content": text}
     whole = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
     assert (turn.text, turn.calls, turn.garbled) == (whole.text, whole.calls, whole.garbled)
@@ -371,3 +371,19 @@ def test_what_a_native_search_found_is_shown_although_nothing_was_said():
     results = [{"title": "T", "link": "https://t.example/"}]
     shown = feed(Assembler(), {"choices": [], "web_search": results}, {"choices": [], "other": 1})
     assert shown == [{"choices": [], "web_search": results}]
+
+
+def test_what_was_kept_back_of_a_text_comes_before_what_follows_it():
+    assembler = Assembler(client_tools={"open_door"})
+    opening = tool_delta(id="a", name="open_door", arguments="{}")
+    shown = feed(assembler, chunk({"reasoning_content": "use `foo`"}), chunk({"content": "Run `ls`"}), chunk(opening))
+    keys = [list(delta) for delta in deltas(shown)]
+    assert deltas(shown)[1]["reasoning_content"] == "`"
+    assert deltas(shown)[2]["content"] == "`"
+    assert keys == [["reasoning_content"], ["content", "reasoning_content"], ["content", "tool_calls"]]
+
+
+def test_a_leak_under_a_name_that_the_upstream_was_told_is_a_call_of_the_clients_name():
+    assembler = Assembler(tools={"my.search": TOOLS["search"]}, renamed={"my_search": "my.search"})
+    feed(assembler, chunk({"content": LEAK.replace("search", "my_search")}), chunk({}, "stop"))
+    assert [call.name for call in finish(assembler).calls] == ["my.search"]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.leaks import MAX_HELD, Leak, LeakFilter, clean_name, fits
+from proxy.core.leaks import MAX_HELD, Leak, LeakFilter, clean_name, fits, holds_raw_format
 
-SEARCH = {"type": "object", "properties": {"query": {}, "n": {}}, "required": ["query"]}
+SEARCH = {"type": "object", "properties": {"query": {"type": "string"}, "n": {}}, "required": ["query"]}
 TOOLS = {"web_search": SEARCH, "webSearch": SEARCH, "open_door": {"type": "object", "properties": {"door": {}}}}
 QUERY = Leak("web_search", '{"query":"x"}')
 
@@ -42,6 +42,22 @@ LEAKED = [
     (f"web_search<|channel|>commentary json<|message|>{JSON}", "", [QUERY]),
     (f"functions.web_search<|channel|>commentary<|message|>{JSON}<|call|>", "", [QUERY]),
     (f"assistant<|channel|>commentary {TO}<|message|>{JSON}", "", [QUERY]),
+    ("<tool_call>unknown<arg_key>a</arg_key><arg_value>x</arg_value></tool_call>", "", [Leak("unknown", '{"a":"x"}')]),
+    ("<tool_call>functions.web_search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>", "", [QUERY]),
+    (
+        "<tool_call>web_search<arg_key>query</arg_key><arg_value>a</tool_call>b</arg_value></tool_call>!",
+        "!",
+        [Leak("web_search", '{"query":"a</tool_call>b"}')],
+    ),
+    (f"Let me.\nweb_search<|channel|>commentary json<|message|>{JSON}", "Let me.\n", [QUERY]),
+    (f"<|channel|>commentary to= functions.web_search<|message|>{JSON}", "", [QUERY]),
+    (f"<|channel|>commentary json<|message|>{JSON}", "", [QUERY]),
+    (f"{THOUGHT}The answer is 42.", "The answer is 42.", []),
+    (
+        f'<|channel|>commentary {TO} {JSON}<|call|><|start|>assistant to=functions.open_door<|message|>{{"door":1}}',
+        "",
+        [QUERY, Leak("open_door", '{"door":1}')],
+    ),
     (JSON, "", [QUERY]),
     (' \n{"door": "front"}\n', "", [Leak("open_door", '{"door": "front"}')]),
 ]
@@ -52,7 +68,13 @@ NOT_LEAKED = [
     "a < b, `x` and `` y ``",
     "In GLM's syntax, `<tool_call>web_search</tool_call>` is a call.",
     "```\n<tool_call>web_search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>\n```\nThat was it.",
-    "<tool_call>unknown<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>",
+    "~~~\n<tool_call>web_search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>\n~~~",
+    "Written ``<tool_call>web_search<arg_key>query</arg_key>`` in code.",
+    "Harmony's tokens: <|channel|> names the channel and <|message|> opens the text, <|end|> closes it.",
+    "{1, 2, 3} is a set.",
+    "{% for x in y %}",
+    '{"id": 7, "source": "db"}',
+    "<tool_call>unknown</tool_call>",
     "<tool_call> is a marker, and <|channel|> is one of harmony's.",
     "The tokens are <|start|>, <|end|> and <|message|>.",
     "web_search is the name of the tool.",
@@ -103,7 +125,7 @@ def test_whatever_comes_the_cut_makes_no_difference_and_nothing_is_made_up(left,
     assert len(shown) <= len(left + right)
 
 
-GARBLED = ['{"cursor": 2, "id": 2}', ' {"id": 3}', "<tool_call>web_search<arg_key>que", THOUGHT]
+GARBLED = ['{"cursor": 2, "id": 2}', "<tool_call>web_search<arg_key>que", THOUGHT]
 
 
 @pytest.mark.parametrize("text", GARBLED)
@@ -217,3 +239,22 @@ def test_the_work_grows_with_the_length_of_the_text_and_no_faster(piece):
         return steps
 
     assert work(400_000) < 3 * work(200_000)
+
+
+def test_a_value_is_text_where_the_schema_says_so():
+    _, (leak,), _ = read("<tool_call>web_search<arg_key>query</arg_key><arg_value>2024</arg_value></tool_call>")
+    assert leak.arguments == '{"query":"2024"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "raw"),
+    [
+        ("<tool_call>x", True),
+        ("a <|end|>", True),
+        ("`<tool_call>`", False),
+        ("```\n<|end|>\n```", False),
+        ("Hello", False),
+    ],
+)
+def test_whether_a_text_still_holds_raw_format(text, raw):
+    assert holds_raw_format(text) is raw

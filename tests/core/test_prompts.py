@@ -19,17 +19,25 @@ def test_a_system_message_of_an_odd_kind_is_left_alone():
     assert with_guidance([odd], "B") == [{"role": "system", "content": "B"}, odd]
 
 
-def test_retelling_turns_calls_and_results_into_words():
-    messages = [
+def test_retelling_turns_calls_and_results_into_words_and_leaves_what_the_client_said():
+    asked = [
         {"role": "user", "content": "Hi"},
+        {"role": "assistant", "tool_calls": [{}]},
+        {"role": "tool", "content": "old"},
+    ]
+    since = [
         {"role": "assistant", "content": "", "tool_calls": [{}]},
         {"role": "tool", "content": [{"type": "text", "text": "part one"}, {"type": "image_url"}]},
+        {"role": "assistant", "content": "One more.", "tool_calls": [{}]},
         {"role": "tool", "content": "two"},
+        {"role": "user", "content": "our own demand"},
     ]
-    told = retell(messages)
-    assert [message["role"] for message in told] == ["user", "user"]
+    told = retell(asked, since)
+    assert told[:3] == asked
+    assert told[3] == {"role": "assistant", "content": "One more."}
     assert "part one\n\ntwo" in told[-1]["content"]
+    assert "old" not in told[-1]["content"]
 
 
 def test_retelling_without_results_says_so():
-    assert NOTHING_RETURNED in retell([{"role": "user", "content": "Hi"}])[-1]["content"]
+    assert NOTHING_RETURNED in retell([{"role": "user", "content": "Hi"}], [])[-1]["content"]

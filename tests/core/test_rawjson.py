@@ -23,6 +23,11 @@ def test_only_the_top_level_model_changes(body, replaced):
     assert replace_model(body, "up") == replaced
 
 
+def test_a_large_body_with_several_models_is_written_anew():
+    body = b'{"x":"' + b"A" * 2_000_000 + b'","tools":[{"model":"inner"}],"model":"a"}'
+    assert orjson.loads(replace_model(body, "up")) == {**orjson.loads(body), "model": "up"}
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text() | st.just("model"),
     lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just("model"), inner),

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from proxy.core.chat import ToolOutput
-from proxy.core.results import failure, success
+from proxy.core.results import failure, success, with_note, without_note
 
 
 def test_a_result_is_fenced_with_its_source():
@@ -31,6 +31,13 @@ def test_control_characters_and_lone_surrogates_become_harmless():
     content = success("t", ToolOutput("a\x00b\x1b[31m\ttab\nline\ud800end"), max_bytes=100).content
     assert "ab[31m\ttab\nline?end" in content
     orjson.dumps(content)
+
+
+@pytest.mark.parametrize("result", [success("t", ToolOutput("x"), max_bytes=10), failure("busy")])
+def test_a_note_can_be_taken_away_again(result):
+    noted = with_note(result, 'Say "now".')
+    assert noted != result.content
+    assert without_note(noted, 'Say "now".') == result.content
 
 
 def test_a_failure_is_json_that_says_error():

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import orjson
 import pytest
 
 from proxy.core.actions import Rung
@@ -291,6 +292,30 @@ def test_a_blank_first_answer_is_the_upstreams_to_answer_for():
     Playbook(run_of()) << asks() >> says("") << responds("", stop="answer")
 
 
+@pytest.mark.parametrize("text", ["<tool_call>web_search<tool_call>", "Well. <|end|>", "So <|channel|>"])
+def test_a_forced_answer_that_holds_raw_format_is_none(text):
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(rung="notice") >> says(text) << asks(rung="withdraw") >> says("`<tool_call>` is GLM's.")
+    play << responds("`<tool_call>` is GLM's.")
+
+
+def test_a_forced_turn_that_a_filter_stopped_is_told_as_it_is():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(rung="notice") >> says("", finish_reason="content_filter") << responds(finish_reason="content_filter")
+
+
+def test_a_choice_is_freed_when_the_ladder_is_climbed_without_results():
+    declared = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
+    play = Playbook(run_of({"tools": [declared], "tool_choice": "required"})) << asks(tool_choice="required")
+    play >> says("", garbled=True) << asks(rung="notice", tool_choice="auto")
+
+
+def test_words_that_ask_for_json_are_heard():
+    play = Playbook(run_of({"messages": [{"role": "user", "content": "Reply in JSON"}]})) << asks()
+    assert play.pending.json_expected
+    assert play.pending.hold == "nothing"
+
+
 def test_a_blank_forced_answer_that_was_cut_off_is_no_answer_and_one_with_words_is():
     play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
     play << asks(rung="notice") >> says("", finish_reason="length") << asks(rung="withdraw")
@@ -352,6 +377,18 @@ def test_guidance_names_the_tools_and_the_budget_in_the_clients_own_system_messa
     assert told_to_model.startswith("Be brief.\n\n")
     assert "web_search, current_time" in told_to_model
     assert "3 tool calls in at most 3 rounds" in told_to_model
+
+
+def test_a_failure_stays_one_json_object_whatever_is_told_with_it():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> [failure("busy")]
+    play << asks(rung="notice")
+    assert orjson.loads(play.pending.body["messages"][-1]["content"]) == {"error": "busy", "note": ANSWER_NOW}
+
+
+def test_what_is_left_of_the_budget_is_told_with_the_results():
+    run = run_of(guidance=True, max_tool_calls=3, max_turns=4)
+    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << told("(2 tool calls in 2 more rounds are left for this answer.)")
 
 
 @pytest.mark.parametrize(("shown", "separator"), [("Text", "\n\n"), ("Text\n", "\n"), ("Text\n\n", ""), ("\n", "")])

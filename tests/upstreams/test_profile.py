@@ -6,8 +6,9 @@ from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.profile import OPENAI, mend, prepare
 
 USER = {"role": "user", "content": "Hi"}
-TOOL = {"type": "function", "function": {"name": "a"}}
-OTHER = {"type": "function", "function": {"name": "b"}}
+EMPTY = {"type": "object", "properties": {}}
+TOOL = {"type": "function", "function": {"name": "a", "description": "A", "parameters": EMPTY}}
+OTHER = {"type": "function", "function": {"name": "b", "description": "B", "parameters": EMPTY}}
 
 
 def fitted(profile, **request):
@@ -27,6 +28,7 @@ def test_a_request_that_fits_is_not_even_copied():
     [
         ({"max_completion_tokens": 5}, {"max_completion_tokens": None, "max_tokens": 5}),
         ({"max_completion_tokens": 5, "max_tokens": 7}, {"max_completion_tokens": None, "max_tokens": 7}),
+        ({"max_completion_tokens": None}, {"max_completion_tokens": None}),
         ({"temperature": 1.7}, {"temperature": 1}),
         ({"temperature": 0}, {"temperature": 0}),
         ({"top_p": 1}, {"top_p": 0.99}),
@@ -90,6 +92,24 @@ def test_a_required_choice_is_said_to_glm_in_words():
     sent = prepare({"messages": [USER], "tools": [TOOL, OTHER], "tool_choice": "required"}, GLM)
     assert (sent["tools"], sent.get("tool_choice")) == ([TOOL, OTHER], None)
     assert "Call one of your tools now" in sent["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(("mode", "demanded"), [("auto", False), ("required", True)])
+def test_allowed_tools_narrow_what_glm_is_offered(mode, demanded):
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [OTHER]}}
+    sent = prepare({"messages": [USER], "tools": [TOOL, OTHER], "tool_choice": choice}, GLM)
+    assert sent["tools"] == [OTHER]
+    assert ("Call one of your tools now" in str(sent["messages"])) is demanded
+
+
+def test_a_function_without_description_or_parameters_gets_both_for_glm():
+    bare = {"type": "function", "function": {"name": "a"}}
+    assert prepare({"messages": [USER], "tools": [bare]}, GLM)["tools"][0]["function"] == {
+        "name": "a",
+        "description": "a",
+        "parameters": EMPTY,
+    }
+    assert prepare({"messages": [USER], "tools": [bare]}, OPENAI)["tools"] == [bare]
 
 
 def test_a_schema_is_asked_of_glm_in_words():

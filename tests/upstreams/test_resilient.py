@@ -147,6 +147,12 @@ async def test_what_the_request_is_at_fault_for_it_is_at_fault_for_everywhere():
     assert second.tries == 0
 
 
+async def test_a_fallback_that_cannot_do_what_is_asked_does_not_hide_the_failure():
+    attempt = Attempt(Candidate("a", refused(401)), Candidate("b", RequestError("n is not supported")))
+    with pytest.raises(UpstreamRefused):
+        await attempt.complete()
+
+
 async def test_when_every_fallback_fails_the_last_failure_is_told():
     attempt = Attempt(Candidate("a", UpstreamError("first")), Candidate("b", UpstreamError("second")), retries=0)
     with pytest.raises(UpstreamError, match="second"):
