@@ -347,6 +347,8 @@ def _model_faults(config: c.Config, upstreams: set[str], tools: set[str]) -> _Re
             yield f"models.{name}.upstream", f"there is no upstream {model.upstream!r}"
         for tool in sorted(set(model.tools or ()) - tools):
             yield f"models.{name}.tools", f"there is no tool {tool!r}"
+        if model.vision_model == "*":
+            yield f"models.{name}.vision_model", "must be the name of one model"
         for other in model.fallbacks:
             if other not in config.models or other in ("*", name):
                 yield f"models.{name}.fallbacks", f"there is no other model {other!r}"

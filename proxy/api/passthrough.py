@@ -24,8 +24,12 @@ _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
 )
 _NOT_RELAYED = _HOP_BY_HOP | frozenset(b"set-cookie date server x-request-id".split())
 
-_NAME = re.compile(rb'(?:^|[;\s])name="?([^";\r\n]*)"?', re.IGNORECASE)
-_DISPOSITION = re.compile(rb"^content-disposition:(.*)$", re.IGNORECASE | re.MULTILINE)
+# The plain way to write a part's head, as every client library does; any other is refused, for parsers differ on it.
+_HEADER_LINE = re.compile(rb"[!#-'*+.0-9A-Z^-z|~-]+:[^\r\n]*")
+_QUOTED = rb'"[^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+"'
+_DISPOSITION = re.compile(rb"content-disposition: *form-data((?:; *(?:file)?name=" + _QUOTED + rb")*) *", re.IGNORECASE)
+_PART_NAME = re.compile(rb"(?:^|;) *name=(" + _QUOTED + rb")", re.IGNORECASE)
+_BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 # Segments that a URL library would resolve, and characters that decode into ones: a request stays below the base URL.
 _ODD_PATH = re.compile(rb"/\.{0,2}(?:/|$)|%2e|%2f|%5c|\\", re.IGNORECASE)
 
@@ -88,31 +92,41 @@ class _Form:
     """A multipart form, as far as its part named `model` is concerned.
 
     Raises:
-        RequestError: it has not exactly one: an upstream might read the one that was not checked.
+        RequestError: it has not exactly one, or is written in a way that parsers read differently: an upstream might
+            read a model that was not checked.
     """
 
     def __init__(self, body: bytes, content_type: str) -> None:
-        boundary = re.search(r'boundary="?([^";]+)"?', content_type)
-        self._delimiter = b"--" + (boundary[1].encode("latin-1") if boundary else b"")
-        self._parts = body.split(self._delimiter)
-        named = [at for at, part in enumerate(self._parts) if boundary and _name_of_part(part) == b"model"]
+        boundary = _BOUNDARY.search(content_type)
+        if boundary is None:
+            raise RequestError("The form names no boundary.")
+        self._delimiter = b"\r\n--" + (boundary[1] or boundary[2]).encode("latin-1")
+        # The first delimiter may stand at the very beginning; the part after the last one is `--` and no part.
+        self._parts = (b"\r\n" + body).split(self._delimiter)
+        named = [at for at, part in enumerate(self._parts[1:-1], 1) if _name_of_part(part) == b"model"]
         if len(named) != 1:
             raise RequestError("The form must have exactly one part named 'model'.", param="model")
         self._at = named[0]
         self._head, _, value = self._parts[self._at].partition(b"\r\n\r\n")
-        self.model = value.removesuffix(b"\r\n").decode("utf-8", "replace")
+        self.model = value.decode("utf-8", "replace")
 
     def with_model(self, name: str) -> bytes:
         """The form with another value in that part."""
-        part = b"".join((self._head, b"\r\n\r\n", name.encode(), b"\r\n"))
-        return self._delimiter.join((*self._parts[: self._at], part, *self._parts[self._at + 1 :]))
+        part = b"".join((self._head, b"\r\n\r\n", name.encode()))
+        whole = self._delimiter.join((*self._parts[: self._at], part, *self._parts[self._at + 1 :]))
+        return whole.removeprefix(b"\r\n")
 
 
-def _name_of_part(part: bytes) -> bytes | None:
-    head = part.partition(b"\r\n\r\n")[0]
-    disposition = _DISPOSITION.search(head)
-    name = _NAME.search(disposition[1]) if disposition else None
-    return name[1].strip() if name else None
+def _name_of_part(part: bytes) -> bytes:
+    """The name of one part. Raises `RequestError` where its head is not written the plain way."""
+    head, mark, _ = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    dispositions = [match for line in lines if (match := _DISPOSITION.fullmatch(line))]
+    names = _PART_NAME.findall(dispositions[0][1]) if len(dispositions) == 1 else []
+    plain = mark and all(_HEADER_LINE.fullmatch(line) for line in lines)
+    if not plain or len(names) != 1 or sum(b"isposition" in line for line in lines) != 1:
+        raise RequestError("The form has a part whose head cannot be read.")
+    return bytes(names[0][1:-1])
 
 
 def _path_below_v1(scope: Scope) -> str:

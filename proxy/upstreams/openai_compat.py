@@ -1,9 +1,11 @@
 """Any Chat Completions endpoint over httpx, with a profile for what is particular about it."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import httpx
 import orjson
@@ -198,6 +200,19 @@ def _chunk(event: sse.Event, profile: Profile, names: ToolNames) -> tuple[Json, 
     return chunk, (names.inward(chunk) if names else False) or changed
 
 
+def _leniently(raw: bytes) -> Any:
+    """What orjson refuses and other parsers do not: NaN, and half of an emoji that was split over two chunks.
+
+    Raises:
+        UpstreamError: it is no JSON for them either.
+    """
+    try:
+        text = json.dumps(json.loads(raw, parse_constant=lambda _: None), ensure_ascii=False)
+    except (ValueError, RecursionError) as exc:
+        raise UpstreamError("The upstream's answer is not JSON.") from exc
+    return orjson.loads(text.encode("utf-8", "replace"))
+
+
 def _written(body: Json) -> bytes:
     """A request as JSON. orjson reads 1024 levels of nesting and writes 254."""
     try:
@@ -226,8 +241,8 @@ async def _drain(reading: AsyncIterator[bytes]) -> None:
 def _parsed(raw: bytes) -> Json:
     try:
         answer = orjson.loads(raw)
-    except orjson.JSONDecodeError as exc:
-        raise UpstreamError("The upstream's answer is not JSON.") from exc
+    except orjson.JSONDecodeError:
+        answer = _leniently(raw)
     if not isinstance(answer, dict):
         raise UpstreamError("The upstream's answer is no JSON object.")
     return answer

@@ -686,6 +686,17 @@ async def test_a_failure_in_a_later_turn_of_a_stream_is_an_error_event(upstream,
                 pass
 
 
+@pytest.mark.parametrize("extra", [{}, {"tool_choice": "none"}])
+async def test_json_that_only_some_parsers_take_breaks_nothing(upstream, extra):
+    half = b'data: {"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a\\ud83d"}}],"score":NaN}\n\n'
+    upstream.replies = [stream(half, b"data:\n\n", chunk({"content": "b"}), chunk({}, "stop"))]
+    async with proxy_of(upstream) as url:
+        response = await raw(url, {**ASK, **extra, "stream": True})
+    assert response.text.endswith("data: [DONE]\n\n")
+    assert (half in response.content) is bool(extra)
+    assert "error" not in response.text
+
+
 # -- pass-through --
 
 

@@ -304,20 +304,44 @@ async def test_a_model_that_stands_twice_is_the_checked_one_both_times(upstream,
     assert upstream.bodies[0].count(b'"m"') == 2
 
 
-@pytest.mark.parametrize(
-    "second", ['name="model" ', 'name="model"; filename="f"', "name=model", 'filename="f"; name="model"']
-)
+SECONDS = [
+    'form-data; name="model" ',
+    'form-data; name="model"; filename="f"',
+    "form-data; name=model",
+    'form-data; filename="a name=b"; name="model"',
+    "form-data; name*=utf-8''model",
+    'form-data;\r\n name="model"',
+    'form-data; name="x"; name="model"',
+]
+
+
+@pytest.mark.parametrize("second", SECONDS)
 async def test_a_form_with_two_models_goes_nowhere_however_the_second_is_written(upstream, second):
-    parts = [('name="model"', "m"), (second, "alias")]
-    body = (
-        "".join(f"--b\r\nContent-Disposition: form-data; {head}\r\n\r\n{value}\r\n" for head, value in parts)
-        + "--b--\r\n"
-    )
+    parts = [('form-data; name="model"', "m"), (second, "alias")]
+    body = "".join(f"--b\r\nContent-Disposition: {head}\r\n\r\n{value}\r\n" for head, value in parts) + "--b--\r\n"
     headers = {"content-type": "multipart/form-data; boundary=b", "api-key": "key-one"}
     async with proxy_of(upstream, more=CLIENTS.format()) as url:
         response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
-    assert response.json()["error"]["param"] == "model"
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
     assert upstream.bodies == []
+
+
+async def test_a_form_may_have_odd_file_names_and_contents(upstream):
+    upstream.replies = [Reply([b"{}"])]
+    parts = [
+        ('form-data; filename="a name=b"; name="model"', "alias"),
+        (
+            'form-data; name="file"; filename="x; name=model"',
+            '--bxx\r\nContent-Disposition: form-data; name="model"\r\n\r\nz',
+        ),
+    ]
+    body = "".join(f"--b\r\nContent-Disposition: {head}\r\n\r\n{value}\r\n" for head, value in parts) + "--b--\r\n"
+    body = body.replace("--bxx", "text --bxx")
+    headers = {"content-type": 'multipart/form-data; Boundary="b"'}
+    async with proxy_of(upstream) as url:
+        response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
+    assert response.status_code == 200
+    assert upstream.bodies == [body.replace("\r\n\r\nalias", "\r\n\r\nthe/real-name").encode()]
 
 
 # -- overload --
