@@ -387,3 +387,10 @@ def test_a_leak_under_a_name_that_the_upstream_was_told_is_a_call_of_the_clients
     assembler = Assembler(tools={"my.search": TOOLS["search"]}, renamed={"my_search": "my.search"})
     feed(assembler, chunk({"content": LEAK.replace("search", "my_search")}), chunk({}, "stop"))
     assert [call.name for call in finish(assembler).calls] == ["my.search"]
+
+
+def test_a_whole_answer_in_parts_is_read_for_leaks_as_well():
+    message = {"role": "assistant", "content": [{"type": "text", "text": "Hm"}, {"type": "text", "text": LEAK}]}
+    call = CallUpstream({}, number=1, tools=TOOLS)
+    turn = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    assert ([one.name for one in turn.calls], turn.text) == (["search"], "Hm\n")

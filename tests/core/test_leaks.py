@@ -72,6 +72,7 @@ NOT_LEAKED = [
     "Written ``<tool_call>web_search<arg_key>query</arg_key>`` in code.",
     "Harmony's tokens: <|channel|> names the channel and <|message|> opens the text, <|end|> closes it.",
     "{1, 2, 3} is a set.",
+    "about ~5 or ~~7 <b>",
     "{% for x in y %}",
     '{"id": 7, "source": "db"}',
     "<tool_call>unknown</tool_call>",

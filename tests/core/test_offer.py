@@ -138,6 +138,11 @@ def test_allowed_tools_narrow_what_is_offered_and_what_is_added():
             [{"type": "text", "text": "weather"}, {"type": "image_url"}],
         ),
         ([{"type": "text", "text": "weather"}, {"type": "text", "text": "// not here"}], None),
+        ([{"type": "image_url"}], None),
+        (
+            [{"type": "image_url"}, {"type": "text", "text": "//x"}],
+            [{"type": "image_url"}, {"type": "text", "text": "x"}],
+        ),
         (None, None),
     ],
 )
