@@ -782,6 +782,7 @@ async def test_a_client_that_leaves_ends_its_upstream_call(upstream, streaming, 
         asking.cancel()
         async with asyncio.timeout(5):
             await upstream.left.wait()
+    assert len(upstream.requests) == 1
 
 
 async def test_a_client_that_leaves_during_a_search_ends_the_search(upstream):
