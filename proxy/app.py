@@ -76,7 +76,11 @@ def create_app(
     observe = log.observer()
     configured = [make_tool(name, tool, config, client, clock) for name, tool in config.tools.items()]
     stand_ins = [make_tool(name, tool, config, client, clock) for name, tool in _with_a_stand_in(config)]
-    toolset = Registry([*configured, *(replace(tool, run=_not_usable) for tool in stand_ins), *tools], observe=observe)
+    toolset = Registry(
+        [*configured, *(replace(tool, run=_not_usable) for tool in stand_ins), *tools],
+        observe=observe,
+        timer=clock.monotonic,
+    )
     ports = Ports(
         config=config,
         router=ConfigRouter(config, connections, observe=observe, clock=clock),
@@ -117,7 +121,7 @@ def make_tool(name: str, tool: ToolConfig, config: Config, client: httpx.AsyncCl
             made = clock_tool.clock_tool(spec, clock, timeout=tool.timeout)
         case _:
             raise NotImplementedError(type(tool).__name__)
-    return replace(made, fallback=tool.fallback)
+    return replace(made, fallback=tool.fallback, cache_seconds=tool.cache_seconds)
 
 
 def _with_a_stand_in(config: Config) -> Iterator[tuple[str, ToolConfig]]:

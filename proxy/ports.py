@@ -50,8 +50,13 @@ class Toolset(Protocol):
         """Every usable tool by its own name."""
         ...
 
-    async def execute(self, call: ToolCall, *, patience: float) -> ToolOutput:
-        """Run one call; `patience` in seconds holds for tools that have no timeout of their own.
+    async def execute(self, call: ToolCall, *, patience: float, scope: str) -> ToolOutput:
+        """Run one call.
+
+        Args:
+            call: under the tool's own name.
+            patience: in seconds, for tools that have no timeout of their own.
+            scope: who calls; results are kept for and shared with the same caller only.
 
         Raises:
             ToolError: the call could not be carried out; the message is for the model.
@@ -86,6 +91,18 @@ class Answer:
     usage: Json | None
 
 
+class Eager(Protocol):
+    """Starts calls of a turn that is still being written."""
+
+    def start(self, call: ToolCall) -> None:
+        """The arguments of `call` are complete."""
+        ...
+
+    def abandon(self) -> None:
+        """The turn has failed: nothing of it counts."""
+        ...
+
+
 class Upstream(Protocol):
     """One model at one upstream, as it is spoken to for one request."""
 
@@ -104,8 +121,12 @@ class Upstream(Protocol):
         """Whether it has a web search of its own, declared as `{"type": "web_search", "web_search": {...}}`."""
         ...
 
-    async def complete(self, call: CallUpstream, show: Show) -> Turn:
-        """Make one upstream call of a run; `show` gets what the client may see now. Raises `UpstreamError`."""
+    async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
+        """Make one upstream call of a run; `show` gets what the client may see now, `eager` calls that are complete.
+
+        Raises:
+            UpstreamError: there is no whole turn.
+        """
         ...
 
     async def relay(self, body: bytes, request: Json) -> Answer:

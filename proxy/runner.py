@@ -24,6 +24,7 @@ class Pace:
     """How long and how much at a time; seconds and bytes.
 
     deadline             from the start of the run; after it no tool and no further round is begun
+    scope                whose request it is: tools share results with the same caller only
     tool_timeout         for one call of a tool that has no timeout of its own
     max_parallel_tools   calls of one turn that run at the same time
     max_result_bytes     of one result; the rest is cut off, and the model is told
@@ -31,6 +32,7 @@ class Pace:
 
     deadline: float = 240
     tool_timeout: float = 30
+    scope: str = ""
     max_parallel_tools: int = 8
     max_result_bytes: int = 65536
 
@@ -55,18 +57,31 @@ class Runner:
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
-        ends_at = self._clock.monotonic() + pace.deadline
+        outcome: Respond | Exception
+        async with asyncio.TaskGroup() as group:
+            calls = _Calls(self, run, group, pace=pace, tell=tell)
+            try:
+                outcome = await self._drive(run, upstream, calls, show, tell)
+            except Exception as exc:  # noqa: BLE001 - raised again below, outside of the group
+                outcome = exc
+            calls.abandon()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _drive(self, run: Run, upstream: Upstream, calls: "_Calls", show: Show, tell: Tell) -> Respond:
         action: Action = run.start()
         while True:
             match action:
                 case CallUpstream():
                     await tell({"type": "turn.started", "turn": action.number})
-                    turn = await self._complete(action, upstream, show)
-                    self._tell_time(run, ends_at)
+                    calls.turn = action.number
+                    turn = await self._complete(action, upstream, show, calls)
+                    self._tell_time(run, calls.ends_at)
                     action = run.receive_turn(turn)
                 case CallTools():
-                    answers = await self._execute(action, pace, ends_at, tell)
-                    self._tell_time(run, ends_at)
+                    answers = await calls.results(action)
+                    self._tell_time(run, calls.ends_at)
                     action = run.receive_results(answers)
                 case Respond():
                     for chunk in action.turn.held:
@@ -75,63 +90,47 @@ class Runner:
                 case _:
                     assert_never(action)
 
+    def now(self) -> float:
+        """Seconds on a clock that never goes back."""
+        return self._clock.monotonic()
+
     def _tell_time(self, run: Run, ends_at: float) -> None:
         if self._clock.monotonic() >= ends_at:
             run.expire()
 
-    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show) -> Turn:
+    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "_Calls") -> Turn:
         began = self._clock.monotonic()
         fields = {"turn": call.number, "upstream": upstream.name, "rung": call.rung}
         self._observe("turn.started", **fields)
         try:
-            turn = await upstream.complete(call, show)
+            turn = await upstream.complete(call, show, calls)
         except ProxyError as exc:
-            self._observe("turn.failed", **fields, seconds=self._since(began), code=exc.code, status=exc.status)
+            self._observe("turn.failed", **fields, seconds=self.since(began), code=exc.code, status=exc.status)
             raise
         self._observe(
             "turn.completed",
             **fields,
-            seconds=self._since(began),
+            seconds=self.since(began),
             finish_reason=turn.finish_reason,
             calls=len(turn.calls),
             usage=turn.usage,
         )
         return turn
 
-    async def _execute(self, action: CallTools, pace: Pace, ends_at: float, tell: Tell) -> Sequence[ToolResult]:
-        """All calls of a turn at once, as many at a time as permitted; results in call order."""
-        slots = asyncio.Semaphore(pace.max_parallel_tools)
-
-        async def one(call: ToolCall) -> ToolResult:
-            async with slots:
-                event = {"turn": action.turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
-                began = self._clock.monotonic()
-                await tell({"type": "tool.started", **event})
-                result = await self._call(call, action.turn, pace, ends_at)
-                event["seconds"] = self._since(began)
-                outcome = (
-                    {"type": "tool.failed", "error": result.content} if result.failed else {"type": "tool.completed"}
-                )
-                await tell({**outcome, **event})
-                return result
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(call)) for call in action.calls]
-        return [task.result() for task in tasks]
-
-    async def _call(self, call: ToolCall, turn: int, pace: Pace, ends_at: float) -> ToolResult:
+    async def call(self, call: ToolCall, turn: int, pace: Pace, ends_at: float) -> ToolResult:
+        """One call of a tool, whatever becomes of it."""
         began = self._clock.monotonic()
         fields = {"turn": turn, "tool": call.name, "call_id": call.id}
         self._observe("tool.started", **fields)
         try:
             output = await self._run_tool(call, pace, ends_at - began)
         except ToolError as exc:
-            self._observe("tool.failed", **fields, seconds=self._since(began), outcome=exc.outcome)
+            self._observe("tool.failed", **fields, seconds=self.since(began), outcome=exc.outcome)
             return results.failure(str(exc))
         except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
-            self._observe("tool.crashed", **fields, seconds=self._since(began), exc_info=True)
+            self._observe("tool.crashed", **fields, seconds=self.since(began), exc_info=True)
             return results.failure("The tool failed.")
-        self._observe("tool.completed", **fields, seconds=self._since(began), characters=len(output.text))
+        self._observe("tool.completed", **fields, seconds=self.since(began), characters=len(output.text))
         return results.success(call.name, output, max_bytes=pace.max_result_bytes)
 
     async def _run_tool(self, call: ToolCall, pace: Pace, remaining: float) -> ToolOutput:
@@ -140,9 +139,67 @@ class Runner:
             raise ToolTimeout(OUT_OF_TIME)
         try:
             async with asyncio.timeout(remaining):
-                return await self._toolset.execute(call, patience=pace.tool_timeout)
+                return await self._toolset.execute(call, patience=pace.tool_timeout, scope=pace.scope)
         except TimeoutError as exc:
             raise ToolTimeout(OUT_OF_TIME) from exc
 
-    def _since(self, began: float) -> float:
+    def since(self, began: float) -> float:
+        """Seconds."""
         return round(self._clock.monotonic() - began, 6)
+
+
+class _Calls:
+    """The tool calls of one run: begun while their turn is still being written, where they may be. Implements `Eager`.
+
+    All are owned by the run's TaskGroup, so none outlives it.
+    """
+
+    def __init__(self, runner: Runner, run: Run, group: asyncio.TaskGroup, *, pace: Pace, tell: Tell) -> None:
+        self._runner = runner
+        self._run = run
+        self._group = group
+        self._pace = pace
+        self._tell = tell
+        self._slots = asyncio.Semaphore(pace.max_parallel_tools)
+        self._started: dict[tuple[str, str], tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
+        self.ends_at = runner.now() + pace.deadline
+        self.turn = 0
+
+    def start(self, call: ToolCall) -> None:
+        """Begin a call whose arguments are complete, if it would be run anyway."""
+        if self._runner.now() >= self.ends_at:
+            return
+        canonical = self._run.may_start(call, [started for started, _ in self._started.values()])
+        if canonical is not None:
+            self._started[canonical.fingerprint] = (canonical, self._begin(canonical))
+
+    def abandon(self) -> None:
+        """Stop what was begun early and has not been asked for."""
+        for _, task in self._started.values():
+            task.cancel()
+        self._started.clear()
+
+    async def results(self, action: CallTools) -> Sequence[ToolResult]:
+        """All calls of a turn at once, as many at a time as permitted; results in call order."""
+        tasks = [self._take(call) or self._begin(call) for call in action.calls]
+        self.abandon()
+        return [await task for task in tasks]
+
+    def _take(self, call: ToolCall) -> "asyncio.Task[ToolResult] | None":
+        _, task = self._started.pop(call.fingerprint, (None, None))
+        return task
+
+    def _begin(self, call: ToolCall) -> "asyncio.Task[ToolResult]":
+        return self._group.create_task(self._one(call, self.turn))
+
+    async def _one(self, call: ToolCall, turn: int) -> ToolResult:
+        async with self._slots:
+            event = {"turn": turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
+            began = self._runner.now()
+            await self._tell({"type": "tool.started", **event})
+            result = await self._runner.call(call, turn, self._pace, self.ends_at)
+            event["seconds"] = self._runner.since(began)
+            if result.failed:
+                event["error"] = result.content
+            await self._tell({"type": "tool.failed" if result.failed else "tool.completed", **event})
+            return result

@@ -161,7 +161,6 @@ def test_every_fault_is_told_at_once():
     ("text", "fault"),
     [
         ("tools: {t: {type: web_fetch}}", "tools.t.type: 'web_fetch' is not supported"),
-        ("tools: {t: {type: clock, cache_seconds: 300}}", "tools.t.cache_seconds: 300"),
         ("state: {url: 'redis://localhost'}", "state.url: this value is not supported"),
         ("telemetry: {otlp_endpoint: 'http://x'}", "telemetry.otlp_endpoint"),
         ("clients: [{name: a, key: k, requests_per_minute: 5}]", "clients[0].requests_per_minute: 5 is not supported"),

@@ -20,7 +20,7 @@ class Upstream:
         self.clock = clock
         self.seconds = seconds
 
-    async def complete(self, call, show):
+    async def complete(self, call, show, eager):
         self.calls.append(call)
         if self.clock:
             self.clock.now += self.seconds
@@ -39,7 +39,7 @@ class Toolset:
         self.running = self.most = 0
         self.patience = None
 
-    async def execute(self, call, *, patience):
+    async def execute(self, call, *, patience, scope):
         self.patience = patience
         self.running += 1
         self.most = max(self.most, self.running)

@@ -188,6 +188,7 @@ class _Exchange:
     def pace(self) -> Pace:
         return Pace(
             deadline=self.limits.deadline,
+            scope=self.caller.scope,
             tool_timeout=self.limits.tool_timeout,
             max_parallel_tools=self.limits.max_parallel_tools,
             max_result_bytes=self.limits.max_result_bytes,

@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from proxy.core.actions import CallUpstream, Hold
-from proxy.core.chat import TEXT_FIELDS, Json, Turn, calls_of, name_of, text_of
+from proxy.core.chat import TEXT_FIELDS, Json, ToolCall, Turn, calls_of, name_of, text_of
 from proxy.core.continuation import client_call_id
 from proxy.core.errors import UpstreamError
 from proxy.core.leaks import Leak, LeakFilter, clean_name, parse_glm
@@ -51,19 +51,34 @@ class _Call:
     extra: Json = field(default_factory=dict)  # whatever else the provider says of it
     shown_as: int | None = None  # its index in the client's stream
     client_id: str | None = None
+    told_ready: bool = False
+
+    @property
+    def text(self) -> str:
+        """The arguments so far."""
+        return "".join(self.arguments)
+
+    def is_whole(self) -> bool:
+        """Whether the arguments are an object already; nothing can follow one."""
+        if not self.arguments or not self.arguments[-1].rstrip().endswith("}"):
+            return False
+        try:
+            return isinstance(orjson.loads(self.text), dict)
+        except orjson.JSONDecodeError:
+            return False
 
     def entry(self) -> Json:
         """As an entry of a message's `tool_calls`."""
-        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        function = {"name": self.name, "arguments": self.text}
         return {**self.extra, "id": self.id, "type": self.type, "function": function}
 
 
 class Assembler:
     """Takes the chunks of one upstream stream in and gives one `Turn` out.
 
-    Feed it every chunk, close it, then ask for the turn:
+    Feed it every chunk, close it, then ask for the turn; after each chunk, calls may have become ready to be run:
 
-        feed(chunk)*  -->  close()  -->  finish()
+        (feed(chunk)  take_ready())*  -->  close()  -->  finish()
 
     Args:
         call: what was asked; says which calls are the client's, and how the text is to be set apart.
@@ -101,6 +116,17 @@ class Assembler:
         if not visible and any(chunk.get(key) for key in _RESULT_KEYS):
             visible = [{**chunk, "choices": []}]
         return self._release(visible)
+
+    def take_ready(self) -> list[ToolCall]:
+        """The calls that are not the client's and whose arguments have become complete since this was last asked."""
+        last = max(self._calls, default=-1)
+        ready: list[ToolCall] = []
+        for index, call in self._calls.items():
+            if call.told_ready or not call.name or call.client_id or not (index < last or call.is_whole()):
+                continue
+            call.told_ready = True
+            ready.append(ToolCall(call.id, call.name, call.text))
+        return ready
 
     def close(self) -> list[Json]:
         """The stream has ended well: what was kept back as a possible leak and was none, or was a call of the client's.

@@ -69,6 +69,8 @@ class ToolSpec:
         aliases: other names under which a model or a client may call it.
         max_calls: how often it may run in one request; None: as often as the request's budget allows.
         mode: when it is shown to a model: always, on_request, declared or never.
+        eager: whether a call may start while the model is still writing its turn; not for tools that change things, for
+            a turn may still fail and be asked for again.
     """
 
     name: str
@@ -77,6 +79,7 @@ class ToolSpec:
     aliases: tuple[str, ...] = ()
     max_calls: int | None = None
     mode: str = "always"
+    eager: bool = True
 
     def definition(self) -> Json:
         """The entry of a request's `tools`."""

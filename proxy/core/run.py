@@ -14,7 +14,7 @@ Made to answer: from the moment a limit permits no further round of tools, the r
 until a turn gives a real answer. The ladder may take two upstream calls more than `max_turns`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,6 +145,25 @@ class Run:
         self._remember(turn, answers)
         self._tool_choice = freed(self._tool_choice, self._offer)
         return self._climb() if self._stop else self._ask()
+
+    def may_start(self, call: ToolCall, started: Collection[ToolCall]) -> ToolCall | None:
+        """A call of a turn that is still being written, under its tool's own name, if it would be run.
+
+        Args:
+            call: as the model wrote it.
+            started: the calls of this turn that have been started already.
+        """
+        tool = self._offer.owned.get(call.name)
+        if tool is None or not tool.eager or self._rung or self._stop or self._expired:
+            return None
+        canonical = replace(call, name=tool.name)
+        key = canonical.fingerprint
+        if key in self._results or key in self._repeats or any(other.fingerprint == key for other in started):
+            return None
+        used = sum(self._ledger.tool_calls.values()) + len(started)
+        of_tool = self._ledger.tool_calls.get(tool.name, 0) + sum(other.name == tool.name for other in started)
+        within = used < self._limits.max_tool_calls and (tool.max_calls is None or of_tool < tool.max_calls)
+        return canonical if within else None
 
     # -- deciding what becomes of the calls of a turn --
 

@@ -5,6 +5,7 @@ checked against the schema before anything runs; what is wrong with them is told
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ import orjson
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout
 from proxy.ports import Observer
+from proxy.tools.result_cache import ResultCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class Tool:
             `ToolError` for what the model should know.
         repair: makes arguments that mean the same thing in other words fit the schema, before they are checked.
         timeout: seconds for one call; None: the request's `tool_timeout`.
+        cache_seconds: how long a result serves equal calls of the same caller; 0: every call is run.
         fallback: the tool that is tried with the same arguments when this one fails.
     """
 
@@ -34,6 +37,7 @@ class Tool:
     run: Callable[[Json], Awaitable[str | ToolOutput]]
     repair: Callable[[Json], Json] = field(default=lambda arguments: arguments)
     timeout: float | None = None
+    cache_seconds: float = 0
     fallback: str | None = None
 
 
@@ -48,8 +52,15 @@ class Registry:
         ValueError: two tools have the same name, or a schema is none.
     """
 
-    def __init__(self, tools: Iterable[Tool], *, observe: Observer = _nobody_listens) -> None:
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        *,
+        observe: Observer = _nobody_listens,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._observe = observe
+        self._caches: dict[str, ResultCache] = {}
         self._tools: dict[str, Tool] = {}
         self._validators: dict[str, jsonschema_rs.Validator] = {}
         for tool in tools:
@@ -57,6 +68,8 @@ class Registry:
             if name in self._tools:
                 raise ValueError(f"there are two tools named {name!r}")
             self._tools[name] = tool
+            if tool.cache_seconds:
+                self._caches[name] = ResultCache(tool.cache_seconds, timer=timer)
             # The library fetches remote references unless told otherwise; no tool's schema makes us call anyone.
             self._validators[name] = jsonschema_rs.validator_for(tool.spec.parameters, retriever=_refuse_reference)
 
@@ -65,7 +78,7 @@ class Registry:
         """Every tool as a model sees it, by name."""
         return {name: tool.spec for name, tool in self._tools.items()}
 
-    async def execute(self, call: ToolCall, *, patience: float) -> ToolOutput:
+    async def execute(self, call: ToolCall, *, patience: float, scope: str) -> ToolOutput:
         """Run one call.
 
         Raises:
@@ -75,7 +88,7 @@ class Registry:
         if tool is None:
             raise ToolError(f"There is no tool named {call.name!r}.")
         try:
-            return await self._run(tool, call, patience)
+            return await self._run(tool, call, patience, scope)
         except InvalidArguments:
             raise
         except ToolError as exc:
@@ -84,19 +97,27 @@ class Registry:
             if other is None:
                 raise
             self._observe("tool.fell_back", tool=call.name, to=other.spec.name, outcome=exc.outcome)
-            return await self._run(other, call, patience)
+            return await self._run(other, call, patience, scope)
 
-    async def _run(self, tool: Tool, call: ToolCall, patience: float) -> ToolOutput:
+    async def _run(self, tool: Tool, call: ToolCall, patience: float, scope: str) -> ToolOutput:
         arguments = tool.repair(parse_arguments(call.arguments))
         if faults := [_describe(error) for error in self._validators[tool.spec.name].iter_errors(arguments)]:
             raise InvalidArguments(f"The arguments do not fit the tool's schema: {'; '.join(faults)}.")
         seconds = tool.timeout or patience
         try:
             async with asyncio.timeout(seconds):
-                output = await tool.run(arguments)
+                cache = self._caches.get(tool.spec.name)
+                if cache is None:
+                    return await _run_once(tool, arguments)
+                key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
+                return await cache.get_or_run(key, lambda: _run_once(tool, arguments))
         except TimeoutError as exc:
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
-        return output if isinstance(output, ToolOutput) else ToolOutput(output)
+
+
+async def _run_once(tool: Tool, arguments: Json) -> ToolOutput:
+    output = await tool.run(arguments)
+    return output if isinstance(output, ToolOutput) else ToolOutput(output)
 
 
 def parse_arguments(text: str) -> Json:

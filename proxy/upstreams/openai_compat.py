@@ -16,7 +16,7 @@ from proxy.core.assembler import Assembler, turn_from_completion
 from proxy.core.chat import Json, Turn
 from proxy.core.errors import InvalidJson, ProxyError, UpstreamError
 from proxy.core.rawjson import replace_model
-from proxy.ports import Answer, RawRequest, RawResponse, Show, Write
+from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
 from proxy.upstreams import failures
 from proxy.upstreams.connection import Connection, is_event_stream, request_headers
 from proxy.upstreams.names import ToolNames
@@ -49,7 +49,7 @@ class OpenAICompatible:
         """The means of making its models answer."""
         return self.profile.ladder
 
-    async def complete(self, call: CallUpstream, show: Show) -> Turn:
+    async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
         """Make one upstream call of a run."""
         body = {**prepare(call.body, self.profile), "model": self.model}
         if call.rung is Rung.RETELL:
@@ -64,7 +64,7 @@ class OpenAICompatible:
                     return turn_from_completion(answer, call)
             body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
             async with self._post(_written(body), stream=True) as response:
-                return await self._assemble(response, Assembler(call), names, show)
+                return await self._assemble(response, Assembler(call), names, show, eager)
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through; its bytes stay as they are wherever they can."""
@@ -114,7 +114,9 @@ class OpenAICompatible:
                 raise failures.from_body(answer) or UpstreamError("The upstream answered a stream with something else.")
             yield response
 
-    async def _assemble(self, response: httpx.Response, assembler: Assembler, names: ToolNames, show: Show) -> Turn:
+    async def _assemble(
+        self, response: httpx.Response, assembler: Assembler, names: ToolNames, show: Show, eager: Eager
+    ) -> Turn:
         async with aclosing(self._events(response)) as reads:
             async for events in reads:
                 for event in events:
@@ -122,6 +124,8 @@ class OpenAICompatible:
                         chunk, _ = _chunk(event, self.profile, names)
                         for visible in assembler.feed(chunk):
                             await show(visible)
+                        for ready in assembler.take_ready():
+                            eager.start(ready)
         for visible in assembler.close():
             await show(visible)
         return assembler.finish()

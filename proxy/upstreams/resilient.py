@@ -12,7 +12,7 @@ from typing import TypeVar
 from proxy.core.actions import CallUpstream, Rung
 from proxy.core.chat import Json, Turn
 from proxy.core.errors import ProxyError, RequestError
-from proxy.ports import Answer, Clock, Observer, RawRequest, RawResponse, Show, Write
+from proxy.ports import Answer, Clock, Eager, Observer, RawRequest, RawResponse, Show, Write
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.retry import Backoff, asked_delay, is_transient, may_work_elsewhere
 
@@ -58,10 +58,15 @@ class Resilient:
         """Whether it has a web search of its own."""
         return self._current.profile.native_search
 
-    async def complete(self, call: CallUpstream, show: Show) -> Turn:
+    async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
         """Make one upstream call of a run. A fallback that has answered once is spoken to from then on."""
         watched = _Watched(show)
-        return await self._attempt(lambda upstream: upstream.complete(call, watched), watched)
+
+        async def attempt(upstream: OpenAICompatible) -> Turn:
+            eager.abandon()  # what an attempt before this one has started
+            return await upstream.complete(call, watched, eager)
+
+        return await self._attempt(attempt, watched)
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through."""

@@ -141,6 +141,67 @@ async def test_several_searches_of_one_turn_run_at_the_same_time(upstream, sdk):
         assert (await client.chat.completions.create(**ASK)).choices[0].message.content == "Done"
 
 
+def fragments(*calls):
+    """A streamed call each, whole in one chunk, as GLM sends them."""
+    entries = [
+        {"index": at, "id": i, "type": "function", "function": {"name": n, "arguments": a}}
+        for at, (i, n, a) in enumerate(calls)
+    ]
+    return [chunk({"tool_calls": [entry]}) for entry in entries]
+
+
+FIRST, SECOND = fragments(("a", "web_search", '{"query":"one"}'), ("b", "web_search", '{"query":"two"}'))
+
+
+async def test_a_search_starts_while_the_model_is_still_writing_the_next_call(upstream, sdk):
+    searching = asyncio.Event()
+
+    def search(_):
+        searching.set()
+        return Reply([b"{}"])
+
+    upstream.search = search
+    upstream.replies = [stream(FIRST, searching, SECOND, chunk({}, "tool_calls")), streamed("Done.")]
+    async with proxy_of(upstream) as url, sdk(url) as client, asyncio.timeout(10):
+        chunks = [one async for one in await client.chat.completions.create(**ASK, stream=True)]
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    assert [one["q"] for one in upstream.searches] == ["one", "two"]
+    assert [m["tool_call_id"] for m in upstream.requests[1]["messages"] if m["role"] == "tool"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("end", [None, chunk({}, "length")])
+async def test_a_search_that_started_early_ends_when_its_turn_fails_or_is_cut_off(upstream, end):
+    searching = asyncio.Event()
+
+    def search(_):
+        searching.set()
+        return Reply([asyncio.Event()])  # never answers
+
+    upstream.search = search
+    upstream.replies = [stream(FIRST, searching, end, done=end is not None)]
+    async with proxy_of(upstream) as url, asyncio.timeout(10):
+        await raw(url, {**ASK, "stream": True})
+        await upstream.left.wait()
+    assert len(upstream.requests) == 1
+
+
+async def test_what_started_in_a_turn_that_is_asked_for_again_is_run_anew(upstream, sdk):
+    searching = asyncio.Event()
+
+    def search(_):
+        searching.set()
+        return Reply([asyncio.Event()] if len(upstream.searches) == 1 else [b"{}"])
+
+    upstream.search = search
+    good = stream(FIRST, chunk({}, "tool_calls"))
+    upstream.replies = [stream(FIRST, searching, None), good, streamed("Done.")]
+    config = CONFIG.replace("retries: 0", "retries: 1")
+    async with proxy_of(upstream, config=config, clock=FakeClock()) as url, sdk(url) as client, asyncio.timeout(10):
+        completion = await client.chat.completions.create(**ASK, stream=True)
+        assert "".join([one.choices[0].delta.content or "" async for one in completion]) == "Done."
+    assert len(upstream.searches) == 2
+
+
 # -- limits --
 
 

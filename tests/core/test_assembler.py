@@ -394,3 +394,18 @@ def test_a_whole_answer_in_parts_is_read_for_leaks_as_well():
     call = CallUpstream({}, number=1, tools=TOOLS)
     turn = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
     assert ([one.name for one in turn.calls], turn.text) == (["search"], "Hm\n")
+
+
+def test_a_call_is_ready_when_its_arguments_are_an_object_or_the_next_one_begins():
+    assembler = Assembler(client_tools={"open_door"})
+
+    def ready(*fragment, **fields):
+        feed(assembler, chunk(tool_delta(*fragment, **fields)))
+        return [(call.name, call.arguments) for call in assembler.take_ready()]
+
+    assert ready(0, id="a", name="search", arguments='{"q":{"x":1}') == []
+    assert ready(0, arguments="}") == [("search", '{"q":{"x":1}}')]
+    assert ready(0, arguments=" ") == []
+    assert ready(1, id="b", name="search", arguments='{"q":') == []
+    assert ready(2, id="c", name="open_door", arguments="{}") == [("search", '{"q":')]
+    assert ready(3, id="d", name="search", arguments="[1}") == []

@@ -5,6 +5,7 @@ import pytest
 from proxy.core.chat import ToolCall, ToolSpec
 from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout
 from proxy.tools.registry import Registry, Tool, parse_arguments
+from tests.fakes import FakeClock
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -16,8 +17,8 @@ def tool(run=None, *, name="t", parameters=SCHEMA, **fields):
     return Tool(spec=ToolSpec(name=name, description="", parameters=parameters), run=run or echo, **fields)
 
 
-async def execute(registry, arguments='{"n":1}', name="t", patience=5):
-    return (await registry.execute(ToolCall("id", name, arguments), patience=patience)).text
+async def execute(registry, arguments='{"n":1}', name="t", patience=5, scope="me"):
+    return (await registry.execute(ToolCall("id", name, arguments), patience=patience, scope=scope)).text
 
 
 async def test_a_call_runs_the_tool_of_its_name_with_its_arguments():
@@ -65,6 +66,82 @@ async def test_a_tool_that_hangs_is_stopped_after_its_own_timeout_or_the_request
 
     with pytest.raises(ToolTimeout, match=r"0\.01 seconds"):
         await execute(Registry([tool(hang, timeout=own)]), patience=patience)
+
+
+def counting():
+    runs = []
+
+    async def run(arguments):
+        runs.append(arguments)
+        return f"result {len(runs)}"
+
+    return runs, run
+
+
+async def test_an_equal_call_of_the_same_caller_is_answered_from_the_first_result_for_a_while():
+    clock, (runs, run) = FakeClock(), counting()
+    registry = Registry([tool(run, cache_seconds=60)], timer=clock.monotonic)
+    assert [await execute(registry), await execute(registry, ' { "n" : 1 } ')] == ["result 1", "result 1"]
+    assert await execute(registry, '{"n":2}') == "result 2"
+    assert await execute(registry, scope="somebody else") == "result 3"
+    clock.now += 61
+    assert await execute(registry) == "result 4"
+    assert len(runs) == 4
+
+
+async def test_without_cache_seconds_every_call_is_run():
+    _, run = counting()
+    registry = Registry([tool(run)])
+    assert [await execute(registry), await execute(registry)] == ["result 1", "result 2"]
+
+
+async def test_equal_calls_at_the_same_moment_are_run_once():
+    gate, runs = asyncio.Event(), []
+
+    async def run(arguments):
+        runs.append(arguments)
+        await gate.wait()
+        return "found"
+
+    registry = Registry([tool(run, cache_seconds=60)])
+    calls = [asyncio.ensure_future(execute(registry)) for _ in range(5)]
+    await asyncio.sleep(0)
+    gate.set()
+    assert await asyncio.gather(*calls) == ["found"] * 5
+    assert len(runs) == 1
+
+
+async def test_when_the_first_of_them_gives_up_the_next_takes_over():
+    started, runs = asyncio.Event(), []
+
+    async def run(arguments):
+        runs.append(arguments)
+        if len(runs) == 1:
+            started.set()
+            await asyncio.Event().wait()
+        return "found"
+
+    registry = Registry([tool(run, cache_seconds=60)])
+    first, second = (asyncio.ensure_future(execute(registry)) for _ in range(2))
+    await started.wait()
+    first.cancel()
+    assert await second == "found"
+    assert len(runs) == 2
+
+
+async def test_a_failure_is_not_kept():
+    outcomes = [ToolError("busy"), "found"]
+
+    async def run(_):
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    registry = Registry([tool(run, cache_seconds=60)])
+    with pytest.raises(ToolError):
+        await execute(registry)
+    assert await execute(registry) == "found"
 
 
 async def broken(_):

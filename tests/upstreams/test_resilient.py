@@ -27,7 +27,7 @@ class Candidate:
         self.outcomes = list(outcomes)
         self.tries = 0
 
-    async def complete(self, call, show):
+    async def complete(self, call, show, eager=None):
         self.tries += 1
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, tuple):
@@ -48,7 +48,7 @@ class Attempt:
     """A resilient upstream, what it waited, what was shown and what was heard."""
 
     def __init__(self, *candidates, retries=2):
-        self.waits, self.shown, self.heard = [], [], []
+        self.waits, self.shown, self.heard, self.abandoned = [], [], [], 0
         self.upstream = Resilient(
             candidates, backoff=Backoff(retries, jitter=lambda: 1.0), clock=self, observe=self.hear
         )
@@ -63,7 +63,13 @@ class Attempt:
         self.heard.append(event)
 
     async def complete(self):
-        return await self.upstream.complete(CALL, self.show)
+        return await self.upstream.complete(CALL, self.show, self)
+
+    def start(self, call):
+        raise AssertionError
+
+    def abandon(self):
+        self.abandoned += 1
 
 
 @pytest.mark.parametrize("failure", [refused(429), refused(408), UpstreamError("500"), UpstreamError("cut off")])
@@ -71,6 +77,7 @@ async def test_what_may_pass_is_tried_again(failure):
     attempt = Attempt(Candidate("a", failure, "fine"))
     assert await attempt.complete() == "fine"
     assert (attempt.waits, attempt.heard) == ([0.5], ["upstream.retried"])
+    assert attempt.abandoned == 2
 
 
 @pytest.mark.parametrize(
