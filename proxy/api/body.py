@@ -12,6 +12,8 @@ from proxy.core.errors import InvalidJson, RequestError, RequestTimeout, Request
 
 # Silence between two pieces of a body; nginx's client_body_timeout.
 BODY_SECONDS = 60.0
+# OpenAI's own limit for `n`.
+MOST_CHOICES = 128
 
 
 def header(scope: Scope, name: bytes) -> str | None:
@@ -106,8 +108,9 @@ def parse_chat_request(body: bytes) -> Json:
     _expect(tools is None or _objects(tools), "tools", "must be a list of objects, each with a type")
     _expect(isinstance(request.get("stream"), bool | None), "stream", "must be true or false")
     _expect(isinstance(request.get("stream_options"), dict | None), "stream_options", "must be an object")
-    for name, least in (("n", 1), ("max_tool_calls", 0)):
-        _expect(request.get(name) is None or _integer(request[name], least), name, f"must be an integer from {least}")
+    for name, least, most in (("n", 1, MOST_CHOICES), ("max_tool_calls", 0, 2**31)):
+        fine = request.get(name) is None or _integer(request[name], least, most)
+        _expect(fine, name, f"must be an integer from {least} to {most}")
     return request
 
 
@@ -119,8 +122,8 @@ def _typed(item: Json) -> bool:
     return isinstance(item.get("type", ""), str) and isinstance(item.get("function"), dict | None)
 
 
-def _integer(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _integer(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _expect(condition: object, param: str, demand: str) -> None:

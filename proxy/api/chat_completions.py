@@ -12,11 +12,11 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.body import header, parse_chat_request, read_body, written
 from proxy.api.caller import Caller, caller_of
 from proxy.api.clients import Identity, StreamingClient, tool_headers, whole_completion
-from proxy.api.race import until_disconnect
+from proxy.api.race import together, until_disconnect
 from proxy.api.replies import EventStream, Headers, send_bytes
 from proxy.config import RequestLimits
 from proxy.core import sse
-from proxy.core.actions import Respond
+from proxy.core.actions import Respond, sum_of
 from proxy.core.chat import Json, ToolSpec, carries_image
 from proxy.core.continuation import Continuation, put_back, runs_in
 from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed
@@ -127,25 +127,43 @@ class ChatCompletions:
     async def _loop_whole(self, exchange: "_Exchange", offer: Offer) -> "_Reply":
         identity = self._identity(exchange)
         events: list[Json] | None = [] if exchange.tell_events else None
-        answer = await self._loop(exchange, offer, identity, _show_nothing, _collect(events))
-        return _Reply(sse.dumps(whole_completion(answer, identity, events=events)), tool_headers(answer))
+        answers = await self._loops(exchange, offer, identity, lambda _: _show_nothing, _collect(events))
+        return _Reply(sse.dumps(whole_completion(answers, identity, events=events)), tool_headers(answers))
 
     async def _loop_stream(self, exchange: "_Exchange", offer: Offer, stream: EventStream) -> None:
         options = exchange.request.get("stream_options") or {}
         identity = self._identity(exchange)
         client = StreamingClient(stream, identity, include_usage=bool(options.get("include_usage")))
         tell = client.tell if exchange.tell_events else _collect(None)
-        await client.finish(await self._loop(exchange, offer, identity, client.show, tell))
+        await client.finish(await self._loops(exchange, offer, identity, client.show, tell))
 
-    async def _loop(self, exchange: "_Exchange", offer: Offer, identity: Identity, show: Show, tell: Tell) -> Respond:
-        upstream = exchange.model.upstream
-        run_id = identity.id.removeprefix(_ID_PREFIX)
-        run = Run(exchange.request, offer=offer, limits=exchange.budget, ladder=upstream.ladder, run_id=run_id)
-        answer = await self._runner.drive(run, upstream=upstream, pace=exchange.pace(), show=show, tell=tell)
-        structlog.contextvars.bind_contextvars(
-            turns=answer.tally.turns, tool_calls=answer.tally.total_tool_calls, stop=answer.stop, rung=answer.rung
+    async def _loops(
+        self,
+        exchange: "_Exchange",
+        offer: Offer,
+        identity: Identity,
+        show: Callable[[int], Show],
+        tell: Tell,
+    ) -> list[Respond]:
+        """One loop for each choice that the client wants, independent of each other."""
+        wanted = exchange.request.get("n") or 1
+        ids = [identity.id, *(self._new_id() for _ in range(wanted - 1))]
+        run_ids = [one.removeprefix(_ID_PREFIX) for one in ids]
+        answers = await together(
+            self._loop(exchange, offer, run_id, show(index), tell) for index, run_id in enumerate(run_ids)
         )
-        _note_usage(answer.tally.usage)
+        tally, first = sum_of([answer.tally for answer in answers]), answers[0]
+        structlog.contextvars.bind_contextvars(
+            turns=tally.turns, tool_calls=tally.total_tool_calls, stop=first.stop, rung=first.rung
+        )
+        _note_usage(tally.usage)
+        return answers
+
+    async def _loop(self, exchange: "_Exchange", offer: Offer, run_id: str, show: Show, tell: Tell) -> Respond:
+        upstream = exchange.model.upstream
+        request = {key: value for key, value in exchange.request.items() if key != "n"}
+        run = Run(request, offer=offer, limits=exchange.budget, ladder=upstream.ladder, run_id=run_id)
+        answer = await self._runner.drive(run, upstream=upstream, pace=exchange.pace(), show=show, tell=tell)
         if answer.continuation is not None:  # kept before the client can know of it
             await self._ports.store.put(f"{exchange.caller.scope}:{run_id}", answer.continuation.as_json())
         return answer

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from proxy.api.replies import EventStream, Headers
 from proxy.core import sse
-from proxy.core.actions import Respond
+from proxy.core.actions import Respond, Tally, sum_of
 from proxy.core.chat import Json, text_of
 from proxy.core.citations import annotations
+from proxy.ports import Show
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +25,29 @@ class Identity:
 
 @dataclass(slots=True)
 class StreamingClient:
-    """A client with `stream: true`."""
+    """A client with `stream: true`, with one choice or several."""
 
     stream: EventStream
     identity: Identity
     include_usage: bool
-    _begun: bool = False
-    _text: list[str] = field(default_factory=list)
-    _events: list[Json] = field(default_factory=list)
     _head: Json = field(default_factory=dict)
+    _texts: dict[int, list[str]] = field(default_factory=dict)
+    _events: list[Json] = field(default_factory=list)
 
-    async def show(self, chunk: Json) -> None:
-        """One upstream chunk, with what may be seen of it, as a chunk of this completion."""
-        for choice in chunk["choices"]:
-            if isinstance(text := choice["delta"].get("content"), str):
-                self._text.append(text)
-        await self.stream.write(self._opening(chunk) + sse.encode({**chunk, **self._head}))
+    def show(self, index: int) -> Show:
+        """Shows upstream chunks, with what may be seen of them, as chunks of this completion's choice `index`."""
+
+        async def show(chunk: Json) -> None:
+            texts = self._texts.get(index, [])
+            opening = self._opening(index, chunk)
+            for choice in chunk["choices"]:
+                choice["index"] = index
+                if isinstance(text := choice["delta"].get("content"), str):
+                    texts = self._texts.setdefault(index, texts)
+                    texts.append(text)
+            await self.stream.write(opening + sse.encode({**chunk, **self._head}))
+
+        return show
 
     async def tell(self, event: Json) -> None:
         """One progress event, as a chunk without choices.
@@ -47,72 +55,84 @@ class StreamingClient:
         The first waits for something to show: until then a failure can still have its proper status.
         """
         self._events.append(event)
-        if self._begun or event["type"] != "turn.started":
-            await self.stream.write(self._opening({}))
+        if self._texts or event["type"] != "turn.started":
+            await self.stream.write(self._opening(0, {}))
 
-    async def finish(self, answer: Respond) -> None:
-        """The finish_reason, the usage if it was asked for, and the end mark."""
-        cited = annotations("".join(self._text), answer.sources)
-        delta: Json = {"annotations": cited} if cited else {}
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": answer.finish_reason}
-        events = [self._opening(answer.turn.envelope), sse.encode({**self._head, "choices": [choice]})]
+    async def finish(self, answers: Sequence[Respond]) -> None:
+        """The finish reasons, the usage if it was asked for, and the end mark."""
+        events: list[bytes] = []
+        for index, answer in enumerate(answers):
+            events.append(self._opening(index, answer.turn.envelope))
+            cited = annotations("".join(self._texts[index]), answer.sources)
+            delta: Json = {"annotations": cited} if cited else {}
+            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": answer.finish_reason}
+            events.append(sse.encode({**self._head, "choices": [choice]}))
         if self.include_usage:
-            events.append(sse.encode({**self._head, "choices": [], "usage": answer.tally.as_usage()}))
+            events.append(sse.encode({**self._head, "choices": [], "usage": _tally(answers).as_usage()}))
         await self.stream.write(b"".join((*events, sse.DONE)))
         await self.stream.close()
 
-    def _opening(self, seen: Json) -> bytes:
-        """The chunk with the role, once, before anything else; then the events that wait."""
-        role = b"" if self._begun else self._role(seen)
+    def _opening(self, index: int, seen: Json) -> bytes:
+        """The chunk with a choice's role, once, before anything else of it; then the events that wait."""
+        role = b"" if index in self._texts else self._role(index, seen)
         told = [sse.encode({**self._head, "choices": [], "tool_event": event}) for event in self._events]
         self._events.clear()
         return b"".join((role, *told))
 
-    def _role(self, seen: Json) -> bytes:
-        self._begun = True
-        self._head = {
-            "id": self.identity.id,
-            "object": "chat.completion.chunk",
-            "created": self.identity.created,
-            "model": seen.get("model") or self.identity.model,
-        }
-        if self.include_usage:
-            self._head["usage"] = None
+    def _role(self, index: int, seen: Json) -> bytes:
+        self._texts[index] = []
+        if not self._head:
+            self._head = {
+                "id": self.identity.id,
+                "object": "chat.completion.chunk",
+                "created": self.identity.created,
+                "model": seen.get("model") or self.identity.model,
+            }
+            if self.include_usage:
+                self._head["usage"] = None
         delta = {"role": "assistant", "content": ""}
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         return sse.encode({**self._head, "choices": [choice]})
 
 
-def whole_completion(answer: Respond, identity: Identity, *, events: Sequence[Json] | None = None) -> Json:
-    """The answer of a client that does not stream: the last turn as it came, under this completion's identity.
+def whole_completion(answers: Sequence[Respond], identity: Identity, *, events: Sequence[Json] | None = None) -> Json:
+    """The answer of a client that does not stream: the last turns as they came, under this completion's identity.
 
-    `events`: the progress of the run, for clients that asked for it.
+    Args:
+        answers: of one loop for each choice that the client wants.
+        identity: of the completion.
+        events: the progress of the run, for clients that asked for it.
     """
-    cited = annotations(text_of(answer.message), answer.sources)
-    message = {**answer.message, "annotations": cited} if cited else answer.message
-    choice = {
-        "logprobs": None,
-        **answer.turn.choice,
-        "index": 0,
-        "message": message,
-        "finish_reason": answer.finish_reason,
-    }
+    envelope = answers[0].turn.envelope
     return {
-        **answer.turn.envelope,
+        **envelope,
         "id": identity.id,
         "object": "chat.completion",
         "created": identity.created,
-        "model": answer.turn.envelope.get("model") or identity.model,
-        "choices": [choice],
-        "usage": answer.tally.as_usage(),
+        "model": envelope.get("model") or identity.model,
+        "choices": [_choice(index, answer) for index, answer in enumerate(answers)],
+        "usage": _tally(answers).as_usage(),
         **({} if events is None else {"tool_events": list(events)}),
     }
 
 
-def tool_headers(answer: Respond) -> Headers:
+def _choice(index: int, answer: Respond) -> Json:
+    cited = annotations(text_of(answer.message), answer.sources)
+    message = {**answer.message, "annotations": cited} if cited else answer.message
+    final = {"index": index, "message": message, "finish_reason": answer.finish_reason}
+    return {"logprobs": None, **answer.turn.choice, **final}
+
+
+def _tally(answers: Sequence[Respond]) -> Tally:
+    """What all loops have used together."""
+    return sum_of([answer.tally for answer in answers])
+
+
+def tool_headers(answers: Sequence[Respond]) -> Headers:
     """What happened on the way to the answer, for those who look."""
+    tally = _tally(answers)
     return (
-        (b"x-tool-turns", str(answer.tally.turns).encode()),
-        (b"x-tool-calls", str(answer.tally.total_tool_calls).encode()),
-        (b"x-tool-stop", answer.stop.encode()),
+        (b"x-tool-turns", str(tally.turns).encode()),
+        (b"x-tool-calls", str(tally.total_tool_calls).encode()),
+        (b"x-tool-stop", answers[0].stop.encode()),
     )

@@ -5,7 +5,7 @@ paying for nobody.
 """
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import TypeVar
 
 from starlette.types import Receive
@@ -15,6 +15,16 @@ T = TypeVar("T")
 
 class ClientLeft(Exception):
     """The client closed its connection; there is nobody left to answer."""
+
+
+async def together(works: Iterable[Coroutine[None, None, T]]) -> list[T]:
+    """All results, in order. The first failure cancels the rest and is raised as it is, not in a group."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return [task.result() for task in tasks]
 
 
 async def until_disconnect(

@@ -1,11 +1,11 @@
 """What a `Run` wants done next: a closed union, for `match`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from proxy.core.chat import Json, ToolCall, Turn
+from proxy.core.chat import Json, ToolCall, Turn, add_usage
 from proxy.core.continuation import Continuation
 
 
@@ -107,6 +107,18 @@ class Tally:
         use = {"turns": self.turns, "tool_calls": self.total_tool_calls, **self.tool_calls}
         zero = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         return {**zero, **(self.usage or {}), "server_tool_use": use}
+
+
+def sum_of(tallies: Sequence[Tally]) -> Tally:
+    """What several runs have used together."""
+    turns, usage = 0, None
+    calls: dict[str, int] = {}
+    for tally in tallies:
+        turns += tally.turns
+        usage = add_usage(usage, tally.usage)
+        for tool, number in tally.tool_calls.items():
+            calls[tool] = calls.get(tool, 0) + number
+    return Tally(turns, calls, usage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,8 +91,7 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | N
     asked = asked or Asked()
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")
-    # OpenAI runs one choice or several; a loop has room for one. Legacy `functions` exclude `tools`.
-    if choice == "none" or (request.get("n") or 1) != 1 or request.get("functions"):
+    if choice == "none" or request.get("functions"):  # the legacy field excludes `tools`
         return Offer(tools=tuple(declared), client_tools=frozenset(_names_in(declared)), tool_choice=choice)
     by_name = {name: tool for tool in server_tools for name in (tool.name, *tool.aliases)}
     search = by_name.get(SEARCH)

@@ -86,14 +86,16 @@ class Resilient:
     async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], watched: "_Watched") -> T:
         failure: ProxyError | None = None
         while True:
+            current = self._current
             try:
-                return await work(self._current)
+                return await work(current)
             except RequestError as exc:
                 # A fallback that cannot do what the request asks for says nothing about the request.
                 raise failure or exc from exc
             except ProxyError as exc:
                 failure = exc
-                if watched.anything or not await self._recover(exc):
+                moved_on = current is not self._current  # another choice of the same request has met the same failure
+                if watched.anything or not (moved_on or await self._recover(exc)):
                     raise
 
     async def _recover(self, failure: ProxyError) -> bool:

@@ -202,6 +202,55 @@ async def test_what_started_in_a_turn_that_is_asked_for_again_is_run_anew(upstre
     assert len(upstream.searches) == 2
 
 
+def two_minds(upstream, *, streaming):
+    """A model that searches first, and answers differently each time."""
+    reply = streamed if streaming else whole
+
+    def model(request):
+        if request["messages"][-1]["role"] != "tool":
+            number = len(upstream.requests)
+            return reply("", calls=[(f"c{number}", "web_search", {"query": f"q{number}"})])
+        return reply(f"Answer{request['messages'][-1]['tool_call_id']}")
+
+    upstream.replies = [model]
+
+
+async def test_several_choices_are_as_many_loops_merged_into_one_answer(upstream, sdk):
+    two_minds(upstream, streaming=False)
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        answer = await client.chat.completions.create(**ASK, n=2)
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    assert sorted(choice.message.content for choice in answer.choices) == ["Answerc1", "Answerc2"]
+    assert answer.usage.server_tool_use == {"turns": 4, "tool_calls": 2, "web_search": 2}
+    assert answer.usage.total_tokens == 44
+    assert not any("n" in request for request in upstream.requests)
+
+
+async def test_several_choices_are_streamed_side_by_side_in_one_completion(upstream, sdk):
+    two_minds(upstream, streaming=True)
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        options = {"stream_options": {"include_usage": True}}
+        chunks = [one async for one in await client.chat.completions.create(**ASK, n=2, stream=True, **options)]
+    assert len({(one.id, one.created, one.model) for one in chunks}) == 1
+    texts, roles, reasons = {}, [], []
+    for choice in (choice for one in chunks for choice in one.choices):
+        texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+        roles += [choice.index] if choice.delta.role else []
+        reasons += [(choice.index, choice.finish_reason)] if choice.finish_reason else []
+    assert sorted(texts.values()) == ["Answerc1", "Answerc2"]
+    assert (sorted(roles), reasons) == ([0, 1], [(0, "stop"), (1, "stop")])
+    assert [one.usage.total_tokens for one in chunks if one.usage] == [44]
+
+
+async def test_when_one_of_several_choices_fails_the_request_fails_and_nothing_goes_on(upstream, sdk):
+    failing = Reply([b'{"error":{"message":"bad"}}'], status=400)
+    upstream.replies = [Reply([asyncio.Event()]), failing]
+    async with proxy_of(upstream) as url, sdk(url) as client, asyncio.timeout(10):
+        with pytest.raises(openai.BadRequestError, match="bad"):
+            await client.chat.completions.create(**ASK, n=2)
+        await upstream.left.wait()
+
+
 # -- limits --
 
 

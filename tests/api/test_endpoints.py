@@ -64,6 +64,7 @@ def deep(levels):
         ({**ASK, "stream": "yes"}, 400, "invalid_request", "stream"),
         ({**ASK, "stream_options": []}, 400, "invalid_request", "stream_options"),
         ({**ASK, "n": 0}, 400, "invalid_request", "n"),
+        ({**ASK, "n": 10**9}, 400, "invalid_request", "n"),
         ({**ASK, "max_tool_calls": -1}, 400, "invalid_request", "max_tool_calls"),
         ({**ASK, "max_tool_calls": True}, 400, "invalid_request", "max_tool_calls"),
         ({**ASK, "model": "unknown"}, 404, "model_not_found", "model"),

@@ -32,7 +32,6 @@ def test_tools_are_added_where_the_choice_is_left_to_the_model(request_):
         {"tool_choice": "none"},
         {"tool_choice": "required", "tools": [function("open_door")]},
         {"tool_choice": {"type": "function", "function": {"name": "open_door"}}, "tools": [function("open_door")]},
-        {"n": 2},
         {"functions": [{"name": "legacy"}]},
     ],
 )
