@@ -16,7 +16,7 @@ from proxy.api.race import together, until_disconnect
 from proxy.api.replies import EventStream, Headers, send_bytes
 from proxy.config import RequestLimits
 from proxy.core import sse
-from proxy.core.actions import Respond, sum_of
+from proxy.core.actions import Respond, Tally, sum_of
 from proxy.core.chat import Json, ToolSpec, carries_image
 from proxy.core.continuation import Continuation, put_back, runs_in
 from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed
@@ -148,24 +148,19 @@ class ChatCompletions:
         """One loop for each choice that the client wants, independent of each other."""
         wanted = exchange.request.get("n") or 1
         ids = [identity.id, *(self._new_id() for _ in range(wanted - 1))]
-        run_ids = [one.removeprefix(_ID_PREFIX) for one in ids]
-        answers = await together(
-            self._loop(exchange, offer, run_id, show(index), tell) for index, run_id in enumerate(run_ids)
-        )
-        tally, first = sum_of([answer.tally for answer in answers]), answers[0]
-        structlog.contextvars.bind_contextvars(
-            turns=tally.turns, tool_calls=tally.total_tool_calls, stop=first.stop, rung=first.rung
-        )
-        _note_usage(tally.usage)
+        runs = [exchange.run(offer, one.removeprefix(_ID_PREFIX)) for one in ids]
+        try:
+            answers = await together(self._loop(exchange, run, show(index), tell) for index, run in enumerate(runs))
+        finally:  # what was used is paid for, also where there is no answer
+            _note_tally(sum_of([run.tally for run in runs]))
+        structlog.contextvars.bind_contextvars(stop=answers[0].stop, rung=answers[0].rung)
         return answers
 
-    async def _loop(self, exchange: "_Exchange", offer: Offer, run_id: str, show: Show, tell: Tell) -> Respond:
+    async def _loop(self, exchange: "_Exchange", run: Run, show: Show, tell: Tell) -> Respond:
         upstream = exchange.model.upstream
-        request = {key: value for key, value in exchange.request.items() if key != "n"}
-        run = Run(request, offer=offer, limits=exchange.budget, ladder=upstream.ladder, run_id=run_id)
         answer = await self._runner.drive(run, upstream=upstream, pace=exchange.pace(), show=show, tell=tell)
         if answer.continuation is not None:  # kept before the client can know of it
-            await self._ports.store.put(f"{exchange.caller.scope}:{run_id}", answer.continuation.as_json())
+            await self._ports.store.put(f"{exchange.caller.scope}:{run.id}", answer.continuation.as_json())
         return answer
 
     def _identity(self, exchange: "_Exchange") -> Identity:
@@ -202,6 +197,12 @@ class _Exchange:
             return self.body, self.request
         request = {key: value for key, value in self.request.items() if key != _OURS}
         return written(request), request
+
+    def run(self, offer: Offer, run_id: str) -> Run:
+        """One loop for one choice."""
+        request = {key: value for key, value in self.request.items() if key != "n"}
+        ladder = self.model.upstream.ladder
+        return Run(request, offer=offer, limits=self.budget, ladder=ladder, run_id=run_id)
 
     def pace(self) -> Pace:
         return Pace(
@@ -241,6 +242,12 @@ def _collect(events: list[Json] | None) -> Tell:
 
 async def _show_nothing(_: Json) -> None:
     """A client that does not stream sees nothing before the end."""
+
+
+def _note_tally(tally: Tally) -> None:
+    """What a loop has used, for the request's log line."""
+    structlog.contextvars.bind_contextvars(turns=tally.turns, tool_calls=tally.total_tool_calls)
+    _note_usage(tally.usage)
 
 
 def _note_usage(usage: Json | None) -> None:

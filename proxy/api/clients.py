@@ -38,13 +38,11 @@ class StreamingClient:
         """Shows upstream chunks, with what may be seen of them, as chunks of this completion's choice `index`."""
 
         async def show(chunk: Json) -> None:
-            texts = self._texts.get(index, [])
             opening = self._opening(index, chunk)
             for choice in chunk["choices"]:
                 choice["index"] = index
                 if isinstance(text := choice["delta"].get("content"), str):
-                    texts = self._texts.setdefault(index, texts)
-                    texts.append(text)
+                    self._texts[index].append(text)
             await self.stream.write(opening + sse.encode({**chunk, **self._head}))
 
         return show

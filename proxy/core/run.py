@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Rung, Stop
+from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Rung, Stop, Tally
 from proxy.core.chat import Json, ToolCall, ToolResult, Turn, add_usage, name_of, text_of
 from proxy.core.continuation import Continuation
 from proxy.core.errors import NoFinalAnswer
@@ -72,7 +72,7 @@ class Run:
             told = guidance(offer.shown, calls=limits.max_tool_calls, rounds=limits.max_turns - 1)
             self._messages = with_guidance(self._messages, told)
         self._given = len(self._messages)
-        self._run_id = run_id
+        self.id = run_id
         self._offer = offer
         self._schemas = offer.schemas()
         self._json_only = _asks_for_json(request.get("response_format"))
@@ -90,6 +90,11 @@ class Run:
         self._repeats: set[tuple[str, str]] = set()
         self._shown_text = ""
         self._sources: dict[str, str] = {}
+
+    @property
+    def tally(self) -> Tally:
+        """What the run has used so far, whatever becomes of it."""
+        return self._ledger.tally()
 
     def start(self) -> CallUpstream:
         """The first action."""
@@ -260,7 +265,7 @@ class Run:
             _body(self._request, messages, tools, choice),
             number=self._ledger.turns + 1,
             client_tools=self._offer.client_tools,
-            run_id=self._run_id,
+            run_id=self.id,
             separator=_separator(self._shown_text),
             rung=self._rung,
             hold=self._hold(),
@@ -297,8 +302,7 @@ class Run:
 
     def _respond(self, turn: Turn, stop: Stop, continuation: Continuation | None = None) -> Respond:
         message, finish_reason = visible_message(turn)
-        tally = self._ledger.tally()
-        return Respond(turn, message, finish_reason, stop, tally, self._sources, continuation, self._rung)
+        return Respond(turn, message, finish_reason, stop, self.tally, self._sources, continuation, self._rung)
 
 
 def is_answer(turn: Turn) -> bool:

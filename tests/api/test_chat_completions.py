@@ -788,6 +788,15 @@ models: {{m: {{upstream: up}}, down: {{upstream: down}}}}
         assert (await client.chat.completions.create(**ASK)).choices[0].message.content == "Here."
 
 
+async def test_what_was_used_is_in_the_log_also_where_there_is_no_answer(upstream, sdk, logged):
+    upstream.replies = [whole(calls=[SEARCH]), Reply([b"{}"], status=500)]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        with pytest.raises(openai.InternalServerError):
+            await client.chat.completions.create(**ASK)
+    (done,) = [line for line in logged() if line["event"] == "request.completed"]
+    assert (done["turns"], done["tool_calls"], done["prompt_tokens"], done["error"]) == (1, 1, 10, "upstream_error")
+
+
 async def test_a_failure_in_a_later_turn_of_a_stream_is_an_error_event(upstream, sdk):
     upstream.replies = [streamed("I'll search.", calls=[SEARCH]), Reply([b"{}"], status=500)]
     async with proxy_of(upstream) as url, sdk(url) as client:
