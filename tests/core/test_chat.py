@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.core.actions import Tally
+from proxy.core.actions import Tally, sum_of
 from proxy.core.chat import Turn, add_usage, calls_of, carries_image, name_of
 from proxy.core.limits import Limits
 from tests.playbook import call
@@ -83,3 +83,9 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 )
 def test_whether_the_last_question_carries_an_image(messages, carries):
     assert carries_image(messages) is carries
+
+
+def test_what_several_runs_have_used_is_summed():
+    one = Tally(2, {"web_search": 1}, {"total_tokens": 5})
+    other = Tally(3, {"web_search": 2, "current_time": 1}, {"total_tokens": 7})
+    assert sum_of([one, other, Tally()]) == Tally(5, {"web_search": 3, "current_time": 1}, {"total_tokens": 12})
