@@ -244,7 +244,7 @@ class Run:
 
     def _note(self) -> str | None:
         """What the model is told beside its results."""
-        if self._stop:
+        if self._stop or self._rung:
             return ANSWER_NOW
         if not self._limits.guidance:
             return None

@@ -332,6 +332,14 @@ def test_the_same_call_under_an_alias_is_the_same_call():
     play << asks() >> calls(call("browser.search")) << told(REPEATED)
 
 
+def test_a_model_that_calls_when_it_was_asked_again_is_told_that_it_can_call_no_more():
+    play = Playbook(run_of(guidance=True)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks() >> says("") << asks(rung="notice") >> calls(call(arguments='{"query":"y"}')) << asks(rung="withdraw")
+    told(BUDGET_USED)(play.pending)
+    assert "left for this answer" not in play.pending.body["messages"][-1]["content"]
+    assert ANSWER_NOW in play.pending.body["messages"][-1]["content"]
+
+
 def test_a_first_answer_of_nothing_but_raw_format_is_asked_for_again():
     play = Playbook(run_of()) << asks() >> says("", garbled=True) << asks("user", "user", rung="notice")
     play >> says("Done") << responds("Done", stop="answer")
