@@ -26,7 +26,7 @@ from proxy.api.passthrough import Passthrough
 from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, UpstreamConfig, ZaiSearchConfig
 from proxy.core.chat import Json, ToolOutput, ToolSpec
 from proxy.core.errors import NotFound, ToolError
-from proxy.ports import Clock, Ports, Readiness
+from proxy.ports import Clock, Observer, Ports, Readiness
 from proxy.stores.memory import MemoryStore
 from proxy.telemetry import log
 from proxy.tools import clock as clock_tool
@@ -74,17 +74,10 @@ def create_app(
     }
     client = _tool_client(transport)
     observe = log.observer()
-    configured = [make_tool(name, tool, config, client, clock) for name, tool in config.tools.items()]
-    stand_ins = [make_tool(name, tool, config, client, clock) for name, tool in _with_a_stand_in(config)]
-    toolset = Registry(
-        [*configured, *(replace(tool, run=_not_usable) for tool in stand_ins), *tools],
-        observe=observe,
-        timer=clock.monotonic,
-    )
     ports = Ports(
         config=config,
         router=ConfigRouter(config, connections, observe=observe, clock=clock),
-        toolset=toolset,
+        toolset=_toolset(config, tools, client, clock, observe),
         store=MemoryStore(config.state, clock=clock),
         observe=observe,
         clock=clock,
@@ -106,6 +99,16 @@ def create_app(
     )
     app.router.redirect_slashes = False  # a redirect would be put together from the Host header
     return app
+
+
+def _toolset(
+    config: Config, tools: Iterable[Tool], client: httpx.AsyncClient, clock: Clock, observe: Observer
+) -> Registry:
+    """The tools of the configuration, those without a key whose fallback has one, and the caller's own."""
+    configured = [make_tool(name, tool, config, client, clock) for name, tool in config.tools.items()]
+    stand_ins = [make_tool(name, tool, config, client, clock) for name, tool in _with_a_stand_in(config)]
+    unusable = [replace(tool, run=_not_usable) for tool in stand_ins]
+    return Registry([*configured, *unusable, *tools], observe=observe, timer=clock.monotonic)
 
 
 def make_tool(name: str, tool: ToolConfig, config: Config, client: httpx.AsyncClient, clock: Clock) -> Tool:
@@ -144,6 +147,7 @@ def _spec(name: str, tool: ToolConfig, module: Any, *, mode: str) -> ToolSpec:
         aliases=tool.aliases,
         max_calls=tool.max_calls,
         mode=mode,
+        eager=tool.eager,
     )
 
 

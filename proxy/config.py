@@ -147,6 +147,7 @@ class ToolConfig(Value, frozen=True, kw_only=True):
     max_calls: Count | None = None
     fallback: Text | None = None
     offer: OfferMode | None = None
+    eager: bool = True  # false for a tool that changes things: its calls wait for the end of their turn
 
 
 class SerperConfig(ToolConfig, frozen=True, kw_only=True):

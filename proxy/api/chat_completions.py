@@ -205,11 +205,12 @@ class _Exchange:
         return Run(request, offer=offer, limits=self.budget, ladder=ladder, run_id=run_id)
 
     def pace(self) -> Pace:
+        one_at_a_time = self.request.get("parallel_tool_calls") is False
         return Pace(
             deadline=self.limits.deadline,
             scope=self.caller.scope,
             tool_timeout=self.limits.tool_timeout,
-            max_parallel_tools=self.limits.max_parallel_tools,
+            max_parallel_tools=1 if one_at_a_time else self.limits.max_parallel_tools,
             max_result_bytes=self.limits.max_result_bytes,
         )
 

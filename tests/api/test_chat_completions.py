@@ -8,6 +8,8 @@ import openai
 import orjson
 import pytest
 
+from proxy.core.chat import ToolSpec
+from proxy.tools.registry import Tool
 from tests.fakes import FakeClock, Reply, chunk, completion, event, stream, streamed, whole
 from tests.serving import CONFIG, proxy_of
 
@@ -167,6 +169,34 @@ async def test_a_search_starts_while_the_model_is_still_writing_the_next_call(up
     assert chunks[-1].choices[0].finish_reason == "stop"
     assert [one["q"] for one in upstream.searches] == ["one", "two"]
     assert [m["tool_call_id"] for m in upstream.requests[1]["messages"] if m["role"] == "tool"] == ["a", "b"]
+
+
+async def test_a_tool_that_is_not_eager_waits_for_the_end_of_its_turn(upstream, sdk):
+    upstream.replies = [stream(FIRST, None)]
+    config = CONFIG.replace("aliases:", "eager: false, aliases:")
+    async with proxy_of(upstream, config=config) as url, sdk(url) as client:
+        with pytest.raises(openai.APIError):
+            await client.chat.completions.create(**ASK, stream=True)
+    assert upstream.searches == []
+
+
+async def test_without_parallel_tool_calls_searches_run_one_at_a_time(upstream, sdk):
+    open_searches, most = 0, 0
+
+    async def search(arguments):
+        nonlocal open_searches, most
+        open_searches += 1
+        most = max(most, open_searches)
+        await asyncio.sleep(0)
+        open_searches -= 1
+        return "found"
+
+    spec = ToolSpec(name="look_up", description="", parameters={"type": "object"})
+    upstream.replies = [whole(calls=[(str(n), "look_up", {"n": n}) for n in range(3)]), whole("Done.")]
+    async with proxy_of(upstream, tools=[Tool(spec=spec, run=search)]) as url, sdk(url) as client:
+        await client.chat.completions.create(**ASK, extra_body={"parallel_tool_calls": False})
+    assert most == 1
+    assert upstream.requests[0]["parallel_tool_calls"] is False
 
 
 @pytest.mark.parametrize("end", [None, chunk({}, "length")])
