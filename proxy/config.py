@@ -143,6 +143,8 @@ class ToolConfig(Value, frozen=True, kw_only=True):
 
     aliases: tuple[Text, ...] = ()
     timeout: Seconds | None = None
+    retries: CountOrNone = 0  # after a failure that another try may mend; only for tools that may safely run twice
+    max_concurrent_calls: Count | None = None
     cache_seconds: Annotated[float, Meta(ge=0)] = 0
     max_calls: Count | None = None
     fallback: Text | None = None
@@ -197,7 +199,6 @@ class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
     body: Any = None
     parameters: dict[str, Any] = {}
     result: Any = None
-    retries: CountOrNone = 0
 
 
 class McpConfig(ToolConfig, frozen=True, kw_only=True):

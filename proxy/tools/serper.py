@@ -12,9 +12,9 @@ import httpx
 import orjson
 
 from proxy.config import SerperConfig
-from proxy.core.chat import Json, ToolOutput, ToolSpec
+from proxy.core.chat import Json, ToolOutput
 from proxy.core.errors import ToolError
-from proxy.tools.registry import Tool
+from proxy.tools.tool import Tool
 
 DESCRIPTION = (
     "Search the web with Google. Returns titles, URLs, snippets and dates of the best results. "
@@ -50,8 +50,8 @@ _MAX_ANSWER_BYTES = 4 * 1024 * 1024
 UNAVAILABLE = "Web search is not available now ({why}). Answer from what you know and say that you could not search."
 
 
-def serper_tool(spec: ToolSpec, config: SerperConfig, client: httpx.AsyncClient) -> Tool:
-    """A search under the name of `spec`."""
+def serper_tool(name: str, config: SerperConfig, client: httpx.AsyncClient) -> Tool:
+    """A search by that name."""
     url = f"{config.base_url.rstrip('/')}/{config.endpoint}"
 
     async def run(arguments: Json) -> ToolOutput:
@@ -60,7 +60,7 @@ def serper_tool(spec: ToolSpec, config: SerperConfig, client: httpx.AsyncClient)
         answer = await _post(client, url, config.api_key, payload)
         return ToolOutput(as_text(arguments["query"], answer, most=payload["num"]), sources_in(answer))
 
-    return Tool(spec=spec, run=run, repair=repair, timeout=config.timeout)
+    return Tool(name=name, description=DESCRIPTION, parameters=PARAMETERS, run=run, repair=repair)
 
 
 def repair(arguments: Json) -> Json:

@@ -4,12 +4,9 @@ import pytest
 import respx
 
 from proxy.config import SerperConfig
-from proxy.core.chat import ToolSpec
 from proxy.core.errors import ToolError
 from proxy.tools import serper
 from tests.conformance import recordings
-
-SPEC = ToolSpec(name="web_search", description=serper.DESCRIPTION, parameters=serper.PARAMETERS)
 
 
 @pytest.fixture
@@ -19,7 +16,7 @@ async def client():
 
 
 async def search(client, arguments, **answer):
-    tool = serper.serper_tool(SPEC, SerperConfig(api_key="secret"), client)
+    tool = serper.serper_tool("web_search", SerperConfig(api_key="secret"), client)
     with respx.mock:
         route = respx.post("https://google.serper.dev/search").mock(return_value=httpx.Response(200, **answer))
         output = await tool.run(tool.repair(arguments))
@@ -119,7 +116,7 @@ def test_a_recorded_answer_is_told_with_its_links():
     ],
 )
 async def test_each_way_of_failing_is_told_apart(client, response, why):
-    tool = serper.serper_tool(SPEC, SerperConfig(api_key="canary"), client)
+    tool = serper.serper_tool("web_search", SerperConfig(api_key="canary"), client)
     mocked = {"side_effect": response} if isinstance(response, Exception) else {"return_value": response}
     with respx.mock:
         respx.post("https://google.serper.dev/search").mock(**mocked)
