@@ -79,8 +79,8 @@ def create_app(
         store=MemoryStore(config.state, clock=clock),
         observe=observe,
         clock=clock,
-        upstream_states=_states("upstreams", config.upstreams, config),
-        tool_states=_states("tools", config.tools, config),
+        upstream_states=lambda: _states("upstreams", config.upstreams, config),
+        tool_states=lambda: _states("tools", config.tools, config),
     )
 
     @asynccontextmanager

@@ -1,8 +1,8 @@
 """The whitelist: every tool that may be run, by name; a call in, text out.
 
-What is true of every call is done here, in this order: arguments are parsed, repaired and checked; the cache is asked;
-the circuit breaker and the concurrency cap hold back what cannot succeed; time is bounded; what may succeed on another try is
-tried again; at last the fallback is asked.
+What is true of every call is done here, in this order: arguments are parsed, repaired and checked; time is bounded; the
+cache is asked; the circuit breaker and the concurrency cap hold back what cannot succeed; what may succeed on another
+try is tried again; at last the fallback is asked.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class Registry:
     def _add(self, tool: Tool) -> None:
         names = {name for spec in self._specs.values() for name in (spec.name, *spec.aliases)}
         if taken := names.intersection((tool.name, *tool.aliases)):
-            raise ValueError(f"there are two tools named {sorted(taken)[0]!r}")
+            raise ValueError(f"there are two tools named {min(taken)!r}")
         self._entries[tool.name] = _Entry(tool, self._clock)
         self._specs[tool.name] = tool.spec
 

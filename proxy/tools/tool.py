@@ -5,7 +5,7 @@ public API for tools of one's own too, as `proxy.Tool`:
 
     Tool(name="roll_dice", description="Rolls a die.", parameters={"type": "object"}, run=roll)
 
-All that concerns calling it (who may, how often, for how long, what is kept) is said beside it and done by the registry.
+What concerns calling it (how often, for how long, what is kept) is said beside it and done by the registry.
 """
 
 from collections.abc import Awaitable, Callable
