@@ -54,6 +54,7 @@ class LimitsConfig(Value, frozen=True, kw_only=True):
     tool_timeout: Seconds | None = None
     max_parallel_tools: Count | None = None
     max_result_bytes: Count | None = None
+    max_total_result_bytes: Count | None = None
     max_total_tokens: Count | None = None
 
 
@@ -68,6 +69,7 @@ class RequestLimits(Value, frozen=True, kw_only=True):
     tool_timeout: float = 30
     max_parallel_tools: int = 8
     max_result_bytes: int = 65536
+    max_total_result_bytes: int = 524288
     max_total_tokens: int | None = None
 
     def overridden(self, *layers: LimitsConfig | None) -> "RequestLimits":

@@ -212,6 +212,7 @@ class _Exchange:
             tool_timeout=self.limits.tool_timeout,
             max_parallel_tools=1 if one_at_a_time else self.limits.max_parallel_tools,
             max_result_bytes=self.limits.max_result_bytes,
+            max_total_result_bytes=self.limits.max_total_result_bytes,
         )
 
     @asynccontextmanager
