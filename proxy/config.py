@@ -160,6 +160,7 @@ class SerperConfig(ToolConfig, frozen=True, kw_only=True):
     api_key: Key
     base_url: Url = "https://google.serper.dev"
     endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"
+    retries: CountOrNone = 1
 
 
 class SerperScrapeConfig(ToolConfig, frozen=True, kw_only=True):
@@ -175,6 +176,7 @@ class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
     api_key: Key
     base_url: Url = "https://api.z.ai/api/paas/v4"
     mode: Literal["api", "chat"] = "api"
+    retries: CountOrNone = 1
     model: Text = "glm-4.7"  # mode chat: the model that searches
     search_engine: Text | None = None
 

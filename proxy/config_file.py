@@ -29,7 +29,6 @@ UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "telemetry.log_content": lambda value: value is True,
     "telemetry.metrics": lambda value: value is True,
     "telemetry.otlp_endpoint": lambda _: True,
-    "tools.*.endpoint": lambda endpoint: endpoint != "search",
     "tools.*.type": lambda kind: kind not in ("clock", "serper", "zai_search"),
 }
 """What the schema knows and this version cannot do yet: refused by name, never ignored."""

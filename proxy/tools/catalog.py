@@ -26,11 +26,15 @@ class Resources:
 
 def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
     """Every tool of the configuration that can do something, by itself or through its fallback."""
-    for name, entry in config.tools.items():
-        yield _with_its_terms(make_tool(name, entry, resources), entry, config)
-    for name, entry in _with_a_stand_in(config):
-        made = _with_its_terms(make_tool(name, entry, resources), entry, config)
-        yield replace(made, run=_not_usable)
+    taken = {*config.tools, *(alias for entry in config.tools.values() for alias in entry.aliases)}
+    stand_ins = dict(_with_a_stand_in(config))
+    for name, entry in {**config.tools, **stand_ins}.items():
+        made = make_tool(name, entry, resources)
+        if name in stand_ins:
+            made = replace(made, run=_not_usable)
+        own = tuple(alias for alias in made.aliases if alias not in taken)  # a type's own aliases are the first tool's
+        taken.update(own)
+        yield replace(made, **_terms(made, entry, config), aliases=(*entry.aliases, *own))
 
 
 def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:
@@ -46,10 +50,9 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:
             raise NotImplementedError(type(entry).__name__)
 
 
-def _with_its_terms(tool: Tool, entry: ToolConfig, config: Config) -> Tool:
-    """The tool on the terms that its entry sets, whatever its type is."""
-    terms: dict[str, Any] = {
-        "aliases": (*entry.aliases, *(alias for alias in tool.aliases if alias not in entry.aliases)),
+def _terms(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
+    """The terms that an entry sets for its tool, whatever its type is."""
+    return {
         "offer": entry.offer or config.offer.mode,
         "max_calls": entry.max_calls,
         "eager": entry.eager and tool.eager,
@@ -59,7 +62,6 @@ def _with_its_terms(tool: Tool, entry: ToolConfig, config: Config) -> Tool:
         "cache_seconds": entry.cache_seconds,
         "fallback": entry.fallback,
     }
-    return replace(tool, **terms)
 
 
 def _with_a_stand_in(config: Config) -> Iterator[tuple[str, ToolConfig]]:
