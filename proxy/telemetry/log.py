@@ -25,6 +25,8 @@ _LEVELS = {
     "upstream.retried": logging.WARNING,
     "upstream.fell_back": logging.WARNING,
     "tool.fell_back": logging.WARNING,
+    "tool.retried": logging.WARNING,
+    "tool.breaker_opened": logging.WARNING,
     "tool.started": logging.DEBUG,
     "tool.completed": logging.INFO,
     "tool.failed": logging.WARNING,
