@@ -1,4 +1,4 @@
-"""What config.yaml may say: frozen values with their defaults, and no behaviour but the layering of limits.
+"""What config.yaml may say: frozen values with their defaults, and no behaviour but the layering of defaults.
 
 Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What is
 not yet built is in `config_file.UNSUPPORTED`.
@@ -206,13 +206,18 @@ class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
 
 
 class McpConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: mcp`: the tools of an MCP server."""
+    """`type: mcp`: the tools of an MCP server, at a URL or of a command that is started."""
 
     url: Url | None = None
     command: tuple[Text, ...] | None = None
     headers: dict[str, str] = {}
     env: dict[str, str] = {}
     allow: tuple[Text, ...] = ("*",)
+    prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
+
+    def prefix_of(self, name: str) -> str:
+        """What its tools' names begin with, for an entry of that name."""
+        return f"{name}_" if self.prefix is None else self.prefix
 
 
 class PythonToolConfig(ToolConfig, frozen=True, kw_only=True):

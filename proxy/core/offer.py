@@ -40,7 +40,7 @@ class Asked:
     def wants(self, tool: ToolSpec) -> bool:
         """Whether a tool is to be added that the client did not declare."""
         if self.names is not None:
-            return tool.name in self.names and tool.mode != "never"
+            return tool.is_among(self.names) and tool.mode != "never"
         return tool.mode == "always" or (tool.mode == "on_request" and self.on_request)
 
 

@@ -1,17 +1,18 @@
 """From the entries of `tools:` to tools: the one place that knows every type."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 
-from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, ZaiSearchConfig
+from proxy.config import ClockConfig, Config, McpConfig, SerperConfig, ToolConfig, ZaiSearchConfig
 from proxy.core.chat import Json, ToolOutput
 from proxy.core.errors import ToolError
-from proxy.ports import Clock
+from proxy.ports import Clock, Observer
 from proxy.tools.clock import clock_tool
 from proxy.tools.serper import serper_tool
+from proxy.tools.sources import Source
 from proxy.tools.tool import Tool
 from proxy.tools.zai_search import zai_search_tool
 
@@ -25,16 +26,36 @@ class Resources:
 
 
 def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
-    """Every tool of the configuration that can do something, by itself or through its fallback."""
+    """Every tool of the configuration that can do something, by itself or through its fallback.
+
+    Those of MCP servers are not known yet: see `sources_of`.
+    """
     taken = {*config.tools, *(alias for entry in config.tools.values() for alias in entry.aliases)}
     stand_ins = dict(_with_a_stand_in(config))
     for name, entry in {**config.tools, **stand_ins}.items():
+        if isinstance(entry, McpConfig):
+            continue
         made = make_tool(name, entry, resources)
         if name in stand_ins:
             made = replace(made, run=_not_usable)
         own = tuple(alias for alias in made.aliases if alias not in taken)  # a type's own aliases are the first tool's
         taken.update(own)
         yield replace(made, **_terms(made, entry, config), aliases=(*entry.aliases, *own))
+
+
+def sources_of(config: Config, clock: Clock, observe: Observer) -> list[Source]:
+    """Every server of the configuration whose tools come and go."""
+    servers = {name: entry for name, entry in config.tools.items() if isinstance(entry, McpConfig)}
+    if not servers:
+        return []
+    from proxy.tools.mcp import McpServer  # noqa: PLC0415 - an extra, and more than a second to import
+
+    def terms_of(entry: McpConfig) -> Callable[[Tool], Tool]:
+        return lambda tool: replace(tool, **_terms(tool, entry, config))
+
+    return [
+        McpServer(name, entry, terms=terms_of(entry), clock=clock, observe=observe) for name, entry in servers.items()
+    ]
 
 
 def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:

@@ -8,6 +8,7 @@ try is tried again; at last the fallback is asked.
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 
 import jsonschema_rs
 import orjson
@@ -64,19 +65,19 @@ class Registry:
         refused = []
         for tool in tools:
             try:
-                self._add(tool)
+                self._add(tool, group)
             except ValueError as exc:
                 refused.append(str(exc))
             else:
                 added.append(tool.name)
         return refused
 
-    def _add(self, tool: Tool) -> None:
+    def _add(self, tool: Tool, group: str | None = None) -> None:
         names = {name for spec in self._specs.values() for name in (spec.name, *spec.aliases)}
         if taken := names.intersection((tool.name, *tool.aliases)):
             raise ValueError(f"there are two tools named {min(taken)!r}")
         self._entries[tool.name] = _Entry(tool, self._clock)
-        self._specs[tool.name] = tool.spec
+        self._specs[tool.name] = replace(tool.spec, group=group)
 
     async def execute(self, call: ToolCall, *, patience: float, scope: str) -> ToolOutput:
         """Run one call.
