@@ -68,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_config(command: argparse.ArgumentParser) -> None:
     default = os.environ.get("TOOLPROXY_CONFIG") or _DEFAULT_CONFIG
     command.add_argument("--config", type=Path, default=Path(default), help=f"default: {_DEFAULT_CONFIG}")
+    where = "where Python tools are imported from, beside what is installed; default: the working directory"
+    command.add_argument("--app-dir", type=Path, default=Path(), help=where)
 
 
 def _port(text: str) -> int:
@@ -87,6 +89,7 @@ def _number(text: str, what: str, least: int, most: int) -> int:
 def _serve(arguments: argparse.Namespace) -> None:
     from proxy import server  # noqa: PLC0415 - `check` and `--help` need no web server
 
+    _make_importable(arguments.app_dir)
     config = config_file.load(arguments.config, os.environ)
     said = {name: getattr(arguments, name) for name in ("host", "port", "workers")}
     overrides = {name: value for name, value in said.items() if value is not None}
@@ -95,8 +98,11 @@ def _serve(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    from proxy import app  # noqa: PLC0415 - `--help` needs no tools
+
+    _make_importable(arguments.app_dir)
     config = config_file.load(arguments.config, os.environ)
-    for line in describe(config):
+    for line in describe(config, app.origins_of(config)):
         print(line)
     if arguments.probe:
         from proxy import probe  # noqa: PLC0415 - needs an HTTP client, which the rest of `check` does not
@@ -105,8 +111,20 @@ def _check(arguments: argparse.Namespace) -> None:
             print(f"probe {name}: {probe.reach(upstream)}")
 
 
-def describe(config: Config) -> list[str]:
-    """What `toolproxy check` prints: models, upstreams and tools, and whether each is usable."""
+def _make_importable(directory: Path) -> None:
+    """As uvicorn does it: the command lies elsewhere, and Python looks beside the command."""
+    sys.path.insert(0, str(directory.resolve()))
+
+
+def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
+    """What `toolproxy check` prints: models, upstreams and tools, and whether each is usable.
+
+    Args:
+        config: the configuration.
+        origins: where each tool comes from.
+    """
+    from proxy.tools.python_function import not_configured  # noqa: PLC0415 - as above
+
     usable = dict.fromkeys(config.upstreams, "usable")
     lines = ["upstreams:"]
     lines += [f"  {name}: usable, {entry.base_url} ({entry.profile})" for name, entry in config.upstreams.items()]
@@ -116,8 +134,10 @@ def describe(config: Config) -> list[str]:
         state = usable.get(model.upstream, f"not usable: upstream {model.upstream} is disabled")
         lines.append(f"  {name}: {state}, at {model.upstream} as {'any name' if name == '*' else model.model or name}")
     lines.append("tools:")
-    lines += [f"  {name}: usable, {type_name(tool)}, built in" for name, tool in config.tools.items()]
+    for name, tool in config.tools.items():
+        lines.append(f"  {name}: usable, {type_name(tool)}, {origins.get(name, 'built in')}")
     lines += _disabled("tools", config)
+    lines += [f"  installed, not configured: {origin}" for origin in not_configured(config)]
     lines.append("clients:")
     anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
     lines += [f"  {client.name}: usable" for client in config.clients] or [anyone]

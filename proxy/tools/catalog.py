@@ -6,11 +6,21 @@ from typing import Any
 
 import httpx
 
-from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, ZaiSearchConfig
+from proxy.config import (
+    ClockConfig,
+    Config,
+    HttpToolConfig,
+    PythonToolConfig,
+    SerperConfig,
+    ToolConfig,
+    ZaiSearchConfig,
+)
 from proxy.core.chat import Json, ToolOutput
 from proxy.core.errors import ToolError
 from proxy.ports import Clock
 from proxy.tools.clock import clock_tool
+from proxy.tools.http_api import http_tool
+from proxy.tools.python_function import python_tool
 from proxy.tools.serper import serper_tool
 from proxy.tools.tool import Tool
 from proxy.tools.zai_search import zai_search_tool
@@ -42,22 +52,26 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:
             return zai_search_tool(name, entry, resources.client)
         case ClockConfig():
             return clock_tool(name, resources.clock)
+        case HttpToolConfig():
+            return http_tool(name, entry, resources.client)
+        case PythonToolConfig():
+            return python_tool(name, entry)
         case _:
             raise NotImplementedError(type(entry).__name__)
 
 
 def _with_its_terms(tool: Tool, entry: ToolConfig, config: Config) -> Tool:
-    """The tool on the terms that its entry sets, whatever its type is."""
+    """The tool on the terms that its entry sets, whatever its type is; what it leaves open is the tool's own."""
     terms: dict[str, Any] = {
         "aliases": (*entry.aliases, *(alias for alias in tool.aliases if alias not in entry.aliases)),
         "offer": entry.offer or config.offer.mode,
-        "max_calls": entry.max_calls,
+        "max_calls": entry.max_calls or tool.max_calls,
         "eager": entry.eager and tool.eager,
-        "timeout": entry.timeout,
-        "retries": entry.retries,
-        "max_concurrent": entry.max_concurrent_calls,
-        "cache_seconds": entry.cache_seconds,
-        "fallback": entry.fallback,
+        "timeout": entry.timeout or tool.timeout,
+        "retries": entry.retries or tool.retries,
+        "max_concurrent": entry.max_concurrent_calls or tool.max_concurrent,
+        "cache_seconds": entry.cache_seconds or tool.cache_seconds,
+        "fallback": entry.fallback or tool.fallback,
     }
     return replace(tool, **terms)
 
