@@ -21,6 +21,9 @@ _URL = r"^https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[\x21\x24
 Url: TypeAlias = Annotated[str, Meta(pattern=_URL)]
 # What may stand in a header.
 Key: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e]*\Z")]
+# RFC 9110: a token, and printable ASCII without blanks at its ends.
+HeaderName: TypeAlias = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")]
+HeaderValue: TypeAlias = Annotated[str, Meta(pattern=r"^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?\Z")]
 # The rule of OpenAI and GLM for a function's name.
 ToolName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")]
 OfferMode: TypeAlias = Literal["always", "declared", "on_request", "never"]
@@ -193,16 +196,19 @@ class ClockConfig(ToolConfig, frozen=True, kw_only=True):
 
 
 class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: http`: any HTTP API."""
+    """`type: http`: any HTTP API. `{name}` stands for an argument; what it may be is in `tools.http_template`."""
 
-    description: Text
-    url: Text
+    description: Text  # for the model: what it does, and when to use it
+    url: Text  # placeholders in path and query, never in scheme, host or port
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
-    headers: dict[str, str] = {}
-    query: dict[str, Any] = {}
-    body: Any = None
-    parameters: dict[str, Any] = {}
-    result: Any = None
+    headers: dict[HeaderName, HeaderValue] = {}  # the place of keys; no placeholders
+    query: dict[str, Any] = {}  # single values or lists, each literal or with placeholders
+    body: Any = None  # sent as JSON; None: arguments that stand nowhere else, for POST, PUT and PATCH
+    parameters: dict[str, Any] = {}  # a JSON Schema of type object
+    result: Any = "text"  # or {json_pointer: /a/b}: that part of a JSON answer (RFC 6901)
+    idempotent: bool = False  # POST or PATCH: another try does no harm, so `retries` may be set
+    max_response_bytes: Count = 4 * 1024 * 1024  # no more is read; text is cut there, JSON is refused
+    secrets: tuple[str, ...] = ()  # not in the file: what the environment put into the entry, masked in results
 
 
 class McpConfig(ToolConfig, frozen=True, kw_only=True):
@@ -221,11 +227,12 @@ class McpConfig(ToolConfig, frozen=True, kw_only=True):
 
 
 class PythonToolConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: python`: a function, named `module:function`."""
+    """`type: python`: a function."""
 
-    function: Annotated[str, Meta(pattern=r"^[\w.]+:\w+$")]
-    description: Text | None = None
-    parameters: dict[str, Any] | None = None
+    # module:function, or the name of an installed entry point; None: the entry point of the tool's own name
+    function: Annotated[str, Meta(pattern=r"^([\w.]+:[\w.]+|[\w.-]+)\Z")] | None = None
+    description: Text | None = None  # None: the docstring's first paragraph
+    parameters: dict[str, Any] | None = None  # None: from the type hints and the docstring
 
 
 TOOL_TYPES: dict[str, type[ToolConfig]] = {

@@ -6,11 +6,22 @@ from typing import Any
 
 import httpx
 
-from proxy.config import ClockConfig, Config, McpConfig, SerperConfig, ToolConfig, ZaiSearchConfig
+from proxy.config import (
+    ClockConfig,
+    Config,
+    HttpToolConfig,
+    McpConfig,
+    PythonToolConfig,
+    SerperConfig,
+    ToolConfig,
+    ZaiSearchConfig,
+)
 from proxy.core.chat import Json, ToolOutput
 from proxy.core.errors import ToolError
 from proxy.ports import Clock, Observer
 from proxy.tools.clock import clock_tool
+from proxy.tools.http_api import http_tool
+from proxy.tools.python_function import python_tool
 from proxy.tools.serper import serper_tool
 from proxy.tools.sources import Source
 from proxy.tools.tool import Tool
@@ -67,21 +78,25 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:
             return zai_search_tool(name, entry, resources.client)
         case ClockConfig():
             return clock_tool(name, resources.clock)
+        case HttpToolConfig():
+            return http_tool(name, entry, resources.client)
+        case PythonToolConfig():
+            return python_tool(name, entry)
         case _:
             raise NotImplementedError(type(entry).__name__)
 
 
 def _terms(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
-    """The terms that an entry sets for its tool, whatever its type is."""
+    """The terms that an entry sets for its tool, whatever its type is; what it leaves open is the tool's own."""
     return {
         "offer": entry.offer or config.offer.mode,
-        "max_calls": entry.max_calls,
+        "max_calls": entry.max_calls or tool.max_calls,
         "eager": entry.eager and tool.eager,
-        "timeout": entry.timeout,
-        "retries": entry.retries,
-        "max_concurrent": entry.max_concurrent_calls,
-        "cache_seconds": entry.cache_seconds,
-        "fallback": entry.fallback,
+        "timeout": entry.timeout or tool.timeout,
+        "retries": entry.retries or tool.retries,
+        "max_concurrent": entry.max_concurrent_calls or tool.max_concurrent,
+        "cache_seconds": entry.cache_seconds or tool.cache_seconds,
+        "fallback": entry.fallback or tool.fallback,
     }
 
 
