@@ -21,6 +21,7 @@ _URL = r"^https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[\x21\x24
 Url: TypeAlias = Annotated[str, Meta(pattern=_URL)]
 # What may stand in a header.
 Key: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e]*\Z")]
+HeaderText: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e][\x20-\x7e]*\Z")]
 # The rule of OpenAI and GLM for a function's name.
 ToolName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")]
 OfferMode: TypeAlias = Literal["always", "declared", "on_request", "never"]
@@ -178,10 +179,19 @@ class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
 
 
 class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: web_fetch`: one web page as text."""
+    """`type: web_fetch`: one web page as text.
+
+    Every public host is open at ports 80 and 443. `allow_hosts` adds to that what it names, private addresses and other
+    ports too, and closes nothing; `deny_hosts` closes, and wins. `deny_hosts: ["*"]` closes all that `allow_hosts` does
+    not name. An entry is `host`, `*.host`, an address or a network such as 10.1.0.0/16; `host:port` is that port only.
+    """
 
     allow_hosts: tuple[Text, ...] = ()
     deny_hosts: tuple[Text, ...] = ()
+    max_bytes: Count = 5 * 1024 * 1024  # of one page, unpacked; what is behind is not read
+    max_characters: Count = 20_000  # of its text, in one result; three bytes each still fit into max_result_bytes
+    user_agent: HeaderText | None = None
+    respect_robots: bool = True
 
 
 class ClockConfig(ToolConfig, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ import yaml
 
 from proxy import config as c
 from proxy.core.errors import ConfigurationError
+from proxy.tools.url_guard import UrlGuard
 
 UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "clients[].requests_per_minute": lambda _: True,
@@ -30,7 +31,7 @@ UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "telemetry.metrics": lambda value: value is True,
     "telemetry.otlp_endpoint": lambda _: True,
     "tools.*.endpoint": lambda endpoint: endpoint != "search",
-    "tools.*.type": lambda kind: kind not in ("clock", "serper", "zai_search"),
+    "tools.*.type": lambda kind: kind not in ("clock", "serper", "web_fetch", "zai_search"),
 }
 """What the schema knows and this version cannot do yet: refused by name, never ignored."""
 
@@ -315,6 +316,7 @@ def _in_plain_words(message: str, kind: Any) -> str:
 _PATTERNS: Mapping[Any, str] = {
     c.Url: "must be an http:// or https:// URL of a host, without user, query or fragment",
     c.Key: "must be printable ASCII without blanks: it has to fit into a header",
+    c.HeaderText: "must be printable ASCII: it has to fit into a header",
 }
 
 
@@ -330,6 +332,7 @@ def _check_references(config: c.Config, reader: _Reader) -> None:
         *_client_faults(config, tools),
         *_alias_faults(config, tools),
         *_fallback_faults(config, tools),
+        *_host_faults(config),
     ):
         reader.fault(_Path(path, reader.lines.get(path, 1)), message)
 
@@ -377,6 +380,17 @@ def _fallback_faults(config: c.Config, tools: set[str]) -> _References:
     for name, tool in config.tools.items():
         if tool.fallback is not None and (tool.fallback not in tools or tool.fallback == name):
             yield f"tools.{name}.fallback", f"there is no other tool {tool.fallback!r}"
+
+
+def _host_faults(config: c.Config) -> _References:
+    for name, tool in config.tools.items():
+        if not isinstance(tool, c.WebFetchConfig):
+            continue
+        for option, allow, deny in (("allow_hosts", tool.allow_hosts, ()), ("deny_hosts", (), tool.deny_hosts)):
+            try:
+                UrlGuard(allow, deny)
+            except ValueError as exc:
+                yield f"tools.{name}.{option}", str(exc)
 
 
 def _alias_faults(config: c.Config, tools: set[str]) -> _References:

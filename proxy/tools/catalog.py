@@ -6,13 +6,14 @@ from typing import Any
 
 import httpx
 
-from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, ZaiSearchConfig
+from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, WebFetchConfig, ZaiSearchConfig
 from proxy.core.chat import Json, ToolOutput
 from proxy.core.errors import ToolError
 from proxy.ports import Clock
 from proxy.tools.clock import clock_tool
 from proxy.tools.serper import serper_tool
 from proxy.tools.tool import Tool
+from proxy.tools.web_fetch import web_fetch_tool
 from proxy.tools.zai_search import zai_search_tool
 
 
@@ -40,6 +41,8 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:
             return serper_tool(name, entry, resources.client)
         case ZaiSearchConfig():
             return zai_search_tool(name, entry, resources.client)
+        case WebFetchConfig():
+            return web_fetch_tool(name, entry, resources.clock)
         case ClockConfig():
             return clock_tool(name, resources.clock)
         case _:
