@@ -185,10 +185,19 @@ class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
 
 
 class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: web_fetch`: one web page as text."""
+    """`type: web_fetch`: one web page as text.
+
+    Every public host is open at ports 80 and 443. `allow_hosts` adds to that what it names, private addresses and other
+    ports too, and closes nothing; `deny_hosts` closes, and wins. `deny_hosts: ["*"]` closes all that `allow_hosts` does
+    not name. An entry is `host`, `*.host`, an address or a network such as 10.1.0.0/16; `host:port` is that port only.
+    """
 
     allow_hosts: tuple[Text, ...] = ()
     deny_hosts: tuple[Text, ...] = ()
+    max_bytes: Count = 5 * 1024 * 1024  # of one page, unpacked; what is behind is not read
+    max_characters: Count = 20_000  # of its text, in one result; three bytes each still fit into max_result_bytes
+    user_agent: HeaderValue | None = None
+    respect_robots: bool = True
 
 
 class ClockConfig(ToolConfig, frozen=True, kw_only=True):
@@ -216,7 +225,7 @@ class McpConfig(ToolConfig, frozen=True, kw_only=True):
 
     url: Url | None = None
     command: tuple[Text, ...] | None = None
-    headers: dict[str, str] = {}
+    headers: dict[HeaderName, HeaderValue] = {}
     env: dict[str, str] = {}
     allow: tuple[Text, ...] = ("*",)
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None

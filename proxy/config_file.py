@@ -23,6 +23,7 @@ from proxy import config as c
 from proxy.core.errors import ConfigurationError
 from proxy.tools import http_template
 from proxy.tools.arguments import schema_fault
+from proxy.tools.url_guard import UrlGuard
 
 UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "clients[].requests_per_minute": lambda _: True,
@@ -32,13 +33,11 @@ UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "telemetry.log_content": lambda value: value is True,
     "telemetry.metrics": lambda value: value is True,
     "telemetry.otlp_endpoint": lambda _: True,
-    "tools.*.type": lambda kind: kind not in ("clock", "http", "mcp", "python", "serper", "zai_search"),
+    "tools.*.type": lambda kind: kind == "serper_scrape",
 }
 """What the schema knows and this version cannot do yet: refused by name, never ignored."""
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
 _NOT_IN_FILE = ("disabled", "secrets")
 
@@ -346,6 +345,7 @@ def _check_references(config: c.Config, reader: _Reader) -> None:
         *_fallback_faults(config, tools),
         *_mcp_faults(config),
         *_tool_faults(config, reader.disabled),
+        *_host_faults(config),
     ):
         reader.fault(_Path(path, _line_of(path, reader.lines)), message)
 
@@ -418,8 +418,6 @@ def _mcp_faults(config: c.Config) -> _References:
             yield f"{path}.headers", "go with url; a command has env"
         elif server.url is not None and server.env:
             yield f"{path}.env", "goes with command; a url has headers"
-        if not all(_HEADER_NAME.fullmatch(key) and _HEADER_VALUE.fullmatch(to) for key, to in server.headers.items()):
-            yield f"{path}.headers", "must be names and values of printable ASCII"
         if server.aliases:
             yield f"{path}.aliases", "a server of several tools has none"
         if find_spec("mcp") is None:
@@ -438,6 +436,17 @@ def _tool_faults(config: c.Config, disabled: Mapping[str, c.Disabled]) -> _Refer
                 yield from ((f"{where}.{key}", message) for key, message in http_template.faults(tool))
             case c.PythonToolConfig(parameters=dict(schema)) if fault := schema_fault(schema):
                 yield f"{where}.parameters", fault
+
+
+def _host_faults(config: c.Config) -> _References:
+    for name, tool in config.tools.items():
+        if not isinstance(tool, c.WebFetchConfig):
+            continue
+        for option, allow, deny in (("allow_hosts", tool.allow_hosts, ()), ("deny_hosts", (), tool.deny_hosts)):
+            try:
+                UrlGuard(allow, deny)
+            except ValueError as exc:
+                yield f"tools.{name}.{option}", str(exc)
 
 
 def _alias_faults(config: c.Config, tools: set[str]) -> _References:

@@ -14,6 +14,7 @@ from proxy.config import (
     PythonToolConfig,
     SerperConfig,
     ToolConfig,
+    WebFetchConfig,
     ZaiSearchConfig,
 )
 from proxy.core.chat import Json, ToolOutput
@@ -25,6 +26,7 @@ from proxy.tools.python_function import python_tool
 from proxy.tools.serper import serper_tool
 from proxy.tools.sources import Source
 from proxy.tools.tool import Tool
+from proxy.tools.web_fetch import web_fetch_tool
 from proxy.tools.zai_search import zai_search_tool
 
 
@@ -41,9 +43,10 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
 
     Those of MCP servers are not known yet: see `sources_of`.
     """
-    taken = {*config.tools, *(alias for entry in config.tools.values() for alias in entry.aliases)}
     stand_ins = dict(_with_a_stand_in(config))
-    for name, entry in {**config.tools, **stand_ins}.items():
+    entries = {**config.tools, **stand_ins}
+    taken = {*entries, *(alias for entry in entries.values() for alias in entry.aliases)}
+    for name, entry in entries.items():
         if isinstance(entry, McpConfig):
             continue
         made = make_tool(name, entry, resources)
@@ -76,6 +79,8 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:
             return serper_tool(name, entry, resources.client)
         case ZaiSearchConfig():
             return zai_search_tool(name, entry, resources.client)
+        case WebFetchConfig():
+            return web_fetch_tool(name, entry, resources.clock)
         case ClockConfig():
             return clock_tool(name, resources.clock)
         case HttpToolConfig():

@@ -1,7 +1,7 @@
 """What a Python function takes, from its type hints and its docstring: a JSON Schema, and typed arguments.
 
-The hints may be what msgspec knows: str, int, float, bool, None, list, dict, tuple, set, Literal, Enum, Optional and other
-unions, datetime, UUID, Decimal, dataclass, TypedDict, NamedTuple and Struct. An argument is described by
+The hints may be what msgspec knows: str, int, float, bool, None, list, dict, tuple, set, Literal, Enum, Optional and
+other unions, datetime, UUID, Decimal, dataclass, TypedDict, NamedTuple and Struct. An argument is described by
 `Annotated[int, "how many"]`, or in the docstring under `Args:`, in Google's style.
 """
 
