@@ -150,7 +150,7 @@ def _text_of(answer: _Answer) -> str:
     """The body's characters. Raises `ToolError` for what is no text."""
     is_text = bool(_TEXT_TYPE.fullmatch(answer.content_type))
     if not is_text and answer.content_type.startswith(_PICTURE_OR_SOUND):
-        raise ToolError(f"The API's answer is {answer.content_type}, not text.")
+        raise ToolError("The API's answer is a picture, a sound or the like, not text.")
     text = _decoded(answer)
     if not is_text and ("\0" in text or (answer.whole and "\ufffd" in text)):
         raise ToolError("The API's answer is binary, not text.")
