@@ -268,7 +268,8 @@ async def test_a_server_that_cannot_be_reached_is_unavailable(api):
 
 
 SECRETS = {"K": "canary/header&1", "Q": "canary query+2", "B": 'canary"body"3', "P": "canary-path-4"}
-SENT = """url: 'URL/${P}/x', method: POST, headers: {Authorization: 'Bearer ${K}', X-Literal-Token: canary-literal-5},
+SENT = """url: 'URL/${P}/x', method: POST, headers: {Authorization: 'Bearer ${K}', X-Literal-Token: canary-literal-5,
+    Cookie: "a=canary-cookie-6; b=c"},
     query: {key: '${Q}'}, body: {key: '${B}'}"""
 
 
@@ -276,7 +277,7 @@ SENT = """url: 'URL/${P}/x', method: POST, headers: {Authorization: 'Bearer ${K}
 @pytest.mark.parametrize("result", ["text", "{json_pointer: ''}"])
 async def test_secrets_are_sent_and_never_told(api, status, result, logged):
     echo = {"headers": "Bearer canary/header&1", "url": "/canary-path-4/x?key=canary%20query%2B2&k=canary+query%2B2",
-            "raw": "canary query+2", "body": 'canary"body"3', "more": "canary-literal-5", "fine": "as it is"}  # fmt: skip
+            "raw": "canary query+2", "body": 'canary"body"3', "more": "canary-literal-5 canary-cookie-6", "fine": "as it is"}  # fmt: skip
     body = b"y" * 400 + b"canary/header&1" if status == 404 else orjson.dumps(echo)
     api.answers = [(status, body, {"location": "http://h/?canary/header&1", "content-type": "application/json"})]
     async with calling(api, f"{SENT}, result: {result}", SECRETS) as call:
