@@ -31,6 +31,7 @@ _PICTURE_OR_SOUND = ("image/", "audio/", "video/", "font/")
 _SECRET_HEADER = re.compile("auth|cookie|key|pass|secret|signature|token", re.IGNORECASE)
 # Shorter values are no keys, and masking them would cut up words.
 _SHORTEST_SECRET = 4
+_WORD = re.compile(r'[^\s=;,"]{8,}')
 _MASK = "[secret]"
 _GZIP_OR_ZLIB = 47  # zlib's window bits that tell the two apart by themselves
 
@@ -150,7 +151,7 @@ def _text_of(answer: _Answer) -> str:
     """The body's characters. Raises `ToolError` for what is no text."""
     is_text = bool(_TEXT_TYPE.fullmatch(answer.content_type))
     if not is_text and answer.content_type.startswith(_PICTURE_OR_SOUND):
-        raise ToolError(f"The API's answer is {answer.content_type}, not text.")
+        raise ToolError("The API's answer is a picture, a sound or the like, not text.")
     text = _decoded(answer)
     if not is_text and ("\0" in text or (answer.whole and "\ufffd" in text)):
         raise ToolError("The API's answer is binary, not text.")
@@ -182,8 +183,9 @@ def secrets_in(config: HttpToolConfig) -> set[str]:
     parts = urlsplit(config.url)
     sent = [parts.path, parts.query, *config.headers.values(), *_strings_in(config.query), *_strings_in(config.body)]
     found = {value for value in config.secrets if any(value in text for text in sent)}
-    found |= {value for name, value in config.headers.items() if _SECRET_HEADER.search(name)}
-    found |= {value.partition(" ")[2] for value in found}  # "Bearer KEY"
+    for name, value in config.headers.items():
+        if _SECRET_HEADER.search(name):
+            found |= {value, value.partition(" ")[2], *_WORD.findall(value)}  # "Bearer KEY", "session=KEY; theme=dark"
     return {value for value in found if len(value) >= _SHORTEST_SECRET}
 
 

@@ -199,7 +199,7 @@ def _place_faults(config: HttpToolConfig) -> Iterator[Fault]:
     if config.body is not None and config.method == "GET":
         yield "body", "GET has none"
     if not _is_json(config.body):
-        yield "body", "cannot be written as JSON"
+        yield "body", "cannot be written as JSON (a key such as on, yes or 1 needs quotes)"
     if config.method in _CHANGING and config.body is not None:
         for name in sorted(unplaced):
             yield "parameters", f"{name} stands neither in url nor in query nor in body"

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
+import orjson
 
 from proxy.core.chat import Json
 from proxy.core.errors import InvalidArguments
@@ -21,6 +22,7 @@ from proxy.core.errors import InvalidArguments
 _SECTION = re.compile(r"(Args|Arguments|Parameters):\s*")
 _ENTRY = re.compile(r"(\s+)\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)")
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_ARGUMENTS = "Arguments"
 _REFERENCE = "#/$defs/"
 
 
@@ -114,7 +116,7 @@ def _struct(named: list[inspect.Parameter]) -> type[msgspec.Struct]:
         (parameter.name, _hint(parameter), msgspec.NODEFAULT if parameter.default is parameter.empty else _left_out())
         for parameter in named
     ]
-    return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    return msgspec.defstruct(_ARGUMENTS, fields, kw_only=True, forbid_unknown_fields=True)
 
 
 def _left_out() -> Any:
@@ -131,10 +133,9 @@ def _schema(struct: type[msgspec.Struct]) -> Json:
     except TypeError as exc:
         raise ValueError(f"a type of its parameters has no JSON Schema: {str(exc).splitlines()[-1]}") from exc
     inlined: Json = _inlined(reference, definitions, ())
-    recursive = {name: definitions[name] for name in definitions if f'"{_REFERENCE}{name}"' in str(inlined)}
-    return {key: value for key, value in inlined.items() if key != "title"} | (
-        {"$defs": recursive} if recursive else {}
-    )
+    schema = {key: value for key, value in inlined.items() if key != "title"}
+    held = {name: value for name, value in definitions.items() if name != _ARGUMENTS}
+    return {**schema, "$defs": held} if _REFERENCE.encode() in orjson.dumps(schema) else schema
 
 
 def _inlined(schema: Any, definitions: Mapping[str, Any], within: tuple[str, ...]) -> Any:
