@@ -171,6 +171,7 @@ class SerperScrapeConfig(ToolConfig, frozen=True, kw_only=True):
 
     api_key: Key
     base_url: Url = "https://scrape.serper.dev"
+    retries: CountOrNone = 1
 
 
 class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):

@@ -33,7 +33,6 @@ UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "telemetry.log_content": lambda value: value is True,
     "telemetry.metrics": lambda value: value is True,
     "telemetry.otlp_endpoint": lambda _: True,
-    "tools.*.type": lambda kind: kind == "serper_scrape",
 }
 """What the schema knows and this version cannot do yet: refused by name, never ignored."""
 

@@ -160,7 +160,6 @@ def test_every_fault_is_told_at_once():
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("tools: {t: {type: mcp}}", "tools.t.type: 'mcp' is not supported"),
         ("state: {url: 'redis://localhost'}", "state.url: this value is not supported"),
         ("telemetry: {otlp_endpoint: 'http://x'}", "telemetry.otlp_endpoint"),
         ("clients: [{name: a, key: k, requests_per_minute: 5}]", "clients[0].requests_per_minute: 5 is not supported"),
