@@ -8,6 +8,8 @@ The text is kept for a few minutes, so that paging through it asks the server on
 import re
 import ssl
 from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import httpx
@@ -21,7 +23,7 @@ from proxy.ports import Clock
 from proxy.tools.daemon_threads import DaemonThreads
 from proxy.tools.guarded_network import Resolve, SystemResolver
 from proxy.tools.page_client import Answer, PageClient
-from proxy.tools.page_text import Page, check_content_type, read_page
+from proxy.tools.page_text import Page, check_content_type, installed_pdf_reader, read_page
 from proxy.tools.robots import Robots
 from proxy.tools.tool import Tool
 from proxy.tools.url_guard import Target, UrlGuard, parse_url
@@ -36,7 +38,7 @@ PARAMETERS: Json = {
     "properties": {
         "url": {"type": "string", "minLength": 1, "description": "the page's full URL"},
         "offset": {"type": "integer", "minimum": 0, "description": "the character to begin at; 0 if left out"},
-        "find": {"type": "string", "description": "show only the passages around this text"},
+        "find": {"type": "string", "maxLength": 500, "description": "show only the passages around this text"},
     },
     "required": ["url"],
 }
@@ -45,6 +47,7 @@ USER_AGENT = f"toolproxy/{__version__} (+reads single pages for people who ask a
 KEPT_SECONDS, KEPT_CHARACTERS = 300, 8 * 1024 * 1024
 _AROUND = 300  # characters before and after what was found
 _MOST_PASSAGES = 20
+_LAST_LINE = 100_000  # finding a line takes time in proportion to its number
 _TRANSIENT = (429, 502, 503, 504)
 _NOT_FOUND, _FORBIDDEN = (404, 410), (401, 402, 403, 451)
 _DIGITS = re.compile(r"[0-9]{1,12}")
@@ -95,6 +98,7 @@ class _Reader:
         agent = config.user_agent or USER_AGENT
         guard = UrlGuard(config.allow_hosts, config.deny_hosts)
         self._client = PageClient(guard, resolve, user_agent=agent, ssl_context=ssl_context)
+        self._wanted = partial(check_content_type, pdf=find_spec("pypdf") is not None)
         self._threads = DaemonThreads("toolproxy-page", most=2)  # more would only take each other's processor
         self._robots = Robots(agent, timer=clock.monotonic, threads=self._threads) if config.respect_robots else None
         self._kept: TTLCache[str, Page] = TTLCache(KEPT_CHARACTERS, KEPT_SECONDS, clock.monotonic, getsizeof=_size)
@@ -110,11 +114,12 @@ class _Reader:
 
     async def _fetched(self, target: Target) -> Page:
         async with self._client.session() as session:
-            answer = await session.get(
-                target, most_bytes=self._most_bytes, wanted=check_content_type, visit=self._robots
-            )
+            answer = await session.get(target, most_bytes=self._most_bytes, wanted=self._wanted, visit=self._robots)
         _check_status(answer)
-        return await self._threads.run(lambda: read_page(answer, monotonic=self._clock.monotonic))
+        return await self._threads.run(lambda: self._read(answer))
+
+    def _read(self, answer: Answer) -> Page:
+        return read_page(answer, monotonic=self._clock.monotonic, read_pdf=installed_pdf_reader())
 
 
 def repair(arguments: Json) -> Json:
@@ -149,34 +154,27 @@ def part(page: Page, offset: int, *, most: int) -> str:
 
 def passages(page: Page, wanted: str, offset: int, *, most: int) -> str:
     """Where `wanted` stands in the page from `offset` on, capitals and line breaks aside, and the text around it."""
-    pattern = re.compile(r"\s+".join(map(re.escape, wanted.split())), re.IGNORECASE)
+    total, left, more = len(page.text), most, ""
     shown: list[str] = []
-    left, more = most, ""
-    for start, end in _merged(match.span() for match in pattern.finditer(page.text, offset)):
-        if len(shown) == _MOST_PASSAGES or not left:
-            more = f" More from offset {start} on."
+    for begin, end in _places(page.text, wanted, offset):
+        if len(shown) == _MOST_PASSAGES or end - begin > left:
+            more = f" More from offset {begin} on."
             break
-        text = page.text[start : min(end, start + left)]
-        shown.append(f"[offset {start}]\n{text}")
-        left -= len(text)
-    if not shown:
-        return _told(page, f"{wanted!r} does not occur from character {offset} of {len(page.text)} on.")
-    return _told(page, f"{wanted!r} in its {len(page.text)} characters.{more}", "\n\n".join(shown))
+        shown.append(f"[offset {begin}]\n{page.text[begin:end]}")
+        left -= end - begin
+    if not shown and not more:
+        return _told(page, f"{wanted!r} does not occur from character {offset} of {total} on.")
+    return _told(page, f"{wanted!r} in its {total} characters.{more}", "\n\n".join(shown))
 
 
-def _merged(spans: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Each place with what is around it; places that touch become one."""
-    begun: tuple[int, int] | None = None
-    for start, end in spans:
-        start, end = max(start - _AROUND, 0), end + _AROUND  # noqa: PLW2901 - the same place, wider
-        if begun and start <= begun[1]:
-            begun = (begun[0], end)
-            continue
-        if begun:
-            yield begun
-        begun = (start, end)
-    if begun:
-        yield begun
+def _places(text: str, wanted: str, offset: int) -> Iterator[tuple[int, int]]:
+    """Each place with what is around it, none overlapping. No regular expression: both texts may be hostile."""
+    # The only capital that becomes two characters when it is made small, so that offsets stay what they are.
+    flat, needle = (one.replace("\u0130", "i").lower().replace("\n", " ") for one in (text, wanted))
+    end = 0
+    while (at := flat.find(needle, max(offset, end))) >= 0:
+        begin, end = max(at - _AROUND, end), min(at + len(needle) + _AROUND, len(text))
+        yield begin, end
 
 
 def _told(page: Page, where: str, text: str = "") -> str:
@@ -190,6 +188,8 @@ def _beginning(text: str, arguments: Json) -> int:
     line: Any = arguments.get("line")
     if not isinstance(line, int) or isinstance(line, bool) or line <= 0:
         return offset
+    if line > _LAST_LINE:
+        raise ToolError(f"A page is not begun behind line {_LAST_LINE}; use offset.")
     at = -1
     for _ in range(line):
         at = text.find("\n", at + 1)
