@@ -193,6 +193,7 @@ class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
     not name. An entry is `host`, `*.host`, an address or a network such as 10.1.0.0/16; `host:port` is that port only.
     """
 
+    max_concurrent_calls: Count | None = 32  # each may hold max_bytes several times over
     allow_hosts: tuple[Text, ...] = ()
     deny_hosts: tuple[Text, ...] = ()
     max_bytes: Count = 5 * 1024 * 1024  # of one page, unpacked; what is behind is not read

@@ -13,12 +13,13 @@ PARAMETERS: Json = {
     "properties": {
         "url": {"type": "string", "minLength": 1, "description": "the page's full URL"},
         "offset": {"type": "integer", "minimum": 0, "description": "the character to begin at; 0 if left out"},
-        "find": {"type": "string", "description": "show only the passages around this text"},
+        "find": {"type": "string", "maxLength": 500, "description": "show only the passages around this text"},
     },
     "required": ["url"],
 }
 _AROUND = 300  # characters before and after what was found
 _MOST_PASSAGES = 20
+_LAST_LINE = 100_000  # finding a line takes time in proportion to its number
 _DIGITS = re.compile(r"[0-9]{1,12}")
 _URL_NAMES = ("url", "uri", "link", "href")
 
@@ -66,34 +67,27 @@ def part(page: Page, offset: int, *, most: int) -> str:
 
 def passages(page: Page, wanted: str, offset: int, *, most: int) -> str:
     """Where `wanted` stands in the page from `offset` on, capitals and line breaks aside, and the text around it."""
-    pattern = re.compile(r"\s+".join(map(re.escape, wanted.split())), re.IGNORECASE)
+    total, left, more = len(page.text), most, ""
     shown: list[str] = []
-    left, more = most, ""
-    for start, end in _merged(match.span() for match in pattern.finditer(page.text, offset)):
-        if len(shown) == _MOST_PASSAGES or not left:
-            more = f" More from offset {start} on."
+    for begin, end in _places(page.text, wanted, offset):
+        if len(shown) == _MOST_PASSAGES or end - begin > left:
+            more = f" More from offset {begin} on."
             break
-        text = page.text[start : min(end, start + left)]
-        shown.append(f"[offset {start}]\n{text}")
-        left -= len(text)
-    if not shown:
-        return _told(page, f"{wanted!r} does not occur from character {offset} of {len(page.text)} on.")
-    return _told(page, f"{wanted!r} in its {len(page.text)} characters.{more}", "\n\n".join(shown))
+        shown.append(f"[offset {begin}]\n{page.text[begin:end]}")
+        left -= end - begin
+    if not shown and not more:
+        return _told(page, f"{wanted!r} does not occur from character {offset} of {total} on.")
+    return _told(page, f"{wanted!r} in its {total} characters.{more}", "\n\n".join(shown))
 
 
-def _merged(spans: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Each place with what is around it; places that touch become one."""
-    begun: tuple[int, int] | None = None
-    for start, end in spans:
-        start, end = max(start - _AROUND, 0), end + _AROUND  # noqa: PLW2901 - the same place, wider
-        if begun and start <= begun[1]:
-            begun = (begun[0], end)
-            continue
-        if begun:
-            yield begun
-        begun = (start, end)
-    if begun:
-        yield begun
+def _places(text: str, wanted: str, offset: int) -> Iterator[tuple[int, int]]:
+    """Each place with what is around it, none overlapping. No regular expression: both texts may be hostile."""
+    # The only capital that becomes two characters when it is made small, so that offsets stay what they are.
+    flat, needle = (one.replace("\u0130", "i").lower().replace("\n", " ") for one in (text, wanted))
+    end = 0
+    while (at := flat.find(needle, max(offset, end))) >= 0:
+        begin, end = max(at - _AROUND, end), min(at + len(needle) + _AROUND, len(text))
+        yield begin, end
 
 
 def _told(page: Page, where: str, text: str = "") -> str:
@@ -107,6 +101,8 @@ def _beginning(text: str, arguments: Json) -> int:
     line: Any = arguments.get("line")
     if not isinstance(line, int) or isinstance(line, bool) or line <= 0:
         return offset
+    if line > _LAST_LINE:
+        raise ToolError(f"A page is not begun behind line {_LAST_LINE}; use offset.")
     at = -1
     for _ in range(line):
         at = text.find("\n", at + 1)

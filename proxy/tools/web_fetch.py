@@ -7,6 +7,8 @@ The text is kept for a few minutes, so that paging through it asks the server on
 
 import ssl
 from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 
 import httpx
 from cachetools import TTLCache
@@ -21,7 +23,7 @@ from proxy.tools.daemon_threads import DaemonThreads
 from proxy.tools.guarded_network import Resolve, SystemResolver
 from proxy.tools.page_client import Answer, PageClient
 from proxy.tools.page_parts import PARAMETERS, repair, shown
-from proxy.tools.page_text import Page, check_content_type, read_page
+from proxy.tools.page_text import Page, check_content_type, installed_pdf_reader, read_page
 from proxy.tools.robots import Robots
 from proxy.tools.tool import Tool
 from proxy.tools.url_guard import Target, UrlGuard, parse_url
@@ -85,6 +87,7 @@ class _Reader:
         agent = config.user_agent or USER_AGENT
         guard = UrlGuard(config.allow_hosts, config.deny_hosts)
         self._client = PageClient(guard, resolve, user_agent=agent, ssl_context=ssl_context)
+        self._wanted = partial(check_content_type, pdf=find_spec("pypdf") is not None)
         self._threads = DaemonThreads("toolproxy-page", most=2)  # more would only take each other's processor
         self._robots = Robots(agent, timer=clock.monotonic, threads=self._threads) if config.respect_robots else None
         self._kept: TTLCache[str, Page] = TTLCache(KEPT_CHARACTERS, KEPT_SECONDS, clock.monotonic, getsizeof=_size)
@@ -100,11 +103,12 @@ class _Reader:
 
     async def _fetched(self, target: Target) -> Page:
         async with self._client.session() as session:
-            answer = await session.get(
-                target, most_bytes=self._most_bytes, wanted=check_content_type, visit=self._robots
-            )
+            answer = await session.get(target, most_bytes=self._most_bytes, wanted=self._wanted, visit=self._robots)
         _check_status(answer)
-        return await self._threads.run(lambda: read_page(answer, monotonic=self._clock.monotonic))
+        return await self._threads.run(lambda: self._read(answer))
+
+    def _read(self, answer: Answer) -> Page:
+        return read_page(answer, monotonic=self._clock.monotonic, read_pdf=installed_pdf_reader())
 
 
 def _check_status(answer: Answer) -> None:
