@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
@@ -27,8 +27,9 @@ from proxy.core.errors import ConfigurationError, NotFound
 from proxy.ports import Clock, Ports, Readiness
 from proxy.stores.memory import MemoryStore
 from proxy.telemetry import log
-from proxy.tools.catalog import Resources, tools_of
+from proxy.tools.catalog import Resources, sources_of, tools_of
 from proxy.tools.registry import Registry
+from proxy.tools.sources import Source, kept_in_session
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.router import ConfigRouter
@@ -75,21 +76,24 @@ def create_app(
     }
     client = tool_client(transport)
     observe = log.observer()
+    registry = registry_of(config, client, tools, clock=clock, observe=observe)
+    sources = sources_of(config, clock, observe)
     ports = Ports(
         config=config,
         router=ConfigRouter(config, connections, observe=observe, clock=clock),
-        toolset=registry_of(config, client, tools, clock=clock, observe=observe),
+        toolset=registry,
         store=MemoryStore(config.state, clock=clock),
         observe=observe,
         clock=clock,
         upstream_states=lambda: _states("upstreams", config.upstreams, config),
-        tool_states=lambda: _states("tools", config.tools, config),
+        tool_states=lambda: _tool_states(config, sources),
     )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
-            yield
+            async with kept_in_session(sources, registry.put_group):
+                yield
         finally:
             await client.aclose()
             for connection in connections.values():
@@ -146,6 +150,11 @@ def _states(section: str, usable: Iterable[str], config: Config) -> list[Readine
         if where.startswith(f"{section}.")
     ]
     return [*(Readiness(name, usable=True) for name in usable), *disabled]
+
+
+def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
+    states = {state.name: state for state in (source.state() for source in sources)}
+    return [states.get(state.name, state) for state in _states("tools", config.tools, config)]
 
 
 def _routes(ports: Ports) -> list[Route]:

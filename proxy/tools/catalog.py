@@ -1,6 +1,6 @@
 """From the entries of `tools:` to tools: the one place that knows every type."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from proxy.config import (
     ClockConfig,
     Config,
     HttpToolConfig,
+    McpConfig,
     PythonToolConfig,
     SerperConfig,
     ToolConfig,
@@ -17,11 +18,12 @@ from proxy.config import (
 )
 from proxy.core.chat import Json, ToolOutput
 from proxy.core.errors import ToolError
-from proxy.ports import Clock
+from proxy.ports import Clock, Observer
 from proxy.tools.clock import clock_tool
 from proxy.tools.http_api import http_tool
 from proxy.tools.python_function import python_tool
 from proxy.tools.serper import serper_tool
+from proxy.tools.sources import Source
 from proxy.tools.tool import Tool
 from proxy.tools.zai_search import zai_search_tool
 
@@ -35,12 +37,36 @@ class Resources:
 
 
 def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
-    """Every tool of the configuration that can do something, by itself or through its fallback."""
-    for name, entry in config.tools.items():
-        yield _with_its_terms(make_tool(name, entry, resources), entry, config)
-    for name, entry in _with_a_stand_in(config):
-        made = _with_its_terms(make_tool(name, entry, resources), entry, config)
-        yield replace(made, run=_not_usable)
+    """Every tool of the configuration that can do something, by itself or through its fallback.
+
+    Those of MCP servers are not known yet: see `sources_of`.
+    """
+    taken = {*config.tools, *(alias for entry in config.tools.values() for alias in entry.aliases)}
+    stand_ins = dict(_with_a_stand_in(config))
+    for name, entry in {**config.tools, **stand_ins}.items():
+        if isinstance(entry, McpConfig):
+            continue
+        made = make_tool(name, entry, resources)
+        if name in stand_ins:
+            made = replace(made, run=_not_usable)
+        own = tuple(alias for alias in made.aliases if alias not in taken)  # a type's own aliases are the first tool's
+        taken.update(own)
+        yield replace(made, **_terms(made, entry, config), aliases=(*entry.aliases, *own))
+
+
+def sources_of(config: Config, clock: Clock, observe: Observer) -> list[Source]:
+    """Every server of the configuration whose tools come and go."""
+    servers = {name: entry for name, entry in config.tools.items() if isinstance(entry, McpConfig)}
+    if not servers:
+        return []
+    from proxy.tools.mcp import McpServer  # noqa: PLC0415 - an extra, and more than a second to import
+
+    def terms_of(entry: McpConfig) -> Callable[[Tool], Tool]:
+        return lambda tool: replace(tool, **_terms(tool, entry, config))
+
+    return [
+        McpServer(name, entry, terms=terms_of(entry), clock=clock, observe=observe) for name, entry in servers.items()
+    ]
 
 
 def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:
@@ -60,10 +86,9 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:
             raise NotImplementedError(type(entry).__name__)
 
 
-def _with_its_terms(tool: Tool, entry: ToolConfig, config: Config) -> Tool:
-    """The tool on the terms that its entry sets, whatever its type is; what it leaves open is the tool's own."""
-    terms: dict[str, Any] = {
-        "aliases": (*entry.aliases, *(alias for alias in tool.aliases if alias not in entry.aliases)),
+def _terms(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
+    """The terms that an entry sets for its tool, whatever its type is; what it leaves open is the tool's own."""
+    return {
         "offer": entry.offer or config.offer.mode,
         "max_calls": entry.max_calls or tool.max_calls,
         "eager": entry.eager and tool.eager,
@@ -73,7 +98,6 @@ def _with_its_terms(tool: Tool, entry: ToolConfig, config: Config) -> Tool:
         "cache_seconds": entry.cache_seconds or tool.cache_seconds,
         "fallback": entry.fallback or tool.fallback,
     }
-    return replace(tool, **terms)
 
 
 def _with_a_stand_in(config: Config) -> Iterator[tuple[str, ToolConfig]]:
