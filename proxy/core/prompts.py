@@ -17,7 +17,7 @@ RETOLD = (
 )
 NOTHING_RETURNED = "(nothing)"
 DOES_NOT_FIT = (
-    "That answer does not fit the JSON Schema that was asked for: {faults}\n\n"
+    "That answer does not fit the JSON Schema that was asked for: {fault}\n\n"
     "Give the same answer again as one JSON value that fits this schema, and nothing else: {schema}"
 )
 PICTURES = "(The pictures that the calls returned:)"

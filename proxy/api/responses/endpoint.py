@@ -134,16 +134,16 @@ class CreateResponse:
         check = task.check
         if check is None or answer.stop is Stop.CLIENT_TOOL_CALLS or _is_broken_off(answer):
             return answer
-        faults = check.faults(answer.turn.text)
-        if not faults:
+        fault = check.fault(answer.turn.text)
+        if fault is None:
             return answer
-        self._ports.observe("answer.unfit", faults=len(faults))
+        self._ports.observe("answer.unfit")
         forget()
-        mending = task.mending(check, answer.turn.text, faults)
+        mending = task.mending(check, answer.turn.text, fault)
         [mended] = await self._exchanges.loops(mending, Offer(), [self._new_id()], show=show, tell=tell)
         tally = sum_of([answer.tally, mended.tally])
         note_tally(tally)
-        if check.faults(mended.turn.text):
+        if check.fault(mended.turn.text) is not None:
             raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
         served = (*answer.served, answer.turn)
         return replace(mended, tally=tally, stop=answer.stop, rung=answer.rung, sources=answer.sources, served=served)
@@ -205,10 +205,10 @@ class _Task:
             return None
         return self.seal.hidden(self.run_id, hidden)
 
-    def mending(self, check: SchemaCheck, text: str, faults: Iterable[str]) -> Exchange:
+    def mending(self, check: SchemaCheck, text: str, fault: str) -> Exchange:
         """The same conversation without tools, in which the model is told what is wrong with its answer."""
         schema = orjson.dumps(check.schema).decode()
-        told = DOES_NOT_FIT.format(faults="; ".join(faults), schema=schema)
+        told = DOES_NOT_FIT.format(fault=fault, schema=schema)
         turns = [{"role": "assistant", "content": text}, {"role": "user", "content": told}]
         request = {key: value for key, value in self.exchange.request.items() if key not in ("tools", "tool_choice")}
         request = {**request, "messages": [*request["messages"], *turns]}
