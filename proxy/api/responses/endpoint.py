@@ -69,6 +69,8 @@ class CreateResponse:
             tools = tools.without_search(withdrawn=withdrawn)
             without = {**exchange.request, "tools": list(tools.functions), "tool_choice": tools.choice}
             exchange = replace(exchange, request={key: value for key, value in without.items() if value})
+        if tools.offline:
+            exchange = replace(exchange, usable=tuple(tool for tool in exchange.usable if tool.name != SEARCH))
         offer = make_offer(exchange.request, exchange.usable, exchange.asked)
         # An upstream that keeps to a schema by itself is not waited for; where tools are, the end is waited for anyway.
         checked = offer.in_play or not exchange.model.upstream.json_schema

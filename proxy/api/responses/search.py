@@ -79,7 +79,7 @@ def read_settings(tool: Json) -> SearchSettings:
 
 
 def _object(tool: Json, key: str) -> Json:
-    value = tool.get(key) or {}
+    value = {} if tool.get(key) is None else tool[key]
     if not isinstance(value, dict):
         raise RequestError(f"'{key}' of a web search must be an object.", param="tools")
     return value

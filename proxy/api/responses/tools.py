@@ -40,6 +40,7 @@ class Tools:
         functions: the client's own, in the words of Chat Completions.
         faces: the names in `functions` -> how the client knows them.
         search: the settings of the hosted search, where it is declared.
+        offline: the client wants no search that fetches, and that is the only kind there is.
         ignored: the types of declared tools that we do not have.
         choice: `tool_choice` in the words of Chat Completions.
     """
@@ -47,6 +48,7 @@ class Tools:
     functions: tuple[Json, ...] = ()
     faces: Mapping[str, Face] = field(default_factory=dict)
     search: SearchSettings | None = None
+    offline: bool = False
     ignored: tuple[str, ...] = ()
     choice: Any = None
 
@@ -101,7 +103,9 @@ def read_tools(declared: Sequence[Json], choice: Any) -> Tools:
     hosted = [tool for tool in declared if tool["type"] not in ("function", "custom", "namespace")]
     searches = [tool for tool in hosted if _is_live_search(tool)]
     ignored = tuple(dict.fromkeys(_named(tool) for tool in hosted if not _is_live_search(tool)))
-    tools = Tools(tuple(functions), faces, read_settings(searches[0]) if searches else None, ignored)
+    settings = read_settings(searches[0]) if searches else None
+    offline = SEARCH in ignored and not searches
+    tools = Tools(tuple(functions), faces, settings, offline, ignored)
     if ignored and not functions and not searches:
         _refuse(ignored[0], "tools")
     return _chosen(tools, choice)
@@ -132,7 +136,7 @@ def _name(tool: Json) -> str:
 
 def _listed(holder: Json, key: str, param: str) -> list[Json]:
     """A list of objects with a type."""
-    listed = holder.get(key) or []
+    listed = [] if holder.get(key) is None else holder[key]
     if not isinstance(listed, list) or not all(
         isinstance(tool, dict) and isinstance(tool.get("type"), str) for tool in listed
     ):
