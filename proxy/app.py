@@ -22,6 +22,8 @@ from proxy.api.middleware.auth import Auth
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
+from proxy.api.responses.endpoint import CreateResponse
+from proxy.api.responses.stored import InputItems, NothingHere, StoredResponse
 from proxy.config import Config, UpstreamConfig
 from proxy.core.errors import ConfigurationError, NotFound
 from proxy.ports import Clock, Ports, Readiness
@@ -162,6 +164,11 @@ def _routes(ports: Ports) -> list[Route]:
     return [
         *_own("/v1/chat/completions", chat, "POST"),
         *_own("/chat/completions", chat, "POST"),
+        *_own("/v1/responses", CreateResponse(ports), "POST"),
+        *(Route(f"/v1/responses/{name}", NothingHere()) for name in ("compact", "input_tokens")),
+        *_own("/v1/responses/{id}", StoredResponse(ports), "GET", "DELETE"),
+        *_own("/v1/responses/{id}/input_items", InputItems(ports), "GET"),
+        Route("/v1/responses/{rest:path}", NothingHere()),
         *_own("/v1/models", models, "GET"),
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),
@@ -170,9 +177,9 @@ def _routes(ports: Ports) -> list[Route]:
     ]
 
 
-def _own(path: str, endpoint: ASGIApp, method: str) -> tuple[Route, Route]:
+def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
     """A path of ours; with another method it is not handed to an upstream either."""
-    return Route(path, endpoint, methods=[method]), Route(path, WrongMethod(method))
+    return Route(path, endpoint, methods=list(methods)), Route(path, WrongMethod(", ".join(methods)))
 
 
 def _middleware(ports: Ports) -> list[Middleware]:

@@ -121,6 +121,11 @@ class Upstream(Protocol):
         """Whether it has a web search of its own, declared as `{"type": "web_search", "web_search": {...}}`."""
         ...
 
+    @property
+    def json_schema(self) -> bool:
+        """Whether it makes its answers fit `response_format: json_schema` by itself."""
+        ...
+
     async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
         """Make one upstream call of a run; `show` gets what the client may see now, `eager` calls that are complete.
 
@@ -151,6 +156,10 @@ class ContinuationStore(Protocol):
 
     async def put(self, key: str, value: Json) -> None:
         """Keep `value` under `key`."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Keep nothing under `key` any more; there need not be anything."""
         ...
 
 

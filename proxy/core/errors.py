@@ -7,6 +7,8 @@ ProxyError                     status, type, code: what the client is told
 |   +-- ModelNotAllowed        403  model_not_allowed
 |   +-- NotFound               404  not_found
 |   |   +-- ModelNotFound      404  model_not_found
+|   |   +-- ItemNotFound       404  an item of an earlier response
+|   +-- PreviousResponseNotFound  400  previous_response_not_found
 |   +-- MethodNotAllowed       405  method_not_allowed
 |   +-- RequestTimeout         408  request_timeout
 |   +-- RequestTooLarge        413  request_too_large
@@ -59,7 +61,7 @@ class RequestError(ProxyError):
 
     status = 400
     type = "invalid_request_error"
-    code = "invalid_request"
+    code: str | None = "invalid_request"
 
 
 class InvalidJson(RequestError):
@@ -97,7 +99,7 @@ class NotFound(RequestError):
     """No such path."""
 
     status = 404
-    code = "not_found"
+    code: str | None = "not_found"
 
 
 class ModelNotFound(NotFound):
@@ -107,6 +109,25 @@ class ModelNotFound(NotFound):
 
     def __init__(self, model: str, *, why: str = "does not exist") -> None:
         super().__init__(f"The model {model!r} {why}. GET /v1/models lists the models.", param="model")
+
+
+class ItemNotFound(NotFound):
+    """An `item_reference` to what is not kept, or is another client's."""
+
+    code = None
+
+    def __init__(self, item_id: str) -> None:
+        message = f"Item with id {item_id!r} not found. Items are not persisted when `store` is set to false."
+        super().__init__(message, param="input")
+
+
+class PreviousResponseNotFound(RequestError):
+    """A `previous_response_id` of what is not kept, or is another client's."""
+
+    code = "previous_response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"Previous response with id {response_id!r} not found.", param="previous_response_id")
 
 
 class MethodNotAllowed(RequestError):

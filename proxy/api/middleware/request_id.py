@@ -12,8 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy.api.body import header
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.api.race import ClientLeft
-from proxy.api.replies import send_error
-from proxy.core import sse
+from proxy.api.replies import farewell_of, send_error
 from proxy.core.errors import InternalError, Overloaded, ProxyError
 from proxy.ports import Clock, Observer
 
@@ -49,7 +48,7 @@ class RequestId:
         request_id = given if given and _SANE.fullmatch(given) else self._new_id()
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        response = _Watched(send, request_id)
+        response = _Watched(send, request_id, scope)
         status = await self._answer(scope, receive, response, request_id)
         self._observe(
             "probe.completed" if scope["path"] in OPEN_PATHS else "request.completed",
@@ -79,8 +78,9 @@ class RequestId:
 class _Watched:
     """`send` with the request id added to the head of the response, which remembers how far the response has come."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, scope: Scope) -> None:
         self._send = send
+        self._scope = scope
         self._header = (b"x-request-id", request_id.encode())
         self._is_event_stream = False
         self._complete = False
@@ -109,4 +109,4 @@ class _Watched:
                 if self.status is None:
                     await send_error(self, error)
                 elif self._is_event_stream and not self._complete:
-                    await self({"type": "http.response.body", "body": sse.encode(error.envelope())})
+                    await self({"type": "http.response.body", "body": farewell_of(self._scope)(error)})
