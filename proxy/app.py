@@ -19,16 +19,18 @@ from proxy.api.health import Healthz, Readyz
 from proxy.api.method import WrongMethod
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
+from proxy.api.middleware.quota import Quota
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
 from proxy.config import Config, UpstreamConfig
 from proxy.core.errors import NotFound
 from proxy.ports import Clock, Ports, Readiness
-from proxy.stores.memory import MemoryStore
+from proxy.stores.state import State, open_state
 from proxy.telemetry import log
 from proxy.tools.catalog import Resources, tools_of
 from proxy.tools.registry import Registry
+from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.router import ConfigRouter
@@ -72,28 +74,34 @@ def create_app(
     }
     client = _tool_client(transport)
     observe = log.observer()
+    state = open_state(config.state, clock=clock, observe=observe, caches=local_caches(clock))
+    registry = Registry(
+        [*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe, caches=state.caches
+    )
     ports = Ports(
         config=config,
         router=ConfigRouter(config, connections, observe=observe, clock=clock),
-        toolset=Registry([*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe),
-        store=MemoryStore(config.state, clock=clock),
+        toolset=registry,
+        store=state.continuations,
         observe=observe,
         clock=clock,
         upstream_states=_states("upstreams", config.upstreams, config),
         tool_states=_states("tools", config.tools, config),
+        state=state.readiness,
     )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
-            yield
+            async with state.running():
+                yield
         finally:
             await client.aclose()
             for connection in connections.values():
                 await connection.aclose()
 
     app = Starlette(
-        routes=_routes(ports), middleware=_middleware(ports), lifespan=lifespan, exception_handlers=_NOT_ROUTED
+        routes=_routes(ports), middleware=_middleware(ports, state), lifespan=lifespan, exception_handlers=_NOT_ROUTED
     )
     app.router.redirect_slashes = False  # a redirect would be put together from the Host header
     return app
@@ -143,11 +151,12 @@ def _own(path: str, endpoint: ASGIApp, method: str) -> tuple[Route, Route]:
     return Route(path, endpoint, methods=[method]), Route(path, WrongMethod(method))
 
 
-def _middleware(ports: Ports) -> list[Middleware]:
+def _middleware(ports: Ports, state: State) -> list[Middleware]:
     return [
         Middleware(RequestId, observe=ports.observe, clock=ports.clock),
         Middleware(Admission, max_concurrent=ports.config.server.max_concurrent_requests),
         Middleware(Auth, clients=ports.config.clients),
+        Middleware(Quota, clients=ports.config.clients, rates=state.rates, leases=state.leases),
     ]
 
 

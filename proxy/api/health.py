@@ -18,9 +18,10 @@ class Healthz:
 
 
 class Readyz:
-    """200 with a usable upstream, 503 without one."""
+    """200 with a usable upstream, 503 without one. Shared state that is away is told, and done without."""
 
     def __init__(self, ports: Ports) -> None:
+        self._state = ports.state
         ready = any(state.usable for state in ports.upstream_states)
         self._status = 200 if ready else 503
         self._report: Json = {
@@ -31,7 +32,8 @@ class Readyz:
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         """ASGI."""
-        await send_json(send, self._report, status=self._status)
+        (state,) = _listed([self._state()])
+        await send_json(send, {**self._report, "state": state}, status=self._status)
 
 
 def _listed(states: Sequence[Readiness]) -> list[Json]:
