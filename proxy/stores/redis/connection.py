@@ -119,7 +119,7 @@ def _address(url: str) -> str:
 
 
 def _in_plain_words(exc: Exception) -> str:
-    """Why it cannot be used; never the error's own text, which may quote what was sent."""
+    """Why it cannot be used; never Redis's own text, which may quote what was sent. The system's quotes addresses only."""
     match exc:
         case exceptions.AuthenticationError() | exceptions.AuthorizationError():
             return "it refuses the user or the password"
@@ -128,4 +128,5 @@ def _in_plain_words(exc: Exception) -> str:
         case exceptions.ResponseError():
             return f"it refuses commands ({type(exc).__name__})"
         case _:
-            return "it cannot be reached"
+            said = getattr(exc.__cause__ or exc.__context__, "strerror", None)
+            return f"it cannot be reached: {said}" if said else "it cannot be reached"
