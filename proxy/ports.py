@@ -265,6 +265,6 @@ class Ports:
     store: ContinuationStore
     observe: Observer
     clock: Clock
-    upstream_states: Sequence[Readiness]
-    tool_states: Sequence[Readiness]
+    upstream_states: Callable[[], Sequence[Readiness]]
+    tool_states: Callable[[], Sequence[Readiness]]
     state: Callable[[], Readiness]

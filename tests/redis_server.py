@@ -14,9 +14,10 @@ _START_SECONDS = 10
 class RedisServer:
     """One server with nothing on disk: what it is started with again is empty."""
 
-    def __init__(self, folder: Path, *, password: str = "") -> None:
+    def __init__(self, folder: Path, *, password: str = "", certificate: Path | None = None) -> None:
         self._folder = folder
         self._password = password
+        self._certificate = certificate  # a file with a key beside it: TLS is spoken, and nothing else
         self._process = None
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -24,8 +25,23 @@ class RedisServer:
         self.url = f"redis://{f':{password}@' if password else ''}127.0.0.1:{self.port}/0"
 
     def start(self) -> "RedisServer":
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        plain, tls = (0, self.port) if self._certificate else (self.port, 0)
+        options = [
+            "--port",
+            str(plain),
+            "--tls-port",
+            str(tls),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]
         options += ["--requirepass", self._password] if self._password else []
+        if self._certificate:
+            options += ["--tls-cert-file", str(self._certificate), "--tls-key-file", str(self._certificate)]
+            options += ["--tls-auth-clients", "no"]
         self._process = subprocess.Popen(
             [executable(), *options], cwd=self._folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -44,6 +60,8 @@ class RedisServer:
     def _answers(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                if self._certificate:
+                    return True
                 connection.sendall(b"PING\r\n")
                 return connection.recv(1) in (b"+", b"-")
         except OSError:

@@ -164,7 +164,6 @@ def test_every_fault_is_told_at_once():
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("tools: {t: {type: web_fetch}}", "tools.t.type: 'web_fetch' is not supported"),
         ("telemetry: {otlp_endpoint: 'http://x'}", "telemetry.otlp_endpoint"),
     ],
 )

@@ -28,9 +28,8 @@ def clock_tool(name: str, clock: Clock) -> Tool:
         try:
             zone = UTC if zone_name.upper() == "UTC" else ZoneInfo(zone_name)
         except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
-            raise ToolError(
-                f"There is no time zone named {zone_name!r}; use an IANA name such as Europe/Berlin."
-            ) from exc
+            told = f"There is no time zone named {zone_name!r}; use an IANA name such as Europe/Berlin."
+            raise ToolError(told) from exc
         now = datetime.fromtimestamp(clock.time(), zone)
         return f"{now:%A, %Y-%m-%d %H:%M:%S} {zone_name} (UTC{now:%z})"
 

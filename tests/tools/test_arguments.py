@@ -87,5 +87,5 @@ def test_of_many_faults_only_the_first_few_are_told():
 
 @pytest.mark.parametrize("reference", ["http://127.0.0.1:1/schema.json", "file:///etc/passwd"])
 def test_a_schema_that_refers_to_another_document_is_refused(reference):
-    with pytest.raises(ValueError, match="not followed|references"):
+    with pytest.raises(ValueError, match="not followed"):
         validator_of({"$ref": reference})

@@ -119,7 +119,7 @@ def _address(url: str) -> str:
 
 
 def _in_plain_words(exc: Exception) -> str:
-    """Why it cannot be used; never Redis's own text, which may quote what was sent. The system's quotes addresses only."""
+    """Why it cannot be used; not in Redis's words, which may quote what was sent; the system's quote an address."""
     match exc:
         case exceptions.AuthenticationError() | exceptions.AuthorizationError():
             return "it refuses the user or the password"

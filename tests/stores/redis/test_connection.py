@@ -2,6 +2,7 @@ import asyncio
 import socket
 
 import pytest
+import trustme
 from redis.exceptions import ResponseError
 
 from proxy.core.errors import StateUnavailable
@@ -83,6 +84,26 @@ async def test_a_password_that_is_refused_is_told_without_the_password(process, 
         server.stop()
     assert "secret" not in heard.said + str(caught.value) + repr(shared.readiness())
     assert f"127.0.0.1:{server.port}/3" in heard.said
+
+
+async def test_certificates_are_verified(process, tmp_path, monkeypatch):
+    authority, stranger = trustme.CA(), trustme.CA()
+    certificate = tmp_path / "server.pem"
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
+    server = RedisServer(tmp_path, certificate=certificate).start()
+    try:
+        for trusted, host, fine in [(authority, "localhost", True), (authority, "127.0.0.1", False),
+                                    (stranger, "localhost", False)]:  # fmt: skip
+            trusted.cert_pem.write_to_path(tmp_path / "authority.pem")
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+            async with process(url=f"rediss://{host}:{server.port}/0") as shared:
+                if fine:
+                    assert await ping(shared)
+                    continue
+                with pytest.raises(StateUnavailable, match="certificate verify failed"):
+                    await ping(shared)
+    finally:
+        server.stop()
 
 
 async def test_a_command_that_is_refused_is_told_without_what_it_said(process, heard):
