@@ -19,6 +19,7 @@ from proxy.api.health import Healthz, Readyz
 from proxy.api.method import WrongMethod
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
+from proxy.api.middleware.quota import Quota
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
@@ -26,11 +27,12 @@ from proxy.api.responses.endpoint import CreateResponse
 from proxy.api.responses.stored import InputItems, NothingHere, StoredResponse
 from proxy.config import Config, UpstreamConfig
 from proxy.core.errors import ConfigurationError, NotFound
-from proxy.ports import Clock, Ports, Readiness
-from proxy.stores.memory import MemoryStore
+from proxy.ports import Caches, Clock, Ports, Readiness
+from proxy.stores.state import State, open_state
 from proxy.telemetry import log
 from proxy.tools.catalog import Resources, sources_of, tools_of
 from proxy.tools.registry import Registry
+from proxy.tools.result_cache import local_caches
 from proxy.tools.sources import Source, kept_in_session
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
@@ -78,23 +80,25 @@ def create_app(
     }
     client = tool_client(transport)
     observe = log.observer()
-    registry = registry_of(config, client, tools, clock=clock, observe=observe)
+    state = open_state(config.state, clock=clock, observe=observe, caches=local_caches(clock))
+    registry = registry_of(config, client, tools, clock=clock, observe=observe, caches=state.caches)
     sources = sources_of(config, clock, observe)
     ports = Ports(
         config=config,
         router=ConfigRouter(config, connections, observe=observe, clock=clock),
         toolset=registry,
-        store=MemoryStore(config.state, clock=clock),
+        store=state.continuations,
         observe=observe,
         clock=clock,
         upstream_states=lambda: _states("upstreams", config.upstreams, config),
         tool_states=lambda: _tool_states(config, sources),
+        state=state.readiness,
     )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
-            async with kept_in_session(sources, registry.put_group):
+            async with state.running(), kept_in_session(sources, registry.put_group):
                 yield
         finally:
             await client.aclose()
@@ -102,7 +106,7 @@ def create_app(
                 await connection.aclose()
 
     app = Starlette(
-        routes=_routes(ports), middleware=_middleware(ports), lifespan=lifespan, exception_handlers=_NOT_ROUTED
+        routes=_routes(ports), middleware=_middleware(ports, state), lifespan=lifespan, exception_handlers=_NOT_ROUTED
     )
     app.router.redirect_slashes = False  # a redirect would be put together from the Host header
     return app
@@ -115,10 +119,13 @@ def registry_of(
     *,
     clock: Clock,
     observe: Callable[..., None],
+    caches: Caches | None = None,
 ) -> Registry:
     """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
     try:
-        return Registry([*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe)
+        return Registry(
+            [*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe, caches=caches
+        )
     except ValueError as exc:
         raise ConfigurationError([f"tools: {exc}"]) from exc
 
@@ -182,11 +189,12 @@ def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
     return Route(path, endpoint, methods=list(methods)), Route(path, WrongMethod(", ".join(methods)))
 
 
-def _middleware(ports: Ports) -> list[Middleware]:
+def _middleware(ports: Ports, state: State) -> list[Middleware]:
     return [
         Middleware(RequestId, observe=ports.observe, clock=ports.clock),
         Middleware(Admission, max_concurrent=ports.config.server.max_concurrent_requests),
         Middleware(Auth, clients=ports.config.clients),
+        Middleware(Quota, clients=ports.config.clients, rates=state.rates, leases=state.leases),
     ]
 
 

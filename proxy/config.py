@@ -19,6 +19,10 @@ Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 # Scheme, host (no user: keys belong into api_key), port, path; no query.
 _URL = r"^https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[\x21\x24-\x3e\x40-\x7e]*)?\Z"
 Url: TypeAlias = Annotated[str, Meta(pattern=_URL)]
+# User and password are percent-encoded where they hold any of "@/?#[]" or a blank.
+_TO_65535 = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4})"
+_REDIS = rf"rediss?://([^@/?#\[\]\s]*@)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:{_TO_65535})?(/[0-9]{{0,4}})?"
+StateUrl: TypeAlias = Annotated[str, Meta(pattern=rf"^(memory://|{_REDIS})\Z")]
 # What may stand in a header.
 Key: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e]*\Z")]
 # RFC 9110: a token, and printable ASCII without blanks at its ends.
@@ -269,7 +273,7 @@ class OfferConfig(Value, frozen=True, kw_only=True):
 class StateConfig(Value, frozen=True, kw_only=True):
     """`state:`: what outlives a request."""
 
-    url: Annotated[str, Meta(pattern="^(memory|rediss?)://")] = "memory://"
+    url: StateUrl = "memory://"
     ttl: Seconds = 3600
     max_entries: Count = 10000
 

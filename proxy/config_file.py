@@ -6,6 +6,7 @@ All faults of a file are found in one go. `${NAME}` without a value disables the
 in, so that one configuration serves users who have only some of the keys; anywhere else it is a fault.
 """
 
+import importlib.util
 import re
 import types
 import typing
@@ -26,10 +27,7 @@ from proxy.tools.arguments import schema_fault
 from proxy.tools.url_guard import UrlGuard
 
 UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "clients[].requests_per_minute": lambda _: True,
-    "clients[].max_concurrent_requests": lambda _: True,
     "clients[].admin": lambda value: value is True,
-    "state.url": lambda url: not url.startswith("memory://"),
     "telemetry.log_content": lambda value: value is True,
     "telemetry.metrics": lambda value: value is True,
     "telemetry.otlp_endpoint": lambda _: True,
@@ -323,6 +321,7 @@ def _in_plain_words(message: str, kind: Any) -> str:
 
 _PATTERNS: Mapping[Any, str] = {
     c.Url: "must be an http:// or https:// URL of a host, without user, query or fragment",
+    c.StateUrl: "must be memory://, or redis:// or rediss:// with [user:password@]host[:port][/db]",
     c.Key: "must be printable ASCII without blanks: it has to fit into a header",
     c.HeaderName: "has characters that no header's name may have",
     c.HeaderValue: "must be printable ASCII: it has to fit into a header",
@@ -342,6 +341,7 @@ def _check_references(config: c.Config, reader: _Reader) -> None:
         *_client_faults(config, tools),
         *_alias_faults(config, tools),
         *_fallback_faults(config, tools),
+        *_state_faults(config),
         *_mcp_faults(config),
         *_tool_faults(config, reader.disabled),
         *_host_faults(config),
@@ -399,6 +399,11 @@ def _client_faults(config: c.Config, tools: set[str]) -> _References:
     for name, upstream in config.upstreams.items():
         if upstream.api_key == "from_client" and config.clients:
             yield f"upstreams.{name}.api_key", "from_client does not go together with clients: both want the same key"
+
+
+def _state_faults(config: c.Config) -> _References:
+    if config.state.url.startswith("redis") and importlib.util.find_spec("redis") is None:
+        yield "state.url", "needs what `pip install 'toolproxy[redis]'` installs"
 
 
 def _fallback_faults(config: c.Config, tools: set[str]) -> _References:

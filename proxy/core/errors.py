@@ -12,6 +12,7 @@ ProxyError                     status, type, code: what the client is told
 |   +-- MethodNotAllowed       405  method_not_allowed
 |   +-- RequestTimeout         408  request_timeout
 |   +-- RequestTooLarge        413  request_too_large
+|   +-- RateLimitExceeded      429  rate_limit_exceeded     of this proxy's own limits for a client
 +-- Overloaded                 503  overloaded              this proxy is full or leaving
 +-- MaxDurationExceeded        504  max_duration_exceeded   the request as a whole took too long
 +-- UpstreamError              502  upstream_error          unreachable, cut off, not what it should be
@@ -24,6 +25,8 @@ ToolError                      never reaches a client: the model is told, and th
 +-- ToolTimeout
 +-- ToolUnavailable              its service cannot be reached or is busy: another try may succeed
 +-- InvalidArguments
+
+StateUnavailable               never reaches a client: what is shared is done without
 
 ConfigurationError             at start: faults with path and line
 """
@@ -151,6 +154,17 @@ class RequestTooLarge(RequestError):
     code = "request_too_large"
 
 
+class RateLimitExceeded(RequestError):
+    """The client has sent as many requests, or has as many open, as it may; `retry_after` in seconds."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after: int) -> None:
+        super().__init__(message, headers={"retry-after": str(retry_after)})
+
+
 class Overloaded(ProxyError):
     """The proxy is full, or about to stop."""
 
@@ -239,6 +253,10 @@ class InvalidArguments(ToolError):
     """The model's arguments are no JSON object, or do not fit the tool's schema."""
 
     outcome = "invalid_arguments"
+
+
+class StateUnavailable(Exception):
+    """What is kept beyond this process cannot be reached. The message says why, and holds no secret."""
 
 
 class ConfigurationError(Exception):

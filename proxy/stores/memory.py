@@ -50,7 +50,7 @@ class MemoryStore:
             self._drop(next(iter(self._entries)))
 
     async def delete(self, key: str) -> None:
-        """Forget a value; there need not be one."""
+        """Forget what is kept under `key`, if anything is."""
         self._drop(key)
 
     def _expire(self) -> None:

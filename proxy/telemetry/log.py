@@ -18,6 +18,8 @@ from proxy.config import TelemetryConfig
 _LEVELS = {
     "continuation.sought": logging.DEBUG,
     "state.not_shared": logging.WARNING,
+    "state.recovered": logging.WARNING,  # whoever is shown that it was lost wants to know that it is back
+    "state.unavailable": logging.WARNING,
     "configuration.disabled": logging.WARNING,
     "turn.started": logging.DEBUG,
     "turn.completed": logging.INFO,
