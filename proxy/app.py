@@ -1,6 +1,8 @@
 """The composition root: the only place that names concrete adapters; its lifespan closes what it opened."""
 
 import asyncio
+import functools
+import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -21,12 +23,14 @@ from proxy.api.method import WrongMethod
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
 from proxy.api.middleware.request_id import RequestId
+from proxy.api.middleware.slow_body import SlowBody
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
 from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, UpstreamConfig, ZaiSearchConfig
+from proxy.core.breaker import Breaker
 from proxy.core.chat import Json, ToolOutput, ToolSpec
 from proxy.core.errors import NotFound, ToolError
-from proxy.ports import Clock, Observer, Ports, Readiness
+from proxy.ports import Clock, Lifecycle, Observer, Ports, Readiness
 from proxy.stores.memory import MemoryStore
 from proxy.telemetry import log
 from proxy.tools import clock as clock_tool
@@ -58,6 +62,7 @@ def create_app(
     tools: Iterable[Tool] = (),
     transport: httpx.AsyncBaseTransport | None = None,
     clock: Clock | None = None,
+    lifecycle: Lifecycle | None = None,
 ) -> Starlette:
     """The proxy as an ASGI application.
 
@@ -66,23 +71,32 @@ def create_app(
         tools: more tools, beside those of the configuration.
         transport: carries every request to upstreams and tools; None: one of its own for each.
         clock: for tests that do not want to wait.
+        lifecycle: through which the server says that it is about to stop.
     """
     clock = clock or SystemClock()
     connections = {
         name: Connection(name, upstream, transport or _transport(upstream))
         for name, upstream in config.upstreams.items()
     }
+    breakers = {
+        name: Breaker(threshold=upstream.breaker.failures, seconds=upstream.breaker.seconds)
+        for name, upstream in config.upstreams.items()
+    }
     client = _tool_client(transport)
     observe = log.observer()
     ports = Ports(
         config=config,
-        router=ConfigRouter(config, connections, observe=observe, clock=clock),
+        router=ConfigRouter(config, connections, breakers=breakers, observe=observe, clock=clock),
         toolset=_toolset(config, tools, client, clock, observe),
         store=MemoryStore(config.state, clock=clock),
         observe=observe,
         clock=clock,
-        upstream_states=_states("upstreams", config.upstreams, config),
+        upstream_states=lambda: [
+            replace(state, breaker=breakers[state.name].state) if state.name in breakers else state
+            for state in _states("upstreams", config.upstreams, config)
+        ],
         tool_states=_states("tools", config.tools, config),
+        lifecycle=lifecycle or Lifecycle(),
     )
 
     @asynccontextmanager
@@ -157,7 +171,7 @@ def _tool_client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClien
     The registry bounds each call, so the client does not.
     """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    carrier = transport or httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+    carrier = transport or httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False)
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
     return httpx.AsyncClient(transport=carrier, timeout=httpx.Timeout(None), cookies=no_cookies, trust_env=False)
 
@@ -165,7 +179,13 @@ def _tool_client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClien
 def _transport(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
     # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
     limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
-    return httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+    return httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False)
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """One for all connections: to read the certificates takes 70 ms."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def _states(section: str, usable: Iterable[str], config: Config) -> list[Readiness]:
@@ -196,10 +216,12 @@ def _own(path: str, endpoint: ASGIApp, method: str) -> tuple[Route, Route]:
 
 
 def _middleware(ports: Ports) -> list[Middleware]:
+    server = ports.config.server
     return [
         Middleware(RequestId, observe=ports.observe, clock=ports.clock),
-        Middleware(Admission, max_concurrent=ports.config.server.max_concurrent_requests),
+        Middleware(Admission, server=server, lifecycle=ports.lifecycle),
         Middleware(Auth, clients=ports.config.clients),
+        Middleware(SlowBody, timeout=server.body_timeout_seconds, min_rate=server.min_body_rate, clock=ports.clock),
     ]
 
 

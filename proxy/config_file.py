@@ -36,7 +36,7 @@ UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
-_NOT_IN_FILE = ("disabled",)
+_NOT_IN_FILE = ("disabled", "secrets")
 
 
 def load(path: Path, environ: Mapping[str, str]) -> c.Config:
@@ -74,7 +74,8 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
         _check_references(read, reader)
     if reader.faults:
         raise ConfigurationError([f"{name}:{line}: {message}" for line, message in sorted(set(reader.faults))])
-    config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled)
+    secrets = frozenset(reader.secrets)
+    config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled, secrets=secrets)
     return config
 
 
@@ -106,6 +107,7 @@ class _Reader:
     lines: dict[str, int] = field(default_factory=dict)
     unset: list[str] | None = None  # variables without a value in the entry that is being read
     substituted: set[int] = field(default_factory=set)  # nodes whose text came from a variable
+    secrets: set[str] = field(default_factory=set)  # values of variables that, by their names, hold secrets
     loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
 
     def fault(self, path: _Path, message: str) -> Any:
@@ -274,6 +276,8 @@ class _Reader:
         if value is None:
             missing.append(name)
             return ""
+        if c.SECRET_NAME.search(name):
+            self.secrets.add(value)
         return value
 
     def refuse_unsupported(self, path: _Path, value: Any) -> None:

@@ -195,11 +195,19 @@ class Router(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What `/readyz` says of one upstream or tool."""
+    """What `/readyz` says of one upstream or tool; `breaker` is where an upstream's stands, if it is not closed."""
 
     name: str
     usable: bool
     why_not: str | None = None
+    breaker: str | None = None
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """Where this process is in its life; the server says so, the api goes by it."""
+
+    draining: bool = False  # no new work is taken on, what has begun may finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,5 +220,6 @@ class Ports:
     store: ContinuationStore
     observe: Observer
     clock: Clock
-    upstream_states: Sequence[Readiness]
+    upstream_states: Callable[[], Sequence[Readiness]]
     tool_states: Sequence[Readiness]
+    lifecycle: Lifecycle

@@ -1,17 +1,14 @@
 """Reading a request's body, bounded, and the few things in it that are checked before anything is done."""
 
-import asyncio
 from typing import Any
 
 import orjson
-from starlette.types import Message, Receive, Scope
+from starlette.types import Receive, Scope
 
 from proxy.api.race import ClientLeft
 from proxy.core.chat import Json
-from proxy.core.errors import InvalidJson, RequestError, RequestTimeout, RequestTooLarge
+from proxy.core.errors import InvalidJson, RequestError, RequestTooLarge
 
-# Silence between two pieces of a body; nginx's client_body_timeout.
-BODY_SECONDS = 60.0
 # OpenAI's own limit for `n`.
 MOST_CHOICES = 128
 
@@ -37,7 +34,7 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
-        message = await _next(receive)
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeft
         part = message.get("body", b"")
@@ -47,14 +44,6 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
         parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-async def _next(receive: Receive) -> Message:
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await receive()
-    except TimeoutError as exc:
-        raise RequestTimeout("The request body did not arrive in time.") from exc
 
 
 def parse_object(body: bytes) -> Json:
