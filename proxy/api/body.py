@@ -11,6 +11,8 @@ from proxy.core.errors import InvalidJson, RequestError, RequestTooLarge
 
 # OpenAI's own limit for `n`.
 MOST_CHOICES = 128
+# Each is looked at before anything is done. OpenAI takes 2,048 messages and 128 tools; long agents have had more.
+MOST_MESSAGES, MOST_TOOLS = 10_000, 1024
 
 
 def header(scope: Scope, name: bytes) -> str | None:
@@ -80,6 +82,7 @@ def parse_chat_request(body: bytes) -> Json:
     _expect(isinstance(request.get("model"), str) and request["model"], "model", "must be the name of a model")
     messages = request.get("messages")
     _expect(isinstance(messages, list) and messages, "messages", "must be a list of at least one message")
+    _expect(len(request["messages"]) <= MOST_MESSAGES, "messages", f"may hold {MOST_MESSAGES} messages at most")
     for at, message in enumerate(request["messages"]):
         _expect(isinstance(message, dict), f"messages[{at}]", "must be an object")
         _expect(isinstance(message.get("role"), str | None), f"messages[{at}].role", "must be a string")
@@ -95,6 +98,7 @@ def parse_chat_request(body: bytes) -> Json:
     _expect(not isinstance(choice, dict) or _objects([choice]), "tool_choice", "must have a type")
     tools = request.get("tools")
     _expect(tools is None or _objects(tools), "tools", "must be a list of objects, each with a type")
+    _expect(len(tools or ()) <= MOST_TOOLS, "tools", f"may hold {MOST_TOOLS} tools at most")
     _expect(isinstance(request.get("stream"), bool | None), "stream", "must be true or false")
     _expect(isinstance(request.get("stream_options"), dict | None), "stream_options", "must be an object")
     for name, least, most in (("n", 1, MOST_CHOICES), ("max_tool_calls", 0, 2**31)):
