@@ -31,6 +31,8 @@ _LINGER_SECONDS = 2.0
 _CHUNK_OVERHEAD = 16
 _NO_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
 _VERSIONS = ("1.1", "1.0")
+# TRACE, handed on to an upstream, would come back with the upstream's key in it.
+_NEVER = frozenset({b"CONNECT", b"TRACE"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +193,8 @@ class Wire(HttpToolsProtocol):
         version = self.parser.get_http_version()
         if version not in _VERSIONS:
             return HttpRefused("This server speaks HTTP/1.1.", status=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
-        if self.parser.get_method() == b"CONNECT":
-            return MethodNotAllowed("This is no proxy for connections.")
+        if self.parser.get_method() in _NEVER:
+            return MethodNotAllowed("This server neither opens connections nor echoes requests.")
         names = [name for name, _ in self.headers]
         if names.count(b"host") != 1 and (version == "1.1" or b"host" in names):
             return HttpRefused("A request must have exactly one Host.")  # RFC 9112, section 3.2

@@ -171,6 +171,7 @@ async def test_what_two_parsers_could_read_in_two_ways_is_refused_and_goes_nowhe
         (post("expect: a-miracle"), 417),
         (head(version="HTTP/2.0"), 505),
         (head(method="CONNECT", path="evil.example:443"), 405),
+        (post(method="TRACE", path=EMBEDDINGS), 405),
     ],
 )
 async def test_what_is_http_but_not_spoken_here_is_refused_by_its_own_status(upstream, request_bytes, status):
@@ -247,6 +248,89 @@ async def test_who_is_refused_before_sending_a_body_is_not_told_to_continue_and_
         raw = await said(url, head("expect: 100-continue", f"content-length: {len(smuggled)}") + smuggled)
     ((status, _, _),) = answers(raw)
     assert status == 401
+
+
+# -- who and where --
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://x/v1/chat/completions",
+        "http://x/healthz/../v1/chat/completions",
+        "//x/v1/chat/completions",
+        "/healthz/../v1/chat/completions",
+        "/healthz%2f..%2fv1/chat/completions",
+        "/v1/chat/completions?/healthz",
+        "/v1/chat/completions#/healthz",
+        "/v1/chat/completions;/healthz",
+        "*",
+    ],
+)
+@pytest.mark.parametrize("host", ["x", "a/healthz?x=", "x@healthz", "[", "x:99999", "/healthz"])
+async def test_no_target_and_no_host_gets_past_the_key(upstream, target, host):
+    more = "clients: [{{name: c, key: client-key}}]".format()
+    lines = ("connection: close", "x-forwarded-host: a", "x-original-url: /healthz", "x-http-method-override: GET")
+    async with proxy_of(upstream, more=more) as url:
+        ((status, _, body),) = answers(await said(url, post(*lines, path=target, host=f"host: {host}\r\n")))
+    assert (status, orjson.loads(body)["error"]["code"]) == (401, "invalid_api_key")
+    assert upstream.heads == []
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND"])
+@pytest.mark.parametrize("path", [CHAT, "/chat/completions", "/healthz", "/v1/models", "/nowhere"])
+async def test_every_other_method_is_a_405_or_a_404(upstream, method, path):
+    if method in ("GET", "HEAD") and path in ("/healthz", "/v1/models"):
+        return
+    async with proxy_of(upstream) as url:
+        ((status, headers, _),) = answers(await said(url, head("connection: close", method=method, path=path)))
+    assert status == (404 if path == "/nowhere" else 405)
+    assert "x-request-id" in headers
+    assert upstream.heads == []
+
+
+async def test_what_belongs_to_one_hop_or_says_where_it_comes_from_is_not_handed_on(upstream):
+    dropped = {
+        "connection": "close, x-mine, content-type",
+        "x-mine": "1",
+        "keep-alive": "timeout=5",
+        "te": "trailers",
+        "trailer": "x-t",
+        "proxy-authorization": "Basic x",
+        "proxy-connection": "keep-alive",
+        "cookie": "sid=1",
+        "forwarded": "for=1",
+        "x-forwarded-for": "1",
+        "x-forwarded-anything": "1",
+        "x_api_key": "1",
+        "x-original-url": "/admin",
+        "x-http-method-override": "DELETE",
+    }
+    lines = [f"{name}: {value}" for name, value in dropped.items()]
+    async with proxy_of(upstream) as url:
+        await said(url, post("x-kept: \xe9", *lines, path=EMBEDDINGS))
+    headers = upstream.heads[0]["headers"]
+    assert headers[b"x-kept"] == b"\xe9"
+    assert not {name.encode() for name in dropped} & headers.keys()
+    assert headers[b"content-length"] == str(len(upstream.bodies[0])).encode()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "odd",
+    ["a\\r\\nx-injected: 1", "a\\u0000", "\\u2028", "\\ud83d\\ude00", "x" * 100_000, "../../admin", "http://evil/"],
+)
+@pytest.mark.parametrize("field", ["model", "user", "input"])
+async def test_nothing_that_a_request_says_becomes_a_header_or_an_address(upstream, path, odd, field):
+    body = BODY.replace(b"{", b'{"%s":"%s",' % (field.encode(), odd.encode()), 1)
+    if field == "model":
+        body = body.replace(b'"model":"m",', b"")
+    async with proxy_of(upstream) as url:
+        ((status, headers, _),) = answers(await said(url, post("connection: close", path=path, body=body)))
+    assert status == (404 if field == "model" else 200)
+    assert "x-injected" not in headers
+    assert {head["path"] for head in upstream.heads} <= {path}
+    assert all(b"x-injected" not in head["headers"] for head in upstream.heads)
 
 
 # -- sizes --

@@ -133,14 +133,18 @@ def _in_full(exc_info: structlog.typing.ExcInfo) -> str:
     return "".join(traceback.format_exception(*exc_info)).rstrip()
 
 
+_ESCAPES: tuple[Callable[[str], str], ...] = (
+    lambda text: repr(text)[1:-1],
+    lambda text: orjson.dumps(text).decode()[1:-1],
+    lambda text: quote(text, safe=""),
+)
+
+
 def _masked(renderer: structlog.typing.Processor, secrets: Iterable[str]) -> structlog.typing.Processor:
     """A renderer whose lines hold no secret, in whatever way a secret may be written in a line."""
-    long = {secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}
-    written = {
-        form
-        for secret in long
-        for form in (secret, quote(secret, safe=""), repr(secret)[1:-1], orjson.dumps(secret).decode()[1:-1])
-    }
+    written = {secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}
+    for _ in range(2):  # inside of another text, which the line quotes in its turn
+        written |= {escaped(form) for form in written for escaped in _ESCAPES}
     if not written:
         return renderer
     pattern = re.compile("|".join(re.escape(form) for form in sorted(written, key=len, reverse=True)))
