@@ -16,8 +16,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from proxy.api.chat_completions import ChatCompletions
+from proxy.api.debug import Debug
 from proxy.api.health import Healthz, Readyz
 from proxy.api.method import WrongMethod
+from proxy.api.metrics import Metrics
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
 from proxy.api.middleware.request_id import RequestId
@@ -28,7 +30,7 @@ from proxy.core.chat import Json, ToolOutput, ToolSpec
 from proxy.core.errors import NotFound, ToolError
 from proxy.ports import Clock, Observer, Ports, Readiness
 from proxy.stores.memory import MemoryStore
-from proxy.telemetry import log
+from proxy.telemetry.watch import watch
 from proxy.tools import clock as clock_tool
 from proxy.tools import serper, zai_search
 from proxy.tools.registry import Registry, Tool
@@ -73,16 +75,19 @@ def create_app(
         for name, upstream in config.upstreams.items()
     }
     client = _tool_client(transport)
-    observe = log.observer()
+    watching = watch(config, clock)
+    observe = watching.observe
     ports = Ports(
         config=config,
         router=ConfigRouter(config, connections, observe=observe, clock=clock),
         toolset=_toolset(config, tools, client, clock, observe),
-        store=MemoryStore(config.state, clock=clock),
+        store=MemoryStore(config.state, clock=clock, observe=observe),
         observe=observe,
         clock=clock,
         upstream_states=_states("upstreams", config.upstreams, config),
         tool_states=_states("tools", config.tools, config),
+        scrape=watching.scrape,
+        history=watching.history,
     )
 
     @asynccontextmanager
@@ -93,6 +98,7 @@ def create_app(
             await client.aclose()
             for connection in connections.values():
                 await connection.aclose()
+            await asyncio.to_thread(watching.close)
 
     app = Starlette(
         routes=_routes(ports), middleware=_middleware(ports), lifespan=lifespan, exception_handlers=_NOT_ROUTED
@@ -179,6 +185,7 @@ def _states(section: str, usable: Iterable[str], config: Config) -> list[Readine
 
 def _routes(ports: Ports) -> list[Route]:
     chat, models = ChatCompletions(ports), Models(ports)
+    debug = Debug(ports, ports.history) if ports.history else None
     return [
         *_own("/v1/chat/completions", chat, "POST"),
         *_own("/chat/completions", chat, "POST"),
@@ -186,6 +193,9 @@ def _routes(ports: Ports) -> list[Route]:
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),
         *_own("/readyz", Readyz(ports), "GET"),
+        *(_own("/metrics", Metrics(ports.scrape), "GET") if ports.scrape else ()),
+        *(_own("/debug", debug, "GET") if debug else ()),
+        *(_own("/debug/requests/{id}", debug, "GET") if debug else ()),
         Route("/v1/{path:path}", Passthrough(ports)),
     ]
 

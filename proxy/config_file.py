@@ -24,11 +24,7 @@ from proxy.core.errors import ConfigurationError
 UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "clients[].requests_per_minute": lambda _: True,
     "clients[].max_concurrent_requests": lambda _: True,
-    "clients[].admin": lambda value: value is True,
     "state.url": lambda url: not url.startswith("memory://"),
-    "telemetry.log_content": lambda value: value is True,
-    "telemetry.metrics": lambda value: value is True,
-    "telemetry.otlp_endpoint": lambda _: True,
     "tools.*.endpoint": lambda endpoint: endpoint != "search",
     "tools.*.type": lambda kind: kind not in ("clock", "serper", "zai_search"),
 }

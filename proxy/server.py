@@ -17,7 +17,7 @@ from proxy import config_file
 from proxy.app import create_app
 from proxy.config import Config
 from proxy.core.errors import ConfigurationError
-from proxy.telemetry import log
+from proxy.telemetry import log, workers
 
 _BACKLOG = 2048
 _START_SECONDS = 30.0
@@ -61,13 +61,14 @@ def serve(config: Config, config_path: Path) -> None:
         log.observer()("configuration.disabled", where=where, why=entry.why)
     if config.server.workers > 1:
         log.observer()("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
-    if config.server.workers == 1:
-        Server(uvicorn_config(config, create_app(config)), ready=lambda: announce(url)).run([listener])
-        return
-    # Each worker reads the configuration anew: an app cannot be handed to another process.
-    os.environ["TOOLPROXY_CONFIG"] = str(config_path)
-    supervised = uvicorn_config(config, "proxy.server:worker_app")
-    _Workers(supervised, [listener], ready=lambda: announce(url)).run()
+    with workers.counting_together(config):
+        if config.server.workers == 1:
+            Server(uvicorn_config(config, create_app(config)), ready=lambda: announce(url)).run([listener])
+            return
+        # Each worker reads the configuration anew: an app cannot be handed to another process.
+        os.environ["TOOLPROXY_CONFIG"] = str(config_path)
+        supervised = uvicorn_config(config, "proxy.server:worker_app")
+        _Workers(supervised, [listener], ready=lambda: announce(url)).run()
 
 
 def worker_app() -> Starlette:

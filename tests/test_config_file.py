@@ -162,7 +162,6 @@ def test_every_fault_is_told_at_once():
     [
         ("tools: {t: {type: web_fetch}}", "tools.t.type: 'web_fetch' is not supported"),
         ("state: {url: 'redis://localhost'}", "state.url: this value is not supported"),
-        ("telemetry: {otlp_endpoint: 'http://x'}", "telemetry.otlp_endpoint"),
         ("clients: [{name: a, key: k, requests_per_minute: 5}]", "clients[0].requests_per_minute: 5 is not supported"),
     ],
 )

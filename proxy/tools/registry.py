@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jsonschema_rs
@@ -110,7 +111,8 @@ class Registry:
                 if cache is None:
                     return await _run_once(tool, arguments)
                 key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
-                return await cache.get_or_run(key, lambda: _run_once(tool, arguments))
+                hit = partial(self._observe, "tool.cache_hit", tool=tool.spec.name)
+                return await cache.get_or_run(key, lambda: _run_once(tool, arguments), on_hit=hit)
         except TimeoutError as exc:
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
 

@@ -22,11 +22,14 @@ class ResultCache:
         self._kept: TTLCache[str, ToolOutput] = TTLCache(max_characters, seconds, timer, getsizeof=_size)
         self._under_way: dict[str, asyncio.Event] = {}
 
-    async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
-        """The result that is kept under `key`, or that of `run`."""
+    async def get_or_run(
+        self, key: str, run: Callable[[], Awaitable[ToolOutput]], *, on_hit: Callable[[], None] = lambda: None
+    ) -> ToolOutput:
+        """The result that is kept under `key`, of which `on_hit` is told, or that of `run`."""
         while True:
             kept = self._kept.get(key)
             if kept is not None:
+                on_hit()
                 return kept
             under_way = self._under_way.get(key)
             if under_way is None:

@@ -1,0 +1,66 @@
+"""Everything that watches one proxy, as its configuration wants it: what is off is not there at all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.config import Config
+from proxy.ports import Clock, History, Observer, Scrape
+from proxy.telemetry import log
+from proxy.telemetry.observer import fan_out
+from proxy.telemetry.recent import Recent
+from proxy.telemetry.story import Reader, Storyteller
+
+
+def _nothing() -> None:
+    pass
+
+
+def _as_it_is(transport: Any) -> Any:
+    return transport
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """What the composition root gets.
+
+    Attributes:
+        observe: hears every event.
+        scrape: gives the metrics; None: they are off.
+        history: remembers the last requests; None: nobody could read them.
+        carry: puts what ties traces together on requests to upstreams and tools, given their transport.
+        close: lets go of what is open, and sends what is still to be sent; blocks for some seconds at the most.
+    """
+
+    observe: Observer
+    scrape: Scrape | None = None
+    history: History | None = None
+    carry: Callable[[Any], Any] = _as_it_is
+    close: Callable[[], None] = _nothing
+
+
+def watch(config: Config, clock: Clock) -> Watching:
+    """The observers that the configuration asks for, behind one."""
+    observers: list[Observer] = [log.observer()]
+    readers: list[Reader] = []
+    scrape = history = None
+    if config.telemetry.metrics:
+        from proxy.telemetry.metrics import Metrics  # noqa: PLC0415 - prometheus_client is not needed without
+
+        metrics = Metrics(config)
+        observers.append(metrics)
+        scrape = metrics.scrape
+    if _may_be_read(config):
+        history = Recent()
+        readers.append(history)
+    if readers:
+        observers.append(Storyteller(readers, clock=clock))
+    observe = fan_out(observers, content=config.telemetry.log_content)
+    return Watching(observe, scrape, history)
+
+
+def _may_be_read(config: Config) -> bool:
+    """Whether anybody may read /debug: an administrator, or where there are no clients whoever is at this machine."""
+    if config.clients:
+        return any(client.admin for client in config.clients)
+    return not config.server.allow_anonymous
