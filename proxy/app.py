@@ -30,7 +30,7 @@ from proxy.core.chat import Json, ToolOutput, ToolSpec
 from proxy.core.errors import NotFound, ToolError
 from proxy.ports import Clock, Observer, Ports, Readiness
 from proxy.stores.memory import MemoryStore
-from proxy.telemetry.watch import watch
+from proxy.telemetry.watch import Carry, watch
 from proxy.tools import clock as clock_tool
 from proxy.tools import serper, zai_search
 from proxy.tools.registry import Registry, Tool
@@ -70,12 +70,12 @@ def create_app(
         clock: for tests that do not want to wait.
     """
     clock = clock or SystemClock()
+    watching = watch(config, clock)
     connections = {
-        name: Connection(name, upstream, transport or _transport(upstream))
+        name: Connection(name, upstream, watching.carry(transport or _transport(upstream)))
         for name, upstream in config.upstreams.items()
     }
-    client = _tool_client(transport)
-    watching = watch(config, clock)
+    client = _tool_client(transport, watching.carry)
     observe = watching.observe
     ports = Ports(
         config=config,
@@ -100,8 +100,12 @@ def create_app(
                 await connection.aclose()
             await asyncio.to_thread(watching.close)
 
+    traced = [Middleware(watching.incoming)] if watching.incoming else []
     app = Starlette(
-        routes=_routes(ports), middleware=_middleware(ports), lifespan=lifespan, exception_handlers=_NOT_ROUTED
+        routes=_routes(ports),
+        middleware=[*traced, *_middleware(ports)],
+        lifespan=lifespan,
+        exception_handlers=_NOT_ROUTED,
     )
     app.router.redirect_slashes = False  # a redirect would be put together from the Host header
     return app
@@ -157,13 +161,13 @@ def _spec(name: str, tool: ToolConfig, module: Any, *, mode: str) -> ToolSpec:
     )
 
 
-def _tool_client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
+def _tool_client(transport: httpx.AsyncBaseTransport | None, carry: Carry) -> httpx.AsyncClient:
     """For calls of other people's servers: no redirects, nothing from the environment, no cookie kept between calls.
 
     The registry bounds each call, so the client does not.
     """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    carrier = transport or httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+    carrier = carry(transport or httpx.AsyncHTTPTransport(limits=limits, trust_env=False))
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
     return httpx.AsyncClient(transport=carrier, timeout=httpx.Timeout(None), cookies=no_cookies, trust_env=False)
 

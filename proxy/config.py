@@ -253,7 +253,7 @@ class TelemetryConfig(Value, frozen=True, kw_only=True):
     log_format: Literal["json", "console"] = "json"
     log_content: bool = False
     metrics: bool = True
-    otlp_endpoint: str | None = None
+    otlp_endpoint: Url | None = None
 
 
 class Disabled(Value, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -326,6 +327,7 @@ def _check_references(config: c.Config, reader: _Reader) -> None:
         *_client_faults(config, tools),
         *_alias_faults(config, tools),
         *_fallback_faults(config, tools),
+        *_telemetry_faults(config),
     ):
         reader.fault(_Path(path, reader.lines.get(path, 1)), message)
 
@@ -373,6 +375,18 @@ def _fallback_faults(config: c.Config, tools: set[str]) -> _References:
     for name, tool in config.tools.items():
         if tool.fallback is not None and (tool.fallback not in tools or tool.fallback == name):
             yield f"tools.{name}.fallback", f"there is no other tool {tool.fallback!r}"
+
+
+def _telemetry_faults(config: c.Config) -> _References:
+    if config.telemetry.otlp_endpoint and not _can_trace():
+        yield "telemetry.otlp_endpoint", "traces need an extra that is not installed: pip install 'toolproxy[otel]'"
+
+
+def _can_trace() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _alias_faults(config: c.Config, tools: set[str]) -> _References:

@@ -15,13 +15,14 @@ STYLE: Final = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 1.5rem auto; max-width: 76rem; padding: 0 1rem; }
 h1 { font-size: 1.2rem; } h2 { font-size: 1rem; margin-top: 2rem; }
 table { border-collapse: collapse; width: 100%; } td, th { border-bottom: 1px solid var(--line); padding: .25rem .5rem;
-text-align: left; vertical-align: top; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+text-align: left; vertical-align: top; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums;
+white-space: nowrap; }
 code, td.id { font-family: ui-monospace, monospace; font-size: .9em; overflow-wrap: anywhere; }
 .bad { color: var(--bad); } .quiet { opacity: .7; }
 svg { width: 100%; height: auto; margin-top: 1rem; }
 svg text { font: 12px ui-monospace, monospace; fill: currentColor; }
 .turn { fill: var(--turn); } .tool { fill: var(--tool); } .relay { fill: var(--relay); } .failed { fill: var(--bad); }
-.note { stroke: var(--bad); stroke-width: 2; } .grid { stroke: var(--line); }
+.wait { fill: #fff; opacity: .6; } .note { stroke: var(--bad); stroke-width: 2; } .grid { stroke: var(--line); }
 """
 POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; "
@@ -110,19 +111,21 @@ def _bar(number: int, step: Json, whole: float) -> Html:
     seconds = whole - step["at"] if step["seconds"] is None else step["seconds"]
     left, width = _x(step["at"], whole), max(2, _x(seconds, whole) - _LABEL)
     kind = step["kind"] if step["outcome"] in (None, "completed") else "failed"
-    marks = [
-        tag("line", tag("title", note["event"]), x1=_x(note["at"], whole), x2=_x(note["at"], whole), y1=y, y2=y + _BAR,
-            class_="note")
-        for note in step["notes"]
-        if note["event"] != "upstream.answered"
-    ]  # fmt: skip
     label = f"{_name(step)} {_seconds(step['seconds'])}"
     return tag(
         "g",
         tag("text", label, x=0, y=y + _BAR - 2),
         tag("rect", x=left, y=y, width=round(width, 1), height=_BAR, rx=2, class_=kind),
-        *marks,
+        *(mark for note in step["notes"] if note["event"] != "upstream.answered" for mark in _marks(note, y, whole)),
     )
+
+
+def _marks(note: Json, y: int, whole: float) -> Iterator[Html]:
+    """What befell a step, at its time; the wait that followed it is paler."""
+    x = _x(note["at"], whole)
+    if wait := note.get("wait"):
+        yield tag("rect", x=x, y=y, width=round(_x(note["at"] + wait, whole) - x, 1), height=_BAR, class_="wait")
+    yield tag("line", tag("title", note["event"]), x1=x, x2=x, y1=y, y2=y + _BAR, class_="note")
 
 
 def _x(seconds: float, whole: float) -> float:

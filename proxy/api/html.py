@@ -12,7 +12,7 @@ class Html(str):
 
 Child: TypeAlias = "Html | str | int | float | None"
 
-_EMPTY = frozenset({"meta", "rect", "line"})
+_EMPTY = frozenset({"meta"})
 
 
 def tag(name: str, *children: Child, **attributes: object) -> Html:

@@ -13,17 +13,10 @@ import structlog
 from proxy import __version__
 from proxy.config import Config
 from proxy.telemetry import workers
+from proxy.telemetry.routes import OTHER, route_of
 from proxy.telemetry.series import Series
 
-OTHER: Final = "other"
 NONE: Final = "none"
-
-ROUTES: Final = frozenset({
-    "/chat/completions", "/responses", "/debug", "/v1/audio/speech", "/v1/audio/transcriptions",
-    "/v1/audio/translations", "/v1/batches", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/files",
-    "/v1/images/edits", "/v1/images/generations", "/v1/models", "/v1/moderations", "/v1/rerank", "/v1/responses",
-})  # fmt: skip
-_BELOW: Final = ("/v1/responses/", "/v1/models/", "/debug/requests/")
 
 # Stops that are a limit's doing, and refusals that are.
 LIMIT_STOPS: Final = frozenset({"max_turns", "max_tool_calls", "max_total_tokens", "deadline", "repeated_call"})
@@ -195,16 +188,6 @@ class Metrics:
             self._series.state_entries.set(fields["entries"])
         if fields.get("bytes") is not None:
             self._series.state_bytes.set(fields["bytes"])
-
-
-def route_of(path: str) -> str:
-    """A path as one of a known few."""
-    if path in ROUTES:
-        return path
-    below = next((prefix for prefix in _BELOW if path.startswith(prefix)), None)
-    if below:
-        return f"{below}{{id}}"
-    return OTHER
 
 
 def meaning_of(code: object, status: object) -> str:

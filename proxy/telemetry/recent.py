@@ -23,12 +23,14 @@ class Recent:
         self._bytes = 0
 
     def begun(self, story: Story) -> None:
-        """It is open, and shown as far as it has come."""
-        self._open[id(story)] = story
+        """It is open, and shown as far as it has come; looking at the pages themselves is no news."""
+        if not str(story.fields.get("path")).startswith("/debug"):
+            self._open[id(story)] = story
 
     def ended(self, story: Story) -> None:
         """It is kept, and the oldest make room."""
-        self._open.pop(id(story), None)
+        if self._open.pop(id(story), None) is None:
+            return
         data = orjson.dumps(story.as_json(), default=str, option=orjson.OPT_NON_STR_KEYS)
         self._kept.append(data)
         self._bytes += len(data)

@@ -194,12 +194,15 @@ def _note(note: Note) -> Json:
 
 def _plain(fields: Fields) -> Json:
     """Without what says nothing, and no text longer than it may be."""
-    return {name: _short(value) for name, value in fields.items() if value is not None}
+    return {name: _bounded(value) for name, value in fields.items() if value is not None}
 
 
-def _short(value: object) -> object:
+def _bounded(value: object) -> object:
     if isinstance(value, Content):
         return value.text()
-    if isinstance(value, str):
-        return value if len(value) <= _LONGEST_TEXT else f"{value[:_LONGEST_TEXT]}..."
-    return value if isinstance(value, int | float | dict) else str(value)
+    return value if isinstance(value, int | float | dict) else short(str(value))
+
+
+def short(text: str) -> str:
+    """No longer than a text in an event may be."""
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
+
+import httpx
+from starlette.types import ASGIApp
 
 from proxy.config import Config
 from proxy.ports import Clock, History, Observer, Scrape
@@ -16,7 +19,10 @@ def _nothing() -> None:
     pass
 
 
-def _as_it_is(transport: Any) -> Any:
+Carry: TypeAlias = Callable[[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport]
+
+
+def _as_it_is(transport: httpx.AsyncBaseTransport) -> httpx.AsyncBaseTransport:
     return transport
 
 
@@ -29,13 +35,15 @@ class Watching:
         scrape: gives the metrics; None: they are off.
         history: remembers the last requests; None: nobody could read them.
         carry: puts what ties traces together on requests to upstreams and tools, given their transport.
+        incoming: middleware that takes in what ties traces together; None: there are none.
         close: lets go of what is open, and sends what is still to be sent; blocks for some seconds at the most.
     """
 
     observe: Observer
     scrape: Scrape | None = None
     history: History | None = None
-    carry: Callable[[Any], Any] = _as_it_is
+    carry: Carry = _as_it_is
+    incoming: Callable[[ASGIApp], ASGIApp] | None = None
     close: Callable[[], None] = _nothing
 
 
@@ -53,10 +61,19 @@ def watch(config: Config, clock: Clock) -> Watching:
     if _may_be_read(config):
         history = Recent()
         readers.append(history)
+    carry: Carry = _as_it_is
+    incoming: Callable[[ASGIApp], ASGIApp] | None = None
+    close: Callable[[], None] = _nothing
+    if config.telemetry.otlp_endpoint:
+        from proxy.telemetry import traces  # noqa: PLC0415 - OpenTelemetry is an extra
+
+        exporter = traces.Exporter(config.telemetry.otlp_endpoint)
+        readers.append(exporter)
+        carry, incoming, close = traces.Carrying, traces.Incoming, exporter.close
     if readers:
         observers.append(Storyteller(readers, clock=clock))
     observe = fan_out(observers, content=config.telemetry.log_content)
-    return Watching(observe, scrape, history)
+    return Watching(observe, scrape, history, carry, incoming, close)
 
 
 def _may_be_read(config: Config) -> bool:

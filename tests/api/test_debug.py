@@ -41,9 +41,11 @@ async def test_an_administrator_sees_the_last_requests_and_one_as_a_waterfall(sd
         await ask(sdk, url, request_id="asked-1")
         listed = await get(url, **bearer("boss-key"))
         page = await get(url, "/debug/requests/asked-1", **bearer("boss-key"))
+        remembered = (await get(url, accept="application/json", **bearer("boss-key"))).json()["requests"]
         data = (await get(url, "/debug/requests/asked-1", accept="application/json", **bearer("boss-key"))).json()
+    assert [story["request_id"] for story in remembered] == ["asked-1"]  # not those for these pages
     assert 'href="/debug/requests/asked-1"' in listed.text
-    assert page.text.count('<rect class="turn"') + page.text.count('class="turn"') >= 2
+    assert [page.text.count(f'class="{kind}"></rect>') for kind in ("turn", "tool")] == [2, 2]
     assert [step["kind"] for step in data["steps"]] == ["turn", "tool", "tool", "turn"]
     assert [step.get("argument_bytes") for step in data["steps"]] == [None, 15, 15, None]
     assert (data["client"], data["model"], data["turns"], data["tool_calls"], data["stop"]) == (
@@ -162,7 +164,7 @@ async def test_a_real_browser_draws_the_waterfall_and_runs_nothing(sdk, tmp_path
         dom, said = await asyncio.to_thread(browse, f"{url}/debug/requests/seen", tmp_path)
         listed, _ = await asyncio.to_thread(browse, f"{url}/debug", tmp_path)
     assert "<title>Request seen - toolproxy</title>" in dom
-    assert len(re.findall(r"<rect [^>]*class=\"(turn|tool)\"", dom)) == 4
+    assert len(re.findall(r"<rect [^>]*class=\"(?:turn|tool)\"></rect>", dom)) == 4
     assert "Refused" not in said  # the style is the one that the policy permits
     assert "violates" not in said
     assert 'href="/debug/requests/seen"' in listed

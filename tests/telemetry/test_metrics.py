@@ -5,7 +5,8 @@ import structlog
 
 from proxy.config_file import parse
 from proxy.telemetry import workers
-from proxy.telemetry.metrics import Few, Metrics, meaning_of, route_of
+from proxy.telemetry.metrics import Few, Metrics, meaning_of
+from proxy.telemetry.routes import route_of
 
 CONFIG = parse(
     "upstreams: {up: {base_url: 'http://u', api_key: k}, other: {base_url: 'http://o', api_key: k}}\n"
