@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from proxy.config import Config
 from proxy.ports import Clock, History, Observer, Scrape
-from proxy.telemetry import log
+from proxy.telemetry import log, workers
 from proxy.telemetry.observer import fan_out
 from proxy.telemetry.recent import Recent
 from proxy.telemetry.story import Reader, Storyteller
@@ -59,7 +59,7 @@ def watch(config: Config, clock: Clock) -> Watching:
         observers.append(metrics)
         scrape = metrics.scrape
     if _may_be_read(config):
-        history = Recent()
+        history = Recent(workers.directory())
         readers.append(history)
     carry: Carry = _as_it_is
     incoming: Callable[[ASGIApp], ASGIApp] | None = None

@@ -1,4 +1,4 @@
-"""Several workers that count together: each into files of its own, and whichever is asked adds them up.
+"""Several workers that count and remember together: each in files of its own, and whichever is asked reads them all.
 
 prometheus_client looks at `PROMETHEUS_MULTIPROC_DIR` when it is imported: the directory is made before any worker.
 """

@@ -1,4 +1,4 @@
-from proxy.telemetry.recent import Recent
+from proxy.telemetry.recent import Journal, Recent
 from proxy.telemetry.story import Story
 from proxy.telemetry.traceparent import root
 
@@ -48,3 +48,21 @@ def test_of_two_requests_with_one_id_the_newer_is_found():
     answered(recent, "same", at=1, path="/first")
     answered(recent, "same", at=2, path="/second")
     assert recent.find("same")["path"] == "/second"
+
+
+def test_several_workers_remember_together(tmp_path):
+    answered(Recent(str(tmp_path)), "a", at=1)
+    (tmp_path / "recent-1.jsonl").write_bytes(b'{"request_id": "b", "began_at": 2}\n{"request_id": "half')
+    assert names(Recent(str(tmp_path))) == ["b", "a"]
+
+
+def test_what_workers_remember_together_is_bounded_too(tmp_path):
+    for number in range(100):
+        (tmp_path / f"recent-{number}.jsonl").touch()
+    journal = Journal(tmp_path, part_bytes=100)
+    for number in range(50):
+        journal.add(b"entry %02d" % number)
+    kept = list(journal)
+    assert kept[-1:] == [b"entry 49"]
+    assert 10 <= len(kept) <= 20
+    assert len(list(tmp_path.iterdir())) <= 66
