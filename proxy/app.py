@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
@@ -15,6 +14,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from proxy import __version__
 from proxy.api.chat_completions import ChatCompletions
 from proxy.api.debug import Debug
 from proxy.api.health import Healthz, Readyz
@@ -25,15 +25,15 @@ from proxy.api.middleware.auth import Auth
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
-from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, UpstreamConfig, ZaiSearchConfig
-from proxy.core.chat import Json, ToolOutput, ToolSpec
-from proxy.core.errors import NotFound, ToolError
-from proxy.ports import Clock, Observer, Ports, Readiness
+from proxy.config import Config, UpstreamConfig
+from proxy.core.errors import NotFound
+from proxy.ports import Clock, Ports, Readiness
 from proxy.stores.memory import MemoryStore
 from proxy.telemetry.watch import Carry, watch
-from proxy.tools import clock as clock_tool
-from proxy.tools import serper, zai_search
-from proxy.tools.registry import Registry, Tool
+from proxy.tools.catalog import Resources, sources_of, tools_of
+from proxy.tools.registry import Registry
+from proxy.tools.sources import Source, kept_in_session
+from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.router import ConfigRouter
 
@@ -70,22 +70,24 @@ def create_app(
         clock: for tests that do not want to wait.
     """
     clock = clock or SystemClock()
-    watching = watch(config, clock)
+    watching = watch(config, clock, version=__version__)
     connections = {
         name: Connection(name, upstream, watching.carry(transport or _transport(upstream)))
         for name, upstream in config.upstreams.items()
     }
     client = _tool_client(transport, watching.carry)
     observe = watching.observe
+    registry = Registry([*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe)
+    sources = sources_of(config, clock, observe)
     ports = Ports(
         config=config,
         router=ConfigRouter(config, connections, observe=observe, clock=clock),
-        toolset=_toolset(config, tools, client, clock, observe),
+        toolset=registry,
         store=MemoryStore(config.state, clock=clock, observe=observe),
         observe=observe,
         clock=clock,
-        upstream_states=_states("upstreams", config.upstreams, config),
-        tool_states=_states("tools", config.tools, config),
+        upstream_states=lambda: _states("upstreams", config.upstreams, config),
+        tool_states=lambda: _tool_states(config, sources),
         scrape=watching.scrape,
         history=watching.history,
     )
@@ -93,7 +95,8 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
-            yield
+            async with kept_in_session(sources, registry.put_group):
+                yield
         finally:
             await client.aclose()
             for connection in connections.values():
@@ -109,56 +112,6 @@ def create_app(
     )
     app.router.redirect_slashes = False  # a redirect would be put together from the Host header
     return app
-
-
-def _toolset(
-    config: Config, tools: Iterable[Tool], client: httpx.AsyncClient, clock: Clock, observe: Observer
-) -> Registry:
-    """The tools of the configuration, those without a key whose fallback has one, and the caller's own."""
-    configured = [make_tool(name, tool, config, client, clock) for name, tool in config.tools.items()]
-    stand_ins = [make_tool(name, tool, config, client, clock) for name, tool in _with_a_stand_in(config)]
-    unusable = [replace(tool, run=_not_usable) for tool in stand_ins]
-    return Registry([*configured, *unusable, *tools], observe=observe, timer=clock.monotonic)
-
-
-def make_tool(name: str, tool: ToolConfig, config: Config, client: httpx.AsyncClient, clock: Clock) -> Tool:
-    """One entry of `tools:` as a tool. The configuration's schema knows no type that is not handled here."""
-    mode = tool.offer or config.offer.mode
-    match tool:
-        case SerperConfig():
-            made = serper.serper_tool(_spec(name, tool, serper, mode=mode), tool, client)
-        case ZaiSearchConfig():
-            made = zai_search.zai_search_tool(_spec(name, tool, zai_search, mode=mode), tool, client)
-        case ClockConfig():
-            spec = _spec(name, tool, clock_tool, mode=mode)
-            made = clock_tool.clock_tool(spec, clock, timeout=tool.timeout)
-        case _:
-            raise NotImplementedError(type(tool).__name__)
-    return replace(made, fallback=tool.fallback, cache_seconds=tool.cache_seconds)
-
-
-def _with_a_stand_in(config: Config) -> Iterator[tuple[str, ToolConfig]]:
-    """Tools without a key of their own whose fallback has one: they are offered, and it does the work."""
-    for where, disabled in config.disabled.items():
-        section, _, name = where.partition(".")
-        if section == "tools" and disabled.entry is not None and disabled.entry.fallback in config.tools:
-            yield name, disabled.entry
-
-
-async def _not_usable(_: Json) -> ToolOutput:
-    raise ToolError("This tool is not configured.")
-
-
-def _spec(name: str, tool: ToolConfig, module: Any, *, mode: str) -> ToolSpec:
-    return ToolSpec(
-        name=name,
-        description=module.DESCRIPTION,
-        parameters=module.PARAMETERS,
-        aliases=tool.aliases,
-        max_calls=tool.max_calls,
-        mode=mode,
-        eager=tool.eager,
-    )
 
 
 def _tool_client(transport: httpx.AsyncBaseTransport | None, carry: Carry) -> httpx.AsyncClient:
@@ -185,6 +138,11 @@ def _states(section: str, usable: Iterable[str], config: Config) -> list[Readine
         if where.startswith(f"{section}.")
     ]
     return [*(Readiness(name, usable=True) for name in usable), *disabled]
+
+
+def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
+    states = {state.name: state for state in (source.state() for source in sources)}
+    return [states.get(state.name, state) for state in _states("tools", config.tools, config)]
 
 
 def _routes(ports: Ports) -> list[Route]:

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from getpass import getpass
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
 from proxy import __version__, config_file
-from proxy.config import Config
+from proxy.config import Config, McpConfig, ToolConfig
 from proxy.core.errors import ConfigurationError
 
 _DEFAULT_CONFIG = "config.yaml"
@@ -49,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="validate the configuration and say what of it is usable")
     _add_config(check)
-    check.add_argument("--probe", action="store_true", help="also say whether each upstream's server can be reached")
+    check.add_argument("--probe", action="store_true", help="also say whether upstreams and MCP servers can be reached")
     check.set_defaults(run=_check)
 
     demo = commands.add_parser("demo", help="a searched conversation, without keys and network")
@@ -103,6 +104,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
         for name, upstream in config.upstreams.items():
             print(f"probe {name}: {probe.reach(upstream)}")
+        for name, tool in config.tools.items():
+            if isinstance(tool, McpConfig):
+                print(f"probe {name}: {probe.look_at(tool)}")
 
 
 def describe(config: Config) -> list[str]:
@@ -116,7 +120,7 @@ def describe(config: Config) -> list[str]:
         state = usable.get(model.upstream, f"not usable: upstream {model.upstream} is disabled")
         lines.append(f"  {name}: {state}, at {model.upstream} as {'any name' if name == '*' else model.model or name}")
     lines.append("tools:")
-    lines += [f"  {name}: usable, {type_name(tool)}, built in" for name, tool in config.tools.items()]
+    lines += [f"  {name}: {_tool_state(tool)}" for name, tool in config.tools.items()]
     lines += _disabled("tools", config)
     lines.append("clients:")
     anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
@@ -125,6 +129,14 @@ def describe(config: Config) -> list[str]:
     if not config.upstreams:
         lines.append("`toolproxy serve` will not start: there is no usable upstream")
     return lines
+
+
+def _tool_state(tool: ToolConfig) -> str:
+    """Whether a tool is usable, and where it comes from; of an MCP server no more than whom it would reach."""
+    if isinstance(tool, McpConfig):
+        where = urlsplit(tool.url).netloc if tool.url else (tool.command or ("",))[0]
+        return f"{type_name(tool)}, {where}, tools are listed at start"
+    return f"usable, {type_name(tool)}, built in"
 
 
 def type_name(tool: object) -> str:

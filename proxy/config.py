@@ -1,4 +1,4 @@
-"""What config.yaml may say: frozen values with their defaults, and no behaviour but the layering of limits.
+"""What config.yaml may say: frozen values with their defaults, and no behaviour but the layering of defaults.
 
 Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What is
 not yet built is in `config_file.UNSUPPORTED`.
@@ -54,6 +54,7 @@ class LimitsConfig(Value, frozen=True, kw_only=True):
     tool_timeout: Seconds | None = None
     max_parallel_tools: Count | None = None
     max_result_bytes: Count | None = None
+    max_total_result_bytes: Count | None = None
     max_total_tokens: Count | None = None
 
 
@@ -68,6 +69,7 @@ class RequestLimits(Value, frozen=True, kw_only=True):
     tool_timeout: float = 30
     max_parallel_tools: int = 8
     max_result_bytes: int = 65536
+    max_total_result_bytes: int = 524288
     max_total_tokens: int | None = None
 
     def overridden(self, *layers: LimitsConfig | None) -> "RequestLimits":
@@ -143,6 +145,8 @@ class ToolConfig(Value, frozen=True, kw_only=True):
 
     aliases: tuple[Text, ...] = ()
     timeout: Seconds | None = None
+    retries: CountOrNone = 0  # after a failure that another try may mend; only for tools that may safely run twice
+    max_concurrent_calls: Count | None = None
     cache_seconds: Annotated[float, Meta(ge=0)] = 0
     max_calls: Count | None = None
     fallback: Text | None = None
@@ -156,6 +160,7 @@ class SerperConfig(ToolConfig, frozen=True, kw_only=True):
     api_key: Key
     base_url: Url = "https://google.serper.dev"
     endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"
+    retries: CountOrNone = 1
 
 
 class SerperScrapeConfig(ToolConfig, frozen=True, kw_only=True):
@@ -171,6 +176,7 @@ class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
     api_key: Key
     base_url: Url = "https://api.z.ai/api/paas/v4"
     mode: Literal["api", "chat"] = "api"
+    retries: CountOrNone = 1
     model: Text = "glm-4.7"  # mode chat: the model that searches
     search_engine: Text | None = None
 
@@ -197,17 +203,21 @@ class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
     body: Any = None
     parameters: dict[str, Any] = {}
     result: Any = None
-    retries: CountOrNone = 0
 
 
 class McpConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: mcp`: the tools of an MCP server."""
+    """`type: mcp`: the tools of an MCP server, at a URL or of a command that is started."""
 
     url: Url | None = None
     command: tuple[Text, ...] | None = None
     headers: dict[str, str] = {}
     env: dict[str, str] = {}
     allow: tuple[Text, ...] = ("*",)
+    prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
+
+    def prefix_of(self, name: str) -> str:
+        """What its tools' names begin with, for an entry of that name."""
+        return f"{name}_" if self.prefix is None else self.prefix
 
 
 class PythonToolConfig(ToolConfig, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ in, so that one configuration serves users who have only some of the keys; anywh
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.util import find_spec
@@ -26,12 +26,13 @@ UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "clients[].requests_per_minute": lambda _: True,
     "clients[].max_concurrent_requests": lambda _: True,
     "state.url": lambda url: not url.startswith("memory://"),
-    "tools.*.endpoint": lambda endpoint: endpoint != "search",
-    "tools.*.type": lambda kind: kind not in ("clock", "serper", "zai_search"),
+    "tools.*.type": lambda kind: kind not in ("clock", "mcp", "serper", "zai_search"),
 }
 """What the schema knows and this version cannot do yet: refused by name, never ignored."""
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
 _NOT_IN_FILE = ("disabled",)
 
@@ -328,6 +329,7 @@ def _check_references(config: c.Config, reader: _Reader) -> None:
         *_alias_faults(config, tools),
         *_fallback_faults(config, tools),
         *_telemetry_faults(config),
+        *_mcp_faults(config),
     ):
         reader.fault(_Path(path, reader.lines.get(path, 1)), message)
 
@@ -338,11 +340,17 @@ def _known(section: str, usable: Mapping[str, Any], reader: _Reader) -> set[str]
     return {*usable, *(where.removeprefix(prefix) for where in reader.disabled if where.startswith(prefix))}
 
 
+def _unknown(names: Collection[str] | None, tools: set[str], config: c.Config) -> set[str]:
+    """Names that are no tool's; those of an MCP server's tools are not known before it is asked."""
+    prefixes = tuple(tool.prefix_of(name) for name, tool in config.tools.items() if isinstance(tool, c.McpConfig))
+    return {name for name in set(names or ()) - tools if not name.startswith(prefixes)}
+
+
 def _model_faults(config: c.Config, upstreams: set[str], tools: set[str]) -> _References:
     for name, model in config.models.items():
         if model.upstream not in upstreams:
             yield f"models.{name}.upstream", f"there is no upstream {model.upstream!r}"
-        for tool in sorted(set(model.tools or ()) - tools):
+        for tool in sorted(_unknown(model.tools, tools, config)):
             yield f"models.{name}.tools", f"there is no tool {tool!r}"
         if model.vision_model == "*":
             yield f"models.{name}.vision_model", "must be the name of one model"
@@ -357,7 +365,7 @@ def _client_faults(config: c.Config, tools: set[str]) -> _References:
     for at, client in enumerate(config.clients):
         if (client.key is None) == (client.key_sha256 is None):
             yield f"clients[{at}]", "needs either key or key_sha256"
-        for tool in sorted(set(client.tools or ()) - tools):
+        for tool in sorted(_unknown(client.tools, tools, config)):
             yield f"clients[{at}].tools", f"there is no tool {tool!r}"
         if client.name in names:
             yield f"clients[{at}].name", f"there is another client named {client.name!r}"
@@ -387,6 +395,27 @@ def _can_trace() -> bool:
         return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
     except ModuleNotFoundError:
         return False
+
+
+def _mcp_faults(config: c.Config) -> _References:
+    servers = {name: tool for name, tool in config.tools.items() if isinstance(tool, c.McpConfig)}
+    for name, server in servers.items():
+        path = f"tools.{name}"
+        if (server.url is None) == (not server.command):
+            yield path, "needs either url or command"
+        elif server.url is None and server.headers:
+            yield f"{path}.headers", "go with url; a command has env"
+        elif server.url is not None and server.env:
+            yield f"{path}.env", "goes with command; a url has headers"
+        if not all(_HEADER_NAME.fullmatch(key) and _HEADER_VALUE.fullmatch(to) for key, to in server.headers.items()):
+            yield f"{path}.headers", "must be names and values of printable ASCII"
+        if server.aliases:
+            yield f"{path}.aliases", "a server of several tools has none"
+        if find_spec("mcp") is None:
+            yield f"{path}.type", "mcp needs an extra: pip install 'toolproxy[mcp]'"
+    for name, tool in config.tools.items():
+        if tool.fallback in servers:
+            yield f"tools.{name}.fallback", f"{tool.fallback!r} is a server of several tools"
 
 
 def _alias_faults(config: c.Config, tools: set[str]) -> _References:

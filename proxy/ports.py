@@ -250,7 +250,7 @@ class Ports:
     store: ContinuationStore
     observe: Observer
     clock: Clock
-    upstream_states: Sequence[Readiness]
-    tool_states: Sequence[Readiness]
+    upstream_states: Callable[[], Sequence[Readiness]]
+    tool_states: Callable[[], Sequence[Readiness]]
     scrape: Scrape | None = None
     history: History | None = None

@@ -21,17 +21,18 @@ class Readyz:
     """200 with a usable upstream, 503 without one."""
 
     def __init__(self, ports: Ports) -> None:
-        ready = any(state.usable for state in ports.upstream_states)
-        self._status = 200 if ready else 503
-        self._report: Json = {
-            "status": "ready" if ready else "no usable upstream",
-            "upstreams": _listed(ports.upstream_states),
-            "tools": _listed(ports.tool_states),
-        }
+        self._ports = ports
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         """ASGI."""
-        await send_json(send, self._report, status=self._status)
+        upstreams, tools = self._ports.upstream_states(), self._ports.tool_states()
+        ready = any(state.usable for state in upstreams)
+        report: Json = {
+            "status": "ready" if ready else "no usable upstream",
+            "upstreams": _listed(upstreams),
+            "tools": _listed(tools),
+        }
+        await send_json(send, report, status=200 if ready else 503)
 
 
 def _listed(states: Sequence[Readiness]) -> list[Json]:

@@ -44,6 +44,11 @@ EVENTS: Final[Mapping[str, Event]] = {
     "tool.crashed": Event(_ERROR, "a bug in a tool, with its traceback; the model is told that it failed"),
     "tool.abandoned": Event(_INFO, "it was stopped: nobody waits for its result any more"),
     "tool.fell_back": Event(_WARNING, "it has failed, and its `fallback` is tried"),
+    "tool.retried": Event(_WARNING, "what it needs did not answer, and it is called again"),
+    "tool.breaker_opened": Event(_WARNING, "it keeps failing, and is left alone for `seconds`"),
+    "mcp.connected": Event(_INFO, "an MCP server has been reached, and says which tools it has"),
+    "mcp.lost": Event(_WARNING, "an MCP server cannot be reached; it is tried again"),
+    "mcp.tool_refused": Event(_WARNING, "an MCP server has a tool that cannot be offered, and why"),
     "tool.cache_hit": Event(_DEBUG, "an equal call was made before, and its result is used again"),
 }
 

@@ -55,6 +55,7 @@ def configure(config: TelemetryConfig, *, stream: TextIO | None = None) -> None:
     root.handlers = [handler]
     # httpx and asyncio are libraries: their debug lines hold URLs and headers.
     root.setLevel(max(level, logging.WARNING))
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # its tracebacks hold what servers said; we tell of the fault
     logging.getLogger("uvicorn.error").setLevel(max(level, logging.WARNING))
 
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import structlog
 
-from proxy import __version__
 from proxy.config import Config
 from proxy.telemetry import workers
 from proxy.telemetry.routes import OTHER, route_of
@@ -71,7 +70,7 @@ class Few:
 class Metrics:
     """Counts what happens. Implements `ports.Observer`; `scrape` is `ports.Scrape`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, version: str) -> None:
         self._directory = workers.directory()
         self._series = Series()
         self._model = Known(name for name in config.models if name != "*")
@@ -88,18 +87,19 @@ class Metrics:
             "tool.abandoned": lambda fields: self._tool_ended({**fields, "outcome": "abandoned"}),
             "tool.cache_hit": lambda fields: self._series.tool_cache_hits.labels(self._tool(fields["tool"])).inc(),
             "tool.retried": lambda fields: self._series.tool_retries.labels(self._tool(fields["tool"])).inc(),
+            "tool.breaker_opened": self._tool_breaker_opened,
             "tool.fell_back": self._tool_fell_back,
             "upstream.answered": self._upstream_answered,
             "upstream.retried": self._upstream_retried,
             "upstream.fell_back": self._upstream_fell_back,
             "turn.failed": self._upstream_failed,
             "relay.failed": self._upstream_failed,
-            "upstream.breaker_opened": lambda fields: self._breaker(fields, 1),
-            "upstream.breaker_closed": lambda fields: self._breaker(fields, 0),
+            "upstream.shut": lambda fields: self._breaker(fields, 1),
+            "upstream.recovered": lambda fields: self._breaker(fields, 0),
             "continuation.sought": self._continuation_sought,
             "continuation.kept": self._continuation_kept,
         }
-        self._series.info.labels(__version__).set(1)
+        self._series.info.labels(version).set(1)
 
     def __call__(self, event: str, /, **fields: object) -> None:
         """One event."""
@@ -154,6 +154,9 @@ class Metrics:
         tool = self._tool(fields["tool"])
         self._series.tool_calls.labels(tool, str(fields.get("outcome") or "ok")).inc()
         self._series.tool_seconds.labels(tool).observe(fields["seconds"])
+
+    def _tool_breaker_opened(self, fields: Mapping[str, Any]) -> None:
+        self._series.tool_breaker_openings.labels(self._tool(fields["tool"])).inc()
 
     def _tool_fell_back(self, fields: Mapping[str, Any]) -> None:
         self._series.tool_fallbacks.labels(self._tool(fields["tool"]), self._tool(fields["to"])).inc()

@@ -51,6 +51,9 @@ class Series:
         self.tool_seconds = self._seconds("tool_seconds", "One tool call, whatever became of it", ["tool"])
         self.tool_cache_hits = self._counter("tool_cache_hits", "Calls answered with an earlier result", ["tool"])
         self.tool_retries = self._counter("tool_retries", "Calls of a tool that were tried again", ["tool"])
+        self.tool_breaker_openings = self._counter(
+            "tool_breaker_openings", "How often a tool kept failing and was left alone for a while", ["tool"]
+        )
         self.tool_fallbacks = self._counter("tool_fallbacks", "Calls that another tool was asked for", ["tool", "to"])
 
     def _make_upstreams(self) -> None:

@@ -18,7 +18,6 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy import __version__
 from proxy.ports import Content
 from proxy.telemetry import conventions as names
 from proxy.telemetry import story as stories
@@ -30,7 +29,7 @@ Attributes: TypeAlias = dict[str, Any]
 
 _PATH: Final = "/v1/traces"
 _TIMEOUT = 5.0  # of one export in seconds, and so of the last one when the proxy stops
-_SCOPE = InstrumentationScope("toolproxy", __version__)
+_SCOPE = InstrumentationScope("toolproxy")
 _FIRST_SERVER_ERROR = 500
 
 
@@ -76,13 +75,14 @@ class Exporter:
     Args:
         endpoint: its base URL; `/v1/traces` is appended where it is not there. `OTEL_EXPORTER_OTLP_HEADERS`,
             `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` mean what they mean everywhere.
+        version: the proxy's own.
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, *, version: str) -> None:
         url = endpoint.rstrip("/")
         exporter = OTLPSpanExporter(url if url.endswith(_PATH) else url + _PATH, timeout=_TIMEOUT)
         self._processor = BatchSpanProcessor(exporter)
-        own = {"service.name": "toolproxy", "service.version": __version__}
+        own = {"service.name": "toolproxy", "service.version": version}
         self._resource = Resource.create(own).merge(OTELResourceDetector().detect())
 
     def begun(self, story: Story) -> None:

@@ -47,7 +47,7 @@ class Watching:
     close: Callable[[], None] = _nothing
 
 
-def watch(config: Config, clock: Clock) -> Watching:
+def watch(config: Config, clock: Clock, *, version: str) -> Watching:
     """The observers that the configuration asks for, behind one."""
     observers: list[Observer] = [log.observer()]
     readers: list[Reader] = []
@@ -55,7 +55,7 @@ def watch(config: Config, clock: Clock) -> Watching:
     if config.telemetry.metrics:
         from proxy.telemetry.metrics import Metrics  # noqa: PLC0415 - prometheus_client is not needed without
 
-        metrics = Metrics(config)
+        metrics = Metrics(config, version=version)
         observers.append(metrics)
         scrape = metrics.scrape
     if _may_be_read(config):
@@ -67,7 +67,7 @@ def watch(config: Config, clock: Clock) -> Watching:
     if config.telemetry.otlp_endpoint:
         from proxy.telemetry import traces  # noqa: PLC0415 - OpenTelemetry is an extra
 
-        exporter = traces.Exporter(config.telemetry.otlp_endpoint)
+        exporter = traces.Exporter(config.telemetry.otlp_endpoint, version=version)
         readers.append(exporter)
         carry, incoming, close = traces.Carrying, traces.Incoming, exporter.close
     if readers:

@@ -20,7 +20,7 @@ class Counted:
     """Metrics, and what of them is not zero."""
 
     def __init__(self):
-        self.metrics = Metrics(CONFIG)
+        self.metrics = Metrics(CONFIG, version="1")
 
     def __call__(self, event, /, **fields):
         self.metrics(event, **fields)
@@ -116,12 +116,14 @@ def test_tools_are_counted_by_outcome(counted):
     counted("tool.abandoned", tool="t", seconds=0)
     counted("tool.cache_hit", tool="t")
     counted("tool.retried", tool="t", attempt=1, outcome="error")
+    counted("tool.breaker_opened", tool="t", seconds=30)
     counted("tool.fell_back", tool="t", to="u", outcome="error")
     samples = counted.samples
     for outcome in ("ok", "timeout", "crashed", "abandoned"):
         assert samples[f'tool_calls_total{{outcome="{outcome}",tool="t"}}'] == 1
     assert samples['tool_seconds_sum{tool="t"}'] == 3
     assert samples['tool_cache_hits_total{tool="t"}'] == 1
+    assert samples['tool_breaker_openings_total{tool="t"}'] == 1
     assert samples['tool_retries_total{tool="t"}'] == 1
     assert samples['tool_fallbacks_total{to="u",tool="t"}'] == 1
 
@@ -142,9 +144,9 @@ def test_upstreams_are_counted_by_what_their_errors_mean(counted):
 
 
 def test_a_breaker_is_shown_while_it_is_open(counted):
-    counted("upstream.breaker_opened", upstream="up", seconds=30)
+    counted("upstream.shut", upstream="up", seconds=30)
     assert counted.samples['upstream_breaker_open{upstream="up"}'] == 1
-    counted("upstream.breaker_closed", upstream="up")
+    counted("upstream.recovered", upstream="up")
     assert 'upstream_breaker_open{upstream="up"}' not in counted.samples
 
 

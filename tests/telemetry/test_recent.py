@@ -63,6 +63,6 @@ def test_what_workers_remember_together_is_bounded_too(tmp_path):
     for number in range(50):
         journal.add(b"entry %02d" % number)
     kept = list(journal)
-    assert kept[-1:] == [b"entry 49"]
+    assert b"entry 49" in kept
     assert 10 <= len(kept) <= 20
     assert len(list(tmp_path.iterdir())) <= 66
