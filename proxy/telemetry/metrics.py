@@ -100,6 +100,7 @@ class Metrics:
             "continuation.kept": self._continuation_kept,
         }
         self._series.info.labels(version).set(1)
+        self._series.open_requests_limit.set(config.server.max_concurrent_requests)
 
     def __call__(self, event: str, /, **fields: object) -> None:
         """One event."""

@@ -37,6 +37,7 @@ class Series:
             "request_first_byte_seconds", "From a request to the first byte of its answer, keep-alives included", _ROUTE
         )
         self.open_requests = self._gauge("open_requests", "Requests that are being answered")
+        self.open_requests_limit = self._gauge("open_requests_limit", "As many as may be (max_concurrent_requests)")
         self.open_streams = self._gauge("open_streams", "Answers that are being streamed")
 
     def _make_use(self) -> None:
