@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
@@ -26,10 +26,11 @@ from proxy.api.middleware.request_id import RequestId
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
 from proxy.config import Config, UpstreamConfig
-from proxy.core.errors import NotFound
+from proxy.core.errors import ConfigurationError, NotFound
 from proxy.ports import Clock, Ports, Readiness
 from proxy.stores.memory import MemoryStore
-from proxy.telemetry.watch import Carry, watch
+from proxy.telemetry import log
+from proxy.telemetry.watch import Carry, as_it_is, watch
 from proxy.tools.catalog import Resources, sources_of, tools_of
 from proxy.tools.registry import Registry
 from proxy.tools.sources import Source, kept_in_session
@@ -68,6 +69,9 @@ def create_app(
         tools: more tools, beside those of the configuration.
         transport: carries every request to upstreams and tools; None: one of its own for each.
         clock: for tests that do not want to wait.
+
+    Raises:
+        ConfigurationError: a tool cannot be made, or two have the same name.
     """
     clock = clock or SystemClock()
     watching = watch(config, clock, version=__version__)
@@ -75,9 +79,9 @@ def create_app(
         name: Connection(name, upstream, watching.carry(transport or _transport(upstream)))
         for name, upstream in config.upstreams.items()
     }
-    client = _tool_client(transport, watching.carry)
+    client = tool_client(transport, watching.carry)
     observe = watching.observe
-    registry = Registry([*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe)
+    registry = registry_of(config, client, tools, clock=clock, observe=observe)
     sources = sources_of(config, clock, observe)
     ports = Ports(
         config=config,
@@ -114,7 +118,27 @@ def create_app(
     return app
 
 
-def _tool_client(transport: httpx.AsyncBaseTransport | None, carry: Carry) -> httpx.AsyncClient:
+def registry_of(
+    config: Config,
+    client: httpx.AsyncClient,
+    tools: Iterable[Tool] = (),
+    *,
+    clock: Clock,
+    observe: Callable[..., None],
+) -> Registry:
+    """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
+    try:
+        return Registry([*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe)
+    except ValueError as exc:
+        raise ConfigurationError([f"tools: {exc}"]) from exc
+
+
+def origins_of(config: Config) -> dict[str, str]:
+    """Where each tool of the configuration comes from, for `toolproxy check`. Raises `ConfigurationError`."""
+    return registry_of(config, tool_client(), clock=SystemClock(), observe=log.observer()).origins
+
+
+def tool_client(transport: httpx.AsyncBaseTransport | None = None, carry: Carry = as_it_is) -> httpx.AsyncClient:
     """For calls of other people's servers: no redirects, nothing from the environment, no cookie kept between calls.
 
     The registry bounds each call, so the client does not.

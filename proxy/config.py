@@ -21,6 +21,9 @@ _URL = r"^https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[\x21\x24
 Url: TypeAlias = Annotated[str, Meta(pattern=_URL)]
 # What may stand in a header.
 Key: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e]*\Z")]
+# RFC 9110: a token, and printable ASCII without blanks at its ends.
+HeaderName: TypeAlias = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")]
+HeaderValue: TypeAlias = Annotated[str, Meta(pattern=r"^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?\Z")]
 # The rule of OpenAI and GLM for a function's name.
 ToolName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")]
 OfferMode: TypeAlias = Literal["always", "declared", "on_request", "never"]
@@ -182,10 +185,19 @@ class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
 
 
 class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: web_fetch`: one web page as text."""
+    """`type: web_fetch`: one web page as text.
+
+    Every public host is open at ports 80 and 443. `allow_hosts` adds to that what it names, private addresses and other
+    ports too, and closes nothing; `deny_hosts` closes, and wins. `deny_hosts: ["*"]` closes all that `allow_hosts` does
+    not name. An entry is `host`, `*.host`, an address or a network such as 10.1.0.0/16; `host:port` is that port only.
+    """
 
     allow_hosts: tuple[Text, ...] = ()
     deny_hosts: tuple[Text, ...] = ()
+    max_bytes: Count = 5 * 1024 * 1024  # of one page, unpacked; what is behind is not read
+    max_characters: Count = 20_000  # of its text, in one result; three bytes each still fit into max_result_bytes
+    user_agent: HeaderValue | None = None
+    respect_robots: bool = True
 
 
 class ClockConfig(ToolConfig, frozen=True, kw_only=True):
@@ -193,16 +205,19 @@ class ClockConfig(ToolConfig, frozen=True, kw_only=True):
 
 
 class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: http`: any HTTP API."""
+    """`type: http`: any HTTP API. `{name}` stands for an argument; what it may be is in `tools.http_template`."""
 
-    description: Text
-    url: Text
+    description: Text  # for the model: what it does, and when to use it
+    url: Text  # placeholders in path and query, never in scheme, host or port
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
-    headers: dict[str, str] = {}
-    query: dict[str, Any] = {}
-    body: Any = None
-    parameters: dict[str, Any] = {}
-    result: Any = None
+    headers: dict[HeaderName, HeaderValue] = {}  # the place of keys; no placeholders
+    query: dict[str, Any] = {}  # single values or lists, each literal or with placeholders
+    body: Any = None  # sent as JSON; None: arguments that stand nowhere else, for POST, PUT and PATCH
+    parameters: dict[str, Any] = {}  # a JSON Schema of type object
+    result: Any = "text"  # or {json_pointer: /a/b}: that part of a JSON answer (RFC 6901)
+    idempotent: bool = False  # POST or PATCH: another try does no harm, so `retries` may be set
+    max_response_bytes: Count = 4 * 1024 * 1024  # no more is read; text is cut there, JSON is refused
+    secrets: tuple[str, ...] = ()  # not in the file: what the environment put into the entry, masked in results
 
 
 class McpConfig(ToolConfig, frozen=True, kw_only=True):
@@ -210,7 +225,7 @@ class McpConfig(ToolConfig, frozen=True, kw_only=True):
 
     url: Url | None = None
     command: tuple[Text, ...] | None = None
-    headers: dict[str, str] = {}
+    headers: dict[HeaderName, HeaderValue] = {}
     env: dict[str, str] = {}
     allow: tuple[Text, ...] = ("*",)
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
@@ -221,11 +236,12 @@ class McpConfig(ToolConfig, frozen=True, kw_only=True):
 
 
 class PythonToolConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: python`: a function, named `module:function`."""
+    """`type: python`: a function."""
 
-    function: Annotated[str, Meta(pattern=r"^[\w.]+:\w+$")]
-    description: Text | None = None
-    parameters: dict[str, Any] | None = None
+    # module:function, or the name of an installed entry point; None: the entry point of the tool's own name
+    function: Annotated[str, Meta(pattern=r"^([\w.]+:[\w.]+|[\w.-]+)\Z")] | None = None
+    description: Text | None = None  # None: the docstring's first paragraph
+    parameters: dict[str, Any] | None = None  # None: from the type hints and the docstring
 
 
 TOOL_TYPES: dict[str, type[ToolConfig]] = {

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.supervisors import Multiprocess
 
 from proxy import config_file
 from proxy.app import create_app
-from proxy.config import Config
+from proxy.config import Config, TelemetryConfig
 from proxy.core.errors import ConfigurationError
 from proxy.telemetry import log, workers
 
@@ -65,10 +66,16 @@ def serve(config: Config, config_path: Path) -> None:
         if config.server.workers == 1:
             Server(uvicorn_config(config, create_app(config)), ready=lambda: announce(url)).run([listener])
             return
+        create_app(_unwatched(config))  # what is wrong is said once, not by each of the workers
         # Each worker reads the configuration anew: an app cannot be handed to another process.
         os.environ["TOOLPROXY_CONFIG"] = str(config_path)
         supervised = uvicorn_config(config, "proxy.server:worker_app")
         _Workers(supervised, [listener], ready=lambda: announce(url)).run()
+
+
+def _unwatched(config: Config) -> Config:
+    """The same for a process that answers nothing, and so has nothing to count, to remember or to trace."""
+    return msgspec.structs.replace(config, telemetry=TelemetryConfig(metrics=False))
 
 
 def worker_app() -> Starlette:

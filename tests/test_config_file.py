@@ -160,7 +160,7 @@ def test_every_fault_is_told_at_once():
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("tools: {t: {type: web_fetch}}", "tools.t.type: 'web_fetch' is not supported"),
+        ("tools: {t: {type: mcp}}", "tools.t.type: 'mcp' is not supported"),
         ("state: {url: 'redis://localhost'}", "state.url: this value is not supported"),
         ("clients: [{name: a, key: k, requests_per_minute: 5}]", "clients[0].requests_per_minute: 5 is not supported"),
     ],

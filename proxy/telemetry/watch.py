@@ -22,7 +22,8 @@ def _nothing() -> None:
 Carry: TypeAlias = Callable[[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport]
 
 
-def _as_it_is(transport: httpx.AsyncBaseTransport) -> httpx.AsyncBaseTransport:
+def as_it_is(transport: httpx.AsyncBaseTransport) -> httpx.AsyncBaseTransport:
+    """Where nothing ties traces together."""
     return transport
 
 
@@ -42,7 +43,7 @@ class Watching:
     observe: Observer
     scrape: Scrape | None = None
     history: History | None = None
-    carry: Carry = _as_it_is
+    carry: Carry = as_it_is
     incoming: Callable[[ASGIApp], ASGIApp] | None = None
     close: Callable[[], None] = _nothing
 
@@ -61,7 +62,7 @@ def watch(config: Config, clock: Clock, *, version: str) -> Watching:
     if _may_be_read(config):
         history = Recent(workers.directory())
         readers.append(history)
-    carry: Carry = _as_it_is
+    carry: Carry = as_it_is
     incoming: Callable[[ASGIApp], ASGIApp] | None = None
     close: Callable[[], None] = _nothing
     if config.telemetry.otlp_endpoint:

@@ -18,7 +18,7 @@ from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
 from proxy.ports import Clock, Observer
-from proxy.tools.arguments import parse_arguments, validator_of
+from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.result_cache import ResultCache
 from proxy.tools.tool import Tool
 
@@ -55,6 +55,11 @@ class Registry:
         """Every tool as a model sees it, by name."""
         return self._specs
 
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where each tool comes from, by name."""
+        return {name: entry.tool.origin for name, entry in self._entries.items()}
+
     def put_group(self, group: str, tools: Iterable[Tool]) -> list[str]:
         """Replace the tools of a group that come and go, such as those of an MCP server; says which were refused.
 
@@ -77,6 +82,8 @@ class Registry:
         names = {name for spec in self._specs.values() for name in (spec.name, *spec.aliases)}
         if taken := names.intersection((tool.name, *tool.aliases)):
             raise ValueError(f"there are two tools named {min(taken)!r}")
+        if fault := schema_fault(tool.parameters):
+            raise ValueError(f"the parameters of {tool.name!r}: {fault}")
         self._entries[tool.name] = _Entry(tool, self._clock)
         self._specs[tool.name] = replace(tool.spec, group=group)
 
