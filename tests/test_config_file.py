@@ -162,16 +162,6 @@ def test_every_fault_is_told_at_once():
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("telemetry: {otlp_endpoint: 'http://x'}", "telemetry.otlp_endpoint"),
-    ],
-)
-def test_what_this_version_cannot_do_is_refused_by_name(text, fault):
-    assert any(fault in line for line in faults(text)), faults(text)
-
-
-@pytest.mark.parametrize(
     "url",
     [
         "memory://",
