@@ -49,6 +49,10 @@ class MemoryStore:
         while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
             self._drop(next(iter(self._entries)))
 
+    async def delete(self, key: str) -> None:
+        """Forget what is kept under `key`, if anything is."""
+        self._drop(key)
+
     def _expire(self) -> None:
         """Every entry lives equally long, so the oldest expire first."""
         now = self._clock.monotonic()

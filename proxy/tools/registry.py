@@ -16,9 +16,9 @@ import orjson
 from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
-from proxy.ports import Clock, Observer
-from proxy.tools.arguments import parse_arguments, validator_of
-from proxy.tools.result_cache import ResultCache
+from proxy.ports import Caches, Clock, Observer
+from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
+from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
@@ -35,13 +35,22 @@ class Registry:
         tools: those that are there from the start.
         clock: for caches, waits and circuit breakers.
         observe: told of retries and fallbacks.
+        caches: makes the cache of a tool that wants one; None: in this process.
 
     Raises:
         ValueError: two tools have the same name, or a schema is none.
     """
 
-    def __init__(self, tools: Iterable[Tool], *, clock: Clock, observe: Observer = _nobody_listens) -> None:
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        *,
+        clock: Clock,
+        observe: Observer = _nobody_listens,
+        caches: Caches | None = None,
+    ) -> None:
         self._clock = clock
+        self._caches = caches or local_caches(clock)
         self._observe = observe
         self._entries: dict[str, _Entry] = {}
         self._specs: dict[str, ToolSpec] = {}
@@ -53,6 +62,11 @@ class Registry:
     def specs(self) -> Mapping[str, ToolSpec]:
         """Every tool as a model sees it, by name."""
         return self._specs
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where each tool comes from, by name."""
+        return {name: entry.tool.origin for name, entry in self._entries.items()}
 
     def put_group(self, group: str, tools: Iterable[Tool]) -> list[str]:
         """Replace the tools of a group that come and go, such as those of an MCP server; says which were refused.
@@ -76,7 +90,9 @@ class Registry:
         names = {name for spec in self._specs.values() for name in (spec.name, *spec.aliases)}
         if taken := names.intersection((tool.name, *tool.aliases)):
             raise ValueError(f"there are two tools named {min(taken)!r}")
-        self._entries[tool.name] = _Entry(tool, self._clock)
+        if fault := schema_fault(tool.parameters):
+            raise ValueError(f"the parameters of {tool.name!r}: {fault}")
+        self._entries[tool.name] = _Entry(tool, self._caches)
         self._specs[tool.name] = replace(tool.spec, group=group)
 
     async def execute(self, call: ToolCall, *, patience: float, scope: str) -> ToolOutput:
@@ -148,11 +164,11 @@ class Registry:
 class _Entry:
     """A tool with what is kept for it between calls."""
 
-    def __init__(self, tool: Tool, clock: Clock) -> None:
+    def __init__(self, tool: Tool, caches: Caches) -> None:
         self.tool = tool
         self.validator: jsonschema_rs.Validator = validator_of(tool.parameters)
         self.breaker = Breaker()
-        self.cache = ResultCache(tool.cache_seconds, timer=clock.monotonic) if tool.cache_seconds else None
+        self.cache = caches(tool.name, tool.cache_seconds) if tool.cache_seconds else None
         self.slots: AbstractAsyncContextManager[object] = (
             asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else nullcontext()
         )

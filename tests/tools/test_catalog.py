@@ -34,3 +34,9 @@ def test_the_first_search_answers_to_the_name_that_gpt_oss_knows():
 def test_unless_the_configuration_gives_that_name_to_another():
     found = tools("  zai: {type: zai_search, api_key: k}\n  s: {type: serper, api_key: k, aliases: [browser.search]}\n")
     assert [tool.aliases for tool in found.values()] == [(), ("browser.search",)]
+
+
+def test_a_tool_without_a_key_keeps_its_names_when_its_fallback_does_the_work():
+    search = '  web_search: {type: serper, api_key: "${UNSET}", aliases: [browser.search], fallback: zai}\n'
+    found = tools(f"{search}  zai: {{type: zai_search, api_key: k, offer: never}}\n")
+    assert {name: tool.aliases for name, tool in found.items()} == {"web_search": ("browser.search",), "zai": ()}

@@ -12,9 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy.api.body import header
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.api.race import ClientLeft
-from proxy.api.replies import send_error
-from proxy.core import sse
-from proxy.core.errors import InternalError, Overloaded, ProxyError
+from proxy.api.replies import farewell_of, send_error
+from proxy.core.errors import InternalError, ProxyError, Stopping
 from proxy.ports import Clock, Observer
 
 # Goes into headers and logs: nothing that could break out of either.
@@ -49,7 +48,7 @@ class RequestId:
         request_id = given if given and _SANE.fullmatch(given) else self._new_id()
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        response = _Watched(send, request_id)
+        response = _Watched(send, request_id, scope)
         status = await self._answer(scope, receive, response, request_id)
         self._observe(
             "probe.completed" if scope["path"] in OPEN_PATHS else "request.completed",
@@ -68,8 +67,8 @@ class RequestId:
             structlog.contextvars.bind_contextvars(error=exc.code)
             await response.fail(exc)
         except asyncio.CancelledError:  # the server stops, and the time for finishing is over; nobody else cancels us
-            structlog.contextvars.bind_contextvars(error=Overloaded.code)
-            await response.fail(Overloaded("The proxy is stopping; send the request again."))
+            structlog.contextvars.bind_contextvars(error=Stopping.code)
+            await response.fail(Stopping())
         except Exception:  # noqa: BLE001 - the last line of defence: the log has the traceback, the client has the id
             self._observe("request.crashed", exc_info=True)
             await response.fail(InternalError(request_id))
@@ -79,8 +78,9 @@ class RequestId:
 class _Watched:
     """`send` with the request id added to the head of the response, which remembers how far the response has come."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, scope: Scope) -> None:
         self._send = send
+        self._scope = scope
         self._header = (b"x-request-id", request_id.encode())
         self._is_event_stream = False
         self._complete = False
@@ -109,4 +109,4 @@ class _Watched:
                 if self.status is None:
                     await send_error(self, error)
                 elif self._is_event_stream and not self._complete:
-                    await self({"type": "http.response.body", "body": sse.encode(error.envelope())})
+                    await self({"type": "http.response.body", "body": farewell_of(self._scope)(error)})
