@@ -49,3 +49,13 @@ async def test_a_key_that_is_kept_again_holds_the_newer_value():
     for number in range(10):
         await kept.put("k", {"x": "y" * 40, "number": number})
     assert (await kept.get("k"))["number"] == 9
+
+
+async def test_what_is_deleted_is_gone_and_takes_no_room():
+    kept = store(max_bytes=100)
+    await kept.put("k", {"x": "y" * 40})
+    await kept.delete("k")
+    await kept.delete("k")
+    assert (await kept.get("k"), len(kept)) == (None, 0)
+    await kept.put("other", {"x": "y" * 80})
+    assert len(kept) == 1

@@ -20,7 +20,7 @@ def conversation(given, *, instructions=None):
         read_items(given),
         instructions=instructions,
         name_of=read_tools([PATCH], None).name_of,
-        unseal=lambda sealed: SEALED.get(sealed),
+        unseal=SEALED.get,
     )
 
 

@@ -209,9 +209,7 @@ def test_a_refusal_is_a_part_of_its_own():
 
 
 def test_what_is_broken_off_is_incomplete_and_only_the_last():
-    _, items = told(
-        show(tool_calls=[opening(0, "c0", "f", "{}"), opening(1, "c1", "g", '{"a')]), broken_off=True
-    )
+    _, items = told(show(tool_calls=[opening(0, "c0", "f", "{}"), opening(1, "c1", "g", '{"a')]), broken_off=True)
     assert [item["status"] for item in items] == ["completed", "incomplete"]
     assert items[1]["arguments"] == '{"a'
 
