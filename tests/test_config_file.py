@@ -160,6 +160,9 @@ def test_every_fault_is_told_at_once():
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
+        ("tools: {t: {type: web_fetch, allow_hosts: ['*']}}", "tools.t.allow_hosts: '*' would open every private"),
+        ("tools: {t: {type: web_fetch, deny_hosts: ['http://a/']}}", "tools.t.deny_hosts: 'http://a/' is neither"),
+        ("tools: {t: {type: web_fetch, user_agent: 'ü'}}", "tools.t.user_agent: must be printable ASCII"),
         ("tools: {t: {type: mcp}}", "tools.t.type: 'mcp' is not supported"),
         ("state: {url: 'redis://localhost'}", "state.url: this value is not supported"),
         ("telemetry: {otlp_endpoint: 'http://x'}", "telemetry.otlp_endpoint"),
