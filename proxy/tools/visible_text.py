@@ -1,8 +1,8 @@
 """HTML -> the text that a person would see, with the standard library alone.
 
 For pages in which no article is found, and where the `web` extra is not installed. Takes time in proportion to the
-page's length and no stack, whatever the page: `html.parser` works for more than a minute on two megabytes of `<a <a <a`,
-and keeps the interpreter's lock for two seconds at a time.
+page's length and no stack, whatever the page: `html.parser` works for more than a minute on 2 MB of `<a <a <a`, and
+keeps the interpreter's lock for two seconds at a time.
 """
 
 import re
