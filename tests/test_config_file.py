@@ -289,3 +289,16 @@ def test_the_tools_of_an_mcp_server_may_be_chosen_by_names_that_only_it_knows():
 def test_an_mcp_server_whose_key_is_not_set_is_disabled():
     config = parse("tools: {wiki: {type: mcp, url: 'http://x', headers: {authorization: 'Bearer ${K}'}}}", {})
     assert (config.tools, config.disabled["tools.wiki"].why) == ({}, "K is not set")
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        ("allow_hosts: ['*']", "tools.t.allow_hosts: '*' would open every private"),
+        ("deny_hosts: ['http://a/']", "tools.t.deny_hosts: 'http://a/' is neither"),
+        ("user_agent: 'ü'", "tools.t.user_agent: must be printable ASCII"),
+    ],
+)
+def test_what_a_reader_of_pages_may_open_is_checked_at_start(entry, fault):
+    found = faults(f"tools: {{t: {{type: web_fetch, {entry}}}}}")
+    assert any(fault in line for line in found), found
