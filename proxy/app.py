@@ -1,8 +1,10 @@
 """The composition root: the only place that names concrete adapters; its lifespan closes what it opened."""
 
 import asyncio
+import functools
+import ssl
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -15,25 +17,33 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from proxy import __version__
 from proxy.api.chat_completions import ChatCompletions
+from proxy.api.debug import Debug
 from proxy.api.health import Healthz, Readyz
 from proxy.api.method import WrongMethod
+from proxy.api.metrics import Metrics
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
+from proxy.api.middleware.quota import Quota
 from proxy.api.middleware.request_id import RequestId
+from proxy.api.middleware.slow_body import SlowBody
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
 from proxy.api.responses.endpoint import CreateResponse
 from proxy.api.responses.stored import InputItems, NothingHere, StoredResponse
-from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, UpstreamConfig, ZaiSearchConfig
-from proxy.core.chat import Json, ToolOutput, ToolSpec
-from proxy.core.errors import NotFound, ToolError
-from proxy.ports import Clock, Observer, Ports, Readiness
-from proxy.stores.memory import MemoryStore
+from proxy.config import Config, UpstreamConfig
+from proxy.core.breaker import Breaker
+from proxy.core.errors import ConfigurationError, NotFound
+from proxy.ports import Caches, Clock, Lifecycle, Ports, Readiness
+from proxy.stores.state import State, open_state
 from proxy.telemetry import log
-from proxy.tools import clock as clock_tool
-from proxy.tools import serper, zai_search
-from proxy.tools.registry import Registry, Tool
+from proxy.telemetry.watch import Carry, as_it_is, watch
+from proxy.tools.catalog import Resources, sources_of, tools_of
+from proxy.tools.registry import Registry
+from proxy.tools.result_cache import local_caches
+from proxy.tools.sources import Source, kept_in_session
+from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.router import ConfigRouter
 
@@ -60,6 +70,7 @@ def create_app(
     tools: Iterable[Tool] = (),
     transport: httpx.AsyncBaseTransport | None = None,
     clock: Clock | None = None,
+    lifecycle: Lifecycle | None = None,
 ) -> Starlette:
     """The proxy as an ASGI application.
 
@@ -68,98 +79,96 @@ def create_app(
         tools: more tools, beside those of the configuration.
         transport: carries every request to upstreams and tools; None: one of its own for each.
         clock: for tests that do not want to wait.
+        lifecycle: through which the server says that it is about to stop.
+
+    Raises:
+        ConfigurationError: a tool cannot be made, or two have the same name.
     """
     clock = clock or SystemClock()
+    watching = watch(config, clock, version=__version__)
     connections = {
-        name: Connection(name, upstream, transport or _transport(upstream))
+        name: Connection(name, upstream, watching.carry(transport or _transport(upstream)))
         for name, upstream in config.upstreams.items()
     }
-    client = _tool_client(transport)
-    observe = log.observer()
+    breakers = {
+        name: Breaker(threshold=upstream.breaker.failures, seconds=upstream.breaker.seconds)
+        for name, upstream in config.upstreams.items()
+    }
+    client = tool_client(transport, watching.carry)
+    observe = watching.observe
+    state = open_state(config.state, clock=clock, observe=observe, caches=local_caches(clock))
+    registry = registry_of(config, client, tools, clock=clock, observe=observe, caches=state.caches)
+    sources = sources_of(config, clock, observe)
     ports = Ports(
         config=config,
-        router=ConfigRouter(config, connections, observe=observe, clock=clock),
-        toolset=_toolset(config, tools, client, clock, observe),
-        store=MemoryStore(config.state, clock=clock),
+        router=ConfigRouter(config, connections, breakers=breakers, observe=observe, clock=clock),
+        toolset=registry,
+        store=state.continuations,
         observe=observe,
         clock=clock,
-        upstream_states=_states("upstreams", config.upstreams, config),
-        tool_states=_states("tools", config.tools, config),
+        upstream_states=lambda: [
+            replace(state, breaker=breakers[state.name].state) if state.name in breakers else state
+            for state in _states("upstreams", config.upstreams, config)
+        ],
+        tool_states=lambda: _tool_states(config, sources),
+        state=state.readiness,
+        lifecycle=lifecycle or Lifecycle(),
+        scrape=watching.scrape,
+        history=watching.history,
     )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
-            yield
+            async with state.running(), kept_in_session(sources, registry.put_group):
+                yield
         finally:
             await client.aclose()
             for connection in connections.values():
                 await connection.aclose()
+            await asyncio.to_thread(watching.close)
 
+    traced = [Middleware(watching.incoming)] if watching.incoming else []
     app = Starlette(
-        routes=_routes(ports), middleware=_middleware(ports), lifespan=lifespan, exception_handlers=_NOT_ROUTED
+        routes=_routes(ports),
+        middleware=[*traced, *_middleware(ports, state)],
+        lifespan=lifespan,
+        exception_handlers=_NOT_ROUTED,
     )
     app.router.redirect_slashes = False  # a redirect would be put together from the Host header
     return app
 
 
-def _toolset(
-    config: Config, tools: Iterable[Tool], client: httpx.AsyncClient, clock: Clock, observe: Observer
+def registry_of(
+    config: Config,
+    client: httpx.AsyncClient,
+    tools: Iterable[Tool] = (),
+    *,
+    clock: Clock,
+    observe: Callable[..., None],
+    caches: Caches | None = None,
 ) -> Registry:
-    """The tools of the configuration, those without a key whose fallback has one, and the caller's own."""
-    configured = [make_tool(name, tool, config, client, clock) for name, tool in config.tools.items()]
-    stand_ins = [make_tool(name, tool, config, client, clock) for name, tool in _with_a_stand_in(config)]
-    unusable = [replace(tool, run=_not_usable) for tool in stand_ins]
-    return Registry([*configured, *unusable, *tools], observe=observe, timer=clock.monotonic)
+    """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
+    try:
+        return Registry(
+            [*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe, caches=caches
+        )
+    except ValueError as exc:
+        raise ConfigurationError([f"tools: {exc}"]) from exc
 
 
-def make_tool(name: str, tool: ToolConfig, config: Config, client: httpx.AsyncClient, clock: Clock) -> Tool:
-    """One entry of `tools:` as a tool. The configuration's schema knows no type that is not handled here."""
-    mode = tool.offer or config.offer.mode
-    match tool:
-        case SerperConfig():
-            made = serper.serper_tool(_spec(name, tool, serper, mode=mode), tool, client)
-        case ZaiSearchConfig():
-            made = zai_search.zai_search_tool(_spec(name, tool, zai_search, mode=mode), tool, client)
-        case ClockConfig():
-            spec = _spec(name, tool, clock_tool, mode=mode)
-            made = clock_tool.clock_tool(spec, clock, timeout=tool.timeout)
-        case _:
-            raise NotImplementedError(type(tool).__name__)
-    return replace(made, fallback=tool.fallback, cache_seconds=tool.cache_seconds)
+def origins_of(config: Config) -> dict[str, str]:
+    """Where each tool of the configuration comes from, for `toolproxy check`. Raises `ConfigurationError`."""
+    return registry_of(config, tool_client(), clock=SystemClock(), observe=log.observer()).origins
 
 
-def _with_a_stand_in(config: Config) -> Iterator[tuple[str, ToolConfig]]:
-    """Tools without a key of their own whose fallback has one: they are offered, and it does the work."""
-    for where, disabled in config.disabled.items():
-        section, _, name = where.partition(".")
-        if section == "tools" and disabled.entry is not None and disabled.entry.fallback in config.tools:
-            yield name, disabled.entry
-
-
-async def _not_usable(_: Json) -> ToolOutput:
-    raise ToolError("This tool is not configured.")
-
-
-def _spec(name: str, tool: ToolConfig, module: Any, *, mode: str) -> ToolSpec:
-    return ToolSpec(
-        name=name,
-        description=module.DESCRIPTION,
-        parameters=module.PARAMETERS,
-        aliases=tool.aliases,
-        max_calls=tool.max_calls,
-        mode=mode,
-        eager=tool.eager,
-    )
-
-
-def _tool_client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
+def tool_client(transport: httpx.AsyncBaseTransport | None = None, carry: Carry = as_it_is) -> httpx.AsyncClient:
     """For calls of other people's servers: no redirects, nothing from the environment, no cookie kept between calls.
 
     The registry bounds each call, so the client does not.
     """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    carrier = transport or httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+    carrier = carry(transport or httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False))
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
     return httpx.AsyncClient(transport=carrier, timeout=httpx.Timeout(None), cookies=no_cookies, trust_env=False)
 
@@ -167,7 +176,13 @@ def _tool_client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClien
 def _transport(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
     # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
     limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
-    return httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+    return httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False)
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """One for all connections: to read the certificates takes 70 ms."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def _states(section: str, usable: Iterable[str], config: Config) -> list[Readiness]:
@@ -179,8 +194,14 @@ def _states(section: str, usable: Iterable[str], config: Config) -> list[Readine
     return [*(Readiness(name, usable=True) for name in usable), *disabled]
 
 
+def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
+    states = {state.name: state for state in (source.state() for source in sources)}
+    return [states.get(state.name, state) for state in _states("tools", config.tools, config)]
+
+
 def _routes(ports: Ports) -> list[Route]:
     chat, models = ChatCompletions(ports), Models(ports)
+    debug = Debug(ports, ports.history) if ports.history else None
     return [
         *_own("/v1/chat/completions", chat, "POST"),
         *_own("/chat/completions", chat, "POST"),
@@ -193,6 +214,9 @@ def _routes(ports: Ports) -> list[Route]:
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),
         *_own("/readyz", Readyz(ports), "GET"),
+        *(_own("/metrics", Metrics(ports.scrape), "GET") if ports.scrape else ()),
+        *(_own("/debug", debug, "GET") if debug else ()),
+        *(_own("/debug/requests/{id}", debug, "GET") if debug else ()),
         Route("/v1/{path:path}", Passthrough(ports)),
     ]
 
@@ -202,11 +226,14 @@ def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
     return Route(path, endpoint, methods=list(methods)), Route(path, WrongMethod(", ".join(methods)))
 
 
-def _middleware(ports: Ports) -> list[Middleware]:
+def _middleware(ports: Ports, state: State) -> list[Middleware]:
+    server = ports.config.server
     return [
         Middleware(RequestId, observe=ports.observe, clock=ports.clock),
-        Middleware(Admission, max_concurrent=ports.config.server.max_concurrent_requests),
+        Middleware(Admission, server=server, lifecycle=ports.lifecycle),
         Middleware(Auth, clients=ports.config.clients),
+        Middleware(Quota, clients=ports.config.clients, rates=state.rates, leases=state.leases),
+        Middleware(SlowBody, timeout=server.body_timeout_seconds, min_rate=server.min_body_rate, clock=ports.clock),
     ]
 
 

@@ -6,12 +6,14 @@ All faults of a file are found in one go. `${NAME}` without a value disables the
 in, so that one configuration serves users who have only some of the keys; anywhere else it is a fault.
 """
 
+import importlib.util
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -20,23 +22,13 @@ import yaml
 
 from proxy import config as c
 from proxy.core.errors import ConfigurationError
-
-UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "clients[].requests_per_minute": lambda _: True,
-    "clients[].max_concurrent_requests": lambda _: True,
-    "clients[].admin": lambda value: value is True,
-    "state.url": lambda url: not url.startswith("memory://"),
-    "telemetry.log_content": lambda value: value is True,
-    "telemetry.metrics": lambda value: value is True,
-    "telemetry.otlp_endpoint": lambda _: True,
-    "tools.*.endpoint": lambda endpoint: endpoint != "search",
-    "tools.*.type": lambda kind: kind not in ("clock", "serper", "zai_search"),
-}
-"""What the schema knows and this version cannot do yet: refused by name, never ignored."""
+from proxy.tools import http_template
+from proxy.tools.arguments import schema_fault
+from proxy.tools.url_guard import UrlGuard
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
-_NOT_IN_FILE = ("disabled",)
+_NOT_IN_FILE = ("disabled", "secrets")
 
 
 def load(path: Path, environ: Mapping[str, str]) -> c.Config:
@@ -74,26 +66,23 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
         _check_references(read, reader)
     if reader.faults:
         raise ConfigurationError([f"{name}:{line}: {message}" for line, message in sorted(set(reader.faults))])
-    config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled)
+    secrets = frozenset(reader.secrets)
+    config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled, secrets=secrets)
     return config
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Where a value stands: `tools.web_search.type`, on which line, and by what pattern, `tools.*.type`."""
+    """Where a value stands: `tools.web_search.type`, and on which line."""
 
     name: str
     line: int
-    pattern: str = ""
 
-    def key(self, key: str, line: int, *, named: bool = False) -> "_Path":
-        step = "*" if named else key
-        if not self.name:
-            return _Path(key, line, step)
-        return _Path(f"{self.name}.{key}", line, f"{self.pattern}.{step}")
+    def key(self, key: str, line: int) -> "_Path":
+        return _Path(f"{self.name}.{key}" if self.name else key, line)
 
     def item(self, index: int, line: int) -> "_Path":
-        return _Path(f"{self.name}[{index}]", line, f"{self.pattern}[]")
+        return _Path(f"{self.name}[{index}]", line)
 
 
 @dataclass(slots=True)
@@ -105,7 +94,9 @@ class _Reader:
     disabled: dict[str, c.Disabled] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     unset: list[str] | None = None  # variables without a value in the entry that is being read
-    substituted: set[int] = field(default_factory=set)  # nodes whose text came from a variable
+    substituted: dict[int, list[str]] = field(default_factory=dict)  # nodes with variables, and what these were
+    from_environment: list[str] = field(default_factory=list)  # the same of the entry that is being read
+    secrets: set[str] = field(default_factory=set)  # values of variables that, by their names, hold secrets
     loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
 
     def fault(self, path: _Path, message: str) -> Any:
@@ -141,11 +132,13 @@ class _Reader:
 
     def entry(self, node: yaml.Node, path: _Path, read: Callable[[yaml.Node, _Path], Any]) -> Any:
         """An upstream, tool or client: disabled, not faulty, when a variable in it has no value."""
-        self.unset, before = [], len(self.faults)
+        self.unset, self.from_environment, before = [], [], len(self.faults)
         value = read(node, path)
         missing, self.unset = dict.fromkeys(self.unset), None
         if len(self.faults) > before:
             return _FAULTY
+        if isinstance(value, c.HttpToolConfig):
+            value = msgspec.structs.replace(value, secrets=tuple(dict.fromkeys(self.from_environment)))
         why = None
         if missing:
             why = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
@@ -157,8 +150,8 @@ class _Reader:
             return None
         return value
 
-    def pairs(self, node: yaml.Node, path: _Path, *, named: bool = False) -> Iterator[tuple[str, yaml.Node, _Path]]:
-        """The entries of a mapping; `named`: its keys are names that the user gives."""
+    def pairs(self, node: yaml.Node, path: _Path) -> Iterator[tuple[str, yaml.Node, _Path]]:
+        """The entries of a mapping."""
         if not isinstance(node, yaml.MappingNode):
             self.fault(path, f"must be a mapping, not {_kind_of(node)}")
             return
@@ -174,7 +167,7 @@ class _Reader:
             return
         for key_node, value_node in node.value:
             key = str(key_node.value)
-            yield key, value_node, path.key(key, key_node.start_mark.line + 1, named=named)
+            yield key, value_node, path.key(key, key_node.start_mark.line + 1)
 
     def struct(self, node: yaml.Node, kind: type[c.Value], path: _Path, *, skip: tuple[str, ...] = ()) -> Any:
         fields = {info.name: info for info in msgspec.structs.fields(kind) if info.name not in _NOT_IN_FILE}
@@ -187,7 +180,6 @@ class _Reader:
                 self.fault(at, f"unknown key; known are {', '.join(sorted((*fields, *skip)))}")
                 continue
             values[key] = self.value(value_node, fields[key].type, at)
-            self.refuse_unsupported(at, values[key])
         for name, info in fields.items():
             if info.required and name not in values and isinstance(node, yaml.MappingNode):
                 self.fault(path.key(name, path.line), "is missing")
@@ -209,16 +201,15 @@ class _Reader:
             return self.fault(at, f"unknown type {kind!r}; known are {', '.join(c.TOOL_TYPES)}")
         if kind is _FAULTY:
             return _FAULTY
-        self.refuse_unsupported(at, kind)
         return self.struct(node, c.TOOL_TYPES[kind], path, skip=("type",))
 
     def mapping(self, node: yaml.Node, key_kind: Any, kind: Any, *, path: _Path) -> Any:
         values: dict[str, Any] = {}
-        for key, value_node, at in self.pairs(node, path, named=True):
+        for key, value_node, at in self.pairs(node, path):
             try:
                 msgspec.convert(key, key_kind)
             except msgspec.ValidationError:
-                self.fault(at, "a tool's name may have letters, digits, '_' and '-', at most 64 of them")
+                self.fault(at, _PATTERNS[key_kind])
                 continue
             values[key] = self.value(value_node, kind, at)
         return _without_disabled(values, path, self.disabled)
@@ -237,7 +228,7 @@ class _Reader:
         if substituted is None:
             return _FAULTY
         if len(self.unset or ()) > before:  # a key that is not set is read as none; nothing else can be read at all
-            return "" if kind is c.Key else _FAULTY
+            return "" if kind in (c.Key, c.HeaderValue) else _FAULTY
         strict = not (substituted and isinstance(node, yaml.ScalarNode))
         try:
             value = node.value if not strict else self.loader.construct_object(node, deep=True)
@@ -252,10 +243,12 @@ class _Reader:
         """Replace the variables in a node and below; True where there were any, None after a fault."""
         if isinstance(node, yaml.ScalarNode):
             if not _VARIABLE.search(node.value):
+                self.from_environment += self.substituted.get(id(node), ())
                 return id(node) in self.substituted
-            self.substituted.add(id(node))
             missing: list[str] = []
-            node.value = _VARIABLE.sub(lambda match: self.lookup(match, missing), node.value)
+            found = self.substituted[id(node)] = []
+            node.value = _VARIABLE.sub(lambda match: self.lookup(match, missing, found), node.value)
+            self.from_environment += found
             if missing and self.unset is None:
                 self.fault(path, f"{', '.join(missing)} is not set")
                 return None
@@ -265,21 +258,20 @@ class _Reader:
         children = (
             [child for pair in node.value for child in pair] if isinstance(node, yaml.MappingNode) else node.value
         )
-        found = {self.substitute(child, path) for child in children}
-        return None if None in found else True in found
+        below = {self.substitute(child, path) for child in children}
+        return None if None in below else True in below
 
-    def lookup(self, match: re.Match[str], missing: list[str]) -> str:
+    def lookup(self, match: re.Match[str], missing: list[str], found: list[str]) -> str:
         name, default = match.groups()
         value = self.environ.get(name, "") or default
+        if self.environ.get(name):
+            found.append(self.environ[name])
         if value is None:
             missing.append(name)
             return ""
+        if c.SECRET_NAME.search(name):
+            self.secrets.add(value)
         return value
-
-    def refuse_unsupported(self, path: _Path, value: Any) -> None:
-        refused = UNSUPPORTED.get(path.pattern)
-        if refused is not None and value not in (None, _FAULTY) and refused(value):
-            self.fault(path, f"{_short(value)} is not supported by this version of toolproxy")
 
 
 def _without_disabled(values: dict[str, Any], path: _Path, disabled: Mapping[str, c.Disabled]) -> Any:
@@ -296,13 +288,6 @@ def _kind_of(node: yaml.Node) -> str:
     return "empty" if node.tag == "tag:yaml.org,2002:null" else "a single value"
 
 
-def _short(value: Any) -> str:
-    """A value, where it is a number or one of the schema's own words: any other may be a secret."""
-    if isinstance(value, str) and not re.fullmatch(r"[a-z_]{1,20}", value):
-        return "this value"
-    return f"{value!r}" if isinstance(value, (str, int, float, bool)) else "this"
-
-
 def _in_plain_words(message: str, kind: Any) -> str:
     message = message.replace("`", "").split(" - at ")[0]
     if typing.get_origin(kind) is typing.Literal:
@@ -314,7 +299,11 @@ def _in_plain_words(message: str, kind: Any) -> str:
 
 _PATTERNS: Mapping[Any, str] = {
     c.Url: "must be an http:// or https:// URL of a host, without user, query or fragment",
+    c.StateUrl: "must be memory://, or redis:// or rediss:// with [user:password@]host[:port][/db]",
     c.Key: "must be printable ASCII without blanks: it has to fit into a header",
+    c.HeaderName: "has characters that no header's name may have",
+    c.HeaderValue: "must be printable ASCII: it has to fit into a header",
+    c.ToolName: "a tool's name may have letters, digits, '_' and '-', at most 64 of them",
 }
 
 
@@ -330,8 +319,20 @@ def _check_references(config: c.Config, reader: _Reader) -> None:
         *_client_faults(config, tools),
         *_alias_faults(config, tools),
         *_fallback_faults(config, tools),
+        *_state_faults(config),
+        *_telemetry_faults(config),
+        *_mcp_faults(config),
+        *_tool_faults(config, reader.disabled),
+        *_host_faults(config),
     ):
-        reader.fault(_Path(path, reader.lines.get(path, 1)), message)
+        reader.fault(_Path(path, _line_of(path, reader.lines)), message)
+
+
+def _line_of(path: str, lines: Mapping[str, int]) -> int:
+    """Where a key stands, or else what it would stand in."""
+    while path and path not in lines:
+        path = path.rpartition(".")[0]
+    return lines.get(path, 1)
 
 
 def _known(section: str, usable: Mapping[str, Any], reader: _Reader) -> set[str]:
@@ -340,11 +341,17 @@ def _known(section: str, usable: Mapping[str, Any], reader: _Reader) -> set[str]
     return {*usable, *(where.removeprefix(prefix) for where in reader.disabled if where.startswith(prefix))}
 
 
+def _unknown(names: Collection[str] | None, tools: set[str], config: c.Config) -> set[str]:
+    """Names that are no tool's; those of an MCP server's tools are not known before it is asked."""
+    prefixes = tuple(tool.prefix_of(name) for name, tool in config.tools.items() if isinstance(tool, c.McpConfig))
+    return {name for name in set(names or ()) - tools if not name.startswith(prefixes)}
+
+
 def _model_faults(config: c.Config, upstreams: set[str], tools: set[str]) -> _References:
     for name, model in config.models.items():
         if model.upstream not in upstreams:
             yield f"models.{name}.upstream", f"there is no upstream {model.upstream!r}"
-        for tool in sorted(set(model.tools or ()) - tools):
+        for tool in sorted(_unknown(model.tools, tools, config)):
             yield f"models.{name}.tools", f"there is no tool {tool!r}"
         if model.vision_model == "*":
             yield f"models.{name}.vision_model", "must be the name of one model"
@@ -359,7 +366,7 @@ def _client_faults(config: c.Config, tools: set[str]) -> _References:
     for at, client in enumerate(config.clients):
         if (client.key is None) == (client.key_sha256 is None):
             yield f"clients[{at}]", "needs either key or key_sha256"
-        for tool in sorted(set(client.tools or ()) - tools):
+        for tool in sorted(_unknown(client.tools, tools, config)):
             yield f"clients[{at}].tools", f"there is no tool {tool!r}"
         if client.name in names:
             yield f"clients[{at}].name", f"there is another client named {client.name!r}"
@@ -373,10 +380,68 @@ def _client_faults(config: c.Config, tools: set[str]) -> _References:
             yield f"upstreams.{name}.api_key", "from_client does not go together with clients: both want the same key"
 
 
+def _state_faults(config: c.Config) -> _References:
+    if config.state.url.startswith("redis") and importlib.util.find_spec("redis") is None:
+        yield "state.url", "needs what `pip install 'toolproxy[redis]'` installs"
+
+
 def _fallback_faults(config: c.Config, tools: set[str]) -> _References:
     for name, tool in config.tools.items():
         if tool.fallback is not None and (tool.fallback not in tools or tool.fallback == name):
             yield f"tools.{name}.fallback", f"there is no other tool {tool.fallback!r}"
+
+
+def _telemetry_faults(config: c.Config) -> _References:
+    if config.telemetry.otlp_endpoint and not _can_trace():
+        yield "telemetry.otlp_endpoint", "traces need an extra that is not installed: pip install 'toolproxy[otel]'"
+
+
+def _can_trace() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _mcp_faults(config: c.Config) -> _References:
+    servers = {name: tool for name, tool in config.tools.items() if isinstance(tool, c.McpConfig)}
+    for name, server in servers.items():
+        path = f"tools.{name}"
+        if (server.url is None) == (not server.command):
+            yield path, "needs either url or command"
+        elif server.url is None and server.headers:
+            yield f"{path}.headers", "go with url; a command has env"
+        elif server.url is not None and server.env:
+            yield f"{path}.env", "goes with command; a url has headers"
+        if server.aliases:
+            yield f"{path}.aliases", "a server of several tools has none"
+        if find_spec("mcp") is None:
+            yield f"{path}.type", "mcp needs an extra: pip install 'toolproxy[mcp]'"
+    for name, tool in config.tools.items():
+        if tool.fallback in servers:
+            yield f"tools.{name}.fallback", f"{tool.fallback!r} is a server of several tools"
+
+
+def _tool_faults(config: c.Config, disabled: Mapping[str, c.Disabled]) -> _References:
+    """What is wrong within one tool, where the types of its keys do not say it."""
+    unusable = {where: entry.entry for where, entry in disabled.items()}
+    for where, tool in (*((f"tools.{name}", tool) for name, tool in config.tools.items()), *unusable.items()):
+        match tool:
+            case c.HttpToolConfig():
+                yield from ((f"{where}.{key}", message) for key, message in http_template.faults(tool))
+            case c.PythonToolConfig(parameters=dict(schema)) if fault := schema_fault(schema):
+                yield f"{where}.parameters", fault
+
+
+def _host_faults(config: c.Config) -> _References:
+    for name, tool in config.tools.items():
+        if not isinstance(tool, c.WebFetchConfig):
+            continue
+        for option, allow, deny in (("allow_hosts", tool.allow_hosts, ()), ("deny_hosts", (), tool.deny_hosts)):
+            try:
+                UrlGuard(allow, deny)
+            except ValueError as exc:
+                yield f"tools.{name}.{option}", str(exc)
 
 
 def _alias_faults(config: c.Config, tools: set[str]) -> _References:

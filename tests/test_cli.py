@@ -32,11 +32,11 @@ def toolproxy(*arguments, environ=None, stdin="", cwd=ROOT):
 
 
 @contextmanager
-def running(*arguments, environ=None):
+def running(*arguments, environ=None, cwd=ROOT):
     """A process that serves, and the URL that it says it serves at."""
     command = [sys.executable, "-m", "proxy", *arguments]
     process = subprocess.Popen(
-        command, env={**PLAIN, **(environ or {})}, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, env={**PLAIN, **(environ or {})}, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         line = process.stdout.readline()
@@ -63,7 +63,7 @@ def test_with_any_one_key_it_serves(key):
 
 
 def test_beyond_loopback_without_a_client_key_it_refuses_and_says_how_to_allow_it():
-    done = toolproxy("serve", "--host", "0.0.0.0", "--port", "0", environ={"ZAI_API_KEY": "k"})  # noqa: S104
+    done = toolproxy("serve", "--host", "0.0.0.0", "--port", "0", environ={"ZAI_API_KEY": "k"})
     assert done.returncode == 1
     assert "TOOLPROXY_KEY" in done.stderr
     assert "TOOLPROXY_ALLOW_ANONYMOUS" in done.stderr
@@ -72,9 +72,9 @@ def test_beyond_loopback_without_a_client_key_it_refuses_and_says_how_to_allow_i
 
 @pytest.mark.parametrize("environ", [{"TOOLPROXY_KEY": "c"}, {"TOOLPROXY_ALLOW_ANONYMOUS": "true"}])
 def test_beyond_loopback_with_one_or_with_leave_it_serves(environ):
-    environ = {"ZAI_API_KEY": "k", "TOOLPROXY_HOST": "0.0.0.0", "TOOLPROXY_PORT": "0", **environ}  # noqa: S104
+    environ = {"ZAI_API_KEY": "k", "TOOLPROXY_HOST": "0.0.0.0", "TOOLPROXY_PORT": "0", **environ}
     with running("serve", environ=environ) as (_, url):
-        assert httpx.get(url.replace("0.0.0.0", "127.0.0.1") + "/healthz").status_code == 200  # noqa: S104
+        assert httpx.get(url.replace("0.0.0.0", "127.0.0.1") + "/healthz").status_code == 200
 
 
 def test_an_address_that_is_taken_is_one_clear_line():
@@ -158,6 +158,38 @@ def test_the_log_has_a_json_line_per_request_turn_and_tool_call_and_no_content_o
     assert [line["status"] for line in lines if line["event"] == "request.completed"] == [200, 200, 404]
 
 
+def test_several_workers_count_and_remember_together_and_leave_nothing_behind(tmp_path):
+    shared = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    with running("mock-upstream") as (_, mock):
+        environ = {"ZAI_API_KEY": "k", "SERPER_API_KEY": "k", "ZAI_BASE_URL": f"{mock}/v1", "SERPER_BASE_URL": mock}
+        with running("serve", "--port", "0", "--workers", "2", environ={**environ, **shared}) as (process, url):
+            ask = {"model": "glm-4.7", "messages": [{"role": "user", "content": "Nanaimo?"}]}
+            for number in range(12):  # each over a connection of its own, for either worker
+                httpx.post(f"{url}/v1/chat/completions", json=ask, headers={"x-request-id": f"r{number}"})
+            scrapes = [httpx.get(f"{url}/metrics").text for _ in range(6)]
+            found = [httpx.get(f"{url}/debug/requests/r{number}").status_code for number in range(12)]
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=20)
+    for scrape in scrapes:
+        assert 'model="glm-4.7",route="/v1/chat/completions",status="200"} 12.0' in scrape
+        assert "toolproxy_open_requests 0.0" in scrape
+        assert 'toolproxy_tool_calls_total{outcome="ok",tool="web_search"} 24.0' in scrape
+        assert "\ntoolproxy_info{" in scrape
+        assert "pid=" not in scrape
+    assert found == [200] * 12
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_extra_traces_are_refused_with_the_line_that_wants_them(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("upstreams: {u: {base_url: 'http://u', api_key: k}}\ntelemetry:\n  otlp_endpoint: http://c:4318\n")
+    without = "import sys; sys.modules['opentelemetry'] = None; from proxy.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", without, "check", "--config", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("toolproxy: config.yaml:3: telemetry.otlp_endpoint: traces need an extra")
+
+
 ASK_ID = {"extra_headers": {"x-request-id": "my-id"}}
 
 
@@ -184,6 +216,35 @@ def test_check_probes_the_servers_when_it_is_asked_to():
     assert "probe gmi: not reachable (ConnectError)" in done.stdout
 
 
+def test_check_lists_mcp_servers_by_whom_they_reach_and_looks_at_them_when_it_is_asked_to(tmp_path):
+    path = tmp_path / "config.yaml"
+    script = ROOT / "tests" / "mcp_server.py"
+    path.write_text(
+        f"tools:\n  wiki: {{type: mcp, command: [{sys.executable}, {script}], allow: [echo, fail]}}\n"
+        "  down: {type: mcp, url: 'http://127.0.0.1:9/mcp', headers: {x-key: '${WIKI_KEY}'}}\n"
+    )
+    done = toolproxy("check", "--probe", "--config", str(path), environ={"WIKI_KEY": "canary"})
+    assert done.returncode == 0
+    assert f"  wiki: mcp, {sys.executable}, tools are listed at start" in done.stdout
+    assert "  down: mcp, 127.0.0.1:9, tools are listed at start" in done.stdout
+    assert "probe wiki: 2 tools: echo, fail" in done.stdout
+    assert "probe down: not usable (cannot be reached)" in done.stdout
+    assert "canary" not in done.stdout + done.stderr
+
+
+def test_an_mcp_server_without_the_extra_is_one_clear_line(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("tools:\n  wiki: {type: mcp, url: 'http://127.0.0.1:9/mcp'}\n")
+    without = (
+        f"import sys; sys.modules['mcp'] = None; from proxy.cli import main; main(['check', '--config', {str(path)!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", without], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert (
+        done.stderr == "toolproxy: config.yaml:2: tools.wiki.type: mcp needs an extra: pip install 'toolproxy[mcp]'\n"
+    )
+
+
 def test_check_names_every_fault_with_its_line(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("tools:\n  web_search:\n    type: serber\nserver: {port: x}\n")
@@ -194,6 +255,95 @@ def test_check_names_every_fault_with_its_line(tmp_path):
     )
     assert done.stderr.splitlines()[1].startswith("toolproxy: config.yaml:4: server.port: ")
     assert toolproxy("serve", "--config", str(path)).returncode == 1
+
+
+PYTHON_TOOLS = """
+import threading
+
+def roll_dice(sides: int = 6) -> str:
+    return f"rolled {sides}"
+
+def hang() -> str:
+    threading.Event().wait()
+"""
+WITH_TOOLS = """
+upstreams: {{up: {{base_url: "{upstream}/v1", api_key: k}}}}
+models: {{m: {{upstream: up}}}}
+limits: {{tool_timeout: 0.2}}
+tools:
+  roll_dice: {{type: python, function: "dice_tools:roll_dice"}}
+  hang: {{type: python, function: "dice_tools:hang"}}
+  weather: {{type: http, description: d, url: "https://api.example.com:8443/x", headers: {{X-Key: "${{K}}"}}}}
+  now: {{type: clock, aliases: [clock{more}]}}
+"""
+
+
+def project(folder, *, upstream="http://127.0.0.1:9", more=""):
+    """A folder with a configuration, a module of tools, and an installed distribution that offers one more."""
+    (folder / "dice_tools.py").write_text(PYTHON_TOOLS)
+    (folder / "config.yaml").write_text(WITH_TOOLS.format(upstream=upstream, more=more))
+    installed = folder / "cards-3.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: cards\nVersion: 3.0\n")
+    (installed / "entry_points.txt").write_text("[toolproxy.tools]\ndraw_card = cards:draw\n")
+    return folder
+
+
+@pytest.mark.parametrize("where", ["in the working directory", "in --app-dir"])
+def test_check_says_where_each_tool_comes_from(tmp_path, where):
+    folder = project(tmp_path)
+    if where == "in --app-dir":
+        done = toolproxy(
+            "check", "--app-dir", str(folder), "--config", str(folder / "config.yaml"), environ={"K": "canary"}
+        )
+    else:
+        done = toolproxy("check", cwd=folder, environ={"K": "canary"})
+    assert done.stderr == ""
+    assert "roll_dice: usable, python, dice_tools:roll_dice" in done.stdout
+    assert "weather: usable, http, api.example.com:8443" in done.stdout
+    assert "now: usable, clock, built in" in done.stdout
+    assert "installed, not configured: entry point draw_card of cards 3.0" in done.stdout
+    assert "canary" not in done.stdout
+
+
+@pytest.mark.parametrize("command", [("check",), ("serve", "--port", "0"), ("serve", "--port", "0", "--workers", "2")])
+def test_a_tool_that_cannot_be_had_is_one_clear_line(tmp_path, command):
+    folder = project(tmp_path)
+    (folder / "dice_tools.py").write_text("import no_such_module")
+    done = toolproxy(*command, cwd=folder)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("toolproxy: ")]
+    assert line.startswith("toolproxy: tools.roll_dice.function: dice_tools:roll_dice cannot be imported: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [("check",), ("serve", "--port", "0")])
+def test_a_name_that_two_tools_have_is_one_clear_line(tmp_path, command):
+    folder = project(tmp_path, more=", die")
+    module = "from proxy import Tool\nhang = Tool.from_function(roll_dice, aliases=('die',))\n"
+    (folder / "dice_tools.py").write_text(PYTHON_TOOLS + module)
+    done = toolproxy(*command, cwd=folder)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "toolproxy: tools: there are two tools named 'die'"
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_python_tools_of_the_working_directory_are_run_and_one_that_hangs_does_not_hold_the_stop(tmp_path, workers):
+    script = tmp_path / "script.yaml"
+    calls = "calls: [{name: roll_dice, arguments: {sides: 20}}, {name: hang, arguments: {}}]"
+    script.write_text(f"conversations: [{{when: '', turns: [{{{calls}}}, {{text: Done.}}]}}]")
+    with running("mock-upstream", "--script", str(script)) as (_, mock):
+        folder = project(tmp_path, upstream=mock)
+        with running("serve", "--port", "0", "--workers", workers, cwd=folder) as (process, url):
+            body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+            answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
+            process.send_signal(signal.SIGTERM)
+            _, stderr = process.communicate(timeout=20)
+    assert answer.json()["choices"][0]["message"]["content"] == "Done."
+    assert process.returncode == 0
+    outcomes = {line["tool"]: line for line in map(orjson.loads, stderr.splitlines()) if "tool" in line}
+    assert outcomes["roll_dice"]["event"] == "tool.completed"
+    assert outcomes["hang"]["outcome"] == "timeout"
 
 
 def test_a_configuration_that_does_not_exist_is_one_clear_line(tmp_path):

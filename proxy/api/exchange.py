@@ -80,6 +80,7 @@ class Exchange:
             tool_timeout=self.limits.tool_timeout,
             max_parallel_tools=1 if one_at_a_time else self.limits.max_parallel_tools,
             max_result_bytes=self.limits.max_result_bytes,
+            max_total_result_bytes=self.limits.max_total_result_bytes,
         )
 
     async def bounded(
@@ -220,8 +221,8 @@ class Exchanges:
 
     def _tools(self, *allowed: frozenset[str] | None) -> list[ToolSpec]:
         """The server tools that all of `allowed` permit; None permits every one."""
-        specs = self._ports.toolset.specs
-        return [spec for name, spec in specs.items() if all(names is None or name in names for names in allowed)]
+        specs = self._ports.toolset.specs.values()
+        return [spec for spec in specs if all(names is None or spec.is_among(names) for names in allowed)]
 
 
 def _key(caller: Caller, run_id: str) -> str:

@@ -11,6 +11,7 @@ import httpx
 
 from proxy.config import UpstreamConfig
 from proxy.core.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout
+from proxy.core.inflate import Inflate
 from proxy.upstreams import failures
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -100,10 +101,13 @@ class Connection:
         return failures.from_response(response.status_code, response.headers, bytes(body[:MAX_ERROR_BYTES]))
 
     async def read(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
-        """The body as it comes, decoded. Raises `UpstreamError` when it breaks off."""
+        """The body as it comes, decoded, in pieces. Raises `UpstreamError` when it breaks off."""
         with self._translated():
-            async for data in response.aiter_bytes():
-                yield data
+            inflate = Inflate(response.headers.get("content-encoding", ""))
+            async for data in response.aiter_raw():
+                for piece in inflate.feed(data):
+                    yield piece
+            inflate.close()
 
     async def read_raw(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
         """The body as it comes, still encoded as its headers say. Raises `UpstreamError` when it breaks off."""
@@ -135,6 +139,8 @@ class Connection:
             raise UpstreamError(f"The upstream {self.name!r} could not be reached.") from exc
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as exc:
             raise UpstreamError(f"The connection to the upstream {self.name!r} broke off.") from exc
+        except ValueError as exc:
+            raise UpstreamError(f"The upstream {self.name!r} sent what cannot be decoded: {exc}.") from exc
 
 
 def _doing(timeout: httpx.TimeoutException) -> str:
