@@ -11,10 +11,10 @@ demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no net
 run: .venv/.demo  ## the proxy with config.yaml
 	@$(BIN)/toolproxy serve --config config.yaml
 
-test: .venv/.dev  ## the whole test suite
+test: .venv/.dev .venv/.redis  ## the whole test suite
 	@$(BIN)/python -m pytest
 
-check: .venv/.dev .venv/.deploy  ## format, lint, types, import contracts, tests with coverage
+check: .venv/.dev .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tests with coverage
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -47,6 +47,14 @@ clean:
 
 .venv/.deploy: pyproject.toml | .venv
 	$(INSTALL) --editable '.[demo,dev,deploy]'
+	@touch $@
+
+# Tests of shared state start a redis-server of their own. As root on Debian it is fetched if it is missing, without being
+# started as a service; wherever that cannot be had, those tests are skipped and the report says so.
+FETCH_REDIS := RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -qq --no-install-recommends redis-server
+.venv/.redis: | .venv
+	@command -v redis-server >/dev/null || [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null \
+	  || $(FETCH_REDIS) >/dev/null 2>&1 || { timeout 120 apt-get update -qq && $(FETCH_REDIS); } >/dev/null 2>&1 || true
 	@touch $@
 
 .venv:

@@ -22,17 +22,21 @@ from proxy.api.method import WrongMethod
 from proxy.api.metrics import Metrics
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
+from proxy.api.middleware.quota import Quota
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
+from proxy.api.responses.endpoint import CreateResponse
+from proxy.api.responses.stored import InputItems, NothingHere, StoredResponse
 from proxy.config import Config, UpstreamConfig
 from proxy.core.errors import ConfigurationError, NotFound
-from proxy.ports import Clock, Ports, Readiness
-from proxy.stores.memory import MemoryStore
+from proxy.ports import Caches, Clock, Ports, Readiness
+from proxy.stores.state import State, open_state
 from proxy.telemetry import log
 from proxy.telemetry.watch import Carry, as_it_is, watch
 from proxy.tools.catalog import Resources, sources_of, tools_of
 from proxy.tools.registry import Registry
+from proxy.tools.result_cache import local_caches
 from proxy.tools.sources import Source, kept_in_session
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
@@ -81,17 +85,19 @@ def create_app(
     }
     client = tool_client(transport, watching.carry)
     observe = watching.observe
-    registry = registry_of(config, client, tools, clock=clock, observe=observe)
+    state = open_state(config.state, clock=clock, observe=observe, caches=local_caches(clock))
+    registry = registry_of(config, client, tools, clock=clock, observe=observe, caches=state.caches)
     sources = sources_of(config, clock, observe)
     ports = Ports(
         config=config,
         router=ConfigRouter(config, connections, observe=observe, clock=clock),
         toolset=registry,
-        store=MemoryStore(config.state, clock=clock, observe=observe),
+        store=state.continuations,
         observe=observe,
         clock=clock,
         upstream_states=lambda: _states("upstreams", config.upstreams, config),
         tool_states=lambda: _tool_states(config, sources),
+        state=state.readiness,
         scrape=watching.scrape,
         history=watching.history,
     )
@@ -99,7 +105,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
-            async with kept_in_session(sources, registry.put_group):
+            async with state.running(), kept_in_session(sources, registry.put_group):
                 yield
         finally:
             await client.aclose()
@@ -110,7 +116,7 @@ def create_app(
     traced = [Middleware(watching.incoming)] if watching.incoming else []
     app = Starlette(
         routes=_routes(ports),
-        middleware=[*traced, *_middleware(ports)],
+        middleware=[*traced, *_middleware(ports, state)],
         lifespan=lifespan,
         exception_handlers=_NOT_ROUTED,
     )
@@ -125,10 +131,13 @@ def registry_of(
     *,
     clock: Clock,
     observe: Callable[..., None],
+    caches: Caches | None = None,
 ) -> Registry:
     """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
     try:
-        return Registry([*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe)
+        return Registry(
+            [*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe, caches=caches
+        )
     except ValueError as exc:
         raise ConfigurationError([f"tools: {exc}"]) from exc
 
@@ -175,6 +184,11 @@ def _routes(ports: Ports) -> list[Route]:
     return [
         *_own("/v1/chat/completions", chat, "POST"),
         *_own("/chat/completions", chat, "POST"),
+        *_own("/v1/responses", CreateResponse(ports), "POST"),
+        *(Route(f"/v1/responses/{name}", NothingHere()) for name in ("compact", "input_tokens")),
+        *_own("/v1/responses/{id}", StoredResponse(ports), "GET", "DELETE"),
+        *_own("/v1/responses/{id}/input_items", InputItems(ports), "GET"),
+        Route("/v1/responses/{rest:path}", NothingHere()),
         *_own("/v1/models", models, "GET"),
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),
@@ -186,16 +200,17 @@ def _routes(ports: Ports) -> list[Route]:
     ]
 
 
-def _own(path: str, endpoint: ASGIApp, method: str) -> tuple[Route, Route]:
+def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
     """A path of ours; with another method it is not handed to an upstream either."""
-    return Route(path, endpoint, methods=[method]), Route(path, WrongMethod(method))
+    return Route(path, endpoint, methods=list(methods)), Route(path, WrongMethod(", ".join(methods)))
 
 
-def _middleware(ports: Ports) -> list[Middleware]:
+def _middleware(ports: Ports, state: State) -> list[Middleware]:
     return [
         Middleware(RequestId, observe=ports.observe, clock=ports.clock),
         Middleware(Admission, max_concurrent=ports.config.server.max_concurrent_requests),
         Middleware(Auth, clients=ports.config.clients),
+        Middleware(Quota, clients=ports.config.clients, rates=state.rates, leases=state.leases),
     ]
 
 

@@ -143,6 +143,11 @@ class Upstream(Protocol):
         """Whether it has a web search of its own, declared as `{"type": "web_search", "web_search": {...}}`."""
         ...
 
+    @property
+    def json_schema(self) -> bool:
+        """Whether it makes its answers fit `response_format: json_schema` by itself."""
+        ...
+
     async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
         """Make one upstream call of a run; `show` gets what the client may see now, `eager` calls that are complete.
 
@@ -174,6 +179,59 @@ class ContinuationStore(Protocol):
     async def put(self, key: str, value: Json) -> None:
         """Keep `value` under `key`."""
         ...
+
+    async def delete(self, key: str) -> None:
+        """Forget what is kept under `key`, if anything is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What is left of a client's requests per minute, once one more has been asked for.
+
+    Attributes:
+        allowed: whether that one is within the limit.
+        limit: requests in any 60 seconds.
+        remaining: how many more would be allowed now.
+        reset: seconds until the oldest of them no longer counts, and there is room for one more.
+    """
+
+    allowed: bool
+    limit: int
+    remaining: int
+    reset: float
+
+
+class Rates(Protocol):
+    """Counts the requests of clients in a window that moves along with the time."""
+
+    async def hit(self, client: str, limit: int) -> Rate:
+        """Count one request of `client`, unless it is beyond `limit`."""
+        ...
+
+
+class Leases(Protocol):
+    """Counts the requests that clients have open at the same time."""
+
+    async def acquire(self, client: str, most: int) -> str | None:
+        """The lease of one more open request, or None where `client` has `most` of them."""
+        ...
+
+    async def release(self, client: str, lease: str) -> None:
+        """That request is done. To be called once for each lease."""
+        ...
+
+
+class Results(Protocol):
+    """One tool's results for a while. Equal calls are run once, also when they come at the same moment."""
+
+    async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+        """The result that is kept under `key`, or that of `run`. Failures are not kept."""
+        ...
+
+
+Caches: TypeAlias = Callable[[str, float], Results]
+"""A cache for the tool of that name, in which results live for so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +275,7 @@ class Router(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What `/readyz` says of one upstream or tool."""
+    """What `/readyz` says of one upstream or tool, or of what outlives a request."""
 
     name: str
     usable: bool
@@ -252,5 +310,6 @@ class Ports:
     clock: Clock
     upstream_states: Callable[[], Sequence[Readiness]]
     tool_states: Callable[[], Sequence[Readiness]]
+    state: Callable[[], Readiness]
     scrape: Scrape | None = None
     history: History | None = None

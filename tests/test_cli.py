@@ -63,7 +63,7 @@ def test_with_any_one_key_it_serves(key):
 
 
 def test_beyond_loopback_without_a_client_key_it_refuses_and_says_how_to_allow_it():
-    done = toolproxy("serve", "--host", "0.0.0.0", "--port", "0", environ={"ZAI_API_KEY": "k"})  # noqa: S104
+    done = toolproxy("serve", "--host", "0.0.0.0", "--port", "0", environ={"ZAI_API_KEY": "k"})
     assert done.returncode == 1
     assert "TOOLPROXY_KEY" in done.stderr
     assert "TOOLPROXY_ALLOW_ANONYMOUS" in done.stderr
@@ -72,9 +72,9 @@ def test_beyond_loopback_without_a_client_key_it_refuses_and_says_how_to_allow_i
 
 @pytest.mark.parametrize("environ", [{"TOOLPROXY_KEY": "c"}, {"TOOLPROXY_ALLOW_ANONYMOUS": "true"}])
 def test_beyond_loopback_with_one_or_with_leave_it_serves(environ):
-    environ = {"ZAI_API_KEY": "k", "TOOLPROXY_HOST": "0.0.0.0", "TOOLPROXY_PORT": "0", **environ}  # noqa: S104
+    environ = {"ZAI_API_KEY": "k", "TOOLPROXY_HOST": "0.0.0.0", "TOOLPROXY_PORT": "0", **environ}
     with running("serve", environ=environ) as (_, url):
-        assert httpx.get(url.replace("0.0.0.0", "127.0.0.1") + "/healthz").status_code == 200  # noqa: S104
+        assert httpx.get(url.replace("0.0.0.0", "127.0.0.1") + "/healthz").status_code == 200
 
 
 def test_an_address_that_is_taken_is_one_clear_line():

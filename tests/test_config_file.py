@@ -1,6 +1,10 @@
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from proxy.config import SerperConfig
 from proxy.config_file import load, parse
@@ -46,7 +50,7 @@ def test_variables_are_replaced_and_typed_like_the_value_they_stand_for():
         "server:\n  port: ${PORT:-8080}\n  allow_anonymous: ${ANON:-false}\n  host: ${HOST:-0.0.0.0}\n" + UP,
         {"PORT": "99", "ANON": "true", "HOST": ""},
     )
-    assert (config.server.port, config.server.allow_anonymous, config.server.host) == (99, True, "0.0.0.0")  # noqa: S104
+    assert (config.server.port, config.server.allow_anonymous, config.server.host) == (99, True, "0.0.0.0")
 
 
 def test_a_key_of_digits_stays_text():
@@ -158,15 +162,50 @@ def test_every_fault_is_told_at_once():
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    "url",
     [
-        ("tools: {t: {type: mcp}}", "tools.t.type: 'mcp' is not supported"),
-        ("state: {url: 'redis://localhost'}", "state.url: this value is not supported"),
-        ("clients: [{name: a, key: k, requests_per_minute: 5}]", "clients[0].requests_per_minute: 5 is not supported"),
+        "memory://",
+        "redis://localhost",
+        "redis://localhost:6379/0",
+        "rediss://cache.example:6380/15",
+        "redis://:p%40ss@[::1]:6379",
+        "redis://user:p:w!$&'()*+,;=@10.0.0.7/",
     ],
 )
-def test_what_this_version_cannot_do_is_refused_by_name(text, fault):
-    assert any(fault in line for line in faults(text)), faults(text)
+def test_state_may_be_kept_in_this_process_or_in_redis(url):
+    assert parse("state: {url: '${URL}'}", {"URL": url}).state.url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "memory://x",
+        "redis://",
+        "redis:///0",
+        "redis://h:66000",
+        "redis://h/0/1",
+        "redis://h/x",
+        "redis://a@b@h",
+        "redis://us[er@h",
+        "redis://h?ssl_cert_reqs=none",
+        "rediss://h/0#x",
+        "redis://h\n",
+        "redis+unix:///tmp/s",
+        "unix:///tmp/s",
+        "http://h",
+    ],
+)
+def test_any_other_place_for_state_is_a_fault(url):
+    (fault,) = faults(yaml.safe_dump({"state": {"url": url}}))
+    assert fault.startswith("config.yaml:2: state.url: must be memory://, or redis:// or rediss:// with ")
+
+
+def test_redis_without_its_package_is_a_fault_that_says_how_to_get_it(tmp_path):
+    (tmp_path / "config.yaml").write_text(UP + "state: {url: 'redis://localhost'}")
+    without = "import sys; sys.modules['redis'] = None; from proxy.cli import main; main(['check'])"
+    done = subprocess.run([sys.executable, "-c", without], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.search(r"config.yaml:\d+: state.url: needs .*pip install 'toolproxy\[redis\]'", done.stderr)
 
 
 def test_limits_of_a_model_and_a_client_lie_over_the_general_ones():

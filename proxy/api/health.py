@@ -18,7 +18,7 @@ class Healthz:
 
 
 class Readyz:
-    """200 with a usable upstream, 503 without one."""
+    """200 with a usable upstream, 503 without one. Shared state that is away is told, and done without."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -27,10 +27,12 @@ class Readyz:
         """ASGI."""
         upstreams, tools = self._ports.upstream_states(), self._ports.tool_states()
         ready = any(state.usable for state in upstreams)
+        (state,) = _listed([self._ports.state()])
         report: Json = {
             "status": "ready" if ready else "no usable upstream",
             "upstreams": _listed(upstreams),
             "tools": _listed(tools),
+            "state": state,
         }
         await send_json(send, report, status=200 if ready else 503)
 

@@ -19,7 +19,7 @@ import orjson
 from proxy.core.chat import Json, ToolCall, ToolResult
 from proxy.core.errors import InvalidArguments
 
-SEARCH, OPEN, FIND = "browser.search", "browser.open", "browser.find"
+SEARCH, OPEN, FIND = NAMES = ("browser.search", "browser.open", "browser.find")
 
 _INTEGER: Json = {"type": "integer"}
 SCHEMAS: Mapping[str, Json] = {
@@ -86,7 +86,7 @@ class Browser:
         if result.failed or page is None:
             return result
         self._pages.append(page)
-        if self._reader is None or not asked.startswith("browser."):
+        if self._reader is None or asked not in NAMES:
             return result
         return replace(result, content=f"{result.content}\n\n{_hint(len(self._pages) - 1, page)}")
 

@@ -8,9 +8,12 @@ ProxyError                     status, type, code: what the client is told
 |   +-- AdminOnly              403  admin_only
 |   +-- NotFound               404  not_found
 |   |   +-- ModelNotFound      404  model_not_found
+|   |   +-- ItemNotFound       404  an item of an earlier response
+|   +-- PreviousResponseNotFound  400  previous_response_not_found
 |   +-- MethodNotAllowed       405  method_not_allowed
 |   +-- RequestTimeout         408  request_timeout
 |   +-- RequestTooLarge        413  request_too_large
+|   +-- RateLimitExceeded      429  rate_limit_exceeded     of this proxy's own limits for a client
 +-- Overloaded                 503  overloaded              this proxy is full or leaving
 +-- MaxDurationExceeded        504  max_duration_exceeded   the request as a whole took too long
 +-- UpstreamError              502  upstream_error          unreachable, cut off, not what it should be
@@ -23,6 +26,8 @@ ToolError                      never reaches a client: the model is told, and th
 +-- ToolTimeout
 +-- ToolUnavailable              its service cannot be reached or is busy: another try may succeed
 +-- InvalidArguments
+
+StateUnavailable               never reaches a client: what is shared is done without
 
 ConfigurationError             at start: faults with path and line
 """
@@ -60,7 +65,7 @@ class RequestError(ProxyError):
 
     status = 400
     type = "invalid_request_error"
-    code = "invalid_request"
+    code: str | None = "invalid_request"
 
 
 class InvalidJson(RequestError):
@@ -109,7 +114,7 @@ class NotFound(RequestError):
     """No such path."""
 
     status = 404
-    code = "not_found"
+    code: str | None = "not_found"
 
 
 class ModelNotFound(NotFound):
@@ -119,6 +124,25 @@ class ModelNotFound(NotFound):
 
     def __init__(self, model: str, *, why: str = "does not exist") -> None:
         super().__init__(f"The model {model!r} {why}. GET /v1/models lists the models.", param="model")
+
+
+class ItemNotFound(NotFound):
+    """An `item_reference` to what is not kept, or is another client's."""
+
+    code = None
+
+    def __init__(self, item_id: str) -> None:
+        message = f"Item with id {item_id!r} not found. Items are not persisted when `store` is set to false."
+        super().__init__(message, param="input")
+
+
+class PreviousResponseNotFound(RequestError):
+    """A `previous_response_id` of what is not kept, or is another client's."""
+
+    code = "previous_response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"Previous response with id {response_id!r} not found.", param="previous_response_id")
 
 
 class MethodNotAllowed(RequestError):
@@ -140,6 +164,17 @@ class RequestTooLarge(RequestError):
 
     status = 413
     code = "request_too_large"
+
+
+class RateLimitExceeded(RequestError):
+    """The client has sent as many requests, or has as many open, as it may; `retry_after` in seconds."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after: int) -> None:
+        super().__init__(message, headers={"retry-after": str(retry_after)})
 
 
 class Overloaded(ProxyError):
@@ -230,6 +265,10 @@ class InvalidArguments(ToolError):
     """The model's arguments are no JSON object, or do not fit the tool's schema."""
 
     outcome = "invalid_arguments"
+
+
+class StateUnavailable(Exception):
+    """What is kept beyond this process cannot be reached. The message says why, and holds no secret."""
 
 
 class ConfigurationError(Exception):

@@ -59,6 +59,10 @@ class MemoryStore:
             self._drop(next(iter(self._entries)))
         self._observe("continuation.kept", entries=len(self._entries), bytes=self._bytes)
 
+    async def delete(self, key: str) -> None:
+        """Forget what is kept under `key`, if anything is."""
+        self._drop(key)
+
     def _expire(self) -> None:
         """Every entry lives equally long, so the oldest expire first."""
         now = self._clock.monotonic()

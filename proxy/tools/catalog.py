@@ -13,10 +13,12 @@ from proxy.config import (
     McpConfig,
     PythonToolConfig,
     SerperConfig,
+    SerperScrapeConfig,
     ToolConfig,
     WebFetchConfig,
     ZaiSearchConfig,
 )
+from proxy.core import browser
 from proxy.core.chat import Json, ToolOutput
 from proxy.core.errors import ToolError
 from proxy.ports import Clock, Observer
@@ -24,6 +26,7 @@ from proxy.tools.clock import clock_tool
 from proxy.tools.http_api import http_tool
 from proxy.tools.python_function import python_tool
 from proxy.tools.serper import serper_tool
+from proxy.tools.serper_scrape import serper_scrape_tool
 from proxy.tools.sources import Source
 from proxy.tools.tool import Tool
 from proxy.tools.web_fetch import web_fetch_tool
@@ -52,7 +55,8 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
         made = make_tool(name, entry, resources)
         if name in stand_ins:
             made = replace(made, run=_not_usable)
-        own = tuple(alias for alias in made.aliases if alias not in taken)  # a type's own aliases are the first tool's
+        # Names that the configuration did not ask for are the first tool's that would have them.
+        own = tuple(alias for alias in made.aliases if not (alias in browser.NAMES and alias in taken))
         taken.update(own)
         yield replace(made, **_terms(made, entry, config), aliases=(*entry.aliases, *own))
 
@@ -72,11 +76,13 @@ def sources_of(config: Config, clock: Clock, observe: Observer) -> list[Source]:
     ]
 
 
-def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:
+def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # noqa: PLR0911 - one for each type
     """One entry as a tool. The configuration's schema knows no type that is not handled here."""
     match entry:
         case SerperConfig():
             return serper_tool(name, entry, resources.client)
+        case SerperScrapeConfig():
+            return serper_scrape_tool(name, entry, resources.client)
         case ZaiSearchConfig():
             return zai_search_tool(name, entry, resources.client)
         case WebFetchConfig():

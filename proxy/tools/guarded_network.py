@@ -40,12 +40,22 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
     Args:
         guard: decides.
         resolve: finds addresses.
+        network: connects to addresses; None: really.
+        patience: seconds for `resolve`.
     """
 
-    def __init__(self, guard: UrlGuard, resolve: Resolve) -> None:
+    def __init__(
+        self,
+        guard: UrlGuard,
+        resolve: Resolve,
+        *,
+        network: httpcore.AsyncNetworkBackend | None = None,
+        patience: float = RESOLVE_SECONDS,
+    ) -> None:
         self._guard = guard
         self._resolve = resolve
-        self._network = httpcore.AnyIOBackend()
+        self._patience = patience
+        self._network = network or httpcore.AnyIOBackend()
 
     async def connect_tcp(
         self,
@@ -82,7 +92,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
 
     async def _resolved(self, host: str, port: int) -> list[Address]:
         try:
-            async with asyncio.timeout(RESOLVE_SECONDS):
+            async with asyncio.timeout(self._patience):
                 found = await self._resolve(host, port)
         except TimeoutError as exc:
             raise ToolUnavailable(f"The name {host} could not be looked up in time.") from exc

@@ -169,16 +169,16 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
     if encoding in ("", "identity"):
         return lambda data: iter((data,))
     if encoding in ("gzip", "x-gzip", "deflate"):
-        return _Inflate()
+        return _Inflate(bare=encoding == "deflate")
     raise ToolError("The page is packed in a way that cannot be read.")
 
 
 class _Inflate:
     """gzip, zlib, and the bare deflate that some servers send in its place."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bare: bool) -> None:
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: finds out whether it is gzip or zlib
-        self._begun = False
+        self._may_be_bare = bare
 
     def __call__(self, data: bytes) -> Iterator[bytes]:
         piece = b""
@@ -191,12 +191,12 @@ class _Inflate:
         try:
             piece = self._inflate.decompress(data, _WINDOW)
         except zlib.error as exc:
-            if self._begun:
+            if not self._may_be_bare:
                 raise ToolError("The page is packed in a way that cannot be read.") from exc
-            self._begun = True
+            self._may_be_bare = False
             self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
             return self._window(data)
-        self._begun = True
+        self._may_be_bare = False
         return piece
 
 

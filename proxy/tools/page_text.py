@@ -26,6 +26,7 @@ _LEAST_ARTICLE = 200  # characters; a shorter one is looked for in the whole pag
 _MOST_PDF_PAGES, _MOST_PDF_CHARACTERS = 500, 2_000_000
 _MOST_TITLE_CHARACTERS = 200
 
+_NO_PDF = "The page is a PDF document, which cannot be read here. Look for the same in HTML."
 _HTML = ("text/html", "application/xhtml+xml")
 _PDF = "application/pdf"
 _TEXT = re.compile(
@@ -82,16 +83,16 @@ class Page:
     cut: bool = False
 
 
-def check_content_type(content_type: str) -> None:
-    """Whether a body of this type may hold text. Raises `ToolError`."""
+def check_content_type(content_type: str, *, pdf: bool) -> None:
+    """Whether a body of this type may hold text; `pdf`: whether those can be read. Raises `ToolError`."""
     kind = _media_type(content_type)
-    if kind == _PDF and installed_pdf_reader() is None:
-        raise ToolError("The page is a PDF document, which cannot be read here. Look for the same in HTML.")
+    if kind == _PDF and not pdf:
+        raise ToolError(_NO_PDF)
     if kind not in (*_HTML, *_UNKNOWN, _PDF) and not _TEXT.fullmatch(kind):
         raise ToolError(f"The page is {kind[:80]!a}, not text.")
 
 
-def read_page(answer: Answer, *, monotonic: Callable[[], float]) -> Page:
+def read_page(answer: Answer, *, monotonic: Callable[[], float], read_pdf: ReadPdf | None) -> Page:
     """Title and text of a page.
 
     Raises:
@@ -99,7 +100,7 @@ def read_page(answer: Answer, *, monotonic: Callable[[], float]) -> Page:
     """
     kind, url = _media_type(answer.content_type), answer.target.url
     if kind == _PDF or answer.body.startswith(b"%PDF-"):
-        return _pdf_page(answer, installed_pdf_reader())
+        return _pdf_page(answer, read_pdf)
     text = _decoded(answer)
     if kind in _HTML or (kind in _UNKNOWN and _LOOKS_LIKE_HTML.match(answer.body[:_SNIFFED])):
         cut = answer.cut or len(text) > MOST_HTML_CHARACTERS
@@ -161,8 +162,8 @@ def _declared(answer: Answer) -> str:
 
 def _pdf_page(answer: Answer, read: ReadPdf | None) -> Page:
     if read is None:
-        check_content_type(_PDF)
-    if answer.cut or read is None:
+        raise ToolError(_NO_PDF)
+    if answer.cut:
         raise ToolError("The page is a PDF document that is too large to be read.")
     try:
         title, text = read(answer.body)

@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable
 from cachetools import TTLCache
 
 from proxy.core.chat import ToolOutput
+from proxy.ports import Caches, Clock
 
 # Characters of all results of one tool together.
 MAX_CHARACTERS = 16 * 1024 * 1024
 
 
 class ResultCache:
-    """Results by key, kept for `seconds`, the least recently used making room.
+    """Implements `ports.Results` in this process: kept for `seconds`, the least recently used making room.
 
     Whoever comes while a call is under way waits for it; if it fails or is given up, the next in line runs it. Failures
     are not kept.
@@ -22,14 +23,11 @@ class ResultCache:
         self._kept: TTLCache[str, ToolOutput] = TTLCache(max_characters, seconds, timer, getsizeof=_size)
         self._under_way: dict[str, asyncio.Event] = {}
 
-    async def get_or_run(
-        self, key: str, run: Callable[[], Awaitable[ToolOutput]], *, on_hit: Callable[[], None] = lambda: None
-    ) -> ToolOutput:
-        """The result that is kept under `key`, of which `on_hit` is told, or that of `run`."""
+    async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+        """The result that is kept under `key`, or that of `run`."""
         while True:
             kept = self._kept.get(key)
             if kept is not None:
-                on_hit()
                 return kept
             under_way = self._under_way.get(key)
             if under_way is None:
@@ -44,6 +42,11 @@ class ResultCache:
         finally:
             del self._under_way[key]
             done.set()
+
+
+def local_caches(clock: Clock) -> Caches:
+    """A cache of its own for each tool."""
+    return lambda _, seconds: ResultCache(seconds, timer=clock.monotonic)
 
 
 def _size(output: ToolOutput) -> int:

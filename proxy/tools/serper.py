@@ -62,7 +62,7 @@ def serper_tool(name: str, config: SerperConfig, client: httpx.AsyncClient) -> T
     async def run(arguments: Json) -> ToolOutput:
         payload = {"q": arguments["query"], "num": arguments.get("num_results", DEFAULT_RESULTS)}
         payload |= {key: arguments[key] for key in ("gl", "hl", "tbs") if arguments.get(key)}
-        answer = await _post(client, url, config.api_key, payload)
+        answer = await post(client, url, config.api_key, payload)
         return ToolOutput(as_text(arguments["query"], answer, most=payload["num"]), sources_in(answer))
 
     return Tool(
@@ -93,7 +93,8 @@ def repair(arguments: Json) -> Json:
     return {key: value for key, value in repaired.items() if value is not None}
 
 
-async def _post(client: httpx.AsyncClient, url: str, api_key: str, payload: Json) -> Json:
+async def post(client: httpx.AsyncClient, url: str, api_key: str, payload: Json) -> Json:
+    """What the service answers to a request. Raises `ToolError`."""
     headers = {"X-API-KEY": api_key, "content-type": "application/json", "accept-encoding": "identity"}
     status, body = await read_bounded(client, url, headers, orjson.dumps(payload))
     good = httpx.codes.is_success(status)

@@ -135,6 +135,7 @@ def visible_text(html: str, url: str, *, monotonic: Callable[[], float]) -> str:
         reader.close()
     except _OutOfTimeError:
         pass
+    reader.end_link()
     lines = (_BLANKS.sub(" ", line).strip() for line in "".join(reader.pieces).split("\n"))
     return _EMPTY_LINES.sub("\n\n", "\n".join(lines)).strip()
 
@@ -173,15 +174,20 @@ class _Reader(HTMLParser):
             if not self._depth:
                 self._unseen = ""
             return
-        if tag == "a" and self._link:
-            self.pieces.append(f"]({self._link})")
-            self._link = ""
+        if tag == "a":
+            self.end_link()
         self._set_apart(tag)
 
     def handle_data(self, data: str) -> None:
         self._check_time()
         if not self._unseen:
             self.pieces.append(data)
+
+    def end_link(self) -> None:
+        """What was read since the link began is its text."""
+        if self._link:
+            self.pieces.append(f"]({self._link})")
+            self._link = ""
 
     def _goes_on(self, tag: str) -> bool:
         """Whether what is hidden goes on behind this start tag."""
@@ -194,15 +200,14 @@ class _Reader(HTMLParser):
         return True
 
     def _begin_link(self, href: str) -> None:
-        if self._link:
-            self.pieces.append(f"]({self._link})")
+        self.end_link()
         try:
-            self._link = urljoin(self._url, href.strip())
+            link = urljoin(self._url, href.strip())
         except ValueError:
-            self._link = ""
-        if not self._link.startswith(("http://", "https://")):
-            self._link = ""
-        self.pieces.append("[" if self._link else "")
+            return
+        if href and not href.startswith("#") and link.startswith(("http://", "https://")):
+            self._link = link
+            self.pieces.append("[")
 
     def _set_apart(self, tag: str) -> None:
         if tag in _BLOCKS:

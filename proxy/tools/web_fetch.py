@@ -5,23 +5,25 @@
 The text is kept for a few minutes, so that paging through it asks the server once.
 """
 
-import re
 import ssl
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 
 import httpx
 from cachetools import TTLCache
 
 from proxy import __version__
 from proxy.config import WebFetchConfig
+from proxy.core import browser
 from proxy.core.chat import Json, ToolOutput
 from proxy.core.errors import ToolError, ToolUnavailable
 from proxy.ports import Clock
 from proxy.tools.daemon_threads import DaemonThreads
 from proxy.tools.guarded_network import Resolve, SystemResolver
 from proxy.tools.page_client import Answer, PageClient
-from proxy.tools.page_text import Page, check_content_type, read_page
+from proxy.tools.page_parts import PARAMETERS, repair, shown
+from proxy.tools.page_text import Page, check_content_type, installed_pdf_reader, read_page
 from proxy.tools.robots import Robots
 from proxy.tools.tool import Tool
 from proxy.tools.url_guard import Target, UrlGuard, parse_url
@@ -31,24 +33,11 @@ DESCRIPTION = (
     " A long page comes in parts: call again with the offset that the part names. With find, only the passages around "
     "that text are shown."
 )
-PARAMETERS: Json = {
-    "type": "object",
-    "properties": {
-        "url": {"type": "string", "minLength": 1, "description": "the page's full URL"},
-        "offset": {"type": "integer", "minimum": 0, "description": "the character to begin at; 0 if left out"},
-        "find": {"type": "string", "description": "show only the passages around this text"},
-    },
-    "required": ["url"],
-}
 USER_AGENT = f"toolproxy/{__version__} (+reads single pages for people who ask a language model)"
 
 KEPT_SECONDS, KEPT_CHARACTERS = 300, 8 * 1024 * 1024
-_AROUND = 300  # characters before and after what was found
-_MOST_PASSAGES = 20
 _TRANSIENT = (429, 502, 503, 504)
 _NOT_FOUND, _FORBIDDEN = (404, 410), (401, 402, 403, 451)
-_DIGITS = re.compile(r"[0-9]{1,12}")
-_URL_NAMES = ("url", "uri", "link", "href")
 
 
 def web_fetch_tool(
@@ -75,13 +64,16 @@ def web_fetch_tool(
 
     async def run(arguments: Json) -> ToolOutput:
         page = await reader.page(parse_url(arguments["url"]))
-        offset = _beginning(page.text, arguments)
-        wanted = " ".join(str(arguments.get("find") or "").split())
-        most = config.max_characters
-        shown = passages(page, wanted, offset, most=most) if wanted else part(page, offset, most=most)
-        return ToolOutput(shown, {page.url: page.title})
+        return ToolOutput(shown(page, arguments, most=config.max_characters), {page.url: page.title})
 
-    return Tool(name=name, description=DESCRIPTION, parameters=PARAMETERS, run=run, repair=repair)
+    return Tool(
+        name=name,
+        description=DESCRIPTION,
+        parameters=PARAMETERS,
+        run=run,
+        repair=repair,
+        aliases=(browser.OPEN, browser.FIND),
+    )
 
 
 class _Reader:
@@ -95,6 +87,7 @@ class _Reader:
         agent = config.user_agent or USER_AGENT
         guard = UrlGuard(config.allow_hosts, config.deny_hosts)
         self._client = PageClient(guard, resolve, user_agent=agent, ssl_context=ssl_context)
+        self._wanted = partial(check_content_type, pdf=find_spec("pypdf") is not None)
         self._threads = DaemonThreads("toolproxy-page", most=2)  # more would only take each other's processor
         self._robots = Robots(agent, timer=clock.monotonic, threads=self._threads) if config.respect_robots else None
         self._kept: TTLCache[str, Page] = TTLCache(KEPT_CHARACTERS, KEPT_SECONDS, clock.monotonic, getsizeof=_size)
@@ -110,92 +103,12 @@ class _Reader:
 
     async def _fetched(self, target: Target) -> Page:
         async with self._client.session() as session:
-            answer = await session.get(
-                target, most_bytes=self._most_bytes, wanted=check_content_type, visit=self._robots
-            )
+            answer = await session.get(target, most_bytes=self._most_bytes, wanted=self._wanted, visit=self._robots)
         _check_status(answer)
-        return await self._threads.run(lambda: read_page(answer, monotonic=self._clock.monotonic))
+        return await self._threads.run(lambda: self._read(answer))
 
-
-def repair(arguments: Json) -> Json:
-    """The same request in the schema's words: one name for the URL, the offset as a number."""
-    repaired = {key: value for key, value in arguments.items() if key not in _URL_NAMES and value is not None}
-    url = next((arguments[name] for name in _URL_NAMES if arguments.get(name) is not None), None)
-    if url is not None:
-        repaired["url"] = url
-    offset = repaired.get("offset")
-    if isinstance(offset, str) and _DIGITS.fullmatch(offset.strip()):
-        repaired["offset"] = int(offset)
-    if isinstance(offset, float) and offset.is_integer():
-        repaired["offset"] = int(offset)
-    return repaired
-
-
-def part(page: Page, offset: int, *, most: int) -> str:
-    """The page from `offset` on, at most `most` characters of it, under its title and URL."""
-    total = len(page.text)
-    if not total:
-        return _told(page, "The page has no text.")
-    if offset >= total:
-        raise ToolError(f"The page has only {total} characters; offset {offset} is behind its end.")
-    end = min(offset + most, total)
-    where = f"Characters {offset} to {end} of {total}."
-    if end < total:
-        where += f" For more, call again with offset {end}."
-    elif page.cut:
-        where += " The page is longer, but no more of it is read."
-    return _told(page, where, page.text[offset:end])
-
-
-def passages(page: Page, wanted: str, offset: int, *, most: int) -> str:
-    """Where `wanted` stands in the page from `offset` on, capitals and line breaks aside, and the text around it."""
-    pattern = re.compile(r"\s+".join(map(re.escape, wanted.split())), re.IGNORECASE)
-    shown: list[str] = []
-    left, more = most, ""
-    for start, end in _merged(match.span() for match in pattern.finditer(page.text, offset)):
-        if len(shown) == _MOST_PASSAGES or not left:
-            more = f" More from offset {start} on."
-            break
-        text = page.text[start : min(end, start + left)]
-        shown.append(f"[offset {start}]\n{text}")
-        left -= len(text)
-    if not shown:
-        return _told(page, f"{wanted!r} does not occur from character {offset} of {len(page.text)} on.")
-    return _told(page, f"{wanted!r} in its {len(page.text)} characters.{more}", "\n\n".join(shown))
-
-
-def _merged(spans: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Each place with what is around it; places that touch become one."""
-    begun: tuple[int, int] | None = None
-    for start, end in spans:
-        start, end = max(start - _AROUND, 0), end + _AROUND  # noqa: PLW2901 - the same place, wider
-        if begun and start <= begun[1]:
-            begun = (begun[0], end)
-            continue
-        if begun:
-            yield begun
-        begun = (start, end)
-    if begun:
-        yield begun
-
-
-def _told(page: Page, where: str, text: str = "") -> str:
-    head = "\n".join(line for line in (page.title, page.url, where) if line)
-    return f"{head}\n\n{text}" if text else head
-
-
-def _beginning(text: str, arguments: Json) -> int:
-    """Where to begin: at `offset`, or at the start of `line`, which only the browser that some models bring knows."""
-    offset: int = arguments.get("offset", 0)
-    line: Any = arguments.get("line")
-    if not isinstance(line, int) or isinstance(line, bool) or line <= 0:
-        return offset
-    at = -1
-    for _ in range(line):
-        at = text.find("\n", at + 1)
-        if at < 0:
-            raise ToolError(f"The page has only {text.count(chr(10)) + 1} lines.")
-    return at + 1
+    def _read(self, answer: Answer) -> Page:
+        return read_page(answer, monotonic=self._clock.monotonic, read_pdf=installed_pdf_reader())
 
 
 def _check_status(answer: Answer) -> None:

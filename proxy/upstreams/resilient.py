@@ -63,6 +63,11 @@ class Resilient:
         """Whether it has a web search of its own."""
         return self._current.profile.native_search
 
+    @property
+    def json_schema(self) -> bool:
+        """Whether it makes its answers fit a schema by itself."""
+        return self._current.profile.json_schema
+
     async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
         """Make one upstream call of a run. A fallback that has answered once is spoken to from then on."""
         watched = self._watched(show)

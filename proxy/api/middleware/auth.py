@@ -62,6 +62,13 @@ class Auth:
 
 
 def _key_in(scope: Scope) -> str | None:
+    """The key that a request carries, if it is one and there is no doubt which.
+
+    Of two Authorization headers, whoever stands before or behind us may believe the other one.
+    """
+    names = [name for name, _ in scope["headers"]]
+    if names.count(b"authorization") > 1 or names.count(b"api-key") > 1:
+        return None
     authorization = header(scope, b"authorization")
     if authorization is not None:
         match = _BEARER.fullmatch(authorization.strip())

@@ -12,8 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy.api.body import header
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.api.race import ClientLeft
-from proxy.api.replies import send_error
-from proxy.core import sse
+from proxy.api.replies import farewell_of, send_error
 from proxy.core.errors import InternalError, Overloaded, ProxyError
 from proxy.ports import Clock, Observer
 
@@ -53,7 +52,7 @@ class RequestId:
         is_probe = scope["path"] in OPEN_PATHS
         if not is_probe:
             self._observe("request.started", **where)
-        response = _Watched(send, request_id, observe=self._observe, timer=lambda: self._clock.monotonic() - began)
+        response = _Watched(send, request_id, scope, observe=self._observe, began=began, clock=self._clock)
         status = await self._answer(scope, receive, response, request_id)
         self._observe(
             "probe.completed" if is_probe else "request.completed",
@@ -84,11 +83,15 @@ class RequestId:
 class _Watched:
     """`send` with the request id added to the head of the response, which remembers how far the response has come."""
 
-    def __init__(self, send: Send, request_id: str, *, observe: Observer, timer: Callable[[], float]) -> None:
+    def __init__(
+        self, send: Send, request_id: str, scope: Scope, *, observe: Observer, began: float, clock: Clock
+    ) -> None:
         self._send = send
+        self._scope = scope
         self._header = (b"x-request-id", request_id.encode())
         self._observe = observe
-        self._timer = timer
+        self._began = began
+        self._clock = clock
         self._complete = False
         self.is_event_stream = False
         self.status: int | None = None
@@ -108,7 +111,7 @@ class _Watched:
         self.is_event_stream = any(
             name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
         )
-        self.first_byte = round(self._timer(), 6)
+        self.first_byte = round(self._clock.monotonic() - self._began, 6)
         stream = self.is_event_stream
         self._observe("response.started", status=self.status, event_stream=stream, seconds=self.first_byte)
         return {**message, "headers": [*headers, self._header]}
@@ -123,4 +126,4 @@ class _Watched:
                 if self.status is None:
                     await send_error(self, error)
                 elif self.is_event_stream and not self._complete:
-                    await self({"type": "http.response.body", "body": sse.encode(error.envelope())})
+                    await self({"type": "http.response.body", "body": farewell_of(self._scope)(error)})
