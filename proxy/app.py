@@ -31,6 +31,7 @@ from proxy.tools.catalog import Resources, tools_of
 from proxy.tools.registry import Registry
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
+from proxy.upstreams.http1 import Http1Transport
 from proxy.upstreams.router import ConfigRouter
 
 
@@ -67,7 +68,7 @@ def create_app(
     """
     clock = clock or SystemClock()
     connections = {
-        name: Connection(name, upstream, transport or _transport(upstream))
+        name: Connection(name, upstream, transport or transport_for(upstream))
         for name, upstream in config.upstreams.items()
     }
     client = _tool_client(transport)
@@ -110,7 +111,10 @@ def _tool_client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClien
     return httpx.AsyncClient(transport=carrier, timeout=httpx.Timeout(None), cookies=no_cookies, trust_env=False)
 
 
-def _transport(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
+def transport_for(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
+    """What carries the requests to an upstream, as its entry chooses."""
+    if upstream.transport == "auto":
+        return Http1Transport(max_connections=upstream.max_connections)
     # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
     limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
     return httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
