@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
@@ -23,12 +23,13 @@ from proxy.api.middleware.request_id import RequestId
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
 from proxy.config import Config, UpstreamConfig
-from proxy.core.errors import NotFound
+from proxy.core.errors import ConfigurationError, NotFound
 from proxy.ports import Clock, Ports, Readiness
 from proxy.stores.memory import MemoryStore
 from proxy.telemetry import log
-from proxy.tools.catalog import Resources, tools_of
+from proxy.tools.catalog import Resources, sources_of, tools_of
 from proxy.tools.registry import Registry
+from proxy.tools.sources import Source, kept_in_session
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.http1 import Http1Transport
@@ -65,29 +66,35 @@ def create_app(
         tools: more tools, beside those of the configuration.
         transport: carries every request to upstreams and tools; None: one of its own for each.
         clock: for tests that do not want to wait.
+
+    Raises:
+        ConfigurationError: a tool cannot be made, or two have the same name.
     """
     clock = clock or SystemClock()
     connections = {
         name: Connection(name, upstream, transport or transport_for(upstream))
         for name, upstream in config.upstreams.items()
     }
-    client = _tool_client(transport)
+    client = tool_client(transport)
     observe = log.observer()
+    registry = registry_of(config, client, tools, clock=clock, observe=observe)
+    sources = sources_of(config, clock, observe)
     ports = Ports(
         config=config,
         router=ConfigRouter(config, connections, observe=observe, clock=clock),
-        toolset=Registry([*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe),
+        toolset=registry,
         store=MemoryStore(config.state, clock=clock),
         observe=observe,
         clock=clock,
         upstream_states=lambda: _states("upstreams", config.upstreams, config),
-        tool_states=lambda: _states("tools", config.tools, config),
+        tool_states=lambda: _tool_states(config, sources),
     )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
-            yield
+            async with kept_in_session(sources, registry.put_group):
+                yield
         finally:
             await client.aclose()
             for connection in connections.values():
@@ -100,7 +107,27 @@ def create_app(
     return app
 
 
-def _tool_client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
+def registry_of(
+    config: Config,
+    client: httpx.AsyncClient,
+    tools: Iterable[Tool] = (),
+    *,
+    clock: Clock,
+    observe: Callable[..., None],
+) -> Registry:
+    """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
+    try:
+        return Registry([*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe)
+    except ValueError as exc:
+        raise ConfigurationError([f"tools: {exc}"]) from exc
+
+
+def origins_of(config: Config) -> dict[str, str]:
+    """Where each tool of the configuration comes from, for `toolproxy check`. Raises `ConfigurationError`."""
+    return registry_of(config, tool_client(), clock=SystemClock(), observe=log.observer()).origins
+
+
+def tool_client(transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
     """For calls of other people's servers: no redirects, nothing from the environment, no cookie kept between calls.
 
     The registry bounds each call, so the client does not.
@@ -127,6 +154,11 @@ def _states(section: str, usable: Iterable[str], config: Config) -> list[Readine
         if where.startswith(f"{section}.")
     ]
     return [*(Readiness(name, usable=True) for name in usable), *disabled]
+
+
+def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
+    states = {state.name: state for state in (source.state() for source in sources)}
+    return [states.get(state.name, state) for state in _states("tools", config.tools, config)]
 
 
 def _routes(ports: Ports) -> list[Route]:

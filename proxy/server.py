@@ -59,10 +59,11 @@ def serve(config: Config, config_path: Path) -> None:
     log.configure(config.telemetry)
     for where, entry in config.disabled.items():
         log.observer()("configuration.disabled", where=where, why=entry.why)
+    app = create_app(config)  # for several workers too: what is wrong is said once, not by each of them
     if config.server.workers > 1:
         log.observer()("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
     if config.server.workers == 1:
-        Server(uvicorn_config(config, create_app(config)), ready=lambda: announce(url)).run([listener])
+        Server(uvicorn_config(config, app), ready=lambda: announce(url)).run([listener])
         return
     # Each worker reads the configuration anew: an app cannot be handed to another process.
     os.environ["TOOLPROXY_CONFIG"] = str(config_path)

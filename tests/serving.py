@@ -24,9 +24,9 @@ tools:
 
 
 @asynccontextmanager
-async def serving(app, *, lifespan="on") -> AsyncIterator[str]:
-    """Serve an ASGI application on a free port."""
-    listener = server.listen("127.0.0.1", 0)
+async def serving(app, *, lifespan="on", port=0) -> AsyncIterator[str]:
+    """Serve an ASGI application, on a free port unless one is given."""
+    listener = server.listen("127.0.0.1", port)
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan, timeout_graceful_shutdown=1)
     config.load()
     running = uvicorn.Server(config)

@@ -25,6 +25,11 @@ _LEVELS = {
     "upstream.retried": logging.WARNING,
     "upstream.fell_back": logging.WARNING,
     "tool.fell_back": logging.WARNING,
+    "mcp.connected": logging.INFO,
+    "mcp.lost": logging.WARNING,
+    "mcp.tool_refused": logging.WARNING,
+    "tool.retried": logging.WARNING,
+    "tool.breaker_opened": logging.WARNING,
     "tool.started": logging.DEBUG,
     "tool.completed": logging.INFO,
     "tool.failed": logging.WARNING,
@@ -72,6 +77,7 @@ def configure(config: TelemetryConfig, *, stream: TextIO | None = None) -> None:
     root.handlers = [handler]
     # httpx and asyncio are libraries: their debug lines hold URLs and headers.
     root.setLevel(max(level, logging.WARNING))
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # its tracebacks hold what servers said; we tell of the fault
     logging.getLogger("uvicorn.error").setLevel(max(level, logging.WARNING))
 
 

@@ -39,6 +39,17 @@ def validator_of(schema: Json) -> jsonschema_rs.Validator:
     return jsonschema_rs.validator_for(schema, retriever=_refuse_reference)
 
 
+def schema_fault(schema: Json) -> str | None:
+    """What is wrong with the schema of a tool's arguments, in one line."""
+    if schema.get("type", "object") != "object":
+        return "must be a JSON Schema of type object"
+    try:
+        validator_of(schema)
+    except ValueError as exc:
+        return f"is no JSON Schema: {str(exc).splitlines()[0]}"
+    return None
+
+
 def parse_arguments(
     text: str, validator: jsonschema_rs.Validator, *, repair: Callable[[Json], Json] = as_it_is
 ) -> Json:

@@ -8,14 +8,16 @@ try is tried again; at last the fallback is asked.
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 
 import jsonschema_rs
 import orjson
 
+from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
 from proxy.ports import Clock, Observer
-from proxy.tools.arguments import parse_arguments, validator_of
+from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.result_cache import ResultCache
 from proxy.tools.tool import Tool
 
@@ -52,6 +54,11 @@ class Registry:
         """Every tool as a model sees it, by name."""
         return self._specs
 
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where each tool comes from, by name."""
+        return {name: entry.tool.origin for name, entry in self._entries.items()}
+
     def put_group(self, group: str, tools: Iterable[Tool]) -> list[str]:
         """Replace the tools of a group that come and go, such as those of an MCP server; says which were refused.
 
@@ -63,19 +70,21 @@ class Registry:
         refused = []
         for tool in tools:
             try:
-                self._add(tool)
+                self._add(tool, group)
             except ValueError as exc:
                 refused.append(str(exc))
             else:
                 added.append(tool.name)
         return refused
 
-    def _add(self, tool: Tool) -> None:
+    def _add(self, tool: Tool, group: str | None = None) -> None:
         names = {name for spec in self._specs.values() for name in (spec.name, *spec.aliases)}
         if taken := names.intersection((tool.name, *tool.aliases)):
             raise ValueError(f"there are two tools named {min(taken)!r}")
+        if fault := schema_fault(tool.parameters):
+            raise ValueError(f"the parameters of {tool.name!r}: {fault}")
         self._entries[tool.name] = _Entry(tool, self._clock)
-        self._specs[tool.name] = tool.spec
+        self._specs[tool.name] = replace(tool.spec, group=group)
 
     async def execute(self, call: ToolCall, *, patience: float, scope: str) -> ToolOutput:
         """Run one call.
@@ -108,17 +117,39 @@ class Registry:
                 key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
                 return await entry.cache.get_or_run(key, lambda: self._try(entry, arguments))
         except TimeoutError as exc:
+            self._failed(entry)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
 
     async def _try(self, entry: "_Entry", arguments: Json) -> ToolOutput:
+        """One call, tried again where another try may succeed and does no harm."""
         async with entry.slots:
             for attempt in range(entry.tool.retries):
                 try:
-                    return await _text_of(entry.tool.run(arguments))
+                    return await self._once(entry, arguments)
                 except ToolUnavailable as exc:
                     self._observe("tool.retried", tool=entry.tool.name, attempt=attempt + 1, outcome=exc.outcome)
                     await self._clock.sleep(_FIRST_WAIT * 2**attempt)
-            return await _text_of(entry.tool.run(arguments))
+            return await self._once(entry, arguments)
+
+    async def _once(self, entry: "_Entry", arguments: Json) -> ToolOutput:
+        now = self._clock.monotonic()
+        if not entry.breaker.allows(now):
+            wait = entry.breaker.wait(now)
+            raise ToolUnavailable(f"This tool keeps failing and is not called now; it may work in {wait:.0f} seconds.")
+        try:
+            output = await _text_of(entry.tool.run(arguments))
+        except ToolUnavailable:
+            self._failed(entry)
+            raise
+        entry.breaker.succeeded()
+        return output
+
+    def _failed(self, entry: "_Entry") -> None:
+        """What a tool needs did not answer: too often in a row, and it is left alone for a while."""
+        before = entry.breaker.state
+        entry.breaker.failed(self._clock.monotonic())
+        if entry.breaker.state is State.OPEN and before is not State.OPEN:
+            self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=entry.breaker.seconds)
 
 
 class _Entry:
@@ -127,6 +158,7 @@ class _Entry:
     def __init__(self, tool: Tool, clock: Clock) -> None:
         self.tool = tool
         self.validator: jsonschema_rs.Validator = validator_of(tool.parameters)
+        self.breaker = Breaker()
         self.cache = ResultCache(tool.cache_seconds, timer=clock.monotonic) if tool.cache_seconds else None
         self.slots: AbstractAsyncContextManager[object] = (
             asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else nullcontext()

@@ -4,17 +4,41 @@ Built-in tools, HTTP APIs, MCP servers and Python functions all become a `Tool`,
 public API for tools of one's own too, as `proxy.Tool`:
 
     Tool(name="roll_dice", description="Rolls a die.", parameters={"type": "object"}, run=roll)
+    Tool.from_function(roll_dice)  # the same from type hints and docstring
 
 What concerns calling it (how often, for how long, what is kept) is said beside it and done by the registry.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict, Unpack
 
 from proxy.core.chat import Json, ToolOutput, ToolSpec
 
 Run: TypeAlias = Callable[[Json], Awaitable[str | ToolOutput]]
+
+# The rule of OpenAI and GLM for a function's name.
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+class Terms(TypedDict, total=False):
+    """What `Tool.from_function` may be told beside the function; the meanings are those of `Tool`."""
+
+    name: str
+    description: str
+    parameters: Json
+    aliases: tuple[str, ...]
+    offer: str
+    max_calls: int | None
+    eager: bool
+    repair: Callable[[Json], Json]
+    timeout: float | None
+    retries: int
+    max_concurrent: int | None
+    cache_seconds: float
+    fallback: str | None
+    origin: str
 
 
 def as_it_is(arguments: Json) -> Json:
@@ -43,6 +67,9 @@ class Tool:
         cache_seconds: how long a result serves equal calls of the same caller; 0: every call is run.
         fallback: the tool that is tried with the same arguments when this one fails.
         origin: where it comes from, for `toolproxy check`.
+
+    Raises:
+        ValueError: the name is none that models can call.
     """
 
     name: str
@@ -60,6 +87,27 @@ class Tool:
     cache_seconds: float = 0
     fallback: str | None = None
     origin: str = "built in"
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"a tool's name may have letters, digits, '_' and '-', at most 64 of them: {self.name!r}")
+
+    @classmethod
+    def from_function(cls, function: Callable[..., object], **terms: Unpack[Terms]) -> "Tool":
+        """A Python function as a tool.
+
+        Args:
+            function: sync (it runs in a thread) or async; takes its arguments by name; returns text, a `ToolOutput`
+                or anything that JSON can hold.
+            **terms: fields of `Tool`. Left out, name and description are those of the function, and the schema is
+                derived from its type hints and its docstring.
+
+        Raises:
+            ValueError: a model could not call it: a type without JSON Schema, positional-only parameters, ...
+        """
+        from proxy.tools.python_function import tool_of  # noqa: PLC0415 - it imports this module
+
+        return tool_of(function, **terms)
 
     @property
     def spec(self) -> ToolSpec:

@@ -2,8 +2,9 @@ import asyncio
 
 import pytest
 
+import proxy
 from proxy.core.chat import ToolCall
-from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout
+from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
 from proxy.tools.registry import Registry
 from proxy.tools.tool import Tool
 from tests.fakes import FakeClock
@@ -173,3 +174,98 @@ def test_two_tools_of_one_name_are_refused():
 def test_a_schema_that_refers_to_another_server_is_refused_without_asking_it():
     with pytest.raises(Exception, match="remote references are not followed"):
         registry_of([tool(parameters={"$ref": "http://127.0.0.1:1/schema.json"})])
+
+
+def failing(times, error=ToolUnavailable):
+    runs = []
+
+    async def run(_):
+        runs.append(1)
+        if len(runs) <= times:
+            raise error("down")
+        return "found"
+
+    return runs, run
+
+
+async def test_what_may_succeed_on_another_try_is_tried_again_after_growing_waits():
+    heard, clock, (runs, run) = [], FakeClock(now=0), failing(2)
+    observe = lambda event, /, **fields: heard.append((event, fields["attempt"]))  # noqa: E731 - a fake of two lines
+    assert await execute(registry_of([tool(run, retries=2)], clock=clock, observe=observe)) == "found"
+    assert heard == [("tool.retried", 1), ("tool.retried", 2)]
+    assert (len(runs), clock.now) == (3, 0.75)
+
+
+@pytest.mark.parametrize(("retries", "error"), [(0, ToolUnavailable), (2, ToolError)])
+async def test_nothing_else_is_tried_again(retries, error):
+    runs, run = failing(1, error)
+    with pytest.raises(error, match="down"):
+        await execute(registry_of([tool(run, retries=retries)]))
+    assert len(runs) == 1
+
+
+async def test_a_tool_that_keeps_failing_is_left_alone_and_then_probed():
+    heard, clock, (runs, run) = [], FakeClock(), failing(5)
+    tools = [tool(run, fallback="other"), tool(name="other")]
+    registry = registry_of(tools, clock=clock, observe=lambda event, /, **_: heard.append(event))
+    for _ in range(7):
+        assert await execute(registry) == "{'n': 1}"
+    assert (len(runs), heard.count("tool.breaker_opened")) == (5, 1)
+    clock.now += 31
+    assert await execute(registry) == "found"
+    assert len(runs) == 6
+
+
+async def test_a_tool_that_hangs_again_and_again_is_left_alone_too():
+    async def hang(_):
+        await asyncio.Event().wait()
+
+    registry = registry_of([tool(hang, timeout=0.001)])
+    for _ in range(5):
+        with pytest.raises(ToolTimeout):
+            await execute(registry)
+    with pytest.raises(ToolUnavailable, match="keeps failing"):
+        await execute(registry)
+
+
+async def test_no_more_calls_of_a_tool_run_at_the_same_time_than_it_can_take():
+    running, most, gate = 0, 0, asyncio.Event()
+
+    async def run(_):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+        return "found"
+
+    registry = registry_of([tool(run, max_concurrent=2)])
+    calls = [asyncio.ensure_future(execute(registry)) for _ in range(5)]
+    await asyncio.sleep(0)
+    gate.set()
+    assert await asyncio.gather(*calls) == ["found"] * 5
+    assert most == 2
+
+
+async def test_a_tool_that_returns_something_else_than_text_is_told():
+    async def run(_):
+        return b"\x00"
+
+    with pytest.raises(ToolError, match="not text"):
+        await execute(registry_of([tool(run)]))
+
+
+async def test_the_tools_of_a_group_come_and_go_together():
+    registry = registry_of([tool()])
+    assert registry.put_group("mcp", [tool(name="a"), tool(name="b", aliases=("c",))]) == []
+    assert await execute(registry, name="a") == "{'n': 1}"
+    refused = registry.put_group("mcp", [tool(name="b"), tool(name="t"), tool(name="d", aliases=("b",))])
+    assert refused == ["there are two tools named 't'", "there are two tools named 'b'"]
+    assert list(registry.specs) == ["t", "b"]
+    with pytest.raises(ToolError, match="no tool named 'a'"):
+        await execute(registry, name="a")
+
+
+def test_the_public_names_are_enough_for_a_tool_of_ones_own():
+    assert proxy.Tool is Tool
+    assert proxy.Tool(name="t", description="", parameters={}, run=broken).spec.mode == "always"

@@ -144,3 +144,51 @@ async def test_every_page_of_the_answer_can_be_cited(client):
         "https://story": "Story",
         "https://why": "Why",
     }
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "item", "told", "source"),
+    [
+        (
+            "news",
+            {"title": "T", "link": "https://n/", "source": "Paper", "date": "1 hour ago", "snippet": "S"},
+            "T\nhttps://n/\nPaper - 1 hour ago\nS",
+            "https://n/",
+        ),
+        (
+            "images",
+            {"title": "T", "imageUrl": "https://i/1.png", "link": "https://i/"},
+            "T\nhttps://i/\nimage: https://i/1.png",
+            "https://i/",
+        ),
+        (
+            "places",
+            {"title": "T", "address": "A 1", "rating": 4.5, "ratingCount": 7, "website": "https://p/"},
+            "T\nhttps://p/\nrated 4.5 by 7\naddress: A 1",
+            "https://p/",
+        ),
+        (
+            "shopping",
+            {"title": "T", "source": "Shop", "link": "https://s/", "price": "$5"},
+            "T\nhttps://s/\nShop\nprice: $5",
+            "https://s/",
+        ),
+        (
+            "organic",
+            {"title": "T", "link": "https://o/", "publicationInfo": "A - 2020", "citedBy": 9},
+            "T\nhttps://o/\nA - 2020\ncited by: 9",
+            "https://o/",
+        ),
+    ],
+)
+async def test_the_whole_family_is_asked_by_its_endpoint_and_told_in_its_own_words(
+    client, endpoint, item, told, source
+):
+    path = "scholar" if endpoint == "organic" else endpoint
+    tool = serper.serper_tool("t", SerperConfig(api_key="secret", endpoint=path), client)
+    with respx.mock:
+        respx.post(f"https://google.serper.dev/{path}").mock(return_value=httpx.Response(200, json={endpoint: [item]}))
+        output = await tool.run({"query": "q"})
+    assert output.text == f'Results for "q":\n\n{told}'
+    assert list(output.sources) == [source]
+    assert tool.aliases == ()
