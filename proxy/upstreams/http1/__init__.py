@@ -9,6 +9,6 @@ transport   the httpx transport, and the door for callers that have bytes alread
 
 from proxy.upstreams.http1.connection import Reply, Timeouts
 from proxy.upstreams.http1.dial import Origin
-from proxy.upstreams.http1.transport import Http1Transport
+from proxy.upstreams.http1.transport import Http1Transport, origin_of
 
-__all__ = ["Http1Transport", "Origin", "Reply", "Timeouts"]
+__all__ = ["Http1Transport", "Origin", "Reply", "Timeouts", "origin_of"]

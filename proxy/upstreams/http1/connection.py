@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import httpx
 
 from proxy.upstreams.http1.dial import Origin
-from proxy.upstreams.http1.wire import Head, ResponseParser
+from proxy.upstreams.http1.wire import Head, Headers, ResponseParser
 
 # What is kept for a reader that does not read: beyond it the server is no longer listened to.
 MAX_UNREAD_BYTES = 64 * 1024
@@ -309,6 +309,16 @@ class Reply:
             raise RuntimeError("The response has no head yet.")
         return self.parser.head
 
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self.head.status
+
+    @property
+    def headers(self) -> Headers:
+        """As they came, names in lower case."""
+        return self.head.headers
+
     async def read(self) -> bytes:
         """What has come of the body; waits until there is something. Nothing is the end.
 
@@ -335,6 +345,10 @@ class Reply:
         """Do without the rest; a connection on which there is a rest is closed."""
         if self.connection is not None:
             self.connection.close()
+
+    async def aclose(self) -> None:
+        """The same, for callers that have to wait with other replies."""
+        self.close()
 
     def feed(self, data: bytes) -> None:
         """Some more of it. Raises `httpx.RemoteProtocolError` when it cannot be read."""
