@@ -45,6 +45,7 @@ from proxy.tools.result_cache import local_caches
 from proxy.tools.sources import Source, kept_in_session
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
+from proxy.upstreams.http1 import Http1Transport
 from proxy.upstreams.router import ConfigRouter
 
 
@@ -87,7 +88,7 @@ def create_app(
     clock = clock or SystemClock()
     watching = watch(config, clock, version=__version__)
     connections = {
-        name: Connection(name, upstream, watching.carry(transport or _transport(upstream)))
+        name: Connection(name, upstream, watching.carry(transport or transport_for(upstream)))
         for name, upstream in config.upstreams.items()
     }
     breakers = {
@@ -173,7 +174,10 @@ def tool_client(transport: httpx.AsyncBaseTransport | None = None, carry: Carry 
     return httpx.AsyncClient(transport=carrier, timeout=httpx.Timeout(None), cookies=no_cookies, trust_env=False)
 
 
-def _transport(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
+def transport_for(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
+    """What carries the requests to an upstream, as its entry chooses."""
+    if upstream.transport == "auto":
+        return Http1Transport(max_connections=upstream.max_connections)
     # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
     limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
     return httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False)
