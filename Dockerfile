@@ -6,7 +6,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY proxy ./proxy
 RUN python -m venv /opt/toolproxy \
- && /opt/toolproxy/bin/pip install --no-cache-dir --disable-pip-version-check .
+ && /opt/toolproxy/bin/pip install --no-cache-dir --disable-pip-version-check '.[mcp,web]'
 
 FROM python:3.11-slim
 RUN useradd --system --no-create-home --uid 10001 toolproxy

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -26,16 +26,16 @@ from proxy.api.middleware.request_id import RequestId
 from proxy.api.middleware.slow_body import SlowBody
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
-from proxy.config import ClockConfig, Config, SerperConfig, ToolConfig, UpstreamConfig, ZaiSearchConfig
+from proxy.config import Config, UpstreamConfig
 from proxy.core.breaker import Breaker
-from proxy.core.chat import Json, ToolOutput, ToolSpec
-from proxy.core.errors import NotFound, ToolError
-from proxy.ports import Clock, Lifecycle, Observer, Ports, Readiness
+from proxy.core.errors import ConfigurationError, NotFound
+from proxy.ports import Clock, Lifecycle, Ports, Readiness
 from proxy.stores.memory import MemoryStore
 from proxy.telemetry import log
-from proxy.tools import clock as clock_tool
-from proxy.tools import serper, zai_search
-from proxy.tools.registry import Registry, Tool
+from proxy.tools.catalog import Resources, sources_of, tools_of
+from proxy.tools.registry import Registry
+from proxy.tools.sources import Source, kept_in_session
+from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.router import ConfigRouter
 
@@ -72,6 +72,9 @@ def create_app(
         transport: carries every request to upstreams and tools; None: one of its own for each.
         clock: for tests that do not want to wait.
         lifecycle: through which the server says that it is about to stop.
+
+    Raises:
+        ConfigurationError: a tool cannot be made, or two have the same name.
     """
     clock = clock or SystemClock()
     connections = {
@@ -82,27 +85,27 @@ def create_app(
         name: Breaker(threshold=upstream.breaker.failures, seconds=upstream.breaker.seconds)
         for name, upstream in config.upstreams.items()
     }
-    client = _tool_client(transport)
+    client = tool_client(transport)
     observe = log.observer()
+    registry = registry_of(config, client, tools, clock=clock, observe=observe)
+    sources = sources_of(config, clock, observe)
     ports = Ports(
         config=config,
         router=ConfigRouter(config, connections, breakers=breakers, observe=observe, clock=clock),
-        toolset=_toolset(config, tools, client, clock, observe),
+        toolset=registry,
         store=MemoryStore(config.state, clock=clock),
         observe=observe,
         clock=clock,
-        upstream_states=lambda: [
-            replace(state, breaker=breakers[state.name].state) if state.name in breakers else state
-            for state in _states("upstreams", config.upstreams, config)
-        ],
-        tool_states=_states("tools", config.tools, config),
+        upstream_states=lambda: _upstream_states(config, breakers),
+        tool_states=lambda: _tool_states(config, sources),
         lifecycle=lifecycle or Lifecycle(),
     )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
-            yield
+            async with kept_in_session(sources, registry.put_group):
+                yield
         finally:
             await client.aclose()
             for connection in connections.values():
@@ -115,57 +118,27 @@ def create_app(
     return app
 
 
-def _toolset(
-    config: Config, tools: Iterable[Tool], client: httpx.AsyncClient, clock: Clock, observe: Observer
+def registry_of(
+    config: Config,
+    client: httpx.AsyncClient,
+    tools: Iterable[Tool] = (),
+    *,
+    clock: Clock,
+    observe: Callable[..., None],
 ) -> Registry:
-    """The tools of the configuration, those without a key whose fallback has one, and the caller's own."""
-    configured = [make_tool(name, tool, config, client, clock) for name, tool in config.tools.items()]
-    stand_ins = [make_tool(name, tool, config, client, clock) for name, tool in _with_a_stand_in(config)]
-    unusable = [replace(tool, run=_not_usable) for tool in stand_ins]
-    return Registry([*configured, *unusable, *tools], observe=observe, timer=clock.monotonic)
+    """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
+    try:
+        return Registry([*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe)
+    except ValueError as exc:
+        raise ConfigurationError([f"tools: {exc}"]) from exc
 
 
-def make_tool(name: str, tool: ToolConfig, config: Config, client: httpx.AsyncClient, clock: Clock) -> Tool:
-    """One entry of `tools:` as a tool. The configuration's schema knows no type that is not handled here."""
-    mode = tool.offer or config.offer.mode
-    match tool:
-        case SerperConfig():
-            made = serper.serper_tool(_spec(name, tool, serper, mode=mode), tool, client)
-        case ZaiSearchConfig():
-            made = zai_search.zai_search_tool(_spec(name, tool, zai_search, mode=mode), tool, client)
-        case ClockConfig():
-            spec = _spec(name, tool, clock_tool, mode=mode)
-            made = clock_tool.clock_tool(spec, clock, timeout=tool.timeout)
-        case _:
-            raise NotImplementedError(type(tool).__name__)
-    return replace(made, fallback=tool.fallback, cache_seconds=tool.cache_seconds)
+def origins_of(config: Config) -> dict[str, str]:
+    """Where each tool of the configuration comes from, for `toolproxy check`. Raises `ConfigurationError`."""
+    return registry_of(config, tool_client(), clock=SystemClock(), observe=log.observer()).origins
 
 
-def _with_a_stand_in(config: Config) -> Iterator[tuple[str, ToolConfig]]:
-    """Tools without a key of their own whose fallback has one: they are offered, and it does the work."""
-    for where, disabled in config.disabled.items():
-        section, _, name = where.partition(".")
-        if section == "tools" and disabled.entry is not None and disabled.entry.fallback in config.tools:
-            yield name, disabled.entry
-
-
-async def _not_usable(_: Json) -> ToolOutput:
-    raise ToolError("This tool is not configured.")
-
-
-def _spec(name: str, tool: ToolConfig, module: Any, *, mode: str) -> ToolSpec:
-    return ToolSpec(
-        name=name,
-        description=module.DESCRIPTION,
-        parameters=module.PARAMETERS,
-        aliases=tool.aliases,
-        max_calls=tool.max_calls,
-        mode=mode,
-        eager=tool.eager,
-    )
-
-
-def _tool_client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
+def tool_client(transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
     """For calls of other people's servers: no redirects, nothing from the environment, no cookie kept between calls.
 
     The registry bounds each call, so the client does not.
@@ -195,6 +168,16 @@ def _states(section: str, usable: Iterable[str], config: Config) -> list[Readine
         if where.startswith(f"{section}.")
     ]
     return [*(Readiness(name, usable=True) for name in usable), *disabled]
+
+
+def _upstream_states(config: Config, breakers: Mapping[str, Breaker]) -> list[Readiness]:
+    states = _states("upstreams", config.upstreams, config)
+    return [replace(state, breaker=breakers[state.name].state) if state.usable else state for state in states]
+
+
+def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
+    states = {state.name: state for state in (source.state() for source in sources)}
+    return [states.get(state.name, state) for state in _states("tools", config.tools, config)]
 
 
 def _routes(ports: Ports) -> list[Route]:

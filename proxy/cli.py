@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from getpass import getpass
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
 from proxy import __version__, config_file
-from proxy.config import Config
+from proxy.config import Config, McpConfig, ToolConfig
 from proxy.core.errors import ConfigurationError
 
 _DEFAULT_CONFIG = "config.yaml"
@@ -49,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="validate the configuration and say what of it is usable")
     _add_config(check)
-    check.add_argument("--probe", action="store_true", help="also say whether each upstream's server can be reached")
+    check.add_argument("--probe", action="store_true", help="also say whether upstreams and MCP servers can be reached")
     check.set_defaults(run=_check)
 
     demo = commands.add_parser("demo", help="a searched conversation, without keys and network")
@@ -68,6 +69,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_config(command: argparse.ArgumentParser) -> None:
     default = os.environ.get("TOOLPROXY_CONFIG") or _DEFAULT_CONFIG
     command.add_argument("--config", type=Path, default=Path(default), help=f"default: {_DEFAULT_CONFIG}")
+    where = "where Python tools are imported from, beside what is installed; default: the working directory"
+    command.add_argument("--app-dir", type=Path, default=Path(), help=where)
 
 
 def _port(text: str) -> int:
@@ -87,6 +90,7 @@ def _number(text: str, what: str, least: int, most: int) -> int:
 def _serve(arguments: argparse.Namespace) -> None:
     from proxy import server  # noqa: PLC0415 - `check` and `--help` need no web server
 
+    _make_importable(arguments.app_dir)
     config = config_file.load(arguments.config, os.environ)
     said = {name: getattr(arguments, name) for name in ("host", "port", "workers")}
     overrides = {name: value for name, value in said.items() if value is not None}
@@ -95,18 +99,36 @@ def _serve(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    from proxy import app  # noqa: PLC0415 - `--help` needs no tools
+
+    _make_importable(arguments.app_dir)
     config = config_file.load(arguments.config, os.environ)
-    for line in describe(config):
+    for line in describe(config, app.origins_of(config)):
         print(line)
     if arguments.probe:
         from proxy import probe  # noqa: PLC0415 - needs an HTTP client, which the rest of `check` does not
 
         for name, upstream in config.upstreams.items():
             print(f"probe {name}: {probe.reach(upstream)}")
+        for name, tool in config.tools.items():
+            if isinstance(tool, McpConfig):
+                print(f"probe {name}: {probe.look_at(tool)}")
 
 
-def describe(config: Config) -> list[str]:
-    """What `toolproxy check` prints: models, upstreams and tools, and whether each is usable."""
+def _make_importable(directory: Path) -> None:
+    """As uvicorn does it: the command lies elsewhere, and Python looks beside the command."""
+    sys.path.insert(0, str(directory.resolve()))
+
+
+def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
+    """What `toolproxy check` prints: models, upstreams and tools, and whether each is usable.
+
+    Args:
+        config: the configuration.
+        origins: where each tool comes from.
+    """
+    from proxy.tools.python_function import not_configured  # noqa: PLC0415 - as above
+
     usable = dict.fromkeys(config.upstreams, "usable")
     lines = ["upstreams:"]
     lines += [f"  {name}: usable, {entry.base_url} ({entry.profile})" for name, entry in config.upstreams.items()]
@@ -116,8 +138,9 @@ def describe(config: Config) -> list[str]:
         state = usable.get(model.upstream, f"not usable: upstream {model.upstream} is disabled")
         lines.append(f"  {name}: {state}, at {model.upstream} as {'any name' if name == '*' else model.model or name}")
     lines.append("tools:")
-    lines += [f"  {name}: usable, {type_name(tool)}, built in" for name, tool in config.tools.items()]
+    lines += [f"  {name}: {_tool_state(name, tool, origins)}" for name, tool in config.tools.items()]
     lines += _disabled("tools", config)
+    lines += [f"  installed, not configured: {origin}" for origin in not_configured(config)]
     lines.append("clients:")
     anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
     lines += [f"  {client.name}: usable" for client in config.clients] or [anyone]
@@ -125,6 +148,14 @@ def describe(config: Config) -> list[str]:
     if not config.upstreams:
         lines.append("`toolproxy serve` will not start: there is no usable upstream")
     return lines
+
+
+def _tool_state(name: str, tool: ToolConfig, origins: Mapping[str, str]) -> str:
+    """Whether a tool is usable, and where it comes from; of an MCP server no more than whom it would reach."""
+    if isinstance(tool, McpConfig):
+        where = urlsplit(tool.url).netloc if tool.url else (tool.command or ("",))[0]
+        return f"{type_name(tool)}, {where}, tools are listed at start"
+    return f"usable, {type_name(tool)}, {origins.get(name, 'built in')}"
 
 
 def type_name(tool: object) -> str:

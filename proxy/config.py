@@ -1,4 +1,4 @@
-"""What config.yaml may say: frozen values with their defaults; no behaviour but the layering of limits.
+"""What config.yaml may say: frozen values with their defaults; no behaviour but the layering of defaults.
 
 Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What is
 not yet built is in `config_file.UNSUPPORTED`.
@@ -24,6 +24,9 @@ _URL = r"^https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[\x21\x24
 Url: TypeAlias = Annotated[str, Meta(pattern=_URL)]
 # What may stand in a header.
 Key: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e]*\Z")]
+# RFC 9110: a token, and printable ASCII without blanks at its ends.
+HeaderName: TypeAlias = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")]
+HeaderValue: TypeAlias = Annotated[str, Meta(pattern=r"^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?\Z")]
 # The rule of OpenAI and GLM for a function's name.
 ToolName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")]
 OfferMode: TypeAlias = Literal["always", "declared", "on_request", "never"]
@@ -66,6 +69,7 @@ class LimitsConfig(Value, frozen=True, kw_only=True):
     tool_timeout: Seconds | None = None
     max_parallel_tools: Count | None = None
     max_result_bytes: Count | None = None
+    max_total_result_bytes: Count | None = None
     max_total_tokens: Count | None = None
 
 
@@ -80,6 +84,7 @@ class RequestLimits(Value, frozen=True, kw_only=True):
     tool_timeout: float = 30
     max_parallel_tools: int = 8
     max_result_bytes: int = 65536
+    max_total_result_bytes: int = 524288
     max_total_tokens: int | None = None
 
     def overridden(self, *layers: LimitsConfig | None) -> "RequestLimits":
@@ -163,6 +168,8 @@ class ToolConfig(Value, frozen=True, kw_only=True):
 
     aliases: tuple[Text, ...] = ()
     timeout: Seconds | None = None
+    retries: CountOrNone = 0  # after a failure that another try may mend; only for tools that may safely run twice
+    max_concurrent_calls: Count | None = None
     cache_seconds: Annotated[float, Meta(ge=0)] = 0
     max_calls: Count | None = None
     fallback: Text | None = None
@@ -176,6 +183,7 @@ class SerperConfig(ToolConfig, frozen=True, kw_only=True):
     api_key: Key
     base_url: Url = "https://google.serper.dev"
     endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"
+    retries: CountOrNone = 1
 
 
 class SerperScrapeConfig(ToolConfig, frozen=True, kw_only=True):
@@ -183,6 +191,7 @@ class SerperScrapeConfig(ToolConfig, frozen=True, kw_only=True):
 
     api_key: Key
     base_url: Url = "https://scrape.serper.dev"
+    retries: CountOrNone = 1
 
 
 class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
@@ -191,15 +200,26 @@ class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
     api_key: Key
     base_url: Url = "https://api.z.ai/api/paas/v4"
     mode: Literal["api", "chat"] = "api"
+    retries: CountOrNone = 1
     model: Text = "glm-4.7"  # mode chat: the model that searches
     search_engine: Text | None = None
 
 
 class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: web_fetch`: one web page as text."""
+    """`type: web_fetch`: one web page as text.
 
+    Every public host is open at ports 80 and 443. `allow_hosts` adds to that what it names, private addresses and other
+    ports too, and closes nothing; `deny_hosts` closes, and wins. `deny_hosts: ["*"]` closes all that `allow_hosts` does
+    not name. An entry is `host`, `*.host`, an address or a network such as 10.1.0.0/16; `host:port` is that port only.
+    """
+
+    max_concurrent_calls: Count | None = 32  # each may hold max_bytes several times over
     allow_hosts: tuple[Text, ...] = ()
     deny_hosts: tuple[Text, ...] = ()
+    max_bytes: Count = 5 * 1024 * 1024  # of one page, unpacked; what is behind is not read
+    max_characters: Count = 20_000  # of its text, in one result; three bytes each still fit into max_result_bytes
+    user_agent: HeaderValue | None = None
+    respect_robots: bool = True
 
 
 class ClockConfig(ToolConfig, frozen=True, kw_only=True):
@@ -207,35 +227,43 @@ class ClockConfig(ToolConfig, frozen=True, kw_only=True):
 
 
 class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: http`: any HTTP API."""
+    """`type: http`: any HTTP API. `{name}` stands for an argument; what it may be is in `tools.http_template`."""
 
-    description: Text
-    url: Text
+    description: Text  # for the model: what it does, and when to use it
+    url: Text  # placeholders in path and query, never in scheme, host or port
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
-    headers: dict[str, str] = {}
-    query: dict[str, Any] = {}
-    body: Any = None
-    parameters: dict[str, Any] = {}
-    result: Any = None
-    retries: CountOrNone = 0
+    headers: dict[HeaderName, HeaderValue] = {}  # the place of keys; no placeholders
+    query: dict[str, Any] = {}  # single values or lists, each literal or with placeholders
+    body: Any = None  # sent as JSON; None: arguments that stand nowhere else, for POST, PUT and PATCH
+    parameters: dict[str, Any] = {}  # a JSON Schema of type object
+    result: Any = "text"  # or {json_pointer: /a/b}: that part of a JSON answer (RFC 6901)
+    idempotent: bool = False  # POST or PATCH: another try does no harm, so `retries` may be set
+    max_response_bytes: Count = 4 * 1024 * 1024  # no more is read; text is cut there, JSON is refused
+    secrets: tuple[str, ...] = ()  # not in the file: what the environment put into the entry, masked in results
 
 
 class McpConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: mcp`: the tools of an MCP server."""
+    """`type: mcp`: the tools of an MCP server, at a URL or of a command that is started."""
 
     url: Url | None = None
     command: tuple[Text, ...] | None = None
-    headers: dict[str, str] = {}
+    headers: dict[HeaderName, HeaderValue] = {}
     env: dict[str, str] = {}
     allow: tuple[Text, ...] = ("*",)
+    prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
+
+    def prefix_of(self, name: str) -> str:
+        """What its tools' names begin with, for an entry of that name."""
+        return f"{name}_" if self.prefix is None else self.prefix
 
 
 class PythonToolConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: python`: a function, named `module:function`."""
+    """`type: python`: a function."""
 
-    function: Annotated[str, Meta(pattern=r"^[\w.]+:\w+$")]
-    description: Text | None = None
-    parameters: dict[str, Any] | None = None
+    # module:function, or the name of an installed entry point; None: the entry point of the tool's own name
+    function: Annotated[str, Meta(pattern=r"^([\w.]+:[\w.]+|[\w.-]+)\Z")] | None = None
+    description: Text | None = None  # None: the docstring's first paragraph
+    parameters: dict[str, Any] | None = None  # None: from the type hints and the docstring
 
 
 TOOL_TYPES: dict[str, type[ToolConfig]] = {
@@ -319,6 +347,8 @@ def secrets_of(config: Config) -> frozenset[str]:
 def _keys_in(value: Any) -> Iterator[str]:
     match value:
         case msgspec.Struct():
+            if isinstance(value, HttpToolConfig):
+                yield from value.secrets
             for info in msgspec.structs.fields(value):
                 held = getattr(value, info.name)
                 if isinstance(held, str) and Key in (info.type, *get_args(info.type)):

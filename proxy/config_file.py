@@ -9,9 +9,10 @@ in, so that one configuration serves users who have only some of the keys; anywh
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -20,6 +21,9 @@ import yaml
 
 from proxy import config as c
 from proxy.core.errors import ConfigurationError
+from proxy.tools import http_template
+from proxy.tools.arguments import schema_fault
+from proxy.tools.url_guard import UrlGuard
 
 UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "clients[].requests_per_minute": lambda _: True,
@@ -29,8 +33,6 @@ UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "telemetry.log_content": lambda value: value is True,
     "telemetry.metrics": lambda value: value is True,
     "telemetry.otlp_endpoint": lambda _: True,
-    "tools.*.endpoint": lambda endpoint: endpoint != "search",
-    "tools.*.type": lambda kind: kind not in ("clock", "serper", "zai_search"),
 }
 """What the schema knows and this version cannot do yet: refused by name, never ignored."""
 
@@ -106,7 +108,8 @@ class _Reader:
     disabled: dict[str, c.Disabled] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     unset: list[str] | None = None  # variables without a value in the entry that is being read
-    substituted: set[int] = field(default_factory=set)  # nodes whose text came from a variable
+    substituted: dict[int, list[str]] = field(default_factory=dict)  # nodes with variables, and what these were
+    from_environment: list[str] = field(default_factory=list)  # the same of the entry that is being read
     secrets: set[str] = field(default_factory=set)  # values of variables that, by their names, hold secrets
     loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
 
@@ -143,11 +146,13 @@ class _Reader:
 
     def entry(self, node: yaml.Node, path: _Path, read: Callable[[yaml.Node, _Path], Any]) -> Any:
         """An upstream, tool or client: disabled, not faulty, when a variable in it has no value."""
-        self.unset, before = [], len(self.faults)
+        self.unset, self.from_environment, before = [], [], len(self.faults)
         value = read(node, path)
         missing, self.unset = dict.fromkeys(self.unset), None
         if len(self.faults) > before:
             return _FAULTY
+        if isinstance(value, c.HttpToolConfig):
+            value = msgspec.structs.replace(value, secrets=tuple(dict.fromkeys(self.from_environment)))
         why = None
         if missing:
             why = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
@@ -220,7 +225,7 @@ class _Reader:
             try:
                 msgspec.convert(key, key_kind)
             except msgspec.ValidationError:
-                self.fault(at, "a tool's name may have letters, digits, '_' and '-', at most 64 of them")
+                self.fault(at, _PATTERNS[key_kind])
                 continue
             values[key] = self.value(value_node, kind, at)
         return _without_disabled(values, path, self.disabled)
@@ -239,7 +244,7 @@ class _Reader:
         if substituted is None:
             return _FAULTY
         if len(self.unset or ()) > before:  # a key that is not set is read as none; nothing else can be read at all
-            return "" if kind is c.Key else _FAULTY
+            return "" if kind in (c.Key, c.HeaderValue) else _FAULTY
         strict = not (substituted and isinstance(node, yaml.ScalarNode))
         try:
             value = node.value if not strict else self.loader.construct_object(node, deep=True)
@@ -254,10 +259,12 @@ class _Reader:
         """Replace the variables in a node and below; True where there were any, None after a fault."""
         if isinstance(node, yaml.ScalarNode):
             if not _VARIABLE.search(node.value):
+                self.from_environment += self.substituted.get(id(node), ())
                 return id(node) in self.substituted
-            self.substituted.add(id(node))
             missing: list[str] = []
-            node.value = _VARIABLE.sub(lambda match: self.lookup(match, missing), node.value)
+            found = self.substituted[id(node)] = []
+            node.value = _VARIABLE.sub(lambda match: self.lookup(match, missing, found), node.value)
+            self.from_environment += found
             if missing and self.unset is None:
                 self.fault(path, f"{', '.join(missing)} is not set")
                 return None
@@ -267,12 +274,14 @@ class _Reader:
         children = (
             [child for pair in node.value for child in pair] if isinstance(node, yaml.MappingNode) else node.value
         )
-        found = {self.substitute(child, path) for child in children}
-        return None if None in found else True in found
+        below = {self.substitute(child, path) for child in children}
+        return None if None in below else True in below
 
-    def lookup(self, match: re.Match[str], missing: list[str]) -> str:
+    def lookup(self, match: re.Match[str], missing: list[str], found: list[str]) -> str:
         name, default = match.groups()
         value = self.environ.get(name, "") or default
+        if self.environ.get(name):
+            found.append(self.environ[name])
         if value is None:
             missing.append(name)
             return ""
@@ -319,6 +328,9 @@ def _in_plain_words(message: str, kind: Any) -> str:
 _PATTERNS: Mapping[Any, str] = {
     c.Url: "must be an http:// or https:// URL of a host, without user, query or fragment",
     c.Key: "must be printable ASCII without blanks: it has to fit into a header",
+    c.HeaderName: "has characters that no header's name may have",
+    c.HeaderValue: "must be printable ASCII: it has to fit into a header",
+    c.ToolName: "a tool's name may have letters, digits, '_' and '-', at most 64 of them",
 }
 
 
@@ -334,8 +346,18 @@ def _check_references(config: c.Config, reader: _Reader) -> None:
         *_client_faults(config, tools),
         *_alias_faults(config, tools),
         *_fallback_faults(config, tools),
+        *_mcp_faults(config),
+        *_tool_faults(config, reader.disabled),
+        *_host_faults(config),
     ):
-        reader.fault(_Path(path, reader.lines.get(path, 1)), message)
+        reader.fault(_Path(path, _line_of(path, reader.lines)), message)
+
+
+def _line_of(path: str, lines: Mapping[str, int]) -> int:
+    """Where a key stands, or else what it would stand in."""
+    while path and path not in lines:
+        path = path.rpartition(".")[0]
+    return lines.get(path, 1)
 
 
 def _known(section: str, usable: Mapping[str, Any], reader: _Reader) -> set[str]:
@@ -344,11 +366,17 @@ def _known(section: str, usable: Mapping[str, Any], reader: _Reader) -> set[str]
     return {*usable, *(where.removeprefix(prefix) for where in reader.disabled if where.startswith(prefix))}
 
 
+def _unknown(names: Collection[str] | None, tools: set[str], config: c.Config) -> set[str]:
+    """Names that are no tool's; those of an MCP server's tools are not known before it is asked."""
+    prefixes = tuple(tool.prefix_of(name) for name, tool in config.tools.items() if isinstance(tool, c.McpConfig))
+    return {name for name in set(names or ()) - tools if not name.startswith(prefixes)}
+
+
 def _model_faults(config: c.Config, upstreams: set[str], tools: set[str]) -> _References:
     for name, model in config.models.items():
         if model.upstream not in upstreams:
             yield f"models.{name}.upstream", f"there is no upstream {model.upstream!r}"
-        for tool in sorted(set(model.tools or ()) - tools):
+        for tool in sorted(_unknown(model.tools, tools, config)):
             yield f"models.{name}.tools", f"there is no tool {tool!r}"
         if model.vision_model == "*":
             yield f"models.{name}.vision_model", "must be the name of one model"
@@ -363,7 +391,7 @@ def _client_faults(config: c.Config, tools: set[str]) -> _References:
     for at, client in enumerate(config.clients):
         if (client.key is None) == (client.key_sha256 is None):
             yield f"clients[{at}]", "needs either key or key_sha256"
-        for tool in sorted(set(client.tools or ()) - tools):
+        for tool in sorted(_unknown(client.tools, tools, config)):
             yield f"clients[{at}].tools", f"there is no tool {tool!r}"
         if client.name in names:
             yield f"clients[{at}].name", f"there is another client named {client.name!r}"
@@ -381,6 +409,47 @@ def _fallback_faults(config: c.Config, tools: set[str]) -> _References:
     for name, tool in config.tools.items():
         if tool.fallback is not None and (tool.fallback not in tools or tool.fallback == name):
             yield f"tools.{name}.fallback", f"there is no other tool {tool.fallback!r}"
+
+
+def _mcp_faults(config: c.Config) -> _References:
+    servers = {name: tool for name, tool in config.tools.items() if isinstance(tool, c.McpConfig)}
+    for name, server in servers.items():
+        path = f"tools.{name}"
+        if (server.url is None) == (not server.command):
+            yield path, "needs either url or command"
+        elif server.url is None and server.headers:
+            yield f"{path}.headers", "go with url; a command has env"
+        elif server.url is not None and server.env:
+            yield f"{path}.env", "goes with command; a url has headers"
+        if server.aliases:
+            yield f"{path}.aliases", "a server of several tools has none"
+        if find_spec("mcp") is None:
+            yield f"{path}.type", "mcp needs an extra: pip install 'toolproxy[mcp]'"
+    for name, tool in config.tools.items():
+        if tool.fallback in servers:
+            yield f"tools.{name}.fallback", f"{tool.fallback!r} is a server of several tools"
+
+
+def _tool_faults(config: c.Config, disabled: Mapping[str, c.Disabled]) -> _References:
+    """What is wrong within one tool, where the types of its keys do not say it."""
+    unusable = {where: entry.entry for where, entry in disabled.items()}
+    for where, tool in (*((f"tools.{name}", tool) for name, tool in config.tools.items()), *unusable.items()):
+        match tool:
+            case c.HttpToolConfig():
+                yield from ((f"{where}.{key}", message) for key, message in http_template.faults(tool))
+            case c.PythonToolConfig(parameters=dict(schema)) if fault := schema_fault(schema):
+                yield f"{where}.parameters", fault
+
+
+def _host_faults(config: c.Config) -> _References:
+    for name, tool in config.tools.items():
+        if not isinstance(tool, c.WebFetchConfig):
+            continue
+        for option, allow, deny in (("allow_hosts", tool.allow_hosts, ()), ("deny_hosts", (), tool.deny_hosts)):
+            try:
+                UrlGuard(allow, deny)
+            except ValueError as exc:
+                yield f"tools.{name}.{option}", str(exc)
 
 
 def _alias_faults(config: c.Config, tools: set[str]) -> _References:

@@ -221,5 +221,5 @@ class Ports:
     observe: Observer
     clock: Clock
     upstream_states: Callable[[], Sequence[Readiness]]
-    tool_states: Sequence[Readiness]
+    tool_states: Callable[[], Sequence[Readiness]]
     lifecycle: Lifecycle

@@ -23,11 +23,12 @@ OUT_OF_TIME = "The time for this request is used up; the call was stopped."
 class Pace:
     """How long and how much at a time; seconds and bytes.
 
-    deadline             from the start of the run; after it no tool and no further round is begun
-    scope                whose request it is: tools share results with the same caller only
-    tool_timeout         for one call of a tool that has no timeout of its own
-    max_parallel_tools   calls of one turn that run at the same time
-    max_result_bytes     of one result; the rest is cut off, and the model is told
+    deadline                 from the start of the run; after it no tool and no further round is begun
+    scope                    whose request it is: tools share results with the same caller only
+    tool_timeout             for one call of a tool that has no timeout of its own
+    max_parallel_tools       calls of one turn that run at the same time
+    max_result_bytes         of one result; the rest is cut off, and the model is told
+    max_total_result_bytes   of all results of the run together; the same
     """
 
     deadline: float = 240
@@ -35,6 +36,7 @@ class Pace:
     scope: str = ""
     max_parallel_tools: int = 8
     max_result_bytes: int = 65536
+    max_total_result_bytes: int = 524288
 
 
 async def _tell_nobody(_: Json) -> None:
@@ -117,13 +119,13 @@ class Runner:
         )
         return turn
 
-    async def call(self, call: ToolCall, turn: int, pace: Pace, ends_at: float) -> ToolResult:
+    async def call(self, call: ToolCall, calls: "_Calls") -> ToolResult:
         """One call of a tool, whatever becomes of it."""
         began = self._clock.monotonic()
-        fields = {"turn": turn, "tool": call.name, "call_id": call.id}
+        fields = {"turn": calls.turn, "tool": call.name, "call_id": call.id}
         self._observe("tool.started", **fields)
         try:
-            output = await self._run_tool(call, pace, ends_at - began)
+            output = await self._run_tool(call, calls.pace, calls.ends_at - began)
         except ToolError as exc:
             self._observe("tool.failed", **fields, seconds=self.since(began), outcome=exc.outcome)
             return results.failure(str(exc))
@@ -131,7 +133,7 @@ class Runner:
             self._observe("tool.crashed", **fields, seconds=self.since(began), exc_info=True)
             return results.failure("The tool failed.")
         self._observe("tool.completed", **fields, seconds=self.since(began), characters=len(output.text))
-        return results.success(call.name, output, max_bytes=pace.max_result_bytes)
+        return calls.fenced(call.name, output)
 
     async def _run_tool(self, call: ToolCall, pace: Pace, remaining: float) -> ToolOutput:
         """One call, not beyond the run's own time."""
@@ -158,7 +160,8 @@ class _Calls:
         self._runner = runner
         self._run = run
         self._group = group
-        self._pace = pace
+        self.pace = pace
+        self._result_bytes_left = pace.max_total_result_bytes
         self._tell = tell
         self._slots = asyncio.Semaphore(pace.max_parallel_tools)
         self._started: dict[tuple[str, str], tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
@@ -190,14 +193,20 @@ class _Calls:
         return task
 
     def _begin(self, call: ToolCall) -> "asyncio.Task[ToolResult]":
-        return self._group.create_task(self._one(call, self.turn))
+        return self._group.create_task(self._one(call))
 
-    async def _one(self, call: ToolCall, turn: int) -> ToolResult:
+    def fenced(self, tool: str, output: ToolOutput) -> ToolResult:
+        """An output as the model gets it, within what one result and all of the run's together may take."""
+        result = results.success(tool, output, max_bytes=min(self.pace.max_result_bytes, self._result_bytes_left))
+        self._result_bytes_left = max(0, self._result_bytes_left - len(result.content.encode()))
+        return result
+
+    async def _one(self, call: ToolCall) -> ToolResult:
         async with self._slots:
-            event = {"turn": turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
+            event = {"turn": self.turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
             began = self._runner.now()
             await self._tell({"type": "tool.started", **event})
-            result = await self._runner.call(call, turn, self._pace, self.ends_at)
+            result = await self._runner.call(call, self)
             event["seconds"] = self._runner.since(began)
             if result.failed:
                 event["error"] = result.content

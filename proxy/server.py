@@ -152,9 +152,9 @@ def serve(config: Config) -> None:
     for where, entry in config.disabled.items():
         log.observer()("configuration.disabled", where=where, why=entry.why)
     workers, grace = config.server.workers, config.server.shutdown_grace_seconds
+    lifecycle = Lifecycle()
+    app = create_app(config, lifecycle=lifecycle)  # for several workers too: what is wrong is said once
     if workers == 1:
-        lifecycle = Lifecycle()
-        app = create_app(config, lifecycle=lifecycle)
         ready = functools.partial(announce, url)
         Server(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, ready=ready).run([listener])
         return

@@ -32,11 +32,11 @@ def toolproxy(*arguments, environ=None, stdin="", cwd=ROOT):
 
 
 @contextmanager
-def running(*arguments, environ=None):
+def running(*arguments, environ=None, cwd=ROOT):
     """A process that serves, and the URL that it says it serves at."""
     command = [sys.executable, "-m", "proxy", *arguments]
     process = subprocess.Popen(
-        command, env={**PLAIN, **(environ or {})}, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, env={**PLAIN, **(environ or {})}, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         line = process.stdout.readline()
@@ -63,7 +63,7 @@ def test_with_any_one_key_it_serves(key):
 
 
 def test_beyond_loopback_without_a_client_key_it_refuses_and_says_how_to_allow_it():
-    done = toolproxy("serve", "--host", "0.0.0.0", "--port", "0", environ={"ZAI_API_KEY": "k"})  # noqa: S104
+    done = toolproxy("serve", "--host", "0.0.0.0", "--port", "0", environ={"ZAI_API_KEY": "k"})
     assert done.returncode == 1
     assert "TOOLPROXY_KEY" in done.stderr
     assert "TOOLPROXY_ALLOW_ANONYMOUS" in done.stderr
@@ -72,9 +72,9 @@ def test_beyond_loopback_without_a_client_key_it_refuses_and_says_how_to_allow_i
 
 @pytest.mark.parametrize("environ", [{"TOOLPROXY_KEY": "c"}, {"TOOLPROXY_ALLOW_ANONYMOUS": "true"}])
 def test_beyond_loopback_with_one_or_with_leave_it_serves(environ):
-    environ = {"ZAI_API_KEY": "k", "TOOLPROXY_HOST": "0.0.0.0", "TOOLPROXY_PORT": "0", **environ}  # noqa: S104
+    environ = {"ZAI_API_KEY": "k", "TOOLPROXY_HOST": "0.0.0.0", "TOOLPROXY_PORT": "0", **environ}
     with running("serve", environ=environ) as (_, url):
-        assert httpx.get(url.replace("0.0.0.0", "127.0.0.1") + "/healthz").status_code == 200  # noqa: S104
+        assert httpx.get(url.replace("0.0.0.0", "127.0.0.1") + "/healthz").status_code == 200
 
 
 def test_an_address_that_is_taken_is_one_clear_line():
@@ -194,6 +194,95 @@ def test_check_names_every_fault_with_its_line(tmp_path):
     )
     assert done.stderr.splitlines()[1].startswith("toolproxy: config.yaml:4: server.port: ")
     assert toolproxy("serve", "--config", str(path)).returncode == 1
+
+
+PYTHON_TOOLS = """
+import threading
+
+def roll_dice(sides: int = 6) -> str:
+    return f"rolled {sides}"
+
+def hang() -> str:
+    threading.Event().wait()
+"""
+WITH_TOOLS = """
+upstreams: {{up: {{base_url: "{upstream}/v1", api_key: k}}}}
+models: {{m: {{upstream: up}}}}
+limits: {{tool_timeout: 0.2}}
+tools:
+  roll_dice: {{type: python, function: "dice_tools:roll_dice"}}
+  hang: {{type: python, function: "dice_tools:hang"}}
+  weather: {{type: http, description: d, url: "https://api.example.com:8443/x", headers: {{X-Key: "${{K}}"}}}}
+  now: {{type: clock, aliases: [clock{more}]}}
+"""
+
+
+def project(folder, *, upstream="http://127.0.0.1:9", more=""):
+    """A folder with a configuration, a module of tools, and an installed distribution that offers one more."""
+    (folder / "dice_tools.py").write_text(PYTHON_TOOLS)
+    (folder / "config.yaml").write_text(WITH_TOOLS.format(upstream=upstream, more=more))
+    installed = folder / "cards-3.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: cards\nVersion: 3.0\n")
+    (installed / "entry_points.txt").write_text("[toolproxy.tools]\ndraw_card = cards:draw\n")
+    return folder
+
+
+@pytest.mark.parametrize("where", ["in the working directory", "in --app-dir"])
+def test_check_says_where_each_tool_comes_from(tmp_path, where):
+    folder = project(tmp_path)
+    if where == "in --app-dir":
+        done = toolproxy(
+            "check", "--app-dir", str(folder), "--config", str(folder / "config.yaml"), environ={"K": "canary"}
+        )
+    else:
+        done = toolproxy("check", cwd=folder, environ={"K": "canary"})
+    assert done.stderr == ""
+    assert "roll_dice: usable, python, dice_tools:roll_dice" in done.stdout
+    assert "weather: usable, http, api.example.com:8443" in done.stdout
+    assert "now: usable, clock, built in" in done.stdout
+    assert "installed, not configured: entry point draw_card of cards 3.0" in done.stdout
+    assert "canary" not in done.stdout
+
+
+@pytest.mark.parametrize("command", [("check",), ("serve", "--port", "0"), ("serve", "--port", "0", "--workers", "2")])
+def test_a_tool_that_cannot_be_had_is_one_clear_line(tmp_path, command):
+    folder = project(tmp_path)
+    (folder / "dice_tools.py").write_text("import no_such_module")
+    done = toolproxy(*command, cwd=folder)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("toolproxy: ")]
+    assert line.startswith("toolproxy: tools.roll_dice.function: dice_tools:roll_dice cannot be imported: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [("check",), ("serve", "--port", "0")])
+def test_a_name_that_two_tools_have_is_one_clear_line(tmp_path, command):
+    folder = project(tmp_path, more=", die")
+    module = "from proxy import Tool\nhang = Tool.from_function(roll_dice, aliases=('die',))\n"
+    (folder / "dice_tools.py").write_text(PYTHON_TOOLS + module)
+    done = toolproxy(*command, cwd=folder)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "toolproxy: tools: there are two tools named 'die'"
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_python_tools_of_the_working_directory_are_run_and_one_that_hangs_does_not_hold_the_stop(tmp_path, workers):
+    script = tmp_path / "script.yaml"
+    calls = "calls: [{name: roll_dice, arguments: {sides: 20}}, {name: hang, arguments: {}}]"
+    script.write_text(f"conversations: [{{when: '', turns: [{{{calls}}}, {{text: Done.}}]}}]")
+    with running("mock-upstream", "--script", str(script)) as (_, mock):
+        folder = project(tmp_path, upstream=mock)
+        with running("serve", "--port", "0", "--workers", workers, cwd=folder) as (process, url):
+            body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+            answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
+            process.send_signal(signal.SIGTERM)
+            _, stderr = process.communicate(timeout=20)
+    assert answer.json()["choices"][0]["message"]["content"] == "Done."
+    assert process.returncode == 0
+    outcomes = {line["tool"]: line for line in map(orjson.loads, stderr.splitlines()) if "tool" in line}
+    assert outcomes["roll_dice"]["event"] == "tool.completed"
+    assert outcomes["hang"]["outcome"] == "timeout"
 
 
 def test_a_configuration_that_does_not_exist_is_one_clear_line(tmp_path):

@@ -1,11 +1,17 @@
 """What the documents say is true."""
 
 import re
+import sys
 from pathlib import Path
 
+import orjson
 import pytest
+from starlette.applications import Starlette
 
+from proxy import Tool
 from proxy.config_file import parse
+from tests.fakes import FakeUpstream, streamed
+from tests.serving import proxy_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,3 +42,53 @@ def test_every_test_that_the_documents_name_exists():
     named = set(re.findall(r"`(test_\w+)`", text))
     assert named
     assert {name for name in named if f"def {name}(" not in source} == set()
+
+
+OWN = (ROOT / "docs" / "tools-of-your-own.md").read_text()
+TEMPLATE, WITH_TOOL = re.findall(r"```python\n(.*?)```", OWN, re.DOTALL)
+
+
+async def test_the_template_for_tools_of_your_own_runs(tmp_path, monkeypatch, sdk):
+    (tmp_path / "my_tools.py").write_text(TEMPLATE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entries = re.search(r"```yaml\ntools:\n(.*?)```", OWN, re.DOTALL)[1]
+    calls = [
+        ("1", "in_stock", {"article": "hammer"}),
+        ("2", "in_stock", {"article": "saw"}),
+        ("3", "in_stock", {"article": "nails", "shop": "east"}),
+        ("4", "find_manual", {"article": "hammer"}),
+        ("5", "find_manual", {"article": "nails"}),
+    ]
+    upstream = FakeUpstream([streamed(calls=calls), streamed("https://manuals.example/hammer")])
+    try:
+        async with proxy_of(upstream, more=entries) as url, sdk(url) as client:
+            ask = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
+            stream = await client.chat.completions.create(**ask, stream=True)
+            chunks = [chunk async for chunk in stream]
+    finally:
+        sys.modules.pop("my_tools", None)
+    told = [message["content"] for message in upstream.requests[1]["messages"] if message["role"] == "tool"]
+    assert '{"article":"hammer","shop":"north","pieces":3}' in told[0]
+    assert orjson.loads(told[1])["error"] == "There is no article 'saw'; there are hammer, nails."
+    assert "shop: " in orjson.loads(told[2])["error"]
+    assert "Manual of the hammer" in told[3]
+    assert orjson.loads(told[4])["error"] == "The archive is busy."
+    assert "url_citation" in str(chunks)
+    (offered,) = [tool for tool in upstream.requests[0]["tools"] if tool["function"]["name"] == "in_stock"]
+    assert offered["function"]["parameters"]["properties"] == {
+        "article": {"type": "string", "description": "what is looked for, in the singular"},
+        "shop": {"enum": ["north", "south"], "description": "where", "default": "north"},
+    }
+
+
+async def test_the_example_of_a_tool_object_runs():
+    names: dict = {}
+    exec(WITH_TOOL, names)  # noqa: S102 - the page's own code
+    assert isinstance(names["app"], Starlette)
+    assert await names["pair"].run({"a": "salt", "b": "pepper"}) == "salt and pepper"
+    assert await names["loud"].run({"text": "hi"}) == "HI"
+
+
+def test_the_page_on_tools_of_your_own_names_every_field_of_a_tool():
+    told = re.findall(r"^\| `(\w+)` \| ", OWN, re.MULTILINE)
+    assert told == list(Tool.__dataclass_fields__)

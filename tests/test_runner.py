@@ -161,7 +161,19 @@ async def test_a_long_result_is_cut():
 
     upstream = Upstream(calls(call()), says("Done"))
     await drive(upstream, long, pace=Pace(max_result_bytes=100))
-    assert "cut: 1000 bytes in all, 100 shown" in upstream.calls[1].body["messages"][-1]["content"]
+    assert "cut: 1000 characters in all, 100 shown" in upstream.calls[1].body["messages"][-1]["content"]
+
+
+async def test_all_results_of_a_run_together_are_cut_too():
+    async def long(_):
+        return "x" * 1000
+
+    upstream = Upstream(*(calls(call(arguments=f'{{"query":"{n}"}}')) for n in range(3)), says("Done"))
+    await drive(upstream, long, pace=Pace(max_total_result_bytes=1500))
+    shown = [m["content"].count("x") for m in upstream.calls[3].body["messages"] if m["role"] == "tool"]
+    assert shown[0] == 1000
+    assert 0 < shown[1] < 500
+    assert shown[2] == 0
 
 
 async def test_what_was_held_back_is_shown_once_the_run_accepts_it():

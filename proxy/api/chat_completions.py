@@ -95,8 +95,8 @@ class ChatCompletions:
         allowed = (exchange.caller.tools, exchange.model.tools, asked.names)
         tools = [
             spec
-            for name, spec in self._ports.toolset.specs.items()
-            if all(names is None or name in names for names in allowed)
+            for spec in self._ports.toolset.specs.values()
+            if all(names is None or spec.is_among(names) for names in allowed)
         ]
         usable: list[ToolSpec] = tools if exchange.budget.allow_tools else []
         return make_offer(exchange.request, usable, asked)
@@ -212,6 +212,7 @@ class _Exchange:
             tool_timeout=self.limits.tool_timeout,
             max_parallel_tools=1 if one_at_a_time else self.limits.max_parallel_tools,
             max_result_bytes=self.limits.max_result_bytes,
+            max_total_result_bytes=self.limits.max_total_result_bytes,
         )
 
     @asynccontextmanager

@@ -29,11 +29,11 @@ class Readyz:
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         """ASGI."""
-        upstreams = self._ports.upstream_states()
+        upstreams, tools = self._ports.upstream_states(), self._ports.tool_states()
         status = "ready" if any(state.usable for state in upstreams) else "no usable upstream"
         if self._ports.lifecycle.draining:
             status = "draining"
-        report: Json = {"status": status, "upstreams": _listed(upstreams), "tools": _listed(self._ports.tool_states)}
+        report: Json = {"status": status, "upstreams": _listed(upstreams), "tools": _listed(tools)}
         await send_json(send, report, status=200 if status == "ready" else 503)
 
 

@@ -4,7 +4,7 @@ Wire JSON stays JSON: messages, chunks and bodies are plain dicts, and whatever 
 untouched. The frozen values below are what the loop itself reasons about.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -71,6 +71,8 @@ class ToolSpec:
         mode: when it is shown to a model: always, on_request, declared or never.
         eager: whether a call may start while the model is still writing its turn; not for tools that change things, for
             a turn may still fail and be asked for again.
+        group: the entry of the configuration that it comes from, where that has several tools; its name stands for all
+            of them wherever tools are chosen.
     """
 
     name: str
@@ -80,6 +82,11 @@ class ToolSpec:
     max_calls: int | None = None
     mode: str = "always"
     eager: bool = True
+    group: str | None = None
+
+    def is_among(self, names: Collection[str]) -> bool:
+        """Whether a choice of names means it too."""
+        return self.name in names or (self.group is not None and self.group in names)
 
     def definition(self) -> Json:
         """The entry of a request's `tools`."""

@@ -24,6 +24,7 @@ ProxyError                     status, type, code: what the client is told
 
 ToolError                      never reaches a client: the model is told, and the conversation goes on
 +-- ToolTimeout
++-- ToolUnavailable              its service cannot be reached or is busy: another try may succeed
 +-- InvalidArguments
 
 ConfigurationError             at start: faults with path and line
@@ -240,6 +241,12 @@ class ToolTimeout(ToolError):
     """A tool took longer than it may."""
 
     outcome = "timeout"
+
+
+class ToolUnavailable(ToolError):
+    """What the tool needs cannot be reached or is busy; another try may succeed."""
+
+    outcome = "unavailable"
 
 
 class InvalidArguments(ToolError):

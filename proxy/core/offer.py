@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from proxy.core import browser
 from proxy.core.chat import Json, ToolSpec, name_of
 
 SEARCH = "web_search"
@@ -39,7 +40,7 @@ class Asked:
     def wants(self, tool: ToolSpec) -> bool:
         """Whether a tool is to be added that the client did not declare."""
         if self.names is not None:
-            return tool.name in self.names and tool.mode != "never"
+            return tool.is_among(self.names) and tool.mode != "never"
         return tool.mode == "always" or (tool.mode == "on_request" and self.on_request)
 
 
@@ -70,7 +71,7 @@ class Offer:
 
     def schemas(self) -> dict[str, Json]:
         """Every name that may be called -> its JSON Schema."""
-        owned = {name: spec.parameters for name, spec in self.owned.items()}
+        owned = {name: browser.SCHEMAS.get(name, spec.parameters) for name, spec in self.owned.items()}
         functions = [tool["function"] for tool in self.tools if isinstance(tool.get("function"), dict)]
         clients = {function["name"]: function for function in functions if function.get("name") in self.client_tools}
         return owned | {name: _schema(function) for name, function in clients.items()}

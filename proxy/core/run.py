@@ -14,14 +14,16 @@ Made to answer: from the moment a limit permits no further round of tools, the r
 until a turn gives a real answer. The ladder may take two upstream calls more than `max_turns`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from proxy.core import browser
 from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Rung, Stop, Tally
-from proxy.core.chat import Json, ToolCall, ToolResult, Turn, add_usage, name_of, text_of
+from proxy.core.browser import Browser
+from proxy.core.chat import Json, ToolCall, ToolResult, ToolSpec, Turn, add_usage, name_of, text_of
 from proxy.core.continuation import Continuation
-from proxy.core.errors import NoFinalAnswer
+from proxy.core.errors import NoFinalAnswer, ToolError
 from proxy.core.leaks import holds_raw_format
 from proxy.core.limits import Ledger, Limits
 from proxy.core.offer import Offer, freed
@@ -90,6 +92,8 @@ class Run:
         self._repeats: set[tuple[str, str]] = set()
         self._shown_text = ""
         self._sources: dict[str, str] = {}
+        reader = offer.owned.get(browser.OPEN)
+        self._browser = Browser(reader.name if reader else None)
 
     @property
     def tally(self) -> Tally:
@@ -137,7 +141,7 @@ class Run:
         fresh: dict[tuple[str, str], ToolResult] = {}
         for verdict in self._verdicts:
             if verdict.run is not None:
-                fresh[verdict.key] = next(arrived)
+                fresh[verdict.key] = self._browser.record(verdict.run, verdict.call.name, next(arrived))
             answers.append(verdict.result or fresh[verdict.key])
         for result in fresh.values():
             self._sources |= result.sources
@@ -158,10 +162,12 @@ class Run:
             call: as the model wrote it.
             started: the calls of this turn that have been started already.
         """
-        tool = self._offer.owned.get(call.name)
-        if tool is None or not tool.eager or self._rung or self._stop or self._expired:
+        try:
+            tool, canonical = self._canonical(call)
+        except ToolError:
             return None
-        canonical = replace(call, name=tool.name)
+        if not tool.eager or self._rung or self._stop or self._expired:
+            return None
         key = canonical.fingerprint
         if key in self._results or key in self._repeats or any(other.fingerprint == key for other in started):
             return None
@@ -180,19 +186,21 @@ class Run:
         judged: dict[tuple[str, str], _Verdict] = {}
         self._verdicts = []
         for call in calls:
-            tool = self._offer.owned.get(call.name)
-            key = (replace(call, name=tool.name) if tool else call).fingerprint
-            twin = judged.get(key)  # the same call twice in one turn: run once, answered twice
-            verdict = _Verdict(call, key, result=twin.result) if twin else self._verdict(call, key)
-            judged.setdefault(key, verdict)
+            verdict = self._verdict(call, judged)
+            judged.setdefault(verdict.key, verdict)
             self._verdicts.append(verdict)
         runnable = tuple(verdict.run for verdict in self._verdicts if verdict.run is not None)
         return CallTools(runnable, self._ledger.turns) if runnable else self.receive_results(())
 
-    def _verdict(self, call: ToolCall, key: tuple[str, str]) -> _Verdict:
-        tool = self._offer.owned.get(call.name)
-        if tool is None:
-            return _Verdict(call, key, result=failure(f"There is no tool named {call.name!r}."))
+    def _verdict(self, call: ToolCall, judged: Mapping[tuple[str, str], _Verdict]) -> _Verdict:
+        """What becomes of one call, after the others of its turn have been `judged`."""
+        try:
+            tool, canonical = self._canonical(call)
+        except ToolError as exc:
+            return _Verdict(call, call.fingerprint, result=failure(str(exc)))
+        key = canonical.fingerprint
+        if key in judged:  # the same call twice in one turn: run once, answered twice
+            return _Verdict(call, key, result=judged[key].result)
         if key in self._repeats:
             self._stop = self._stop or Stop.REPEATED_CALL
             return _Verdict(call, key, result=failure(REPEATED))
@@ -202,7 +210,14 @@ class Run:
         if self._stop or not self._affordable(tool.name, tool.max_calls):
             return _Verdict(call, key, result=failure(BUDGET_USED))
         self._ledger.count_call(tool.name)
-        return _Verdict(call, key, run=replace(call, name=tool.name))
+        return _Verdict(call, key, run=canonical)
+
+    def _canonical(self, call: ToolCall) -> tuple[ToolSpec, ToolCall]:
+        """The tool that a call is for, and the call in its words. Raises `ToolError`."""
+        tool = self._offer.owned.get(call.name)
+        if tool is None:
+            raise ToolError(f"There is no tool named {call.name!r}.")
+        return tool, self._browser.translated(replace(call, name=tool.name), call.name)
 
     def _affordable(self, tool: str, max_calls: int | None) -> bool:
         """Whether one more call is within the budget; a call that is not makes the run stop."""

@@ -29,11 +29,16 @@ _LEVELS = {
     "turn.failed": logging.WARNING,
     "upstream.retried": logging.WARNING,
     "upstream.fell_back": logging.WARNING,
-    "upstream.shut": logging.WARNING,
-    "upstream.recovered": logging.INFO,
+    "upstream.breaker_opened": logging.WARNING,
+    "upstream.breaker_closed": logging.INFO,
     "request.refused": logging.INFO,
     "worker.died": logging.ERROR,
     "tool.fell_back": logging.WARNING,
+    "mcp.connected": logging.INFO,
+    "mcp.lost": logging.WARNING,
+    "mcp.tool_refused": logging.WARNING,
+    "tool.retried": logging.WARNING,
+    "tool.breaker_opened": logging.WARNING,
     "tool.started": logging.DEBUG,
     "tool.completed": logging.INFO,
     "tool.failed": logging.WARNING,
@@ -92,6 +97,7 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
     root.handlers = [handler]
     # httpx and asyncio are libraries: their debug lines hold URLs and headers.
     root.setLevel(max(level, logging.WARNING))
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # its tracebacks hold what servers said; we tell of the fault
     logging.getLogger("uvicorn.error").setLevel(max(level, logging.WARNING))
 
 

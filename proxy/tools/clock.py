@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from proxy.core.chat import Json, ToolSpec
+from proxy.core.chat import Json
 from proxy.core.errors import ToolError
 from proxy.ports import Clock
-from proxy.tools.registry import Tool
+from proxy.tools.tool import Tool
 
 DESCRIPTION = "The current date, time and day of the week."
 PARAMETERS: Json = {
@@ -20,16 +20,17 @@ PARAMETERS: Json = {
 }
 
 
-def clock_tool(spec: ToolSpec, clock: Clock, *, timeout: float | None) -> Tool:
-    """A clock under the name of `spec`."""
+def clock_tool(name: str, clock: Clock) -> Tool:
+    """A clock by that name."""
 
     async def run(arguments: Json) -> str:
-        name = arguments.get("timezone") or "UTC"
+        zone_name = arguments.get("timezone") or "UTC"
         try:
-            zone = UTC if name.upper() == "UTC" else ZoneInfo(name)
+            zone = UTC if zone_name.upper() == "UTC" else ZoneInfo(zone_name)
         except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
-            raise ToolError(f"There is no time zone named {name!r}; use an IANA name such as Europe/Berlin.") from exc
+            told = f"There is no time zone named {zone_name!r}; use an IANA name such as Europe/Berlin."
+            raise ToolError(told) from exc
         now = datetime.fromtimestamp(clock.time(), zone)
-        return f"{now:%A, %Y-%m-%d %H:%M:%S} {name} (UTC{now:%z})"
+        return f"{now:%A, %Y-%m-%d %H:%M:%S} {zone_name} (UTC{now:%z})"
 
-    return Tool(spec=spec, run=run, timeout=timeout)
+    return Tool(name=name, description=DESCRIPTION, parameters=PARAMETERS, run=run)

@@ -1,44 +1,27 @@
 """The whitelist: every tool that may be run, by name; a call in, text out.
 
-One door for all: a tool is a name, a description, a JSON Schema and one async call. Arguments are parsed strictly and
-checked against the schema before anything runs; what is wrong with them is told to the model, which can mend it.
+What is true of every call is done here, in this order: arguments are parsed, repaired and checked; time is bounded; the
+cache is asked; the circuit breaker and the concurrency cap hold back what cannot succeed; what may succeed on another
+try is tried again; at last the fallback is asked.
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 
 import jsonschema_rs
 import orjson
 
+from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
-from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout
-from proxy.ports import Observer
+from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
+from proxy.ports import Clock, Observer
+from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.result_cache import ResultCache
+from proxy.tools.tool import Tool
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
-    """One tool.
-
-    Attributes:
-        spec: how a model sees it.
-        run: does the work: arguments in, text for the model out, or a `ToolOutput` where pages can be cited. Raises
-            `ToolError` for what the model should know.
-        repair: makes arguments that mean the same thing in other words fit the schema, before they are checked.
-        timeout: seconds for one call; None: the request's `tool_timeout`.
-        cache_seconds: how long a result serves equal calls of the same caller; 0: every call is run.
-        fallback: the tool that is tried with the same arguments when this one fails.
-    """
-
-    spec: ToolSpec
-    run: Callable[[Json], Awaitable[str | ToolOutput]]
-    repair: Callable[[Json], Json] = field(default=lambda arguments: arguments)
-    timeout: float | None = None
-    cache_seconds: float = 0
-    fallback: str | None = None
+_FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
 
 
 def _nobody_listens(_: str, /, **__: object) -> None:
@@ -48,35 +31,60 @@ def _nobody_listens(_: str, /, **__: object) -> None:
 class Registry:
     """All usable tools. Implements `ports.Toolset`.
 
+    Args:
+        tools: those that are there from the start.
+        clock: for caches, waits and circuit breakers.
+        observe: told of retries and fallbacks.
+
     Raises:
         ValueError: two tools have the same name, or a schema is none.
     """
 
-    def __init__(
-        self,
-        tools: Iterable[Tool],
-        *,
-        observe: Observer = _nobody_listens,
-        timer: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, tools: Iterable[Tool], *, clock: Clock, observe: Observer = _nobody_listens) -> None:
+        self._clock = clock
         self._observe = observe
-        self._caches: dict[str, ResultCache] = {}
-        self._tools: dict[str, Tool] = {}
-        self._validators: dict[str, jsonschema_rs.Validator] = {}
+        self._entries: dict[str, _Entry] = {}
+        self._specs: dict[str, ToolSpec] = {}
+        self._groups: dict[str, list[str]] = {}
         for tool in tools:
-            name = tool.spec.name
-            if name in self._tools:
-                raise ValueError(f"there are two tools named {name!r}")
-            self._tools[name] = tool
-            if tool.cache_seconds:
-                self._caches[name] = ResultCache(tool.cache_seconds, timer=timer)
-            # The library fetches remote references unless told otherwise; no tool's schema makes us call anyone.
-            self._validators[name] = jsonschema_rs.validator_for(tool.spec.parameters, retriever=_refuse_reference)
+            self._add(tool)
 
     @property
     def specs(self) -> Mapping[str, ToolSpec]:
         """Every tool as a model sees it, by name."""
-        return {name: tool.spec for name, tool in self._tools.items()}
+        return self._specs
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where each tool comes from, by name."""
+        return {name: entry.tool.origin for name, entry in self._entries.items()}
+
+    def put_group(self, group: str, tools: Iterable[Tool]) -> list[str]:
+        """Replace the tools of a group that come and go, such as those of an MCP server; says which were refused.
+
+        A tool is refused, and the others are taken, when its name or an alias is another's or its schema is none.
+        """
+        for name in self._groups.pop(group, []):
+            del self._entries[name], self._specs[name]
+        self._groups[group] = added = []
+        refused = []
+        for tool in tools:
+            try:
+                self._add(tool, group)
+            except ValueError as exc:
+                refused.append(str(exc))
+            else:
+                added.append(tool.name)
+        return refused
+
+    def _add(self, tool: Tool, group: str | None = None) -> None:
+        names = {name for spec in self._specs.values() for name in (spec.name, *spec.aliases)}
+        if taken := names.intersection((tool.name, *tool.aliases)):
+            raise ValueError(f"there are two tools named {min(taken)!r}")
+        if fault := schema_fault(tool.parameters):
+            raise ValueError(f"the parameters of {tool.name!r}: {fault}")
+        self._entries[tool.name] = _Entry(tool, self._clock)
+        self._specs[tool.name] = replace(tool.spec, group=group)
 
     async def execute(self, call: ToolCall, *, patience: float, scope: str) -> ToolOutput:
         """Run one call.
@@ -84,61 +92,83 @@ class Registry:
         Raises:
             ToolError: it could not be carried out; the message is for the model.
         """
-        tool = self._tools.get(call.name)
-        if tool is None:
+        entry = self._entries.get(call.name)
+        if entry is None:
             raise ToolError(f"There is no tool named {call.name!r}.")
         try:
-            return await self._run(tool, call, patience, scope)
+            return await self._run(entry, call, patience, scope)
         except InvalidArguments:
             raise
         except ToolError as exc:
             # One step only: a fallback's own fallback would make chains, and circles.
-            other = self._tools.get(tool.fallback or "")
+            other = self._entries.get(entry.tool.fallback or "")
             if other is None:
                 raise
-            self._observe("tool.fell_back", tool=call.name, to=other.spec.name, outcome=exc.outcome)
+            self._observe("tool.fell_back", tool=call.name, to=other.tool.name, outcome=exc.outcome)
             return await self._run(other, call, patience, scope)
 
-    async def _run(self, tool: Tool, call: ToolCall, patience: float, scope: str) -> ToolOutput:
-        arguments = tool.repair(parse_arguments(call.arguments))
-        if faults := [_describe(error) for error in self._validators[tool.spec.name].iter_errors(arguments)]:
-            raise InvalidArguments(f"The arguments do not fit the tool's schema: {'; '.join(faults)}.")
-        seconds = tool.timeout or patience
+    async def _run(self, entry: "_Entry", call: ToolCall, patience: float, scope: str) -> ToolOutput:
+        arguments = parse_arguments(call.arguments, entry.validator, repair=entry.tool.repair)
+        seconds = entry.tool.timeout or patience
         try:
             async with asyncio.timeout(seconds):
-                cache = self._caches.get(tool.spec.name)
-                if cache is None:
-                    return await _run_once(tool, arguments)
+                if entry.cache is None:
+                    return await self._try(entry, arguments)
                 key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
-                return await cache.get_or_run(key, lambda: _run_once(tool, arguments))
+                return await entry.cache.get_or_run(key, lambda: self._try(entry, arguments))
         except TimeoutError as exc:
+            self._failed(entry)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
 
+    async def _try(self, entry: "_Entry", arguments: Json) -> ToolOutput:
+        """One call, tried again where another try may succeed and does no harm."""
+        async with entry.slots:
+            for attempt in range(entry.tool.retries):
+                try:
+                    return await self._once(entry, arguments)
+                except ToolUnavailable as exc:
+                    self._observe("tool.retried", tool=entry.tool.name, attempt=attempt + 1, outcome=exc.outcome)
+                    await self._clock.sleep(_FIRST_WAIT * 2**attempt)
+            return await self._once(entry, arguments)
 
-async def _run_once(tool: Tool, arguments: Json) -> ToolOutput:
-    output = await tool.run(arguments)
-    return output if isinstance(output, ToolOutput) else ToolOutput(output)
+    async def _once(self, entry: "_Entry", arguments: Json) -> ToolOutput:
+        now = self._clock.monotonic()
+        if not entry.breaker.allows(now):
+            wait = entry.breaker.wait(now)
+            raise ToolUnavailable(f"This tool keeps failing and is not called now; it may work in {wait:.0f} seconds.")
+        try:
+            output = await _text_of(entry.tool.run(arguments))
+        except ToolUnavailable:
+            self._failed(entry)
+            raise
+        entry.breaker.succeeded()
+        return output
+
+    def _failed(self, entry: "_Entry") -> None:
+        """What a tool needs did not answer: too often in a row, and it is left alone for a while."""
+        before = entry.breaker.state
+        entry.breaker.failed(self._clock.monotonic())
+        if entry.breaker.state is State.OPEN and before is not State.OPEN:
+            self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=entry.breaker.seconds)
 
 
-def parse_arguments(text: str) -> Json:
-    """A call's arguments as an object; no text at all stands for no arguments.
+class _Entry:
+    """A tool with what is kept for it between calls."""
 
-    Raises:
-        InvalidArguments: not JSON, or not an object.
-    """
-    try:
-        arguments = orjson.loads(text) if text.strip() else {}
-    except orjson.JSONDecodeError as exc:
-        raise InvalidArguments(f"The arguments are not valid JSON: {exc.msg}.") from exc
-    if not isinstance(arguments, dict):
-        raise InvalidArguments("The arguments must be one JSON object.")
-    return arguments
+    def __init__(self, tool: Tool, clock: Clock) -> None:
+        self.tool = tool
+        self.validator: jsonschema_rs.Validator = validator_of(tool.parameters)
+        self.breaker = Breaker()
+        self.cache = ResultCache(tool.cache_seconds, timer=clock.monotonic) if tool.cache_seconds else None
+        self.slots: AbstractAsyncContextManager[object] = (
+            asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else nullcontext()
+        )
 
 
-def _describe(error: jsonschema_rs.ValidationError) -> str:
-    where = ".".join(str(part) for part in error.instance_path)
-    return f"{where}: {error.message}" if where else str(error.message)
-
-
-def _refuse_reference(uri: str) -> Any:
-    raise ValueError(f"remote references are not followed: {uri}")
+async def _text_of(run: Awaitable[str | ToolOutput]) -> ToolOutput:
+    output = await run
+    if isinstance(output, ToolOutput):
+        return output
+    if isinstance(output, str):
+        return ToolOutput(output)
+    raise ToolError("The tool returned something that is not text.")

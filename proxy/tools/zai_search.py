@@ -12,10 +12,11 @@ import httpx
 import orjson
 
 from proxy.config import ZaiSearchConfig
-from proxy.core.chat import Json, ToolOutput, ToolSpec
-from proxy.core.errors import ToolError
-from proxy.tools.registry import Tool
+from proxy.core import browser
+from proxy.core.chat import Json, ToolOutput
+from proxy.core.errors import ToolError, ToolUnavailable
 from proxy.tools.serper import DEFAULT_RESULTS, PARAMETERS, UNAVAILABLE, read_bounded, repair
+from proxy.tools.tool import Tool
 
 __all__ = ["DESCRIPTION", "PARAMETERS", "zai_search_tool"]
 
@@ -27,8 +28,8 @@ _API_ENGINE, _CHAT_ENGINE = "search-prime", "search_pro_jina"
 _RECENCY = {"qdr:d": "oneDay", "qdr:w": "oneWeek", "qdr:m": "oneMonth", "qdr:y": "oneYear"}
 
 
-def zai_search_tool(spec: ToolSpec, config: ZaiSearchConfig, client: httpx.AsyncClient) -> Tool:
-    """A search under the name of `spec`; it takes the same arguments as `serper`."""
+def zai_search_tool(name: str, config: ZaiSearchConfig, client: httpx.AsyncClient) -> Tool:
+    """A search by that name; it takes the same arguments as `serper`."""
     base = config.base_url.rstrip("/")
     url = f"{base}/web_search" if config.mode == "api" else f"{base}/chat/completions"
 
@@ -38,7 +39,14 @@ def zai_search_tool(spec: ToolSpec, config: ZaiSearchConfig, client: httpx.Async
         found = answer.get("search_result") if config.mode == "api" else answer.get("web_search")
         return ToolOutput(as_text(arguments["query"], found, summary=_said(answer)), _sources_in(found))
 
-    return Tool(spec=spec, run=run, repair=repair, timeout=config.timeout)
+    return Tool(
+        name=name,
+        description=DESCRIPTION,
+        parameters=PARAMETERS,
+        run=run,
+        repair=repair,
+        aliases=(browser.SEARCH,),
+    )
 
 
 def _api_request(arguments: Json, config: ZaiSearchConfig) -> Json:
@@ -90,8 +98,9 @@ def _refusal(status: int, answer: Any) -> ToolError:
     if code in ("1113", "1308"):
         return ToolError(UNAVAILABLE.format(why="its credits are used up"))
     if status == httpx.codes.TOO_MANY_REQUESTS:
-        return ToolError("The search service is busy. One more try may succeed; otherwise answer without it.")
-    return ToolError(UNAVAILABLE.format(why=f"HTTP {status}" if status >= httpx.codes.BAD_REQUEST else "no answer"))
+        return ToolUnavailable("The search service is busy. One more try may succeed; otherwise answer without it.")
+    kind = ToolUnavailable if httpx.codes.is_server_error(status) else ToolError
+    return kind(UNAVAILABLE.format(why=f"HTTP {status}" if status >= httpx.codes.BAD_REQUEST else "no answer"))
 
 
 def _said(answer: Json) -> str:

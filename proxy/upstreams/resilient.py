@@ -29,7 +29,7 @@ class Resilient:
         backoff: how often to try again, and the waits between.
         breakers: of every upstream, by its name; shared by all requests.
         clock: waits.
-        observe: hears `upstream.retried`, `upstream.fell_back`, `upstream.shut` and `upstream.recovered`.
+        observe: hears `upstream.retried`, `.fell_back`, `.breaker_opened` and `.breaker_closed`.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class Resilient:
             if is_outage(exc):
                 breaker.failed(self._clock.monotonic())
                 if breaker.state is State.OPEN and before is not State.OPEN:
-                    self._observe("upstream.shut", upstream=name, code=exc.code, seconds=breaker.seconds)
+                    self._observe("upstream.breaker_opened", upstream=name, code=exc.code, seconds=breaker.seconds)
             raise
         breaker.succeeded()
         if before is not State.CLOSED:
-            self._observe("upstream.recovered", upstream=name)
+            self._observe("upstream.breaker_closed", upstream=name)
 
     async def _recover(self, failure: ProxyError) -> bool:
         """Prepare another attempt; False where there is none left."""

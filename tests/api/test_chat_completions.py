@@ -8,8 +8,7 @@ import openai
 import orjson
 import pytest
 
-from proxy.core.chat import ToolSpec
-from proxy.tools.registry import Tool
+from proxy.tools.tool import Tool
 from tests.fakes import FakeClock, Reply, chunk, completion, event, stream, streamed, whole
 from tests.serving import CONFIG, proxy_of
 
@@ -191,9 +190,9 @@ async def test_without_parallel_tool_calls_searches_run_one_at_a_time(upstream, 
         open_searches -= 1
         return "found"
 
-    spec = ToolSpec(name="look_up", description="", parameters={"type": "object"})
+    described = {"name": "look_up", "description": "", "parameters": {"type": "object"}}
     upstream.replies = [whole(calls=[(str(n), "look_up", {"n": n}) for n in range(3)]), whole("Done.")]
-    async with proxy_of(upstream, tools=[Tool(spec=spec, run=search)]) as url, sdk(url) as client:
+    async with proxy_of(upstream, tools=[Tool(**described, run=search)]) as url, sdk(url) as client:
         await client.chat.completions.create(**ASK, extra_body={"parallel_tool_calls": False})
     assert most == 1
     assert upstream.requests[0]["parallel_tool_calls"] is False

@@ -11,8 +11,7 @@ import pytest
 
 from proxy.app import create_app
 from proxy.config_file import parse
-from proxy.core.chat import ToolSpec
-from proxy.tools.registry import Tool
+from proxy.tools.tool import Tool
 from tests.fakes import FakeClock, Reply, whole
 from tests.serving import CONFIG, proxy_of, serving
 
@@ -152,9 +151,9 @@ async def test_a_tool_with_a_bug_does_not_end_the_conversation(upstream):
     async def broken(_):
         raise ZeroDivisionError("at /home/secret/path")
 
-    spec = ToolSpec(name="broken", description="", parameters={"type": "object"})
+    described = {"name": "broken", "description": "", "parameters": {"type": "object"}}
     upstream.replies = [whole(calls=[("c", "broken", {})]), whole("Sorry")]
-    async with proxy_of(upstream, tools=[Tool(spec=spec, run=broken)]) as url:
+    async with proxy_of(upstream, tools=[Tool(**described, run=broken)]) as url:
         response = await post(url, {"model": "m", "messages": ASK["messages"]})
     assert response.json()["choices"][0]["message"]["content"] == "Sorry"
     assert orjson.loads(upstream.requests[1]["messages"][-1]["content"])["error"] == "The tool failed."

@@ -7,8 +7,7 @@ import openai
 import orjson
 import pytest
 
-from proxy.core.chat import ToolSpec
-from proxy.tools.registry import Tool
+from proxy.tools.tool import Tool
 from tests.conformance import recordings
 from tests.fakes import Reply
 from tests.serving import proxy_of
@@ -87,11 +86,9 @@ def tools_of(first, second):
 
     return [
         Tool(
-            spec=ToolSpec(
-                name=tool["function"]["name"],
-                description=tool["function"]["description"],
-                parameters=tool["function"]["parameters"],
-            ),
+            name=tool["function"]["name"],
+            description=tool["function"]["description"],
+            parameters=tool["function"]["parameters"],
             run=runs(tool["function"]["name"]),
         )
         for tool in first.request["tools"]
@@ -150,10 +147,10 @@ def _check_history(messages, first, second):
 async def test_a_recorded_answer_comes_out_as_it_is_with_a_server_tool_in_play(upstream, sdk, name, at, seed):
     exchange = recordings.load(name)[at]
     upstream.replies = replies([exchange], seed)
-    spec = ToolSpec(name="never_called", description="", parameters={"type": "object"})
+    described = {"name": "never_called", "description": "", "parameters": {"type": "object"}}
     request = {key: value for key, value in exchange.request.items() if key != "tool_choice"}
     async with (
-        proxy_of(upstream, config=config_for(name), tools=[Tool(spec=spec, run=None)]) as url,
+        proxy_of(upstream, config=config_for(name), tools=[Tool(**described, run=None)]) as url,
         sdk(url) as client,
     ):
         choice, content, usage = await ask(client, request)
@@ -221,11 +218,11 @@ async def test_content_and_a_repeat_of_the_same_call_together_run_it_once(upstre
         runs.append(arguments)
         return "done"
 
-    spec = ToolSpec(name=call["function"]["name"], description="", parameters={"type": "object"})
+    described = {"name": call["function"]["name"], "description": "", "parameters": {"type": "object"}}
     final = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "End."}, "finish_reason": "stop"}]}
     upstream.replies = [Reply([body]), Reply([body]), Reply([body]), Reply([orjson.dumps(final)])]
     config = config_for("glm")
-    async with proxy_of(upstream, config=config, tools=[Tool(spec=spec, run=run)]) as url, sdk(url) as client:
+    async with proxy_of(upstream, config=config, tools=[Tool(**described, run=run)]) as url, sdk(url) as client:
         answer = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
     assert (answer.choices[0].message.content, len(runs)) == ("End.", 1)
 

@@ -1,11 +1,8 @@
 import pytest
 
-from proxy.core.chat import ToolSpec
 from proxy.core.errors import ToolError
 from proxy.tools import clock
 from tests.fakes import FakeClock
-
-SPEC = ToolSpec(name="current_time", description=clock.DESCRIPTION, parameters=clock.PARAMETERS)
 
 
 @pytest.mark.parametrize(
@@ -17,10 +14,10 @@ SPEC = ToolSpec(name="current_time", description=clock.DESCRIPTION, parameters=c
     ],
 )
 async def test_the_time_is_told_where_it_was_asked_for(arguments, told):
-    assert await clock.clock_tool(SPEC, FakeClock(), timeout=None).run(arguments) == told
+    assert await clock.clock_tool("current_time", FakeClock()).run(arguments) == told
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "../../etc/passwd", "America", "\x00"])
 async def test_a_zone_that_does_not_exist_is_told(name):
     with pytest.raises(ToolError, match="no time zone"):
-        await clock.clock_tool(SPEC, FakeClock(), timeout=None).run({"timezone": name})
+        await clock.clock_tool("current_time", FakeClock()).run({"timezone": name})

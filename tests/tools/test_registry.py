@@ -2,9 +2,11 @@ import asyncio
 
 import pytest
 
-from proxy.core.chat import ToolCall, ToolSpec
-from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout
-from proxy.tools.registry import Registry, Tool, parse_arguments
+import proxy
+from proxy.core.chat import ToolCall
+from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
+from proxy.tools.registry import Registry
+from proxy.tools.tool import Tool
 from tests.fakes import FakeClock
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -14,7 +16,11 @@ def tool(run=None, *, name="t", parameters=SCHEMA, **fields):
     async def echo(arguments):
         return str(arguments)
 
-    return Tool(spec=ToolSpec(name=name, description="", parameters=parameters), run=run or echo, **fields)
+    return Tool(name=name, description="", parameters=parameters, run=run or echo, **fields)
+
+
+def registry_of(tools, *, clock=None, **options):
+    return Registry(tools, clock=clock or FakeClock(), **options)
 
 
 async def execute(registry, arguments='{"n":1}', name="t", patience=5, scope="me"):
@@ -22,7 +28,7 @@ async def execute(registry, arguments='{"n":1}', name="t", patience=5, scope="me
 
 
 async def test_a_call_runs_the_tool_of_its_name_with_its_arguments():
-    assert await execute(Registry([tool()])) == "{'n': 1}"
+    assert await execute(registry_of([tool()])) == "{'n': 1}"
 
 
 @pytest.mark.parametrize(
@@ -42,21 +48,17 @@ async def test_arguments_that_do_not_fit_are_told_and_nothing_is_run(arguments, 
         raise AssertionError
 
     with pytest.raises(InvalidArguments, match=why):
-        await execute(Registry([tool(never)]), arguments)
-
-
-def test_no_arguments_at_all_are_an_empty_object():
-    assert parse_arguments(" ") == {}
+        await execute(registry_of([tool(never)]), arguments)
 
 
 async def test_a_tools_own_repair_comes_before_the_check():
-    registry = Registry([tool(repair=lambda arguments: {"n": int(arguments["n"])})])
+    registry = registry_of([tool(repair=lambda arguments: {"n": int(arguments["n"])})])
     assert await execute(registry, '{"n":"7"}') == "{'n': 7}"
 
 
 async def test_a_name_that_is_not_on_the_whitelist_is_never_run():
     with pytest.raises(ToolError, match="no tool named 'rm'"):
-        await execute(Registry([tool()]), name="rm")
+        await execute(registry_of([tool()]), name="rm")
 
 
 @pytest.mark.parametrize(("own", "patience"), [(None, 0.01), (0.01, 60)])
@@ -65,7 +67,7 @@ async def test_a_tool_that_hangs_is_stopped_after_its_own_timeout_or_the_request
         await asyncio.Event().wait()
 
     with pytest.raises(ToolTimeout, match=r"0\.01 seconds"):
-        await execute(Registry([tool(hang, timeout=own)]), patience=patience)
+        await execute(registry_of([tool(hang, timeout=own)]), patience=patience)
 
 
 def counting():
@@ -80,7 +82,7 @@ def counting():
 
 async def test_an_equal_call_of_the_same_caller_is_answered_from_the_first_result_for_a_while():
     clock, (runs, run) = FakeClock(), counting()
-    registry = Registry([tool(run, cache_seconds=60)], timer=clock.monotonic)
+    registry = registry_of([tool(run, cache_seconds=60)], clock=clock)
     assert [await execute(registry), await execute(registry, ' { "n" : 1 } ')] == ["result 1", "result 1"]
     assert await execute(registry, '{"n":2}') == "result 2"
     assert await execute(registry, scope="somebody else") == "result 3"
@@ -91,7 +93,7 @@ async def test_an_equal_call_of_the_same_caller_is_answered_from_the_first_resul
 
 async def test_without_cache_seconds_every_call_is_run():
     _, run = counting()
-    registry = Registry([tool(run)])
+    registry = registry_of([tool(run)])
     assert [await execute(registry), await execute(registry)] == ["result 1", "result 2"]
 
 
@@ -103,7 +105,7 @@ async def test_equal_calls_at_the_same_moment_are_run_once():
         await gate.wait()
         return "found"
 
-    registry = Registry([tool(run, cache_seconds=60)])
+    registry = registry_of([tool(run, cache_seconds=60)])
     calls = [asyncio.ensure_future(execute(registry)) for _ in range(5)]
     await asyncio.sleep(0)
     gate.set()
@@ -121,7 +123,7 @@ async def test_when_the_first_of_them_gives_up_the_next_takes_over():
             await asyncio.Event().wait()
         return "found"
 
-    registry = Registry([tool(run, cache_seconds=60)])
+    registry = registry_of([tool(run, cache_seconds=60)])
     first, second = (asyncio.ensure_future(execute(registry)) for _ in range(2))
     await started.wait()
     first.cancel()
@@ -138,7 +140,7 @@ async def test_a_failure_is_not_kept():
             raise outcome
         return outcome
 
-    registry = Registry([tool(run, cache_seconds=60)])
+    registry = registry_of([tool(run, cache_seconds=60)])
     with pytest.raises(ToolError):
         await execute(registry)
     assert await execute(registry) == "found"
@@ -151,13 +153,13 @@ async def broken(_):
 async def test_when_a_tool_fails_its_fallback_is_tried_with_the_same_arguments():
     heard = []
     tools = [tool(broken, fallback="other"), tool(name="other")]
-    registry = Registry(tools, observe=lambda event, /, **fields: heard.append((event, fields["to"])))
+    registry = registry_of(tools, observe=lambda event, /, **fields: heard.append((event, fields["to"])))
     assert await execute(registry) == "{'n': 1}"
     assert heard == [("tool.fell_back", "other")]
 
 
 async def test_a_fallback_is_not_tried_for_arguments_that_do_not_fit_and_has_none_of_its_own():
-    registry = Registry([tool(broken, fallback="other"), tool(broken, name="other", fallback="t")])
+    registry = registry_of([tool(broken, fallback="other"), tool(broken, name="other", fallback="t")])
     with pytest.raises(InvalidArguments):
         await execute(registry, "{}")
     with pytest.raises(ToolError, match="key was refused"):
@@ -166,9 +168,104 @@ async def test_a_fallback_is_not_tried_for_arguments_that_do_not_fit_and_has_non
 
 def test_two_tools_of_one_name_are_refused():
     with pytest.raises(ValueError, match="two tools named 't'"):
-        Registry([tool(), tool()])
+        registry_of([tool(), tool()])
 
 
 def test_a_schema_that_refers_to_another_server_is_refused_without_asking_it():
     with pytest.raises(Exception, match="remote references are not followed"):
-        Registry([tool(parameters={"$ref": "http://127.0.0.1:1/schema.json"})])
+        registry_of([tool(parameters={"$ref": "http://127.0.0.1:1/schema.json"})])
+
+
+def failing(times, error=ToolUnavailable):
+    runs = []
+
+    async def run(_):
+        runs.append(1)
+        if len(runs) <= times:
+            raise error("down")
+        return "found"
+
+    return runs, run
+
+
+async def test_what_may_succeed_on_another_try_is_tried_again_after_growing_waits():
+    heard, clock, (runs, run) = [], FakeClock(now=0), failing(2)
+    observe = lambda event, /, **fields: heard.append((event, fields["attempt"]))  # noqa: E731 - a fake of two lines
+    assert await execute(registry_of([tool(run, retries=2)], clock=clock, observe=observe)) == "found"
+    assert heard == [("tool.retried", 1), ("tool.retried", 2)]
+    assert (len(runs), clock.now) == (3, 0.75)
+
+
+@pytest.mark.parametrize(("retries", "error"), [(0, ToolUnavailable), (2, ToolError)])
+async def test_nothing_else_is_tried_again(retries, error):
+    runs, run = failing(1, error)
+    with pytest.raises(error, match="down"):
+        await execute(registry_of([tool(run, retries=retries)]))
+    assert len(runs) == 1
+
+
+async def test_a_tool_that_keeps_failing_is_left_alone_and_then_probed():
+    heard, clock, (runs, run) = [], FakeClock(), failing(5)
+    tools = [tool(run, fallback="other"), tool(name="other")]
+    registry = registry_of(tools, clock=clock, observe=lambda event, /, **_: heard.append(event))
+    for _ in range(7):
+        assert await execute(registry) == "{'n': 1}"
+    assert (len(runs), heard.count("tool.breaker_opened")) == (5, 1)
+    clock.now += 31
+    assert await execute(registry) == "found"
+    assert len(runs) == 6
+
+
+async def test_a_tool_that_hangs_again_and_again_is_left_alone_too():
+    async def hang(_):
+        await asyncio.Event().wait()
+
+    registry = registry_of([tool(hang, timeout=0.001)])
+    for _ in range(5):
+        with pytest.raises(ToolTimeout):
+            await execute(registry)
+    with pytest.raises(ToolUnavailable, match="keeps failing"):
+        await execute(registry)
+
+
+async def test_no_more_calls_of_a_tool_run_at_the_same_time_than_it_can_take():
+    running, most, gate = 0, 0, asyncio.Event()
+
+    async def run(_):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+        return "found"
+
+    registry = registry_of([tool(run, max_concurrent=2)])
+    calls = [asyncio.ensure_future(execute(registry)) for _ in range(5)]
+    await asyncio.sleep(0)
+    gate.set()
+    assert await asyncio.gather(*calls) == ["found"] * 5
+    assert most == 2
+
+
+async def test_a_tool_that_returns_something_else_than_text_is_told():
+    async def run(_):
+        return b"\x00"
+
+    with pytest.raises(ToolError, match="not text"):
+        await execute(registry_of([tool(run)]))
+
+
+async def test_the_tools_of_a_group_come_and_go_together():
+    registry = registry_of([tool()])
+    assert registry.put_group("mcp", [tool(name="a"), tool(name="b", aliases=("c",))]) == []
+    assert await execute(registry, name="a") == "{'n': 1}"
+    refused = registry.put_group("mcp", [tool(name="b"), tool(name="t"), tool(name="d", aliases=("b",))])
+    assert refused == ["there are two tools named 't'", "there are two tools named 'b'"]
+    assert list(registry.specs) == ["t", "b"]
+    with pytest.raises(ToolError, match="no tool named 'a'"):
+        await execute(registry, name="a")
+
+
+def test_the_public_names_are_enough_for_a_tool_of_ones_own():
+    assert proxy.Tool is Tool
+    assert proxy.Tool(name="t", description="", parameters={}, run=broken).spec.mode == "always"

@@ -4,12 +4,9 @@ import pytest
 import respx
 
 from proxy.config import SerperConfig
-from proxy.core.chat import ToolSpec
 from proxy.core.errors import ToolError
 from proxy.tools import serper
 from tests.conformance import recordings
-
-SPEC = ToolSpec(name="web_search", description=serper.DESCRIPTION, parameters=serper.PARAMETERS)
 
 
 @pytest.fixture
@@ -19,7 +16,7 @@ async def client():
 
 
 async def search(client, arguments, **answer):
-    tool = serper.serper_tool(SPEC, SerperConfig(api_key="secret"), client)
+    tool = serper.serper_tool("web_search", SerperConfig(api_key="secret"), client)
     with respx.mock:
         route = respx.post("https://google.serper.dev/search").mock(return_value=httpx.Response(200, **answer))
         output = await tool.run(tool.repair(arguments))
@@ -119,7 +116,7 @@ def test_a_recorded_answer_is_told_with_its_links():
     ],
 )
 async def test_each_way_of_failing_is_told_apart(client, response, why):
-    tool = serper.serper_tool(SPEC, SerperConfig(api_key="canary"), client)
+    tool = serper.serper_tool("web_search", SerperConfig(api_key="canary"), client)
     mocked = {"side_effect": response} if isinstance(response, Exception) else {"return_value": response}
     with respx.mock:
         respx.post("https://google.serper.dev/search").mock(**mocked)
@@ -147,3 +144,51 @@ async def test_every_page_of_the_answer_can_be_cited(client):
         "https://story": "Story",
         "https://why": "Why",
     }
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "item", "told", "source"),
+    [
+        (
+            "news",
+            {"title": "T", "link": "https://n/", "source": "Paper", "date": "1 hour ago", "snippet": "S"},
+            "T\nhttps://n/\nPaper - 1 hour ago\nS",
+            "https://n/",
+        ),
+        (
+            "images",
+            {"title": "T", "imageUrl": "https://i/1.png", "link": "https://i/"},
+            "T\nhttps://i/\nimage: https://i/1.png",
+            "https://i/",
+        ),
+        (
+            "places",
+            {"title": "T", "address": "A 1", "rating": 4.5, "ratingCount": 7, "website": "https://p/"},
+            "T\nhttps://p/\nrated 4.5 by 7\naddress: A 1",
+            "https://p/",
+        ),
+        (
+            "shopping",
+            {"title": "T", "source": "Shop", "link": "https://s/", "price": "$5"},
+            "T\nhttps://s/\nShop\nprice: $5",
+            "https://s/",
+        ),
+        (
+            "organic",
+            {"title": "T", "link": "https://o/", "publicationInfo": "A - 2020", "citedBy": 9},
+            "T\nhttps://o/\nA - 2020\ncited by: 9",
+            "https://o/",
+        ),
+    ],
+)
+async def test_the_whole_family_is_asked_by_its_endpoint_and_told_in_its_own_words(
+    client, endpoint, item, told, source
+):
+    path = "scholar" if endpoint == "organic" else endpoint
+    tool = serper.serper_tool("t", SerperConfig(api_key="secret", endpoint=path), client)
+    with respx.mock:
+        respx.post(f"https://google.serper.dev/{path}").mock(return_value=httpx.Response(200, json={endpoint: [item]}))
+        output = await tool.run({"query": "q"})
+    assert output.text == f'Results for "q":\n\n{told}'
+    assert list(output.sources) == [source]
+    assert tool.aliases == ()

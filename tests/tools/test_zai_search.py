@@ -4,11 +4,9 @@ import pytest
 import respx
 
 from proxy.config import ZaiSearchConfig
-from proxy.core.chat import ToolSpec
 from proxy.core.errors import ToolError
 from proxy.tools import zai_search
 
-SPEC = ToolSpec(name="zai_search", description=zai_search.DESCRIPTION, parameters=zai_search.PARAMETERS)
 RESULT = {
     "title": "T",
     "link": "https://t.example/",
@@ -26,7 +24,7 @@ async def client():
 
 
 async def search(client, path, response, *, arguments=None, **config):
-    tool = zai_search.zai_search_tool(SPEC, ZaiSearchConfig(api_key="secret", **config), client)
+    tool = zai_search.zai_search_tool("zai_search", ZaiSearchConfig(api_key="secret", **config), client)
     with respx.mock:
         route = respx.post(f"{BASE}{path}").mock(return_value=response)
         output = await tool.run(tool.repair(arguments or {"query": "q", "topn": 3, "tbs": "qdr:w"}))

@@ -1,0 +1,150 @@
+"""The arguments that a model wrote, as an object that fits the tool's schema, or a word to the model on what to mend.
+
+    strict parse -> bounded repair of the text -> the tool's own words -> schema
+
+A call is never run with guessed arguments: a repair counts only where the text has one reading. Only schemas of the
+configured tools are compiled; those that clients send are not.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import json_repair
+import jsonschema_rs
+import orjson
+
+from proxy.core.chat import Json
+from proxy.core.errors import InvalidArguments
+from proxy.tools.tool import as_it_is
+
+# The repair of 200 KB has been measured at more than a second; calls that are worth mending are short.
+MOST_REPAIRED_CHARACTERS = 16 * 1024
+_MOST_FAULTS = 5
+# Deeper text is not repaired: the repair is recursive.
+_DEEPEST_REPAIRED = 32
+# What stands for a character in a JSON string, or for nothing in Python.
+_ESCAPE = re.compile(r'\\["\\/bfnrt]')
+_NOTHING = re.compile(r"\b(None|null)\b")
+_LAST_OF_A_WHOLE_TEXT = ("}", "]", '"')
+
+
+def validator_of(schema: Json) -> jsonschema_rs.Validator:
+    """A schema made ready to check with.
+
+    Raises:
+        ValueError: it is no JSON Schema, or refers to another document.
+    """
+    # The library fetches remote references unless told otherwise; no tool's schema makes us call anyone.
+    return jsonschema_rs.validator_for(schema, retriever=_refuse_reference)
+
+
+def schema_fault(schema: Json) -> str | None:
+    """What is wrong with the schema of a tool's arguments, in one line."""
+    if schema.get("type", "object") != "object":
+        return "must be a JSON Schema of type object"
+    try:
+        validator_of(schema)
+    except ValueError as exc:
+        return f"is no JSON Schema: {str(exc).splitlines()[0]}"
+    return None
+
+
+def parse_arguments(
+    text: str, validator: jsonschema_rs.Validator, *, repair: Callable[[Json], Json] = as_it_is
+) -> Json:
+    """A call's arguments as an object that fits; no text at all stands for no arguments.
+
+    Args:
+        text: as the model wrote it.
+        validator: of the tool's schema.
+        repair: the tool's own way of putting other words for the same thing into the schema's.
+
+    Raises:
+        InvalidArguments: with what the model has to mend.
+    """
+    try:
+        arguments = orjson.loads(text) if text.strip() else {}
+    except orjson.JSONDecodeError as exc:
+        mended = _mended(text)
+        if mended is None or list(validator.iter_errors(repair(mended))):
+            raise InvalidArguments(f"The arguments are not valid JSON: {exc.msg}.") from exc
+        arguments = mended
+    if isinstance(arguments, str):  # an object that was written as a string, as some models do
+        arguments = _object_in(arguments)
+    if not isinstance(arguments, dict):
+        raise InvalidArguments("The arguments must be one JSON object.")
+    arguments = repair(arguments)
+    if faults := [_describe(error) for error in validator.iter_errors(arguments)]:
+        shown = "; ".join(faults[:_MOST_FAULTS])
+        raise InvalidArguments(f"The arguments do not fit the tool's schema: {shown}.")
+    return arguments
+
+
+def _mended(text: str) -> Json | None:
+    """The object that a broken text means, where it can mean only one; None otherwise.
+
+    Punctuation may be mended and nothing else: a repair that drops, adds or moves a word or a number has chosen between
+    readings (the library takes the last of two objects, say, and the last of two values of one name).
+    """
+    text = text.strip()
+    if len(text) > MOST_REPAIRED_CHARACTERS or _depth(text) > _DEEPEST_REPAIRED or not _seems_whole(text):
+        return None
+    mended = json_repair.loads(text, skip_json_loads=True)
+    if not isinstance(mended, dict):
+        return None
+    words = list(_words_in(mended))
+    same_words = _letters("".join(words)) == _letters(_NOTHING.sub("", _ESCAPE.sub("", text)))
+    return mended if same_words and _names_in(mended) <= text.count(":") else None
+
+
+def _seems_whole(text: str) -> bool:
+    """Whether nothing but closing brackets can be missing at the end."""
+    quotes = _ESCAPE.sub("", text).count('"')
+    return text.startswith("{") and text.endswith(_LAST_OF_A_WHOLE_TEXT) and quotes % 2 == 0
+
+
+def _words_in(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield str(name)
+            yield from _words_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _words_in(item)
+    elif value is not None:
+        yield str(value)
+
+
+def _names_in(value: Any) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(map(_names_in, value.values()))
+    return sum(map(_names_in, value)) if isinstance(value, list) else 0
+
+
+def _letters(text: str) -> str:
+    return "".join(character for character in text if character.isalnum()).lower()
+
+
+def _object_in(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _depth(text: str) -> int:
+    deepest = depth = 0
+    for character in text:
+        depth += (character in "{[") - (character in "}]")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _describe(error: jsonschema_rs.ValidationError) -> str:
+    where = ".".join(str(part) for part in error.instance_path)
+    return f"{where}: {error.message}" if where else str(error.message)
+
+
+def _refuse_reference(uri: str) -> Any:
+    raise ValueError(f"remote references are not followed: {uri}")

@@ -1,0 +1,123 @@
+"""From the entries of `tools:` to tools: the one place that knows every type."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+
+from proxy.config import (
+    ClockConfig,
+    Config,
+    HttpToolConfig,
+    McpConfig,
+    PythonToolConfig,
+    SerperConfig,
+    SerperScrapeConfig,
+    ToolConfig,
+    WebFetchConfig,
+    ZaiSearchConfig,
+)
+from proxy.core import browser
+from proxy.core.chat import Json, ToolOutput
+from proxy.core.errors import ToolError
+from proxy.ports import Clock, Observer
+from proxy.tools.clock import clock_tool
+from proxy.tools.http_api import http_tool
+from proxy.tools.python_function import python_tool
+from proxy.tools.serper import serper_tool
+from proxy.tools.serper_scrape import serper_scrape_tool
+from proxy.tools.sources import Source
+from proxy.tools.tool import Tool
+from proxy.tools.web_fetch import web_fetch_tool
+from proxy.tools.zai_search import zai_search_tool
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What tools are made of. `client` carries their HTTP requests, without redirects, cookies and time limits."""
+
+    client: httpx.AsyncClient
+    clock: Clock
+
+
+def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
+    """Every tool of the configuration that can do something, by itself or through its fallback.
+
+    Those of MCP servers are not known yet: see `sources_of`.
+    """
+    stand_ins = dict(_with_a_stand_in(config))
+    entries = {**config.tools, **stand_ins}
+    taken = {*entries, *(alias for entry in entries.values() for alias in entry.aliases)}
+    for name, entry in entries.items():
+        if isinstance(entry, McpConfig):
+            continue
+        made = make_tool(name, entry, resources)
+        if name in stand_ins:
+            made = replace(made, run=_not_usable)
+        # Names that the configuration did not ask for are the first tool's that would have them.
+        own = tuple(alias for alias in made.aliases if not (alias in browser.NAMES and alias in taken))
+        taken.update(own)
+        yield replace(made, **_terms(made, entry, config), aliases=(*entry.aliases, *own))
+
+
+def sources_of(config: Config, clock: Clock, observe: Observer) -> list[Source]:
+    """Every server of the configuration whose tools come and go."""
+    servers = {name: entry for name, entry in config.tools.items() if isinstance(entry, McpConfig)}
+    if not servers:
+        return []
+    from proxy.tools.mcp import McpServer  # noqa: PLC0415 - an extra, and more than a second to import
+
+    def terms_of(entry: McpConfig) -> Callable[[Tool], Tool]:
+        return lambda tool: replace(tool, **_terms(tool, entry, config))
+
+    return [
+        McpServer(name, entry, terms=terms_of(entry), clock=clock, observe=observe) for name, entry in servers.items()
+    ]
+
+
+def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # noqa: PLR0911 - one for each type
+    """One entry as a tool. The configuration's schema knows no type that is not handled here."""
+    match entry:
+        case SerperConfig():
+            return serper_tool(name, entry, resources.client)
+        case SerperScrapeConfig():
+            return serper_scrape_tool(name, entry, resources.client)
+        case ZaiSearchConfig():
+            return zai_search_tool(name, entry, resources.client)
+        case WebFetchConfig():
+            return web_fetch_tool(name, entry, resources.clock)
+        case ClockConfig():
+            return clock_tool(name, resources.clock)
+        case HttpToolConfig():
+            return http_tool(name, entry, resources.client)
+        case PythonToolConfig():
+            return python_tool(name, entry)
+        case _:
+            raise NotImplementedError(type(entry).__name__)
+
+
+def _terms(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
+    """The terms that an entry sets for its tool, whatever its type is; what it leaves open is the tool's own."""
+    return {
+        "offer": entry.offer or config.offer.mode,
+        "max_calls": entry.max_calls or tool.max_calls,
+        "eager": entry.eager and tool.eager,
+        "timeout": entry.timeout or tool.timeout,
+        "retries": entry.retries or tool.retries,
+        "max_concurrent": entry.max_concurrent_calls or tool.max_concurrent,
+        "cache_seconds": entry.cache_seconds or tool.cache_seconds,
+        "fallback": entry.fallback or tool.fallback,
+    }
+
+
+def _with_a_stand_in(config: Config) -> Iterator[tuple[str, ToolConfig]]:
+    """Tools without a key of their own whose fallback has one: they are offered, and it does the work."""
+    for where, disabled in config.disabled.items():
+        section, _, name = where.partition(".")
+        if section == "tools" and disabled.entry is not None and disabled.entry.fallback in config.tools:
+            yield name, disabled.entry
+
+
+async def _not_usable(_: Json) -> ToolOutput:
+    raise ToolError("This tool is not configured.")

@@ -1,0 +1,91 @@
+import pytest
+
+from proxy.core.errors import InvalidArguments
+from proxy.tools.arguments import MOST_REPAIRED_CHARACTERS, parse_arguments, validator_of
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"q": {"type": "string"}, "n": {"type": "integer"}, "o": {"type": "object"}},
+    "additionalProperties": False,
+}
+
+
+def parse(text, schema=SCHEMA, **options):
+    return parse_arguments(text, validator_of(schema), **options)
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_no_arguments_at_all_are_an_empty_object(text):
+    assert parse(text) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'q': 'a b', 'n': 1}",
+        '{"q": "a b", "n": 1,}',
+        '{q: "a b", n: 1}',
+        '{"q": "a b", "n": 1}}',
+        '{"q": "a b" "n": 1}',
+        '"{\\"q\\": \\"a b\\", \\"n\\": 1}"',
+    ],
+)
+def test_what_is_broken_in_its_punctuation_only_is_mended(text):
+    assert parse(text) == {"q": "a b", "n": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ('{"q": "line\nbreak"}', {"q": "line\nbreak"}),
+        ('{"q": "a", "o": {"x": None}', {"q": "a", "o": {"x": None}}),
+        ('{"q": "a\\n\\"b\\"", }', {"q": 'a\n"b"'}),
+        ('{"q": "closed"', {"q": "closed"}),
+    ],
+)
+def test_other_slips_of_the_pen_are_mended_too(text, meant):
+    assert parse(text) == meant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"q":"a"}{"q":"b"}',
+        '{"q":"a"} {"n":1}',
+        '[{"q":"a"}, {"q":"b"}',
+        '{"q":"a", "q":"b",}',
+        '{"q":"a",} and then "b"',
+        '{"q":"the weather in Nana',
+        '{"n": 12',
+        '{"q":"a", "n"}',
+        '{"q":"a", "n": 1, "rm": "-rf",}',
+        "q=a",
+        "{" * 40 + "}" * 39,
+        '{"q": "' + "a" * MOST_REPAIRED_CHARACTERS + '",}',
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_not_guessed_at(text):
+    with pytest.raises(InvalidArguments, match="not valid JSON"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("[1]", "one JSON object"), ("null", "one JSON object"), ('"q"', "one JSON object"), ('{"n":"one"}', "n: ")],
+)
+def test_json_that_does_not_fit_is_told_with_its_place(text, why):
+    with pytest.raises(InvalidArguments, match=why):
+        parse(text)
+
+
+def test_of_many_faults_only_the_first_few_are_told():
+    schema = {"type": "object", "required": [f"field_{n}" for n in range(50)]}
+    with pytest.raises(InvalidArguments) as caught:
+        parse("{}", schema)
+    assert str(caught.value).count("required") == 5
+
+
+@pytest.mark.parametrize("reference", ["http://127.0.0.1:1/schema.json", "file:///etc/passwd"])
+def test_a_schema_that_refers_to_another_document_is_refused(reference):
+    with pytest.raises(ValueError, match="not followed"):
+        validator_of({"$ref": reference})

@@ -1,0 +1,59 @@
+import time
+
+import pytest
+
+from proxy.tools.robots import MOST_RULES, Rule, permits, rules_for
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("/", "/anything", True),
+        ("/private", "/private/a", True),
+        ("/private", "/public", False),
+        ("/*.pdf$", "/a/b.pdf", True),
+        ("/*.pdf$", "/a/b.pdf?x", False),
+        ("/a*b*c", "/a-b-c-d", True),
+        ("/a*b*c", "/a-c-b", False),
+        ("/exact$", "/exact", True),
+        ("/exact$", "/exactly", False),
+        ("*/x", "/a/x/b", True),
+        ("/a*$", "/abc", True),
+        ("/ab*b$", "/ab", False),
+    ],
+)
+def test_a_pattern(pattern, path, matches):
+    assert Rule(allows=True, pattern=pattern).matches(path) is matches
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "permitted"),
+    [
+        ("", "/", True),
+        ("User-agent: *\nDisallow: /", "/a", False),
+        ("User-agent: *\nDisallow:", "/a", True),
+        ("Disallow: /", "/a", True),
+        ("User-agent: *\nDisallow: /\nAllow: /public", "/public/a", True),
+        ("User-agent: *\nAllow: /\nDisallow: /private", "/private/a", False),
+        ("User-agent: *\nDisallow: /a\nAllow: /a", "/a", True),
+        ("User-agent: other\nDisallow: /", "/a", True),
+        ("User-agent: ToolProxy\nDisallow: /\n\nUser-agent: *\nAllow: /", "/a", False),
+        ("User-agent: toolproxy/1.0\nAllow: /\nUser-agent: *\nDisallow: /", "/a", True),
+        ("User-agent: other\nUser-agent: toolproxy\nDisallow: /x", "/x", False),
+        ("User-agent: toolproxy\nDisallow: /x\nUser-agent: toolproxy\nDisallow: /y", "/y", False),
+        ("\ufeffUSER-AGENT : * # all\r\nDISALLOW : /a # no", "/a", False),
+        ("User-agent: *\nDisallow: /ä", "/%C3%A4", False),
+        ("nonsense\n:::\nUser-agent: *\nSitemap: x\nDisallow: /a", "/a", False),
+    ],
+)
+def test_the_rules_of_a_site(text, path, permitted):
+    assert permits(rules_for(text, "toolproxy"), path) is permitted
+
+
+def test_hostile_rules_cost_little():
+    text = "User-agent: *\n" + "Disallow: /" + "*a" * 100_000 + "b\n" + "Disallow: /x\n" * 100_000
+    began = time.process_time()
+    rules = rules_for(text, "toolproxy")
+    assert permits(rules, "/" + "a" * 4000)
+    assert len(rules) == MOST_RULES
+    assert time.process_time() - began < 5
