@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo run test check format clean
+.PHONY: demo run test check docs format bench bench-peers clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -14,7 +14,7 @@ run: .venv/.demo  ## the proxy with config.yaml
 test: .venv/.dev .venv/.redis  ## the whole test suite
 	@$(BIN)/python -m pytest
 
-check: .venv/.dev .venv/.redis  ## format, lint, types, import contracts, tests with coverage
+check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tests with coverage
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -27,12 +27,27 @@ check: .venv/.dev .venv/.redis  ## format, lint, types, import contracts, tests 
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under 90
 
+docs: .venv/.dev  ## the pages and tables that are made of the code
+	$(BIN)/python docs/reference.py
+
 format: .venv/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+bench: .venv/.dev  ## what a request, a chunk and an open stream cost, beside nginx; BENCH=--quick for a first look
+	$(BIN)/python -m bench $(BENCH)
+
+bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, in an environment of its own
+	$(BIN)/python -m bench --peers $(BENCH)
+
+.venv-peers/.done:
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]' opentelemetry-api \
+		opentelemetry-sdk opentelemetry-exporter-otlp
+	@touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
 
 .venv/.demo: pyproject.toml | .venv
 	$(INSTALL) --editable '.[demo]'
@@ -48,6 +63,10 @@ FETCH_REDIS := RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive timeout 120 apt-get ins
 .venv/.redis: | .venv
 	@command -v redis-server >/dev/null || [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null \
 	  || $(FETCH_REDIS) >/dev/null 2>&1 || { timeout 120 apt-get update -qq && $(FETCH_REDIS); } >/dev/null 2>&1 || true
+	@touch $@
+
+.venv/.deploy: pyproject.toml | .venv
+	$(INSTALL) --editable '.[demo,dev,deploy]'
 	@touch $@
 
 .venv:

@@ -17,9 +17,12 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from proxy import __version__
 from proxy.api.chat_completions import ChatCompletions
+from proxy.api.debug import Debug
 from proxy.api.health import Healthz, Readyz
 from proxy.api.method import WrongMethod
+from proxy.api.metrics import Metrics
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
 from proxy.api.middleware.quota import Quota
@@ -35,12 +38,14 @@ from proxy.core.errors import ConfigurationError, NotFound
 from proxy.ports import Caches, Clock, Lifecycle, Ports, Readiness
 from proxy.stores.state import State, open_state
 from proxy.telemetry import log
+from proxy.telemetry.watch import Carry, as_it_is, watch
 from proxy.tools.catalog import Resources, sources_of, tools_of
 from proxy.tools.registry import Registry
 from proxy.tools.result_cache import local_caches
 from proxy.tools.sources import Source, kept_in_session
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
+from proxy.upstreams.http1 import Http1Transport
 from proxy.upstreams.router import ConfigRouter
 
 
@@ -81,16 +86,17 @@ def create_app(
         ConfigurationError: a tool cannot be made, or two have the same name.
     """
     clock = clock or SystemClock()
+    watching = watch(config, clock, version=__version__)
     connections = {
-        name: Connection(name, upstream, transport or _transport(upstream))
+        name: Connection(name, upstream, watching.carry(transport or transport_for(upstream)))
         for name, upstream in config.upstreams.items()
     }
     breakers = {
         name: Breaker(threshold=upstream.breaker.failures, seconds=upstream.breaker.seconds)
         for name, upstream in config.upstreams.items()
     }
-    client = tool_client(transport)
-    observe = log.observer()
+    client = tool_client(transport, watching.carry)
+    observe = watching.observe
     state = open_state(config.state, clock=clock, observe=observe, caches=local_caches(clock))
     registry = registry_of(config, client, tools, clock=clock, observe=observe, caches=state.caches)
     sources = sources_of(config, clock, observe)
@@ -108,6 +114,8 @@ def create_app(
         tool_states=lambda: _tool_states(config, sources),
         state=state.readiness,
         lifecycle=lifecycle or Lifecycle(),
+        scrape=watching.scrape,
+        history=watching.history,
     )
 
     @asynccontextmanager
@@ -119,9 +127,14 @@ def create_app(
             await client.aclose()
             for connection in connections.values():
                 await connection.aclose()
+            await asyncio.to_thread(watching.close)
 
+    traced = [Middleware(watching.incoming)] if watching.incoming else []
     app = Starlette(
-        routes=_routes(ports), middleware=_middleware(ports, state), lifespan=lifespan, exception_handlers=_NOT_ROUTED
+        routes=_routes(ports),
+        middleware=[*traced, *_middleware(ports, state)],
+        lifespan=lifespan,
+        exception_handlers=_NOT_ROUTED,
     )
     app.router.redirect_slashes = False  # a redirect would be put together from the Host header
     return app
@@ -150,18 +163,21 @@ def origins_of(config: Config) -> dict[str, str]:
     return registry_of(config, tool_client(), clock=SystemClock(), observe=log.observer()).origins
 
 
-def tool_client(transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
+def tool_client(transport: httpx.AsyncBaseTransport | None = None, carry: Carry = as_it_is) -> httpx.AsyncClient:
     """For calls of other people's servers: no redirects, nothing from the environment, no cookie kept between calls.
 
     The registry bounds each call, so the client does not.
     """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    carrier = transport or httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False)
+    carrier = carry(transport or httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False))
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
     return httpx.AsyncClient(transport=carrier, timeout=httpx.Timeout(None), cookies=no_cookies, trust_env=False)
 
 
-def _transport(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
+def transport_for(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
+    """What carries the requests to an upstream, as its entry chooses."""
+    if upstream.transport == "auto":
+        return Http1Transport(max_connections=upstream.max_connections)
     # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
     limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
     return httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False)
@@ -189,6 +205,7 @@ def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
 
 def _routes(ports: Ports) -> list[Route]:
     chat, models = ChatCompletions(ports), Models(ports)
+    debug = Debug(ports, ports.history) if ports.history else None
     return [
         *_own("/v1/chat/completions", chat, "POST"),
         *_own("/chat/completions", chat, "POST"),
@@ -201,6 +218,9 @@ def _routes(ports: Ports) -> list[Route]:
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),
         *_own("/readyz", Readyz(ports), "GET"),
+        *(_own("/metrics", Metrics(ports.scrape), "GET") if ports.scrape else ()),
+        *(_own("/debug", debug, "GET") if debug else ()),
+        *(_own("/debug/requests/{id}", debug, "GET") if debug else ()),
         Route("/v1/{path:path}", Passthrough(ports)),
     ]
 

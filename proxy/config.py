@@ -1,7 +1,7 @@
 """What config.yaml may say: frozen values with their defaults; no behaviour but the layering of defaults.
 
-Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What is
-not yet built is in `config_file.UNSUPPORTED`.
+Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What
+stands behind a field is its description: `docs/configuration.md` is made of it.
 """
 
 import re
@@ -305,7 +305,7 @@ class TelemetryConfig(Value, frozen=True, kw_only=True):
     log_format: Literal["json", "console"] = "json"
     log_content: bool = False
     metrics: bool = True
-    otlp_endpoint: str | None = None
+    otlp_endpoint: Url | None = None
 
 
 class Disabled(Value, frozen=True, kw_only=True):

@@ -3,7 +3,9 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
+
+import orjson
 
 from proxy.config import Config, LimitsConfig
 from proxy.core.actions import CallUpstream, Rung
@@ -32,6 +34,21 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Wait, before something is tried again."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What was said - messages, arguments, results - as a field of an event.
+
+    The type keeps it away from every observer unless `telemetry.log_content` is set.
+    """
+
+    value: Any
+
+    def text(self, most: int = 16384) -> str:
+        """As text of at most so many characters: pictures come in megabytes."""
+        text = self.value if isinstance(self.value, str) else orjson.dumps(self.value, default=str).decode()
+        return text if len(text) <= most else f"{text[:most]}..."
 
 
 class Observer(Protocol):
@@ -109,6 +126,11 @@ class Upstream(Protocol):
     @property
     def name(self) -> str:
         """The upstream's name in the configuration."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The upstream's name for the model that is spoken to."""
         ...
 
     @property
@@ -271,6 +293,22 @@ class Lifecycle:
     draining: bool = False  # no new work is taken on, what has begun may finish
 
 
+class History(Protocol):
+    """The last requests, as they went."""
+
+    def latest(self) -> Sequence[Json]:
+        """Open requests and the last ones that were answered, the newest first."""
+        ...
+
+    def find(self, request_id: str) -> Json | None:
+        """The newest request of that id, if it is still remembered."""
+        ...
+
+
+Scrape: TypeAlias = Callable[[], bytes]
+"""All metrics in Prometheus' text format."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """Everything that the api is given by the composition root."""
@@ -285,3 +323,5 @@ class Ports:
     tool_states: Callable[[], Sequence[Readiness]]
     state: Callable[[], Readiness]
     lifecycle: Lifecycle
+    scrape: Scrape | None = None
+    history: History | None = None

@@ -122,7 +122,10 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ("tools: {t: {type: mcp, url: 'http://u:p@x'}}", "tools.t.url: must be an http:// or https:// URL"),
         ("tools: {t: {type: mcp, command: [y], headers: {a: b}}}", "tools.t.headers: go with url"),
         ("tools: {t: {type: mcp, url: 'http://x', env: {a: b}}}", "tools.t.env: goes with command"),
-        ("tools: {t: {type: mcp, url: 'http://x', headers: {'a b': c}}}", "tools.t.headers.a b: has characters that"),
+        (
+            "tools: {t: {type: mcp, url: 'http://x', headers: {'a b': c}}}",
+            "tools.t.headers.a b: has characters that no header",
+        ),
         (
             "tools: {t: {type: mcp, url: 'http://x', headers: {a: \"b\\n\"}}}",
             "tools.t.headers.a: must be printable ASCII",
@@ -179,16 +182,6 @@ def test_a_fault_names_file_line_and_path(text, fault):
 
 def test_every_fault_is_told_at_once():
     assert len(faults("server:\n  port: x\n  host: 1\nlimits: {max_turns: -1}\ntools: {t: {type: x}}")) == 4
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("telemetry: {otlp_endpoint: 'http://x'}", "telemetry.otlp_endpoint"),
-    ],
-)
-def test_what_this_version_cannot_do_is_refused_by_name(text, fault):
-    assert any(fault in line for line in faults(text)), faults(text)
 
 
 @pytest.mark.parametrize(
@@ -299,3 +292,16 @@ def test_the_tools_of_an_mcp_server_may_be_chosen_by_names_that_only_it_knows():
 def test_an_mcp_server_whose_key_is_not_set_is_disabled():
     config = parse("tools: {wiki: {type: mcp, url: 'http://x', headers: {authorization: 'Bearer ${K}'}}}", {})
     assert (config.tools, config.disabled["tools.wiki"].why) == ({}, "K is not set")
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        ("allow_hosts: ['*']", "tools.t.allow_hosts: '*' would open every private"),
+        ("deny_hosts: ['http://a/']", "tools.t.deny_hosts: 'http://a/' is neither"),
+        ("user_agent: 'ü'", "tools.t.user_agent: must be printable ASCII"),
+    ],
+)
+def test_what_a_reader_of_pages_may_open_is_checked_at_start(entry, fault):
+    found = faults(f"tools: {{t: {{type: web_fetch, {entry}}}}}")
+    assert any(fault in line for line in found), found

@@ -5,6 +5,7 @@ ProxyError                     status, type, code: what the client is told
 |   +-- InvalidJson            400  invalid_json
 |   +-- InvalidApiKey          401  invalid_api_key
 |   +-- ModelNotAllowed        403  model_not_allowed
+|   +-- AdminOnly              403  admin_only
 |   +-- NotFound               404  not_found
 |   |   +-- ModelNotFound      404  model_not_found
 |   |   +-- ItemNotFound       404  an item of an earlier response
@@ -100,6 +101,17 @@ class ModelNotAllowed(RequestError):
 
     def __init__(self, model: str) -> None:
         super().__init__(f"This key may not use the model {model!r}.", param="model")
+
+
+class AdminOnly(RequestError):
+    """The key is good, but not an administrator's."""
+
+    status = 403
+    type = "permission_error"
+    code = "admin_only"
+
+    def __init__(self) -> None:
+        super().__init__("Only clients with 'admin: true' may read this, or on loopback anyone where there are none.")
 
 
 class NotFound(RequestError):

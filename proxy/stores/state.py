@@ -32,7 +32,7 @@ class State:
 
 def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: Caches) -> State:
     """The state that `state.url` names; `caches` are those of this process."""
-    local = local_state(config, clock=clock, caches=caches)
+    local = local_state(config, clock=clock, observe=observe, caches=caches)
     if config.url.startswith("memory:"):
         return local
     from proxy.stores.redis.state import shared_state  # noqa: PLC0415 - needs the extra `redis`
@@ -40,10 +40,10 @@ def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: 
     return shared_state(config, clock=clock, observe=observe, local=local)
 
 
-def local_state(config: StateConfig, *, clock: Clock, caches: Caches) -> State:
+def local_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: Caches) -> State:
     """`state: memory://`, and what stands in for Redis while that is away."""
     return State(
-        continuations=MemoryStore(config, clock=clock),
+        continuations=MemoryStore(config, clock=clock, observe=observe),
         rates=MovingWindows(MemoryStorage()),
         leases=LocalLeases(),
         caches=caches,

@@ -121,13 +121,26 @@ class Registry:
         seconds = entry.tool.timeout or patience
         try:
             async with asyncio.timeout(seconds):
-                if entry.cache is None:
-                    return await self._try(entry, arguments)
-                key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
-                return await entry.cache.get_or_run(key, lambda: self._try(entry, arguments))
+                return await self._kept_or_run(entry, arguments, scope)
         except TimeoutError as exc:
             self._failed(entry)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
+
+    async def _kept_or_run(self, entry: "_Entry", arguments: Json, scope: str) -> ToolOutput:
+        if entry.cache is None:
+            return await self._try(entry, arguments)
+        was_run = False
+
+        async def run() -> ToolOutput:
+            nonlocal was_run
+            was_run = True
+            return await self._try(entry, arguments)
+
+        key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
+        output = await entry.cache.get_or_run(key, run)
+        if not was_run:
+            self._observe("tool.cache_hit", tool=entry.tool.name)
+        return output
 
     async def _try(self, entry: "_Entry", arguments: Json) -> ToolOutput:
         """One call, tried again where another try may succeed and does no harm."""
