@@ -1,6 +1,7 @@
 """What config.yaml may say: frozen values with their defaults; no behaviour but the layering of defaults.
 
-Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them.
+Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What
+stands behind a field is its description: `docs/configuration.md` is made of it.
 """
 
 import re

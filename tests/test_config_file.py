@@ -122,10 +122,13 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ("tools: {t: {type: mcp, url: 'http://u:p@x'}}", "tools.t.url: must be an http:// or https:// URL"),
         ("tools: {t: {type: mcp, command: [y], headers: {a: b}}}", "tools.t.headers: go with url"),
         ("tools: {t: {type: mcp, url: 'http://x', env: {a: b}}}", "tools.t.env: goes with command"),
-        ("tools: {t: {type: mcp, url: 'http://x', headers: {'a b': c}}}", "tools.t.headers: must be names and values"),
+        (
+            "tools: {t: {type: mcp, url: 'http://x', headers: {'a b': c}}}",
+            "tools.t.headers.a b: has characters that no header",
+        ),
         (
             "tools: {t: {type: mcp, url: 'http://x', headers: {a: \"b\\n\"}}}",
-            "tools.t.headers: must be names and values",
+            "tools.t.headers.a: must be printable ASCII",
         ),
         ("tools: {t: {type: mcp, url: 'http://x', prefix: 'a.'}}", "tools.t.prefix: has characters that cannot stand"),
         (
@@ -289,3 +292,16 @@ def test_the_tools_of_an_mcp_server_may_be_chosen_by_names_that_only_it_knows():
 def test_an_mcp_server_whose_key_is_not_set_is_disabled():
     config = parse("tools: {wiki: {type: mcp, url: 'http://x', headers: {authorization: 'Bearer ${K}'}}}", {})
     assert (config.tools, config.disabled["tools.wiki"].why) == ({}, "K is not set")
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        ("allow_hosts: ['*']", "tools.t.allow_hosts: '*' would open every private"),
+        ("deny_hosts: ['http://a/']", "tools.t.deny_hosts: 'http://a/' is neither"),
+        ("user_agent: 'ü'", "tools.t.user_agent: must be printable ASCII"),
+    ],
+)
+def test_what_a_reader_of_pages_may_open_is_checked_at_start(entry, fault):
+    found = faults(f"tools: {{t: {{type: web_fetch, {entry}}}}}")
+    assert any(fault in line for line in found), found

@@ -18,10 +18,11 @@ _DEBUG, _INFO, _WARNING, _ERROR = logging.DEBUG, logging.INFO, logging.WARNING, 
 
 EVENTS: Final[Mapping[str, Event]] = {
     "configuration.disabled": Event(_WARNING, "an upstream, tool or client has no key, and is left out"),
+    "state.unavailable": Event(_WARNING, "Redis cannot be reached: each process goes on with a state of its own"),
+    "state.recovered": Event(_WARNING, "Redis is there again"),  # whoever saw that it was lost wants to know
+    "answer.unfit": Event(_INFO, "an answer does not fit the JSON Schema that it was to fit; it is asked for again"),
     "state.not_shared": Event(_WARNING, "several workers, and each keeps its own state"),
     "observer.failed": Event(_ERROR, "an observer of ours has a bug; told once for each event that it fails on"),
-    "state.unavailable": Event(_WARNING, "Redis does not answer; each process goes on by itself"),
-    "state.recovered": Event(_WARNING, "Redis answers again"),
     "worker.died": Event(_ERROR, "a worker has ended by itself, and another takes its place"),
     "request.refused": Event(_INFO, "what came was no HTTP that is spoken here, or too much or too slow"),
     "probe.completed": Event(_DEBUG, "an answer to a health check or a scrape"),

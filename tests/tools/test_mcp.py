@@ -296,7 +296,7 @@ async def test_a_process_that_will_not_end_is_killed(tmp_path):
     config = McpConfig(command=(sys.executable, "-c", DEAF, str(path)))
     async with session(config, patience=0) as rig:
         assert rig.server.state().why_not == "not connected yet"
-        while not path.exists() or not path.read_text():  # another process writes it
+        while not path.exists() or not path.read_text():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.01)
     with pytest.raises(ProcessLookupError):
         os.kill(int(path.read_text()), 0)
