@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo run test check docs format clean
+.PHONY: demo run test check docs format bench bench-peers clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -34,8 +34,20 @@ format: .venv/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+bench: .venv/.dev  ## what a request, a chunk and an open stream cost, beside nginx; BENCH=--quick for a first look
+	$(BIN)/python -m bench $(BENCH)
+
+bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, in an environment of its own
+	$(BIN)/python -m bench --peers $(BENCH)
+
+.venv-peers/.done:
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]' opentelemetry-api \
+		opentelemetry-sdk opentelemetry-exporter-otlp
+	@touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
 
 .venv/.demo: pyproject.toml | .venv
 	$(INSTALL) --editable '.[demo]'

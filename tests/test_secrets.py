@@ -14,10 +14,9 @@ from proxy import cli
 from proxy.app import create_app
 from proxy.config import TelemetryConfig, secrets_of
 from proxy.config_file import parse
-from proxy.core.chat import ToolSpec
 from proxy.core.errors import ConfigurationError
 from proxy.telemetry import log
-from proxy.tools.registry import Tool
+from proxy.tools.tool import Tool
 from tests.fakes import FakeUpstream, Reply, streamed, whole
 from tests.serving import proxy_of, serving
 
@@ -58,7 +57,7 @@ async def broken(arguments):
     raise ValueError(f"canary-content in {arguments} with canary-upstream-key")
 
 
-BROKEN = Tool(spec=ToolSpec(name="broken", description="", parameters={"type": "object"}), run=broken)
+BROKEN = Tool(name="broken", description="", parameters={"type": "object"}, run=broken)
 REPLIES = {
     "an answer": [whole("canary-content")],
     "a search": [whole(calls=[("c", "web_search", {"query": "canary-content"})]), whole("canary-content")],

@@ -1,5 +1,6 @@
 import gzip
 import tracemalloc
+from contextlib import aclosing
 
 import httpx
 import pytest
@@ -18,7 +19,7 @@ async def post(response):
     with respx.mock:
         respx.post(f"{URL}/chat/completions").mock(side_effect=[response])
         try:
-            async with connection.open_good("POST", "/chat/completions", [], b"{}") as good:
+            async with aclosing(await connection.complete(b"{}", key="k", stream=False)) as good:
                 return await connection.read_whole(good)
         except Exception as exc:  # noqa: BLE001
             return exc
