@@ -1,7 +1,6 @@
 """What config.yaml may say: frozen values with their defaults; no behaviour but the layering of defaults.
 
-Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What is
-not yet built is in `config_file.UNSUPPORTED`.
+Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them.
 """
 
 import re
@@ -22,6 +21,10 @@ Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 # Scheme, host (no user: keys belong into api_key), port, path; no query.
 _URL = r"^https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[\x21\x24-\x3e\x40-\x7e]*)?\Z"
 Url: TypeAlias = Annotated[str, Meta(pattern=_URL)]
+# User and password are percent-encoded where they hold any of "@/?#[]" or a blank.
+_TO_65535 = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4})"
+_REDIS = rf"rediss?://([^@/?#\[\]\s]*@)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:{_TO_65535})?(/[0-9]{{0,4}})?"
+StateUrl: TypeAlias = Annotated[str, Meta(pattern=rf"^(memory://|{_REDIS})\Z")]
 # What may stand in a header.
 Key: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e]*\Z")]
 # RFC 9110: a token, and printable ASCII without blanks at its ends.
@@ -289,7 +292,7 @@ class OfferConfig(Value, frozen=True, kw_only=True):
 class StateConfig(Value, frozen=True, kw_only=True):
     """`state:`: what outlives a request."""
 
-    url: Annotated[str, Meta(pattern="^(memory|rediss?)://")] = "memory://"
+    url: StateUrl = "memory://"
     ttl: Seconds = 3600
     max_entries: Count = 10000
 
@@ -301,7 +304,7 @@ class TelemetryConfig(Value, frozen=True, kw_only=True):
     log_format: Literal["json", "console"] = "json"
     log_content: bool = False
     metrics: bool = True
-    otlp_endpoint: str | None = None
+    otlp_endpoint: Url | None = None
 
 
 class Disabled(Value, frozen=True, kw_only=True):

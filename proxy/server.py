@@ -13,15 +13,16 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 
 from proxy.app import create_app
-from proxy.config import Config, secrets_of
+from proxy.config import Config, TelemetryConfig, secrets_of
 from proxy.core.errors import ConfigurationError
 from proxy.ports import Lifecycle
 from proxy.supervisor import ABORT, DRAIN, READY, Supervisor
-from proxy.telemetry import log
+from proxy.telemetry import log, workers
 from proxy.wire import Bounds, Wire
 
 _BACKLOG = 2048
@@ -151,16 +152,32 @@ def serve(config: Config) -> None:
     log.configure(config.telemetry, secrets=secrets_of(config))
     for where, entry in config.disabled.items():
         log.observer()("configuration.disabled", where=where, why=entry.why)
-    workers, grace = config.server.workers, config.server.shutdown_grace_seconds
+    with workers.counting_together(config):
+        if config.server.workers == 1:
+            _serve_alone(config, listener, url)
+        else:
+            _serve_together(config, listener, url)
+
+
+def _serve_alone(config: Config, listener: socket.socket, url: str) -> None:
     lifecycle = Lifecycle()
-    app = create_app(config, lifecycle=lifecycle)  # for several workers too: what is wrong is said once
-    if workers == 1:
-        ready = functools.partial(announce, url)
-        Server(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, ready=ready).run([listener])
-        return
-    log.observer()("state.not_shared", workers=workers, why="memory:// is each worker's own")
+    app = create_app(config, lifecycle=lifecycle)
+    grace, ready = config.server.shutdown_grace_seconds, functools.partial(announce, url)
+    Server(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, ready=ready).run([listener])
+
+
+def _serve_together(config: Config, listener: socket.socket, url: str) -> None:
+    create_app(_unwatched(config))  # what is wrong is said once, not by each of the workers
+    if config.state.url.startswith("memory://"):
+        log.observer()("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
     start = functools.partial(_start_worker, config, listener)
-    Supervisor(start, workers, grace=grace, observe=log.observer()).run(lambda: announce(url))
+    grace = config.server.shutdown_grace_seconds
+    Supervisor(start, config.server.workers, grace=grace, observe=log.observer()).run(lambda: announce(url))
+
+
+def _unwatched(config: Config) -> Config:
+    """The same for a process that answers nothing, and so has nothing to count, to remember or to trace."""
+    return msgspec.structs.replace(config, telemetry=TelemetryConfig(metrics=False))
 
 
 def _start_worker(config: Config, listener: socket.socket, orders: Connection) -> BaseProcess:

@@ -21,7 +21,8 @@ class Healthz:
 class Readyz:
     """200 with a usable upstream, 503 without one and while the process is about to stop.
 
-    An upstream that is left alone for a while counts as usable: the next replica would find it no better.
+    An upstream that is left alone for a while counts as usable: the next replica would find it no better. Shared state
+    that is away is told, and done without.
     """
 
     def __init__(self, ports: Ports) -> None:
@@ -29,11 +30,16 @@ class Readyz:
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         """ASGI."""
-        upstreams, tools = self._ports.upstream_states(), self._ports.tool_states()
-        status = "ready" if any(state.usable for state in upstreams) else "no usable upstream"
+        upstreams, (state,) = self._ports.upstream_states(), _listed([self._ports.state()])
+        status = "ready" if any(upstream.usable for upstream in upstreams) else "no usable upstream"
         if self._ports.lifecycle.draining:
             status = "draining"
-        report: Json = {"status": status, "upstreams": _listed(upstreams), "tools": _listed(tools)}
+        report: Json = {
+            "status": status,
+            "upstreams": _listed(upstreams),
+            "tools": _listed(self._ports.tool_states()),
+            "state": state,
+        }
         await send_json(send, report, status=200 if status == "ready" else 503)
 
 

@@ -5,11 +5,15 @@ ProxyError                     status, type, code: what the client is told
 |   +-- InvalidJson            400  invalid_json
 |   +-- InvalidApiKey          401  invalid_api_key
 |   +-- ModelNotAllowed        403  model_not_allowed
+|   +-- AdminOnly              403  admin_only
 |   +-- NotFound               404  not_found
 |   |   +-- ModelNotFound      404  model_not_found
+|   |   +-- ItemNotFound       404  an item of an earlier response
+|   +-- PreviousResponseNotFound  400  previous_response_not_found
 |   +-- MethodNotAllowed       405  method_not_allowed
 |   +-- RequestTimeout         408  request_timeout
 |   +-- RequestTooLarge        413  request_too_large
+|   +-- RateLimitExceeded      429  rate_limit_exceeded     of this proxy's own limits for a client
 |   +-- HeadersTooLarge        431  headers_too_large
 |   +-- HttpRefused            4xx  what is no HTTP, or none that is spoken here
 +-- Overloaded                 503  overloaded              this proxy is full
@@ -26,6 +30,8 @@ ToolError                      never reaches a client: the model is told, and th
 +-- ToolTimeout
 +-- ToolUnavailable              its service cannot be reached or is busy: another try may succeed
 +-- InvalidArguments
+
+StateUnavailable               never reaches a client: what is shared is done without
 
 ConfigurationError             at start: faults with path and line
 """
@@ -63,7 +69,7 @@ class RequestError(ProxyError):
 
     status = 400
     type = "invalid_request_error"
-    code = "invalid_request"
+    code: str | None = "invalid_request"
 
 
 class InvalidJson(RequestError):
@@ -97,11 +103,22 @@ class ModelNotAllowed(RequestError):
         super().__init__(f"This key may not use the model {model!r}.", param="model")
 
 
+class AdminOnly(RequestError):
+    """The key is good, but not an administrator's."""
+
+    status = 403
+    type = "permission_error"
+    code = "admin_only"
+
+    def __init__(self) -> None:
+        super().__init__("Only clients with 'admin: true' may read this, or on loopback anyone where there are none.")
+
+
 class NotFound(RequestError):
     """No such path."""
 
     status = 404
-    code = "not_found"
+    code: str | None = "not_found"
 
 
 class ModelNotFound(NotFound):
@@ -111,6 +128,25 @@ class ModelNotFound(NotFound):
 
     def __init__(self, model: str, *, why: str = "does not exist") -> None:
         super().__init__(f"The model {model!r} {why}. GET /v1/models lists the models.", param="model")
+
+
+class ItemNotFound(NotFound):
+    """An `item_reference` to what is not kept, or is another client's."""
+
+    code = None
+
+    def __init__(self, item_id: str) -> None:
+        message = f"Item with id {item_id!r} not found. Items are not persisted when `store` is set to false."
+        super().__init__(message, param="input")
+
+
+class PreviousResponseNotFound(RequestError):
+    """A `previous_response_id` of what is not kept, or is another client's."""
+
+    code = "previous_response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"Previous response with id {response_id!r} not found.", param="previous_response_id")
 
 
 class MethodNotAllowed(RequestError):
@@ -132,6 +168,17 @@ class RequestTooLarge(RequestError):
 
     status = 413
     code = "request_too_large"
+
+
+class RateLimitExceeded(RequestError):
+    """The client has sent as many requests, or has as many open, as it may; `retry_after` in seconds."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after: int) -> None:
+        super().__init__(message, headers={"retry-after": str(retry_after)})
 
 
 class HeadersTooLarge(RequestError):
@@ -253,6 +300,10 @@ class InvalidArguments(ToolError):
     """The model's arguments are no JSON object, or do not fit the tool's schema."""
 
     outcome = "invalid_arguments"
+
+
+class StateUnavailable(Exception):
+    """What is kept beyond this process cannot be reached. The message says why, and holds no secret."""
 
 
 class ConfigurationError(Exception):

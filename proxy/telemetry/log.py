@@ -1,8 +1,9 @@
 """structlog: JSON lines on standard error, one per request, per turn and per tool call.
 
-Never message content, never a secret: what is logged is counts, durations, names and ids. uvicorn's own lines come out
-in the same form. The last line of defence is here as well: an exception is told by its type and its place, not in its
-own words, which may quote what it was given; and every secret of the configuration is masked in every line.
+Never a secret, and message content only with `telemetry.log_content`: what is logged is counts, durations, names and
+ids. uvicorn's own lines come out in the same form. The last line of defence is here as well: an exception is told by
+its type and its place, not in its own words, which may quote what it was given; and every secret of the configuration
+is masked in every line.
 """
 
 import logging
@@ -19,35 +20,8 @@ import orjson
 import structlog
 
 from proxy.config import TelemetryConfig
-
-_LEVELS = {
-    "continuation.sought": logging.DEBUG,
-    "state.not_shared": logging.WARNING,
-    "configuration.disabled": logging.WARNING,
-    "turn.started": logging.DEBUG,
-    "turn.completed": logging.INFO,
-    "turn.failed": logging.WARNING,
-    "upstream.retried": logging.WARNING,
-    "upstream.fell_back": logging.WARNING,
-    "upstream.breaker_opened": logging.WARNING,
-    "upstream.breaker_closed": logging.INFO,
-    "request.refused": logging.INFO,
-    "worker.died": logging.ERROR,
-    "tool.fell_back": logging.WARNING,
-    "mcp.connected": logging.INFO,
-    "mcp.lost": logging.WARNING,
-    "mcp.tool_refused": logging.WARNING,
-    "tool.retried": logging.WARNING,
-    "tool.breaker_opened": logging.WARNING,
-    "tool.started": logging.DEBUG,
-    "tool.completed": logging.INFO,
-    "tool.failed": logging.WARNING,
-    "tool.crashed": logging.ERROR,
-    "request.completed": logging.INFO,
-    "probe.completed": logging.DEBUG,
-    "request.crashed": logging.ERROR,
-}
-
+from proxy.ports import Content
+from proxy.telemetry.events import level_of
 
 _MASK = "***"
 # A shorter one is a placeholder; taking it out would only garble the log.
@@ -102,12 +76,12 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
 
 
 def observer(logger: Any = None) -> Callable[..., None]:
-    """An observer that writes every event as one line, at the level of the table above."""
+    """An observer that writes every event as one line, at the level that `events` gives it."""
     log = logger or structlog.get_logger()
 
     def observe(event: str, /, **fields: object) -> None:
         with suppress(OSError, ValueError):  # a full disk or a closed pipe is no reason to refuse requests
-            log.log(_LEVELS.get(event, logging.INFO), event, **fields)
+            log.log(level_of(event), event, **_spelled_out(fields))
 
     return observe
 
@@ -159,6 +133,11 @@ def _masked(renderer: structlog.typing.Processor, secrets: Iterable[str]) -> str
         return pattern.sub(_MASK, str(renderer(logger, method, event)))
 
     return render
+
+
+def _spelled_out(fields: dict[str, object]) -> dict[str, object]:
+    """What was said as text; it only comes here where `telemetry.log_content` is set."""
+    return {name: value.text() if isinstance(value, Content) else value for name, value in fields.items()}
 
 
 def _dumps(event: MutableMapping[str, Any], **_: object) -> str:

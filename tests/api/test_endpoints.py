@@ -420,6 +420,7 @@ async def test_readyz_lists_what_is_usable_and_no_secrets(upstream):
         "status": "ready",
         "upstreams": [{"name": "up", "usable": True}],
         "tools": [{"name": "web_search", "usable": True}],
+        "state": {"name": "memory", "usable": True},
     }
 
 
