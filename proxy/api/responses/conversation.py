@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from proxy.api.body import MOST_MESSAGES
 from proxy.api.responses.parts import chat_parts, content_of, joined
 from proxy.api.responses.sealed import Hidden, Thoughts
 from proxy.core.chat import Json
@@ -57,6 +58,8 @@ def read_items(given: Any) -> list[Json]:
         given = [{"type": "message", "role": "user", "content": given}]
     if not isinstance(given, list) or not given:
         raise RequestError("'input' must be a string, or a list of at least one item.", param="input")
+    if len(given) > MOST_MESSAGES:
+        raise RequestError(f"'input' may hold {MOST_MESSAGES} items at most.", param="input")
     return [_read(item, f"input[{at}]") for at, item in enumerate(given)]
 
 
