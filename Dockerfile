@@ -1,12 +1,13 @@
 # syntax=docker/dockerfile:1
 # Two stages: the first builds wheels, the second has nothing but Python, the wheels' contents and one user.
 
+# `web`: web_fetch finds the article in a page.
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY proxy ./proxy
 RUN python -m venv /opt/toolproxy \
- && /opt/toolproxy/bin/pip install --no-cache-dir --disable-pip-version-check '.[mcp,web]'
+ && /opt/toolproxy/bin/pip install --no-cache-dir --disable-pip-version-check '.[mcp,redis,web]'
 
 FROM python:3.11-slim
 RUN useradd --system --no-create-home --uid 10001 toolproxy

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo run test check format bench bench-peers clean
+.PHONY: demo run test check docs format bench bench-peers clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -11,10 +11,10 @@ demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no net
 run: .venv/.demo  ## the proxy with config.yaml
 	@$(BIN)/toolproxy serve --config config.yaml
 
-test: .venv/.dev  ## the whole test suite
+test: .venv/.dev .venv/.redis  ## the whole test suite
 	@$(BIN)/python -m pytest
 
-check: .venv/.dev  ## format, lint, types, import contracts, tests with coverage
+check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tests with coverage
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -26,6 +26,9 @@ check: .venv/.dev  ## format, lint, types, import contracts, tests with coverage
 	$(BIN)/coverage run -m pytest --quiet
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under 90
+
+docs: .venv/.dev  ## the pages and tables that are made of the code
+	$(BIN)/python docs/reference.py
 
 format: .venv/.dev
 	$(BIN)/ruff format .
@@ -52,6 +55,18 @@ clean:
 
 .venv/.dev: pyproject.toml | .venv
 	$(INSTALL) --editable '.[demo,dev]'
+	@touch $@
+
+# Tests of shared state start a redis-server of their own. As root on Debian it is fetched if it is missing, without being
+# started as a service; wherever that cannot be had, those tests are skipped and the report says so.
+FETCH_REDIS := RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -qq --no-install-recommends redis-server
+.venv/.redis: | .venv
+	@command -v redis-server >/dev/null || [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null \
+	  || $(FETCH_REDIS) >/dev/null 2>&1 || { timeout 120 apt-get update -qq && $(FETCH_REDIS); } >/dev/null 2>&1 || true
+	@touch $@
+
+.venv/.deploy: pyproject.toml | .venv
+	$(INSTALL) --editable '.[demo,dev,deploy]'
 	@touch $@
 
 .venv:

@@ -1,9 +1,12 @@
 """The composition root: the only place that names concrete adapters; its lifespan closes what it opened."""
 
 import asyncio
+import functools
+import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
@@ -14,21 +17,31 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from proxy import __version__
 from proxy.api.chat_completions import ChatCompletions
+from proxy.api.debug import Debug
 from proxy.api.health import Healthz, Readyz
 from proxy.api.method import WrongMethod
+from proxy.api.metrics import Metrics
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
+from proxy.api.middleware.quota import Quota
 from proxy.api.middleware.request_id import RequestId
+from proxy.api.middleware.slow_body import SlowBody
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
+from proxy.api.responses.endpoint import CreateResponse
+from proxy.api.responses.stored import InputItems, NothingHere, StoredResponse
 from proxy.config import Config, UpstreamConfig
+from proxy.core.breaker import Breaker
 from proxy.core.errors import ConfigurationError, NotFound
-from proxy.ports import Clock, Ports, Readiness
-from proxy.stores.memory import MemoryStore
+from proxy.ports import Caches, Clock, Lifecycle, Ports, Readiness
+from proxy.stores.state import State, open_state
 from proxy.telemetry import log
+from proxy.telemetry.watch import Carry, as_it_is, watch
 from proxy.tools.catalog import Resources, sources_of, tools_of
 from proxy.tools.registry import Registry
+from proxy.tools.result_cache import local_caches
 from proxy.tools.sources import Source, kept_in_session
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
@@ -58,6 +71,7 @@ def create_app(
     tools: Iterable[Tool] = (),
     transport: httpx.AsyncBaseTransport | None = None,
     clock: Clock | None = None,
+    lifecycle: Lifecycle | None = None,
 ) -> Starlette:
     """The proxy as an ASGI application.
 
@@ -66,42 +80,58 @@ def create_app(
         tools: more tools, beside those of the configuration.
         transport: carries every request to upstreams and tools; None: one of its own for each.
         clock: for tests that do not want to wait.
+        lifecycle: through which the server says that it is about to stop.
 
     Raises:
         ConfigurationError: a tool cannot be made, or two have the same name.
     """
     clock = clock or SystemClock()
+    watching = watch(config, clock, version=__version__)
     connections = {
-        name: Connection(name, upstream, transport or transport_for(upstream))
+        name: Connection(name, upstream, watching.carry(transport or transport_for(upstream)))
         for name, upstream in config.upstreams.items()
     }
-    client = tool_client(transport)
-    observe = log.observer()
-    registry = registry_of(config, client, tools, clock=clock, observe=observe)
+    breakers = {
+        name: Breaker(threshold=upstream.breaker.failures, seconds=upstream.breaker.seconds)
+        for name, upstream in config.upstreams.items()
+    }
+    client = tool_client(transport, watching.carry)
+    observe = watching.observe
+    state = open_state(config.state, clock=clock, observe=observe, caches=local_caches(clock))
+    registry = registry_of(config, client, tools, clock=clock, observe=observe, caches=state.caches)
     sources = sources_of(config, clock, observe)
     ports = Ports(
         config=config,
-        router=ConfigRouter(config, connections, observe=observe, clock=clock),
+        router=ConfigRouter(config, connections, breakers=breakers, observe=observe, clock=clock),
         toolset=registry,
-        store=MemoryStore(config.state, clock=clock),
+        store=state.continuations,
         observe=observe,
         clock=clock,
-        upstream_states=lambda: _states("upstreams", config.upstreams, config),
+        upstream_states=lambda: _upstream_states(config, breakers),
         tool_states=lambda: _tool_states(config, sources),
+        state=state.readiness,
+        lifecycle=lifecycle or Lifecycle(),
+        scrape=watching.scrape,
+        history=watching.history,
     )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
-            async with kept_in_session(sources, registry.put_group):
+            async with state.running(), kept_in_session(sources, registry.put_group):
                 yield
         finally:
             await client.aclose()
             for connection in connections.values():
                 await connection.aclose()
+            await asyncio.to_thread(watching.close)
 
+    traced = [Middleware(watching.incoming)] if watching.incoming else []
     app = Starlette(
-        routes=_routes(ports), middleware=_middleware(ports), lifespan=lifespan, exception_handlers=_NOT_ROUTED
+        routes=_routes(ports),
+        middleware=[*traced, *_middleware(ports, state)],
+        lifespan=lifespan,
+        exception_handlers=_NOT_ROUTED,
     )
     app.router.redirect_slashes = False  # a redirect would be put together from the Host header
     return app
@@ -114,10 +144,13 @@ def registry_of(
     *,
     clock: Clock,
     observe: Callable[..., None],
+    caches: Caches | None = None,
 ) -> Registry:
     """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
     try:
-        return Registry([*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe)
+        return Registry(
+            [*tools_of(config, Resources(client, clock)), *tools], clock=clock, observe=observe, caches=caches
+        )
     except ValueError as exc:
         raise ConfigurationError([f"tools: {exc}"]) from exc
 
@@ -127,13 +160,13 @@ def origins_of(config: Config) -> dict[str, str]:
     return registry_of(config, tool_client(), clock=SystemClock(), observe=log.observer()).origins
 
 
-def tool_client(transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
+def tool_client(transport: httpx.AsyncBaseTransport | None = None, carry: Carry = as_it_is) -> httpx.AsyncClient:
     """For calls of other people's servers: no redirects, nothing from the environment, no cookie kept between calls.
 
     The registry bounds each call, so the client does not.
     """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    carrier = transport or httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+    carrier = carry(transport or httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False))
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
     return httpx.AsyncClient(transport=carrier, timeout=httpx.Timeout(None), cookies=no_cookies, trust_env=False)
 
@@ -144,7 +177,13 @@ def transport_for(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
         return Http1Transport(max_connections=upstream.max_connections)
     # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
     limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
-    return httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+    return httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False)
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """One for all connections: to read the certificates takes 70 ms."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def _states(section: str, usable: Iterable[str], config: Config) -> list[Readiness]:
@@ -156,6 +195,11 @@ def _states(section: str, usable: Iterable[str], config: Config) -> list[Readine
     return [*(Readiness(name, usable=True) for name in usable), *disabled]
 
 
+def _upstream_states(config: Config, breakers: Mapping[str, Breaker]) -> list[Readiness]:
+    states = _states("upstreams", config.upstreams, config)
+    return [replace(state, breaker=breakers[state.name].state) if state.usable else state for state in states]
+
+
 def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
     states = {state.name: state for state in (source.state() for source in sources)}
     return [states.get(state.name, state) for state in _states("tools", config.tools, config)]
@@ -163,27 +207,39 @@ def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
 
 def _routes(ports: Ports) -> list[Route]:
     chat, models = ChatCompletions(ports), Models(ports)
+    debug = Debug(ports, ports.history) if ports.history else None
     return [
         *_own("/v1/chat/completions", chat, "POST"),
         *_own("/chat/completions", chat, "POST"),
+        *_own("/v1/responses", CreateResponse(ports), "POST"),
+        *(Route(f"/v1/responses/{name}", NothingHere()) for name in ("compact", "input_tokens")),
+        *_own("/v1/responses/{id}", StoredResponse(ports), "GET", "DELETE"),
+        *_own("/v1/responses/{id}/input_items", InputItems(ports), "GET"),
+        Route("/v1/responses/{rest:path}", NothingHere()),
         *_own("/v1/models", models, "GET"),
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),
         *_own("/readyz", Readyz(ports), "GET"),
+        *(_own("/metrics", Metrics(ports.scrape), "GET") if ports.scrape else ()),
+        *(_own("/debug", debug, "GET") if debug else ()),
+        *(_own("/debug/requests/{id}", debug, "GET") if debug else ()),
         Route("/v1/{path:path}", Passthrough(ports)),
     ]
 
 
-def _own(path: str, endpoint: ASGIApp, method: str) -> tuple[Route, Route]:
+def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
     """A path of ours; with another method it is not handed to an upstream either."""
-    return Route(path, endpoint, methods=[method]), Route(path, WrongMethod(method))
+    return Route(path, endpoint, methods=list(methods)), Route(path, WrongMethod(", ".join(methods)))
 
 
-def _middleware(ports: Ports) -> list[Middleware]:
+def _middleware(ports: Ports, state: State) -> list[Middleware]:
+    server = ports.config.server
     return [
         Middleware(RequestId, observe=ports.observe, clock=ports.clock),
-        Middleware(Admission, max_concurrent=ports.config.server.max_concurrent_requests),
+        Middleware(Admission, server=server, lifecycle=ports.lifecycle),
         Middleware(Auth, clients=ports.config.clients),
+        Middleware(Quota, clients=ports.config.clients, rates=state.rates, leases=state.leases),
+        Middleware(SlowBody, timeout=server.body_timeout_seconds, min_rate=server.min_body_rate, clock=ports.clock),
     ]
 
 

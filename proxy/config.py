@@ -1,10 +1,13 @@
-"""What config.yaml may say: frozen values with their defaults, and no behaviour but the layering of defaults.
+"""What config.yaml may say: frozen values with their defaults; no behaviour but the layering of defaults.
 
-Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What is
-not yet built is in `config_file.UNSUPPORTED`.
+Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What
+stands behind a field is its description: `docs/configuration.md` is made of it.
 """
 
-from typing import Annotated, Any, Literal, TypeAlias
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -19,6 +22,10 @@ Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 # Scheme, host (no user: keys belong into api_key), port, path; no query.
 _URL = r"^https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[\x21\x24-\x3e\x40-\x7e]*)?\Z"
 Url: TypeAlias = Annotated[str, Meta(pattern=_URL)]
+# User and password are percent-encoded where they hold any of "@/?#[]" or a blank.
+_TO_65535 = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4})"
+_REDIS = rf"rediss?://([^@/?#\[\]\s]*@)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:{_TO_65535})?(/[0-9]{{0,4}})?"
+StateUrl: TypeAlias = Annotated[str, Meta(pattern=rf"^(memory://|{_REDIS})\Z")]
 # What may stand in a header.
 Key: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e]*\Z")]
 # RFC 9110: a token, and printable ASCII without blanks at its ends.
@@ -41,9 +48,18 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     workers: Count = 1
     max_body_bytes: Count = 32 * 1024 * 1024
     max_concurrent_requests: Count = 1000
+    max_queued_requests: CountOrNone | None = None  # wait for a place among those; None: a tenth as many
+    queue_timeout_seconds: Seconds = 0.5  # that long; it absorbs a burst, and what waits longer is overload
     keepalive_seconds: Seconds = 15
     shutdown_grace_seconds: Seconds = 30
     allow_anonymous: bool = False
+    max_headers: Count = 100  # as Envoy and HAProxy
+    max_header_bytes: Count = 64 * 1024  # Envoy: 60 KiB
+    header_timeout_seconds: Seconds = 20  # for a whole head, from connecting on; Apache's RequestReadTimeout
+    body_timeout_seconds: Seconds = 30  # of silence in a body
+    min_body_rate: Count = 500  # bytes per second, after the first body_timeout_seconds; Apache's MinRate
+    send_timeout_seconds: Seconds = 60  # in which a client has to take something of what is sent; nginx's send_timeout
+    idle_timeout_seconds: Seconds = 75  # between two requests of one connection; nginx's keepalive_timeout
 
 
 class LimitsConfig(Value, frozen=True, kw_only=True):
@@ -120,6 +136,13 @@ class Timeouts(Value, frozen=True, kw_only=True):
     pool: Seconds = 10
 
 
+class BreakerConfig(Value, frozen=True, kw_only=True):
+    """`breaker:`: when something that fails again and again is left alone, and for how long."""
+
+    failures: Count = 10  # in a row; a single request alone makes three attempts
+    seconds: Seconds = 10  # until one call tries whether it has recovered; nginx's fail_timeout
+
+
 class UpstreamConfig(Value, frozen=True, kw_only=True):
     """An entry of `upstreams:`."""
 
@@ -128,6 +151,7 @@ class UpstreamConfig(Value, frozen=True, kw_only=True):
     profile: Literal["glm", "gpt_oss", "openai"] = "openai"
     timeouts: Timeouts = Timeouts()
     retries: CountOrNone = 2
+    breaker: BreakerConfig = BreakerConfig()
     max_connections: Count = 1000
     transport: Literal["auto", "httpx"] = "auto"
 
@@ -269,7 +293,7 @@ class OfferConfig(Value, frozen=True, kw_only=True):
 class StateConfig(Value, frozen=True, kw_only=True):
     """`state:`: what outlives a request."""
 
-    url: Annotated[str, Meta(pattern="^(memory|rediss?)://")] = "memory://"
+    url: StateUrl = "memory://"
     ttl: Seconds = 3600
     max_entries: Count = 10000
 
@@ -281,7 +305,7 @@ class TelemetryConfig(Value, frozen=True, kw_only=True):
     log_format: Literal["json", "console"] = "json"
     log_content: bool = False
     metrics: bool = True
-    otlp_endpoint: str | None = None
+    otlp_endpoint: Url | None = None
 
 
 class Disabled(Value, frozen=True, kw_only=True):
@@ -309,3 +333,38 @@ class Config(Value, frozen=True, kw_only=True):
     state: StateConfig = StateConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     disabled: dict[str, Disabled] = {}
+    secrets: frozenset[str] = frozenset()  # what variables with a secret's name have put into it
+
+
+SECRET_NAME: Final = re.compile("key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
+"""What the name of a variable or of a header says that it holds."""
+
+_NO_KEY: Final = "from_client"  # stands where a key would
+
+
+def secrets_of(config: Config) -> frozenset[str]:
+    """Every value of a configuration that nobody may see: keys, passwords in URLs, headers that carry either."""
+    password = urlsplit(config.state.url).password
+    return (config.secrets | {*_keys_in(config), *([password] if password else [])}) - {_NO_KEY, ""}
+
+
+def _keys_in(value: Any) -> Iterator[str]:
+    match value:
+        case msgspec.Struct():
+            if isinstance(value, HttpToolConfig):
+                yield from value.secrets
+            for info in msgspec.structs.fields(value):
+                held = getattr(value, info.name)
+                if isinstance(held, str) and Key in (info.type, *get_args(info.type)):
+                    yield held
+                else:
+                    yield from _keys_in(held)
+        case dict():
+            for name, held in value.items():
+                if isinstance(held, str) and SECRET_NAME.search(str(name)):
+                    yield from (held, held.rpartition(" ")[2])  # "Bearer KEY"
+                else:
+                    yield from _keys_in(held)
+        case tuple() | list():
+            for held in value:
+                yield from _keys_in(held)

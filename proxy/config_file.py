@@ -6,6 +6,7 @@ All faults of a file are found in one go. `${NAME}` without a value disables the
 in, so that one configuration serves users who have only some of the keys; anywhere else it is a fault.
 """
 
+import importlib.util
 import re
 import types
 import typing
@@ -24,17 +25,6 @@ from proxy.core.errors import ConfigurationError
 from proxy.tools import http_template
 from proxy.tools.arguments import schema_fault
 from proxy.tools.url_guard import UrlGuard
-
-UNSUPPORTED: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "clients[].requests_per_minute": lambda _: True,
-    "clients[].max_concurrent_requests": lambda _: True,
-    "clients[].admin": lambda value: value is True,
-    "state.url": lambda url: not url.startswith("memory://"),
-    "telemetry.log_content": lambda value: value is True,
-    "telemetry.metrics": lambda value: value is True,
-    "telemetry.otlp_endpoint": lambda _: True,
-}
-"""What the schema knows and this version cannot do yet: refused by name, never ignored."""
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
@@ -76,26 +66,23 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
         _check_references(read, reader)
     if reader.faults:
         raise ConfigurationError([f"{name}:{line}: {message}" for line, message in sorted(set(reader.faults))])
-    config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled)
+    secrets = frozenset(reader.secrets)
+    config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled, secrets=secrets)
     return config
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Where a value stands: `tools.web_search.type`, on which line, and by what pattern, `tools.*.type`."""
+    """Where a value stands: `tools.web_search.type`, and on which line."""
 
     name: str
     line: int
-    pattern: str = ""
 
-    def key(self, key: str, line: int, *, named: bool = False) -> "_Path":
-        step = "*" if named else key
-        if not self.name:
-            return _Path(key, line, step)
-        return _Path(f"{self.name}.{key}", line, f"{self.pattern}.{step}")
+    def key(self, key: str, line: int) -> "_Path":
+        return _Path(f"{self.name}.{key}" if self.name else key, line)
 
     def item(self, index: int, line: int) -> "_Path":
-        return _Path(f"{self.name}[{index}]", line, f"{self.pattern}[]")
+        return _Path(f"{self.name}[{index}]", line)
 
 
 @dataclass(slots=True)
@@ -109,6 +96,7 @@ class _Reader:
     unset: list[str] | None = None  # variables without a value in the entry that is being read
     substituted: dict[int, list[str]] = field(default_factory=dict)  # nodes with variables, and what these were
     from_environment: list[str] = field(default_factory=list)  # the same of the entry that is being read
+    secrets: set[str] = field(default_factory=set)  # values of variables that, by their names, hold secrets
     loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
 
     def fault(self, path: _Path, message: str) -> Any:
@@ -162,8 +150,8 @@ class _Reader:
             return None
         return value
 
-    def pairs(self, node: yaml.Node, path: _Path, *, named: bool = False) -> Iterator[tuple[str, yaml.Node, _Path]]:
-        """The entries of a mapping; `named`: its keys are names that the user gives."""
+    def pairs(self, node: yaml.Node, path: _Path) -> Iterator[tuple[str, yaml.Node, _Path]]:
+        """The entries of a mapping."""
         if not isinstance(node, yaml.MappingNode):
             self.fault(path, f"must be a mapping, not {_kind_of(node)}")
             return
@@ -179,7 +167,7 @@ class _Reader:
             return
         for key_node, value_node in node.value:
             key = str(key_node.value)
-            yield key, value_node, path.key(key, key_node.start_mark.line + 1, named=named)
+            yield key, value_node, path.key(key, key_node.start_mark.line + 1)
 
     def struct(self, node: yaml.Node, kind: type[c.Value], path: _Path, *, skip: tuple[str, ...] = ()) -> Any:
         fields = {info.name: info for info in msgspec.structs.fields(kind) if info.name not in _NOT_IN_FILE}
@@ -192,7 +180,6 @@ class _Reader:
                 self.fault(at, f"unknown key; known are {', '.join(sorted((*fields, *skip)))}")
                 continue
             values[key] = self.value(value_node, fields[key].type, at)
-            self.refuse_unsupported(at, values[key])
         for name, info in fields.items():
             if info.required and name not in values and isinstance(node, yaml.MappingNode):
                 self.fault(path.key(name, path.line), "is missing")
@@ -214,12 +201,11 @@ class _Reader:
             return self.fault(at, f"unknown type {kind!r}; known are {', '.join(c.TOOL_TYPES)}")
         if kind is _FAULTY:
             return _FAULTY
-        self.refuse_unsupported(at, kind)
         return self.struct(node, c.TOOL_TYPES[kind], path, skip=("type",))
 
     def mapping(self, node: yaml.Node, key_kind: Any, kind: Any, *, path: _Path) -> Any:
         values: dict[str, Any] = {}
-        for key, value_node, at in self.pairs(node, path, named=True):
+        for key, value_node, at in self.pairs(node, path):
             try:
                 msgspec.convert(key, key_kind)
             except msgspec.ValidationError:
@@ -283,12 +269,9 @@ class _Reader:
         if value is None:
             missing.append(name)
             return ""
+        if c.SECRET_NAME.search(name):
+            self.secrets.add(value)
         return value
-
-    def refuse_unsupported(self, path: _Path, value: Any) -> None:
-        refused = UNSUPPORTED.get(path.pattern)
-        if refused is not None and value not in (None, _FAULTY) and refused(value):
-            self.fault(path, f"{_short(value)} is not supported by this version of toolproxy")
 
 
 def _without_disabled(values: dict[str, Any], path: _Path, disabled: Mapping[str, c.Disabled]) -> Any:
@@ -305,13 +288,6 @@ def _kind_of(node: yaml.Node) -> str:
     return "empty" if node.tag == "tag:yaml.org,2002:null" else "a single value"
 
 
-def _short(value: Any) -> str:
-    """A value, where it is a number or one of the schema's own words: any other may be a secret."""
-    if isinstance(value, str) and not re.fullmatch(r"[a-z_]{1,20}", value):
-        return "this value"
-    return f"{value!r}" if isinstance(value, (str, int, float, bool)) else "this"
-
-
 def _in_plain_words(message: str, kind: Any) -> str:
     message = message.replace("`", "").split(" - at ")[0]
     if typing.get_origin(kind) is typing.Literal:
@@ -323,6 +299,7 @@ def _in_plain_words(message: str, kind: Any) -> str:
 
 _PATTERNS: Mapping[Any, str] = {
     c.Url: "must be an http:// or https:// URL of a host, without user, query or fragment",
+    c.StateUrl: "must be memory://, or redis:// or rediss:// with [user:password@]host[:port][/db]",
     c.Key: "must be printable ASCII without blanks: it has to fit into a header",
     c.HeaderName: "has characters that no header's name may have",
     c.HeaderValue: "must be printable ASCII: it has to fit into a header",
@@ -342,6 +319,8 @@ def _check_references(config: c.Config, reader: _Reader) -> None:
         *_client_faults(config, tools),
         *_alias_faults(config, tools),
         *_fallback_faults(config, tools),
+        *_state_faults(config),
+        *_telemetry_faults(config),
         *_mcp_faults(config),
         *_tool_faults(config, reader.disabled),
         *_host_faults(config),
@@ -401,10 +380,27 @@ def _client_faults(config: c.Config, tools: set[str]) -> _References:
             yield f"upstreams.{name}.api_key", "from_client does not go together with clients: both want the same key"
 
 
+def _state_faults(config: c.Config) -> _References:
+    if config.state.url.startswith("redis") and importlib.util.find_spec("redis") is None:
+        yield "state.url", "needs what `pip install 'toolproxy[redis]'` installs"
+
+
 def _fallback_faults(config: c.Config, tools: set[str]) -> _References:
     for name, tool in config.tools.items():
         if tool.fallback is not None and (tool.fallback not in tools or tool.fallback == name):
             yield f"tools.{name}.fallback", f"there is no other tool {tool.fallback!r}"
+
+
+def _telemetry_faults(config: c.Config) -> _References:
+    if config.telemetry.otlp_endpoint and not _can_trace():
+        yield "telemetry.otlp_endpoint", "traces need an extra that is not installed: pip install 'toolproxy[otel]'"
+
+
+def _can_trace() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _mcp_faults(config: c.Config) -> _References:

@@ -3,7 +3,9 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
+
+import orjson
 
 from proxy.config import Config, LimitsConfig
 from proxy.core.actions import CallUpstream, Rung
@@ -32,6 +34,21 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Wait, before something is tried again."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What was said - messages, arguments, results - as a field of an event.
+
+    The type keeps it away from every observer unless `telemetry.log_content` is set.
+    """
+
+    value: Any
+
+    def text(self, most: int = 16384) -> str:
+        """As text of at most so many characters: pictures come in megabytes."""
+        text = self.value if isinstance(self.value, str) else orjson.dumps(self.value, default=str).decode()
+        return text if len(text) <= most else f"{text[:most]}..."
 
 
 class Observer(Protocol):
@@ -112,6 +129,11 @@ class Upstream(Protocol):
         ...
 
     @property
+    def model(self) -> str:
+        """The upstream's name for the model that is spoken to."""
+        ...
+
+    @property
     def ladder(self) -> Sequence[Rung]:
         """The means of making its models answer."""
         ...
@@ -119,6 +141,11 @@ class Upstream(Protocol):
     @property
     def native_search(self) -> bool:
         """Whether it has a web search of its own, declared as `{"type": "web_search", "web_search": {...}}`."""
+        ...
+
+    @property
+    def json_schema(self) -> bool:
+        """Whether it makes its answers fit `response_format: json_schema` by itself."""
         ...
 
     async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
@@ -152,6 +179,59 @@ class ContinuationStore(Protocol):
     async def put(self, key: str, value: Json) -> None:
         """Keep `value` under `key`."""
         ...
+
+    async def delete(self, key: str) -> None:
+        """Forget what is kept under `key`, if anything is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What is left of a client's requests per minute, once one more has been asked for.
+
+    Attributes:
+        allowed: whether that one is within the limit.
+        limit: requests in any 60 seconds.
+        remaining: how many more would be allowed now.
+        reset: seconds until the oldest of them no longer counts, and there is room for one more.
+    """
+
+    allowed: bool
+    limit: int
+    remaining: int
+    reset: float
+
+
+class Rates(Protocol):
+    """Counts the requests of clients in a window that moves along with the time."""
+
+    async def hit(self, client: str, limit: int) -> Rate:
+        """Count one request of `client`, unless it is beyond `limit`."""
+        ...
+
+
+class Leases(Protocol):
+    """Counts the requests that clients have open at the same time."""
+
+    async def acquire(self, client: str, most: int) -> str | None:
+        """The lease of one more open request, or None where `client` has `most` of them."""
+        ...
+
+    async def release(self, client: str, lease: str) -> None:
+        """That request is done. To be called once for each lease."""
+        ...
+
+
+class Results(Protocol):
+    """One tool's results for a while. Equal calls are run once, also when they come at the same moment."""
+
+    async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+        """The result that is kept under `key`, or that of `run`. Failures are not kept."""
+        ...
+
+
+Caches: TypeAlias = Callable[[str, float], Results]
+"""A cache for the tool of that name, in which results live for so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +275,38 @@ class Router(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What `/readyz` says of one upstream or tool."""
+    """What `/readyz` says of one upstream or tool, or of what outlives a request.
+
+    `breaker` is where an upstream's stands, if it is not closed.
+    """
 
     name: str
     usable: bool
     why_not: str | None = None
+    breaker: str | None = None
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """Where this process is in its life; the server says so, the api goes by it."""
+
+    draining: bool = False  # no new work is taken on, what has begun may finish
+
+
+class History(Protocol):
+    """The last requests, as they went."""
+
+    def latest(self) -> Sequence[Json]:
+        """Open requests and the last ones that were answered, the newest first."""
+        ...
+
+    def find(self, request_id: str) -> Json | None:
+        """The newest request of that id, if it is still remembered."""
+        ...
+
+
+Scrape: TypeAlias = Callable[[], bytes]
+"""All metrics in Prometheus' text format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +321,7 @@ class Ports:
     clock: Clock
     upstream_states: Callable[[], Sequence[Readiness]]
     tool_states: Callable[[], Sequence[Readiness]]
+    state: Callable[[], Readiness]
+    lifecycle: Lifecycle
+    scrape: Scrape | None = None
+    history: History | None = None

@@ -14,7 +14,7 @@ from proxy.core.actions import Action, CallTools, CallUpstream, Respond
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolResult, Turn
 from proxy.core.errors import ProxyError, ToolError, ToolTimeout
 from proxy.core.run import Run
-from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream
+from proxy.ports import Clock, Content, Observer, Show, Tell, Toolset, Upstream
 
 OUT_OF_TIME = "The time for this request is used up; the call was stopped."
 
@@ -102,20 +102,29 @@ class Runner:
 
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "_Calls") -> Turn:
         began = self._clock.monotonic()
-        fields = {"turn": call.number, "upstream": upstream.name, "rung": call.rung}
-        self._observe("turn.started", **fields)
+        fields = {"turn": call.number, "rung": call.rung}
+        asked = Content(call.body["messages"])
+        self._observe("turn.started", **fields, upstream=upstream.name, upstream_model=upstream.model, messages=asked)
         try:
             turn = await upstream.complete(call, show, calls)
         except ProxyError as exc:
-            self._observe("turn.failed", **fields, seconds=self.since(began), code=exc.code, status=exc.status)
+            failed = {"code": exc.code, "status": exc.status}
+            self._observe("turn.failed", **fields, upstream=upstream.name, seconds=self.since(began), **failed)
+            raise
+        except asyncio.CancelledError:
+            self._observe("turn.abandoned", **fields, upstream=upstream.name, seconds=self.since(began))
             raise
         self._observe(
             "turn.completed",
             **fields,
+            upstream=upstream.name,  # a fallback may have answered
+            upstream_model=upstream.model,
+            response_model=turn.envelope.get("model"),
             seconds=self.since(began),
             finish_reason=turn.finish_reason,
             calls=len(turn.calls),
             usage=turn.usage,
+            message=Content(turn.message),
         )
         return turn
 
@@ -123,16 +132,21 @@ class Runner:
         """One call of a tool, whatever becomes of it."""
         began = self._clock.monotonic()
         fields = {"turn": calls.turn, "tool": call.name, "call_id": call.id}
-        self._observe("tool.started", **fields)
+        size = len(call.arguments.encode("utf-8", "replace"))
+        self._observe("tool.started", **fields, argument_bytes=size, arguments=Content(call.arguments))
         try:
             output = await self._run_tool(call, calls.pace, calls.ends_at - began)
         except ToolError as exc:
             self._observe("tool.failed", **fields, seconds=self.since(began), outcome=exc.outcome)
             return results.failure(str(exc))
+        except asyncio.CancelledError:
+            self._observe("tool.abandoned", **fields, seconds=self.since(began))
+            raise
         except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
             self._observe("tool.crashed", **fields, seconds=self.since(began), exc_info=True)
             return results.failure("The tool failed.")
-        self._observe("tool.completed", **fields, seconds=self.since(began), characters=len(output.text))
+        seconds, found = self.since(began), Content(output.text)
+        self._observe("tool.completed", **fields, seconds=seconds, characters=len(output.text), result=found)
         return calls.fenced(call.name, output)
 
     async def _run_tool(self, call: ToolCall, pace: Pace, remaining: float) -> ToolOutput:

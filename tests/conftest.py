@@ -4,10 +4,12 @@ import openai
 import orjson
 import pytest
 import structlog
+import time_machine
 
 from proxy.config import TelemetryConfig
 from proxy.telemetry import log
 from tests.fakes import FakeUpstream
+from tests.redis_server import RedisServer
 
 
 @pytest.fixture
@@ -21,12 +23,27 @@ def upstream():
 
 
 @pytest.fixture
+def redis_server(tmp_path):
+    """A real one, empty; `stop` and `start` again at will."""
+    server = RedisServer(tmp_path).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
 def logged():
     """The log as it is written: a call gives its lines so far."""
     stream = io.StringIO()
     log.configure(TelemetryConfig(), stream=stream)
     yield lambda: [orjson.loads(line) for line in stream.getvalue().splitlines()]
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def wall_clock():
+    """The time of day, moved by `shift(seconds)`; for what reads it by itself. The event loop's own clock goes on."""
+    with time_machine.travel(1_700_000_000.0, tick=False) as moved:
+        yield moved
 
 
 @pytest.fixture

@@ -158,6 +158,38 @@ def test_the_log_has_a_json_line_per_request_turn_and_tool_call_and_no_content_o
     assert [line["status"] for line in lines if line["event"] == "request.completed"] == [200, 200, 404]
 
 
+def test_several_workers_count_and_remember_together_and_leave_nothing_behind(tmp_path):
+    shared = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    with running("mock-upstream") as (_, mock):
+        environ = {"ZAI_API_KEY": "k", "SERPER_API_KEY": "k", "ZAI_BASE_URL": f"{mock}/v1", "SERPER_BASE_URL": mock}
+        with running("serve", "--port", "0", "--workers", "2", environ={**environ, **shared}) as (process, url):
+            ask = {"model": "glm-4.7", "messages": [{"role": "user", "content": "Nanaimo?"}]}
+            for number in range(12):  # each over a connection of its own, for either worker
+                httpx.post(f"{url}/v1/chat/completions", json=ask, headers={"x-request-id": f"r{number}"})
+            scrapes = [httpx.get(f"{url}/metrics").text for _ in range(6)]
+            found = [httpx.get(f"{url}/debug/requests/r{number}").status_code for number in range(12)]
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=20)
+    for scrape in scrapes:
+        assert 'model="glm-4.7",route="/v1/chat/completions",status="200"} 12.0' in scrape
+        assert "toolproxy_open_requests 0.0" in scrape
+        assert 'toolproxy_tool_calls_total{outcome="ok",tool="web_search"} 24.0' in scrape
+        assert "\ntoolproxy_info{" in scrape
+        assert "pid=" not in scrape
+    assert found == [200] * 12
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_extra_traces_are_refused_with_the_line_that_wants_them(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("upstreams: {u: {base_url: 'http://u', api_key: k}}\ntelemetry:\n  otlp_endpoint: http://c:4318\n")
+    without = "import sys; sys.modules['opentelemetry'] = None; from proxy.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", without, "check", "--config", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("toolproxy: config.yaml:3: telemetry.otlp_endpoint: traces need an extra")
+
+
 ASK_ID = {"extra_headers": {"x-request-id": "my-id"}}
 
 
@@ -182,6 +214,35 @@ def test_check_probes_the_servers_when_it_is_asked_to():
         done = toolproxy("check", "--probe", environ=environ)
     assert "probe zai: reachable (HTTP 404)" in done.stdout
     assert "probe gmi: not reachable (ConnectError)" in done.stdout
+
+
+def test_check_lists_mcp_servers_by_whom_they_reach_and_looks_at_them_when_it_is_asked_to(tmp_path):
+    path = tmp_path / "config.yaml"
+    script = ROOT / "tests" / "mcp_server.py"
+    path.write_text(
+        f"tools:\n  wiki: {{type: mcp, command: [{sys.executable}, {script}], allow: [echo, fail]}}\n"
+        "  down: {type: mcp, url: 'http://127.0.0.1:9/mcp', headers: {x-key: '${WIKI_KEY}'}}\n"
+    )
+    done = toolproxy("check", "--probe", "--config", str(path), environ={"WIKI_KEY": "canary"})
+    assert done.returncode == 0
+    assert f"  wiki: mcp, {sys.executable}, tools are listed at start" in done.stdout
+    assert "  down: mcp, 127.0.0.1:9, tools are listed at start" in done.stdout
+    assert "probe wiki: 2 tools: echo, fail" in done.stdout
+    assert "probe down: not usable (cannot be reached)" in done.stdout
+    assert "canary" not in done.stdout + done.stderr
+
+
+def test_an_mcp_server_without_the_extra_is_one_clear_line(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("tools:\n  wiki: {type: mcp, url: 'http://127.0.0.1:9/mcp'}\n")
+    without = (
+        f"import sys; sys.modules['mcp'] = None; from proxy.cli import main; main(['check', '--config', {str(path)!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", without], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert (
+        done.stderr == "toolproxy: config.yaml:2: tools.wiki.type: mcp needs an extra: pip install 'toolproxy[mcp]'\n"
+    )
 
 
 def test_check_names_every_fault_with_its_line(tmp_path):

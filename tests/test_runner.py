@@ -13,6 +13,7 @@ class Upstream:
     """Answers with these turns in order, and lets time pass while it does."""
 
     name = "up"
+    model = "up-model"
 
     def __init__(self, *turns, clock=None, seconds=0.0):
         self.turns = list(turns)

@@ -18,6 +18,7 @@ class Caller:
         models: glob patterns of the models that it may use.
         tools: the server tools that it may use; None: all.
         limits: what its own `limits:` change.
+        admin: whether it may read /debug.
         upstream_key: the key that it sent, for upstreams with `api_key: from_client`.
     """
 
@@ -25,6 +26,7 @@ class Caller:
     models: tuple[str, ...] = ("*",)
     tools: frozenset[str] | None = None
     limits: LimitsConfig | None = None
+    admin: bool = False
     upstream_key: str | None = field(default=None, repr=False)
 
     @property

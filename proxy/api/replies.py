@@ -1,16 +1,31 @@
 """Answers on the wire: JSON at once, or a stream of server-sent events with a heartbeat."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import orjson
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 from proxy.core import sse
 from proxy.core.errors import ProxyError
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+Farewell: TypeAlias = Callable[[ProxyError], bytes]
+"""How a surface tells in its streams that they end in a failure; as the last bytes of the response."""
+
+_FAREWELL = "toolproxy.farewell"
+
+
+def set_farewell(scope: Scope, farewell: Farewell) -> None:
+    """Streams of this request end in a failure as `farewell` says, not with the error in OpenAI's envelope alone."""
+    scope[_FAREWELL] = farewell
+
+
+def farewell_of(scope: Scope) -> Farewell:
+    """How a stream of this request ends in a failure."""
+    farewell: Farewell = scope.get(_FAREWELL, lambda error: sse.encode(error.envelope()))
+    return farewell
 
 
 async def send_bytes(send: Send, status: int, headers: Headers, body: bytes) -> None:
@@ -43,8 +58,9 @@ class EventStream:
         (b"x-accel-buffering", b"no"),  # nginx in front of us must not hold events back
     )
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, extra: Headers = ()) -> None:
         self._send = send
+        self._headers = (*self._HEADERS, *extra)
         self._starting = asyncio.Lock()
         self._last_write = asyncio.get_running_loop().time()
         self.started = False
@@ -54,7 +70,7 @@ class EventStream:
         if not self.started:
             async with self._starting:
                 if not self.started:
-                    await self._send({"type": "http.response.start", "status": 200, "headers": self._HEADERS})
+                    await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
                     self.started = True
         self._last_write = asyncio.get_running_loop().time()
         await self._send({"type": "http.response.body", "body": data, "more_body": True})

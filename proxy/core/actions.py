@@ -134,6 +134,7 @@ class Respond:
         sources: what its tools returned, URL -> title: it may be cited.
         continuation: what is hidden from a client that is to come back with results of its own.
         rung: the means that made the model answer, if one was needed.
+        served: the turns before that one, in order, whose calls were answered; the first is turn 1.
     """
 
     turn: Turn
@@ -144,6 +145,7 @@ class Respond:
     sources: Mapping[str, str] = field(default_factory=dict)
     continuation: Continuation | None = None
     rung: Rung | None = None
+    served: tuple[Turn, ...] = ()
 
 
 Action: TypeAlias = CallUpstream | CallTools | Respond

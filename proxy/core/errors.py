@@ -5,15 +5,23 @@ ProxyError                     status, type, code: what the client is told
 |   +-- InvalidJson            400  invalid_json
 |   +-- InvalidApiKey          401  invalid_api_key
 |   +-- ModelNotAllowed        403  model_not_allowed
+|   +-- AdminOnly              403  admin_only
 |   +-- NotFound               404  not_found
 |   |   +-- ModelNotFound      404  model_not_found
+|   |   +-- ItemNotFound       404  an item of an earlier response
+|   +-- PreviousResponseNotFound  400  previous_response_not_found
 |   +-- MethodNotAllowed       405  method_not_allowed
 |   +-- RequestTimeout         408  request_timeout
 |   +-- RequestTooLarge        413  request_too_large
-+-- Overloaded                 503  overloaded              this proxy is full or leaving
+|   +-- RateLimitExceeded      429  rate_limit_exceeded     of this proxy's own limits for a client
+|   +-- HeadersTooLarge        431  headers_too_large
+|   +-- HttpRefused            4xx  what is no HTTP, or none that is spoken here
++-- Overloaded                 503  overloaded              this proxy is full
+|   +-- Stopping               503  overloaded              or about to stop
 +-- MaxDurationExceeded        504  max_duration_exceeded   the request as a whole took too long
 +-- UpstreamError              502  upstream_error          unreachable, cut off, not what it should be
 |   +-- UpstreamTimeout        504  upstream_timeout
+|   +-- UpstreamDown           502  upstream_error          it has failed so often that it is left alone for a while
 |   +-- UpstreamRefused        4xx  the upstream's own status, message and code
 +-- NoFinalAnswer              502  no_final_answer         the model never answered in words
 +-- InternalError              500  internal_error          a bug of ours
@@ -22,6 +30,8 @@ ToolError                      never reaches a client: the model is told, and th
 +-- ToolTimeout
 +-- ToolUnavailable              its service cannot be reached or is busy: another try may succeed
 +-- InvalidArguments
+
+StateUnavailable               never reaches a client: what is shared is done without
 
 ConfigurationError             at start: faults with path and line
 """
@@ -59,7 +69,7 @@ class RequestError(ProxyError):
 
     status = 400
     type = "invalid_request_error"
-    code = "invalid_request"
+    code: str | None = "invalid_request"
 
 
 class InvalidJson(RequestError):
@@ -93,11 +103,22 @@ class ModelNotAllowed(RequestError):
         super().__init__(f"This key may not use the model {model!r}.", param="model")
 
 
+class AdminOnly(RequestError):
+    """The key is good, but not an administrator's."""
+
+    status = 403
+    type = "permission_error"
+    code = "admin_only"
+
+    def __init__(self) -> None:
+        super().__init__("Only clients with 'admin: true' may read this, or on loopback anyone where there are none.")
+
+
 class NotFound(RequestError):
     """No such path."""
 
     status = 404
-    code = "not_found"
+    code: str | None = "not_found"
 
 
 class ModelNotFound(NotFound):
@@ -107,6 +128,25 @@ class ModelNotFound(NotFound):
 
     def __init__(self, model: str, *, why: str = "does not exist") -> None:
         super().__init__(f"The model {model!r} {why}. GET /v1/models lists the models.", param="model")
+
+
+class ItemNotFound(NotFound):
+    """An `item_reference` to what is not kept, or is another client's."""
+
+    code = None
+
+    def __init__(self, item_id: str) -> None:
+        message = f"Item with id {item_id!r} not found. Items are not persisted when `store` is set to false."
+        super().__init__(message, param="input")
+
+
+class PreviousResponseNotFound(RequestError):
+    """A `previous_response_id` of what is not kept, or is another client's."""
+
+    code = "previous_response_not_found"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"Previous response with id {response_id!r} not found.", param="previous_response_id")
 
 
 class MethodNotAllowed(RequestError):
@@ -130,14 +170,48 @@ class RequestTooLarge(RequestError):
     code = "request_too_large"
 
 
+class RateLimitExceeded(RequestError):
+    """The client has sent as many requests, or has as many open, as it may; `retry_after` in seconds."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after: int) -> None:
+        super().__init__(message, headers={"retry-after": str(retry_after)})
+
+
+class HeadersTooLarge(RequestError):
+    """More header fields, or more bytes of them, than `server.max_headers` and `server.max_header_bytes`."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class HttpRefused(RequestError):
+    """What is no HTTP, or could be read in two ways, or asks for what this server does not do."""
+
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class Overloaded(ProxyError):
-    """The proxy is full, or about to stop."""
+    """The proxy is full."""
 
     status = 503
     code = "overloaded"
 
     def __init__(self, message: str, *, retry_after: int = 1) -> None:
         super().__init__(message, headers={"retry-after": str(retry_after)})
+
+
+class Stopping(Overloaded):
+    """The proxy is about to stop; whoever tries again does so over another connection, and finds another process."""
+
+    def __init__(self) -> None:
+        super().__init__("The proxy is stopping; send the request again.")
+        self.headers["connection"] = "close"
 
 
 class MaxDurationExceeded(ProxyError):
@@ -160,6 +234,14 @@ class UpstreamTimeout(UpstreamError):
 
     status = 504
     code = "upstream_timeout"
+
+
+class UpstreamDown(UpstreamError):
+    """The upstream was not asked: it has failed again and again, and its breaker is open."""
+
+    def __init__(self, name: str, *, retry_after: int) -> None:
+        message = f"The upstream {name!r} has failed again and again; it is asked again in a while."
+        super().__init__(message, headers={"retry-after": str(retry_after)})
 
 
 class UpstreamRefused(UpstreamError):
@@ -218,6 +300,10 @@ class InvalidArguments(ToolError):
     """The model's arguments are no JSON object, or do not fit the tool's schema."""
 
     outcome = "invalid_arguments"
+
+
+class StateUnavailable(Exception):
+    """What is kept beyond this process cannot be reached. The message says why, and holds no secret."""
 
 
 class ConfigurationError(Exception):

@@ -20,7 +20,7 @@ from proxy.core import browser
 from proxy.core.chat import Json, ToolSpec, name_of
 
 SEARCH = "web_search"
-_HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
+HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _without_hosted_search(declared: Sequence[Json], asked: Asked) -> tuple[Sequ
 
 
 def _is_hosted_search(tool: Json, *, native: bool) -> bool:
-    return tool.get("type") in _HOSTED_SEARCHES and not (native and isinstance(tool.get("web_search"), dict))
+    return tool.get("type") in HOSTED_SEARCHES and not (native and isinstance(tool.get("web_search"), dict))
 
 
 def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, frozenset[str] | None]:

@@ -16,6 +16,15 @@ RETOLD = (
     "If something could not be found out, say so."
 )
 NOTHING_RETURNED = "(nothing)"
+DOES_NOT_FIT = (
+    "That answer does not fit the JSON Schema that was asked for: {fault}\n\n"
+    "Give the same answer again as one JSON value that fits this schema, and nothing else: {schema}"
+)
+PICTURES = "(The pictures that the calls returned:)"
+PICTURE_BELOW = "(The result is a picture; it follows.)"
+WHERE = "The user is approximately here: {place}."
+RAW_INPUT = "The tool's input, as plain text, not as JSON."
+GRAMMAR = "The input has to follow this {syntax} grammar:\n{definition}"
 
 
 def guidance(tools: Iterable[str], *, calls: int, rounds: int) -> str:

@@ -90,6 +90,7 @@ class Run:
         self._verdicts: list[_Verdict] = []
         self._results: dict[tuple[str, str], ToolResult] = {}
         self._repeats: set[tuple[str, str]] = set()
+        self._served: list[Turn] = []
         self._shown_text = ""
         self._sources: dict[str, str] = {}
         reader = offer.owned.get(browser.OPEN)
@@ -150,6 +151,7 @@ class Run:
         turn = self._judged_turn()
         if any(turn.client_ids):
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS, self._continuation(turn, answers))
+        self._served.append(turn)
         self._stop = self._stop or self._limit_reached()
         self._remember(turn, answers)
         self._tool_choice = freed(self._tool_choice, self._offer)
@@ -290,7 +292,7 @@ class Run:
 
     def _hold(self) -> Hold:
         """Text that only the last turn may show is held until the turn proves to be the last."""
-        if self._json_only:
+        if self._json_only and self._offer.in_play:
             return Hold.WHOLE
         return Hold.BEGINNING if self._rung else Hold.NOTHING
 
@@ -317,7 +319,8 @@ class Run:
 
     def _respond(self, turn: Turn, stop: Stop, continuation: Continuation | None = None) -> Respond:
         message, finish_reason = visible_message(turn)
-        return Respond(turn, message, finish_reason, stop, self.tally, self._sources, continuation, self._rung)
+        served = tuple(self._served)
+        return Respond(turn, message, finish_reason, stop, self.tally, self._sources, continuation, self._rung, served)
 
 
 def is_answer(turn: Turn) -> bool:

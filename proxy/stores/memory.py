@@ -6,7 +6,7 @@ import orjson
 
 from proxy.config import StateConfig
 from proxy.core.chat import Json
-from proxy.ports import Clock
+from proxy.ports import Clock, Observer
 
 # Hidden tool results are 64 KiB each at the most as shipped; a run of eight of them comes to half a megabyte.
 MAX_BYTES = 256 * 1024 * 1024
@@ -19,12 +19,21 @@ class MemoryStore:
         config: `ttl` in seconds from the last write, `max_entries`; the oldest go first.
         clock: tells how old an entry is.
         max_bytes: of all entries together.
+        observe: hears how much is kept.
     """
 
-    def __init__(self, config: StateConfig, *, clock: Clock, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        config: StateConfig,
+        *,
+        clock: Clock,
+        max_bytes: int = MAX_BYTES,
+        observe: Observer = lambda _, /, **__: None,
+    ) -> None:
         self._ttl = config.ttl
         self._max_entries = config.max_entries
         self._max_bytes = max_bytes
+        self._observe = observe
         self._clock = clock
         self._entries: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
         self._bytes = 0
@@ -48,6 +57,11 @@ class MemoryStore:
         self._expire()
         while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
             self._drop(next(iter(self._entries)))
+        self._observe("continuation.kept", entries=len(self._entries), bytes=self._bytes)
+
+    async def delete(self, key: str) -> None:
+        """Forget what is kept under `key`, if anything is."""
+        self._drop(key)
 
     def _expire(self) -> None:
         """Every entry lives equally long, so the oldest expire first."""

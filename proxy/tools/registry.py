@@ -16,9 +16,9 @@ import orjson
 from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
-from proxy.ports import Clock, Observer
+from proxy.ports import Caches, Clock, Observer
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
-from proxy.tools.result_cache import ResultCache
+from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
@@ -35,13 +35,22 @@ class Registry:
         tools: those that are there from the start.
         clock: for caches, waits and circuit breakers.
         observe: told of retries and fallbacks.
+        caches: makes the cache of a tool that wants one; None: in this process.
 
     Raises:
         ValueError: two tools have the same name, or a schema is none.
     """
 
-    def __init__(self, tools: Iterable[Tool], *, clock: Clock, observe: Observer = _nobody_listens) -> None:
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        *,
+        clock: Clock,
+        observe: Observer = _nobody_listens,
+        caches: Caches | None = None,
+    ) -> None:
         self._clock = clock
+        self._caches = caches or local_caches(clock)
         self._observe = observe
         self._entries: dict[str, _Entry] = {}
         self._specs: dict[str, ToolSpec] = {}
@@ -83,7 +92,7 @@ class Registry:
             raise ValueError(f"there are two tools named {min(taken)!r}")
         if fault := schema_fault(tool.parameters):
             raise ValueError(f"the parameters of {tool.name!r}: {fault}")
-        self._entries[tool.name] = _Entry(tool, self._clock)
+        self._entries[tool.name] = _Entry(tool, self._caches)
         self._specs[tool.name] = replace(tool.spec, group=group)
 
     async def execute(self, call: ToolCall, *, patience: float, scope: str) -> ToolOutput:
@@ -112,13 +121,26 @@ class Registry:
         seconds = entry.tool.timeout or patience
         try:
             async with asyncio.timeout(seconds):
-                if entry.cache is None:
-                    return await self._try(entry, arguments)
-                key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
-                return await entry.cache.get_or_run(key, lambda: self._try(entry, arguments))
+                return await self._kept_or_run(entry, arguments, scope)
         except TimeoutError as exc:
             self._failed(entry)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
+
+    async def _kept_or_run(self, entry: "_Entry", arguments: Json, scope: str) -> ToolOutput:
+        if entry.cache is None:
+            return await self._try(entry, arguments)
+        was_run = False
+
+        async def run() -> ToolOutput:
+            nonlocal was_run
+            was_run = True
+            return await self._try(entry, arguments)
+
+        key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
+        output = await entry.cache.get_or_run(key, run)
+        if not was_run:
+            self._observe("tool.cache_hit", tool=entry.tool.name)
+        return output
 
     async def _try(self, entry: "_Entry", arguments: Json) -> ToolOutput:
         """One call, tried again where another try may succeed and does no harm."""
@@ -155,11 +177,11 @@ class Registry:
 class _Entry:
     """A tool with what is kept for it between calls."""
 
-    def __init__(self, tool: Tool, clock: Clock) -> None:
+    def __init__(self, tool: Tool, caches: Caches) -> None:
         self.tool = tool
         self.validator: jsonschema_rs.Validator = validator_of(tool.parameters)
         self.breaker = Breaker()
-        self.cache = ResultCache(tool.cache_seconds, timer=clock.monotonic) if tool.cache_seconds else None
+        self.cache = caches(tool.name, tool.cache_seconds) if tool.cache_seconds else None
         self.slots: AbstractAsyncContextManager[object] = (
             asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else nullcontext()
         )

@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable
 from cachetools import TTLCache
 
 from proxy.core.chat import ToolOutput
+from proxy.ports import Caches, Clock
 
 # Characters of all results of one tool together.
 MAX_CHARACTERS = 16 * 1024 * 1024
 
 
 class ResultCache:
-    """Results by key, kept for `seconds`, the least recently used making room.
+    """Implements `ports.Results` in this process: kept for `seconds`, the least recently used making room.
 
     Whoever comes while a call is under way waits for it; if it fails or is given up, the next in line runs it. Failures
     are not kept.
@@ -41,6 +42,11 @@ class ResultCache:
         finally:
             del self._under_way[key]
             done.set()
+
+
+def local_caches(clock: Clock) -> Caches:
+    """A cache of its own for each tool."""
+    return lambda _, seconds: ResultCache(seconds, timer=clock.monotonic)
 
 
 def _size(output: ToolOutput) -> int:

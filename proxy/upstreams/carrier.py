@@ -3,13 +3,14 @@
 Both give the same reply: status, headers, and the body's bytes as they come, still encoded as the headers say.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeAlias
 
 import httpx
 
 from proxy.config import Timeouts
+from proxy.core.inflate import Inflate
 from proxy.upstreams import http1
 from proxy.upstreams.http1.wire import request_head
 
@@ -153,37 +154,35 @@ class HttpxReply:
 class Decoded:
     """A reply whose server compressed it although nobody asked for that."""
 
-    __slots__ = ("_parts", "_reply", "headers", "status")
+    __slots__ = ("_coding", "_inflate", "_pieces", "_reply", "headers", "status")
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: Reply, coding: str) -> None:
         self.status, self.headers = reply.status, reply.headers
         self._reply = reply
-        self._parts = httpx.Response(reply.status, headers=reply.headers, stream=_Parts(reply)).aiter_bytes()
+        self._coding = coding
+        self._inflate: Inflate | None = None
+        self._pieces: Iterator[bytes] = iter(())
 
     async def read(self) -> bytes:
-        """What has come of the body, decoded."""
-        async for part in self._parts:
-            if part:
-                return part
-        return b""
+        """What has come of the body, unpacked piece by piece. Raises `ValueError` where it cannot be."""
+        inflate = self._inflate = self._inflate or Inflate(self._coding)
+        while (piece := next(self._pieces, None)) is None:
+            data = await self._reply.read()
+            if not data:
+                inflate.close()
+                return b""
+            self._pieces = inflate.feed(data)
+        return piece
 
     async def aclose(self) -> None:
         """Do without the rest."""
         await self._reply.aclose()
 
 
-class _Parts(httpx.AsyncByteStream):
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while part := await self._reply.read():
-            yield part
-
-
 def decoded(reply: Reply) -> Reply:
     """The reply with its body as it was before it was compressed, if it was."""
-    return Decoded(reply) if header(reply, b"content-encoding") else reply
+    coding = header(reply, b"content-encoding")
+    return Decoded(reply, coding.decode("latin-1")) if coding else reply
 
 
 def header(reply: Reply, name: bytes) -> bytes:

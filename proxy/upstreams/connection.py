@@ -16,7 +16,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 # A redirect is no answer either: it would send the request, or its client, to a place that nobody configured.
 _FIRST_BAD_STATUS, _FIRST_CLIENT_ERROR = 300, 400
 _COMPLETIONS = "/chat/completions"
-_FOREIGN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL)
+_FOREIGN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, ValueError)
 
 
 class Connection:
@@ -111,6 +111,8 @@ class Connection:
                 return UpstreamTimeout(f"The upstream {self.name!r} did not {_doing(exc)} in time.")
             case httpx.ConnectError():
                 return UpstreamError(f"The upstream {self.name!r} could not be reached.")
+            case ValueError():
+                return UpstreamError(f"The upstream {self.name!r} sent what cannot be decoded: {exc}.")
             case _:
                 return UpstreamError(f"The connection to the upstream {self.name!r} broke off.")
 

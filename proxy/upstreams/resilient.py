@@ -2,19 +2,21 @@
 
 Once anything of an answer was shown, nothing is tried again: a second attempt would repeat the first one's words. One
 budget of retries holds for the whole request, however many turns it takes, so that a struggling upstream is not
-hammered by its own loop.
+hammered by its own loop. An upstream that fails everybody is left alone for a while, by its breaker.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 from proxy.core.actions import CallUpstream, Rung
+from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, Turn
-from proxy.core.errors import ProxyError, RequestError
-from proxy.ports import Answer, Clock, Eager, Observer, RawRequest, RawResponse, Show, Write
+from proxy.core.errors import ProxyError, RequestError, UpstreamDown
+from proxy.ports import Answer, Clock, Content, Eager, Observer, RawRequest, RawResponse, Show, Write
 from proxy.upstreams.openai_compat import OpenAICompatible
-from proxy.upstreams.retry import Backoff, asked_delay, is_transient, may_work_elsewhere
+from proxy.upstreams.retry import Backoff, asked_delay, is_outage, is_transient, may_work_elsewhere
 
 T = TypeVar("T")
 
@@ -25,8 +27,9 @@ class Resilient:
     Args:
         candidates: the requested model and its fallbacks.
         backoff: how often to try again, and the waits between.
+        breakers: of every upstream, by its name; shared by all requests.
         clock: waits.
-        observe: hears `upstream.retried` and `upstream.fell_back`.
+        observe: hears of each attempt, of what is handed through, and of upstreams that are left alone for a while.
     """
 
     def __init__(
@@ -34,12 +37,14 @@ class Resilient:
         candidates: Sequence[OpenAICompatible],
         *,
         backoff: Backoff,
+        breakers: Mapping[str, Breaker],
         clock: Clock,
         observe: Observer,
     ) -> None:
         self._current, *self._rest = candidates
         self._longest_wait = backoff.longest
         self._delays = backoff.delays()
+        self._breakers = breakers
         self._clock = clock
         self._observe = observe
 
@@ -47,6 +52,11 @@ class Resilient:
     def name(self) -> str:
         """The upstream that is being spoken to."""
         return self._current.name
+
+    @property
+    def model(self) -> str:
+        """That upstream's name for the model."""
+        return self._current.model
 
     @property
     def ladder(self) -> Sequence[Rung]:
@@ -58,9 +68,14 @@ class Resilient:
         """Whether it has a web search of its own."""
         return self._current.profile.native_search
 
+    @property
+    def json_schema(self) -> bool:
+        """Whether it makes its answers fit a schema by itself."""
+        return self._current.profile.json_schema
+
     async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
         """Make one upstream call of a run. A fallback that has answered once is spoken to from then on."""
-        watched = _Watched(show)
+        watched = self._watched(show)
 
         async def attempt(upstream: OpenAICompatible) -> Turn:
             eager.abandon()  # what an attempt before this one has started
@@ -70,37 +85,88 @@ class Resilient:
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through."""
-        return await self._attempt(lambda upstream: upstream.relay(body, request), _Watched(_nobody))
+        async with self._relayed(messages=Content(request.get("messages"))):
+            return await self._attempt(lambda upstream: upstream.relay(body, request), self._watched(_nobody))
 
     async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
         """Hand a streamed completion through."""
-        watched = _Watched(write)
-        return await self._attempt(lambda upstream: upstream.relay_stream(body, request, watched), watched)
+        watched = self._watched(write)
+        async with self._relayed(messages=Content(request.get("messages"))):
+            return await self._attempt(lambda upstream: upstream.relay_stream(body, request, watched), watched)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Hand any other request through, once: what it does is not known, so neither is whether it bears repeating."""
-        async with self._current.open(request) as response:
-            yield response
+        with self._judged(self._current.name):
+            async with self._relayed(path=request.path.partition("?")[0]), self._current.open(request) as response:
+                yield response
+
+    @asynccontextmanager
+    async def _relayed(self, **fields: object) -> AsyncIterator[None]:
+        """Tells what becomes of a request that is handed through, however it ends."""
+        began = self._clock.monotonic()
+        self._observe("relay.started", upstream=self.name, upstream_model=self.model, **fields)
+        end, failed = "relay.abandoned", Json()
+        try:
+            yield
+            end = "relay.completed"
+        except Exception as exc:
+            fault = exc if isinstance(exc, ProxyError) else ProxyError("")
+            end, failed = "relay.failed", {"code": fault.code, "status": fault.status}
+            raise
+        finally:
+            upstream = {"upstream": self.name, "upstream_model": self.model}
+            self._observe(end, **upstream, seconds=self._since(began), **failed)
+
+    def _watched(self, inner: Callable[..., Awaitable[None]]) -> "_Watched":
+        return _Watched(inner, self._clock.monotonic)
+
+    def _since(self, began: float) -> float:
+        return round(self._clock.monotonic() - began, 6)
 
     async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], watched: "_Watched") -> T:
         failure: ProxyError | None = None
         while True:
-            current = self._current
+            current, began = self._current, self._clock.monotonic()
             try:
-                return await work(current)
+                with self._judged(current.name) as watched.breaker:
+                    answer = await work(current)
             except RequestError as exc:
                 # A fallback that cannot do what the request asks for says nothing about the request.
                 raise failure or exc from exc
             except ProxyError as exc:
                 failure = exc
                 moved_on = current is not self._current  # another choice of the same request has met the same failure
-                if watched.anything or not (moved_on or await self._recover(exc)):
+                if watched.anything or not (moved_on or await self._recover(exc, self._since(began))):
                     raise
+            else:
+                first = None if watched.first_at is None else round(watched.first_at - began, 6)
+                self._observe("upstream.answered", upstream=current.name, seconds=self._since(began), first=first)
+                return answer
 
-    async def _recover(self, failure: ProxyError) -> bool:
+    @contextmanager
+    def _judged(self, name: str) -> Iterator[Breaker]:
+        """One call of an upstream; what becomes of it counts for all requests. Raises `UpstreamDown` instead of it."""
+        breaker = self._breakers[name]
+        now = self._clock.monotonic()
+        if not breaker.allows(now):
+            raise UpstreamDown(name, retry_after=math.ceil(breaker.wait(now)) or 1)
+        before = breaker.state
+        try:
+            yield breaker
+        except ProxyError as exc:
+            if is_outage(exc):
+                breaker.failed(self._clock.monotonic())
+                if breaker.state is State.OPEN and before is not State.OPEN:
+                    self._observe("upstream.breaker_opened", upstream=name, code=exc.code, seconds=breaker.seconds)
+            raise
+        breaker.succeeded()
+        if before is not State.CLOSED:
+            self._observe("upstream.breaker_closed", upstream=name)
+
+    async def _recover(self, failure: ProxyError, seconds: float) -> bool:
         """Prepare another attempt; False where there is none left."""
-        fields = {"upstream": self.name, "code": failure.code, "status": failure.status}
+        fields = {"upstream": self.name, "code": failure.code, "status": failure.status, "seconds": seconds}
         asked = asked_delay(failure)
         patient = asked <= self._longest_wait  # a client can wait for longer than we can; it is told how long
         if patient and is_transient(failure) and (delay := next(self._delays, None)) is not None:
@@ -110,22 +176,32 @@ class Resilient:
             return True
         if may_work_elsewhere(failure) and self._rest:
             self._current, *self._rest = self._rest
-            self._observe("upstream.fell_back", **fields, to=self._current.name, model=self._current.model)
+            self._observe("upstream.fell_back", **fields, to=self.name, upstream_model=self.model)
             return True
         return False
 
 
 class _Watched:
-    """Passes on what is shown, and remembers that something was."""
+    """Passes on what is shown, and remembers when it began."""
 
-    __slots__ = ("_inner", "anything")
+    __slots__ = ("_inner", "_timer", "breaker", "first_at")
 
-    def __init__(self, inner: Callable[..., Awaitable[None]]) -> None:
+    def __init__(self, inner: Callable[..., Awaitable[None]], timer: Callable[[], float]) -> None:
         self._inner = inner
-        self.anything = False
+        self._timer = timer
+        self.breaker: Breaker | None = None
+        self.first_at: float | None = None
+
+    @property
+    def anything(self) -> bool:
+        """Whether something was shown."""
+        return self.first_at is not None
 
     async def __call__(self, shown: object) -> None:
-        self.anything = True
+        if self.first_at is None:
+            self.first_at = self._timer()
+            if self.breaker is not None and self.breaker.state is State.HALF_OPEN:
+                self.breaker.succeeded()  # others need not wait for the end of a long answer
         await self._inner(shown)
 
 

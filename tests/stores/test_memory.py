@@ -49,3 +49,13 @@ async def test_a_key_that_is_kept_again_holds_the_newer_value():
     for number in range(10):
         await kept.put("k", {"x": "y" * 40, "number": number})
     assert (await kept.get("k"))["number"] == 9
+
+
+async def test_what_is_deleted_is_gone_and_leaves_its_room_to_others():
+    kept = store(max_bytes=100)
+    await kept.put("a", {"x": "y" * 40})
+    await kept.delete("a")
+    await kept.delete("never kept")
+    await kept.put("b", {"x": "y" * 80})
+    assert (await kept.get("a"), len(kept)) == (None, 1)
+    assert await kept.get("b") is not None

@@ -4,6 +4,7 @@ Paths are judged by the ASGI scope, never by a URL put together from the Host he
 """
 
 import re
+from base64 import b64decode
 from collections.abc import Sequence
 from hashlib import sha256
 from hmac import compare_digest
@@ -16,9 +17,10 @@ from proxy.api.caller import Caller, set_caller
 from proxy.config import ClientConfig
 from proxy.core.errors import InvalidApiKey
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS = frozenset({"/healthz", "/metrics", "/readyz"})
 
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
+_BASIC = re.compile(r"basic +([A-Za-z0-9+/]+=*)", re.IGNORECASE)
 _KEY = re.compile(r"[\x21-\x7e]+")
 
 
@@ -32,7 +34,12 @@ class Auth:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            caller = self._find(_key_in(scope))
+            try:
+                caller = self._find(_key_in(scope))
+            except InvalidApiKey as exc:
+                if _is_for_browsers(scope):
+                    exc.headers["www-authenticate"] = 'Basic realm="toolproxy: any name, and an administrator\'s key"'
+                raise
             set_caller(scope, caller)
             if caller.name:
                 structlog.contextvars.bind_contextvars(client=caller.name)
@@ -55,12 +62,37 @@ class Auth:
 
 
 def _key_in(scope: Scope) -> str | None:
+    """The key that a request carries, if it is one and there is no doubt which.
+
+    Of two Authorization headers, whoever stands before or behind us may believe the other one.
+    """
+    names = [name for name, _ in scope["headers"]]
+    if names.count(b"authorization") > 1 or names.count(b"api-key") > 1:
+        return None
     authorization = header(scope, b"authorization")
     if authorization is not None:
         match = _BEARER.fullmatch(authorization.strip())
+        if match is None and _is_for_browsers(scope):
+            return _password_in(authorization.strip())
         return match[1] if match else None
     key = header(scope, b"api-key")
     return key if key and _KEY.fullmatch(key) else None
+
+
+def _is_for_browsers(scope: Scope) -> bool:
+    """Whether a page is asked for. A browser has no other means of sending a key than HTTP Basic's password."""
+    path: str = scope["path"]
+    return path == "/debug" or path.startswith("/debug/")
+
+
+def _password_in(authorization: str) -> str | None:
+    match = _BASIC.fullmatch(authorization)
+    try:
+        decoded = b64decode(match[1]).decode() if match else ""
+    except ValueError:
+        return None
+    key = decoded.partition(":")[2]
+    return key if _KEY.fullmatch(key) else None
 
 
 def _digest_of(client: ClientConfig) -> bytes:
@@ -71,4 +103,4 @@ def _digest_of(client: ClientConfig) -> bytes:
 
 def _caller(client: ClientConfig) -> Caller:
     tools = None if client.tools is None else frozenset(client.tools)
-    return Caller(client.name, client.models, tools, client.limits)
+    return Caller(client.name, client.models, tools, client.limits, client.admin)

@@ -12,9 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy.api.body import header
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.api.race import ClientLeft
-from proxy.api.replies import send_error
-from proxy.core import sse
-from proxy.core.errors import InternalError, Overloaded, ProxyError
+from proxy.api.replies import farewell_of, send_error
+from proxy.core.errors import InternalError, ProxyError, Stopping
 from proxy.ports import Clock, Observer
 
 # Goes into headers and logs: nothing that could break out of either.
@@ -49,14 +48,19 @@ class RequestId:
         request_id = given if given and _SANE.fullmatch(given) else self._new_id()
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        response = _Watched(send, request_id)
+        where = {"method": scope["method"], "path": scope["path"]}
+        is_probe = scope["path"] in OPEN_PATHS
+        if not is_probe:
+            self._observe("request.started", **where)
+        response = _Watched(send, request_id, scope, observe=self._observe, began=began, clock=self._clock)
         status = await self._answer(scope, receive, response, request_id)
         self._observe(
-            "probe.completed" if scope["path"] in OPEN_PATHS else "request.completed",
-            method=scope["method"],
-            path=scope["path"],
+            "probe.completed" if is_probe else "request.completed",
+            **where,
             status=status,
             seconds=round(self._clock.monotonic() - began, 6),
+            first_byte=response.first_byte,
+            event_stream=response.is_event_stream or None,
         )
 
     async def _answer(self, scope: Scope, receive: Receive, response: "_Watched", request_id: str) -> int:
@@ -68,8 +72,8 @@ class RequestId:
             structlog.contextvars.bind_contextvars(error=exc.code)
             await response.fail(exc)
         except asyncio.CancelledError:  # the server stops, and the time for finishing is over; nobody else cancels us
-            structlog.contextvars.bind_contextvars(error=Overloaded.code)
-            await response.fail(Overloaded("The proxy is stopping; send the request again."))
+            structlog.contextvars.bind_contextvars(error=Stopping.code)
+            await response.fail(Stopping())
         except Exception:  # noqa: BLE001 - the last line of defence: the log has the traceback, the client has the id
             self._observe("request.crashed", exc_info=True)
             await response.fail(InternalError(request_id))
@@ -79,25 +83,38 @@ class RequestId:
 class _Watched:
     """`send` with the request id added to the head of the response, which remembers how far the response has come."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(
+        self, send: Send, request_id: str, scope: Scope, *, observe: Observer, began: float, clock: Clock
+    ) -> None:
         self._send = send
+        self._scope = scope
         self._header = (b"x-request-id", request_id.encode())
-        self._is_event_stream = False
+        self._observe = observe
+        self._began = began
+        self._clock = clock
         self._complete = False
+        self.is_event_stream = False
         self.status: int | None = None
+        self.first_byte: float | None = None  # seconds after the request has come
 
     async def __call__(self, message: Message) -> None:
         """ASGI."""
         if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = message["headers"]
-            self._is_event_stream = any(
-                name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
-            )
-            message = {**message, "headers": [*headers, self._header]}
+            message = self._start(message)
         elif not message.get("more_body", False):
             self._complete = True
         await self._send(message)
+
+    def _start(self, message: Message) -> Message:
+        headers = message["headers"]
+        self.status = message["status"]
+        self.is_event_stream = any(
+            name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
+        )
+        self.first_byte = round(self._clock.monotonic() - self._began, 6)
+        stream = self.is_event_stream
+        self._observe("response.started", status=self.status, event_stream=stream, seconds=self.first_byte)
+        return {**message, "headers": [*headers, self._header]}
 
     async def fail(self, error: ProxyError) -> None:
         """Tell the client: with the proper status while there is none yet, in a stream as its last event.
@@ -108,5 +125,5 @@ class _Watched:
             async with asyncio.timeout(_FAREWELL_SECONDS):
                 if self.status is None:
                     await send_error(self, error)
-                elif self._is_event_stream and not self._complete:
-                    await self({"type": "http.response.body", "body": sse.encode(error.envelope())})
+                elif self.is_event_stream and not self._complete:
+                    await self({"type": "http.response.body", "body": farewell_of(self._scope)(error)})

@@ -1,0 +1,200 @@
+"""The pages of `/debug`: plain HTML and SVG without scripts, so that they work wherever there is a browser."""
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import quote
+
+from proxy.api.html import Child, Html, join, tag
+from proxy.core.chat import Json
+
+STYLE: Final = """
+:root { color-scheme: light dark; --line: #8884; --turn: #3b76c4; --tool: #d08a1d; --relay: #6a9a4a; --bad: #c0392b; }
+body { font: 14px/1.45 system-ui, sans-serif; margin: 1.5rem auto; max-width: 76rem; padding: 0 1rem; }
+h1 { font-size: 1.2rem; } h2 { font-size: 1rem; margin-top: 2rem; }
+table { border-collapse: collapse; width: 100%; } td, th { border-bottom: 1px solid var(--line); padding: .25rem .5rem;
+text-align: left; vertical-align: top; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums;
+white-space: nowrap; }
+code, td.id { font-family: ui-monospace, monospace; font-size: .9em; overflow-wrap: anywhere; }
+.bad { color: var(--bad); } .quiet { opacity: .7; }
+svg { width: 100%; height: auto; margin-top: 1rem; }
+svg text { font: 12px ui-monospace, monospace; fill: currentColor; }
+.turn { fill: var(--turn); } .tool { fill: var(--tool); } .relay { fill: var(--relay); } .failed { fill: var(--bad); }
+.wait { fill: #fff; opacity: .6; } .note { stroke: var(--bad); stroke-width: 2; } .grid { stroke: var(--line); }
+"""
+POLICY: Final = (
+    f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+# The waterfall, in units of the drawing.
+_WIDTH, _LABEL, _ROW, _BAR = 1000, 260, 22, 14
+_TICKS = 5
+_SHOWN_ABOVE = frozenset({"request_id", "steps", "notes", "left_out", "began_at"})
+_SHOWN_IN_COLUMNS = frozenset({"kind", "at", "seconds", "outcome", "notes", "tool", "turn", "upstream_model", "path"})
+_FIRST_BAD_STATUS = 400
+
+
+def list_page(stories: Sequence[Json]) -> Html:
+    """The last requests."""
+    columns = ("began", "request", "status", "seconds", "client", "model", "turns", "tool calls", "tokens", "stop")
+    head = tag("tr", *(tag("th", name) for name in columns))
+    rows = [_row(story) for story in stories]
+    table = tag("table", tag("thead", head), tag("tbody", *rows)) if rows else tag("p", "No request yet.")
+    return _page("Last requests", tag("h1", "Last requests"), table)
+
+
+def story_page(story: Json) -> Html:
+    """One request, as a waterfall and in words."""
+    title = f"Request {story['request_id']}"
+    left_out = f"{story['left_out']} more steps are not shown." if story["left_out"] else None
+    return _page(
+        title,
+        tag("p", tag("a", "All requests", href="/debug")),
+        tag("h1", title),
+        _waterfall(story),
+        tag("p", left_out, class_="quiet") if left_out else None,
+        tag("h2", "Steps"),
+        _steps(story),
+        tag("h2", "The request"),
+        tag("table", tag("tbody", *_facts(story))),
+    )
+
+
+def _page(title: str, *body: Child) -> Html:
+    head = tag("head", tag("meta", charset="utf-8"), tag("title", f"{title} - toolproxy"), tag("style", Html(STYLE)))
+    return join(Html("<!doctype html>"), tag("html", head, tag("body", *body), lang="en"))
+
+
+def _row(story: Json) -> Html:
+    status = story.get("status")
+    bad = "bad" if status is None or status >= _FIRST_BAD_STATUS else None
+    where = f"/debug/requests/{quote(story['request_id'], safe='')}"
+    return tag(
+        "tr",
+        tag("td", _clock(story["began_at"])),
+        tag("td", tag("a", story["request_id"], href=where), class_="id"),
+        tag("td", "open" if status is None else status, class_=bad if status is not None else "quiet"),
+        tag("td", _seconds(story["seconds"]), class_="n"),
+        tag("td", story.get("client")),
+        tag("td", story.get("model") or story.get("path")),
+        tag("td", story.get("turns"), class_="n"),
+        tag("td", story.get("tool_calls"), class_="n"),
+        tag("td", _tokens(story), class_="n"),
+        tag("td", story.get("error") or story.get("stop"), class_="bad" if story.get("error") else None),
+    )
+
+
+def _waterfall(story: Json) -> Html:
+    """Every step as a bar at its time; what befell it as a mark on it."""
+    steps = story["steps"]
+    ends = [step["at"] + (step["seconds"] or 0) for step in steps]
+    whole = max([story["seconds"] or 0, *ends, 0.001])
+    height = _ROW * (len(steps) + 1) + 6
+    bars = [_bar(number, step, whole) for number, step in enumerate(steps, 1)]
+    size = f"0 0 {_WIDTH} {height}"
+    return tag("svg", *_grid(whole, height), *bars, viewBox=size, role="img", aria_label="waterfall of the request")
+
+
+def _grid(whole: float, height: int) -> Iterator[Html]:
+    for tick in range(_TICKS + 1):
+        x = _x(whole * tick / _TICKS, whole)
+        anchor = "end" if tick == _TICKS else "middle"
+        yield tag("line", x1=x, x2=x, y1=_ROW - 4, y2=height, class_="grid")
+        yield tag("text", _seconds(whole * tick / _TICKS), x=x, y=_ROW - 8, text_anchor=anchor)
+
+
+def _bar(number: int, step: Json, whole: float) -> Html:
+    y = _ROW * number
+    seconds = whole - step["at"] if step["seconds"] is None else step["seconds"]
+    left, width = _x(step["at"], whole), max(2, _x(seconds, whole) - _LABEL)
+    kind = step["kind"] if step["outcome"] in (None, "completed") else "failed"
+    label = f"{_name(step)} {_seconds(step['seconds'])}"
+    return tag(
+        "g",
+        tag("text", label, x=0, y=y + _BAR - 2),
+        tag("rect", x=left, y=y, width=round(width, 1), height=_BAR, rx=2, class_=kind),
+        *(mark for note in step["notes"] if note["event"] != "upstream.answered" for mark in _marks(note, y, whole)),
+    )
+
+
+def _marks(note: Json, y: int, whole: float) -> Iterator[Html]:
+    """What befell a step, at its time; the wait that followed it is paler."""
+    x = _x(note["at"], whole)
+    if wait := note.get("wait"):
+        yield tag("rect", x=x, y=y, width=round(_x(note["at"] + wait, whole) - x, 1), height=_BAR, class_="wait")
+    yield tag("line", tag("title", note["event"]), x1=x, x2=x, y1=y, y2=y + _BAR, class_="note")
+
+
+def _x(seconds: float, whole: float) -> float:
+    return round(_LABEL + (_WIDTH - _LABEL - 4) * seconds / whole, 1)
+
+
+def _steps(story: Json) -> Html:
+    columns = ("step", "began", "seconds", "outcome", "what is known of it", "what befell it")
+    head = tag("tr", *(tag("th", name) for name in columns))
+    rows = [
+        tag(
+            "tr",
+            tag("td", _name(step)),
+            tag("td", _seconds(step["at"]), class_="n"),
+            tag("td", _seconds(step["seconds"]), class_="n"),
+            tag("td", step["outcome"] or "open", class_=None if step["outcome"] in (None, "completed") else "bad"),
+            tag("td", *_details(step, _SHOWN_IN_COLUMNS)),
+            tag("td", *(tag("div", _told(note)) for note in step["notes"])),
+        )
+        for step in story["steps"]
+    ]
+    return tag("table", tag("thead", head), tag("tbody", *rows))
+
+
+def _facts(story: Json) -> Iterator[Html]:
+    yield tag("tr", tag("th", "began"), tag("td", datetime.fromtimestamp(story["began_at"], UTC).isoformat()))
+    for name, value in story.items():
+        if name not in _SHOWN_ABOVE:
+            yield tag("tr", tag("th", name.replace("_", " ")), tag("td", _plain(value)))
+    for note in story["notes"]:
+        yield tag("tr", tag("th", _seconds(note["at"])), tag("td", _told(note)))
+
+
+def _name(step: Json) -> str:
+    match step["kind"]:
+        case "tool":
+            return f"{step.get('tool')}"
+        case "turn":
+            return f"turn {step.get('turn')}: {step.get('upstream_model')}"
+        case _:
+            return f"{step.get('path') or step.get('upstream_model')}"
+
+
+def _details(fields: Json, without: frozenset[str]) -> Iterator[Html]:
+    for name, value in fields.items():
+        if name not in without:
+            yield tag("div", tag("span", f"{name.replace('_', ' ')}: ", class_="quiet"), tag("code", _plain(value)))
+
+
+def _told(note: Json) -> Html:
+    fields = {name: value for name, value in note.items() if name not in ("at", "event")}
+    said = ", ".join(f"{name} {_plain(value)}" for name, value in fields.items())
+    return join(tag("strong", note["event"]), f" after {_seconds(note['at'])}: {said}")
+
+
+def _tokens(story: Json) -> str | None:
+    counts = [story.get(f"{kind}_tokens") for kind in ("prompt", "completion")]
+    return None if counts == [None, None] else " + ".join(str(count or 0) for count in counts)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.3f} s"
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(inner)}" for name, inner in value.items())
+    return str(value)

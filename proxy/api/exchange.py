@@ -1,0 +1,264 @@
+"""One chat request on its way: whose it is, which model answers it, with which tools, and how far it may go.
+
+What every surface shares. A surface reads a client's request into the words of Chat Completions, opens an exchange for
+it, runs its loops, and tells the client in its own shape what came of them.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import structlog
+from starlette.types import Receive, Scope
+
+from proxy.api.body import header, written
+from proxy.api.caller import Caller, caller_of
+from proxy.api.race import together, until_disconnect
+from proxy.config import RequestLimits
+from proxy.core.actions import Respond, Tally, sum_of
+from proxy.core.chat import Json, ToolSpec, carries_image
+from proxy.core.continuation import Continuation, put_back, runs_in
+from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed
+from proxy.core.limits import Limits
+from proxy.core.offer import Asked, Offer, take_prefix
+from proxy.core.run import Run
+from proxy.ports import Model, Ports, Show, Tell, Toolset
+from proxy.runner import Pace, Runner
+
+T = TypeVar("T")
+
+_OURS = "max_tool_calls"  # an upstream may refuse a field that it does not know
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request, resolved.
+
+    Attributes:
+        request: in the words of Chat Completions, what was hidden from this client in its history again.
+        caller: whose request it is.
+        model: that answers it.
+        limits: that hold for it.
+        budget: what its loops may use.
+        usable: the server tools that this client may use, with this model, in this request.
+        asked: how it asks for server tools, beside what it declares.
+        tell_events: whether the client wants to hear of the progress.
+        body: `request` as the client sent it, byte for byte; None where it is not the same any more.
+    """
+
+    request: Json
+    caller: Caller
+    model: Model
+    limits: RequestLimits
+    budget: Limits
+    usable: tuple[ToolSpec, ...] = ()
+    asked: Asked = field(default_factory=Asked)
+    tell_events: bool = False
+    body: bytes | None = None
+
+    def for_upstream(self) -> tuple[bytes, Json]:
+        """The body as the client sent it, but for the field that is said to us alone."""
+        if _OURS not in self.request:
+            return self.body or written(self.request), self.request
+        request = {key: value for key, value in self.request.items() if key != _OURS}
+        return written(request), request
+
+    def run(self, offer: Offer, run_id: str) -> Run:
+        """One loop for one choice."""
+        request = {key: value for key, value in self.request.items() if key != "n"}
+        # A model that is offered none of our tools is told nothing of them.
+        budget = self.budget if offer.in_play else replace(self.budget, guidance=False)
+        return Run(request, offer=offer, limits=budget, ladder=self.model.upstream.ladder, run_id=run_id)
+
+    def pace(self) -> Pace:
+        """How long and how much at a time."""
+        one_at_a_time = self.request.get("parallel_tool_calls") is False
+        return Pace(
+            deadline=self.limits.deadline,
+            scope=self.caller.scope,
+            tool_timeout=self.limits.tool_timeout,
+            max_parallel_tools=1 if one_at_a_time else self.limits.max_parallel_tools,
+            max_result_bytes=self.limits.max_result_bytes,
+            max_total_result_bytes=self.limits.max_total_result_bytes,
+        )
+
+    async def bounded(
+        self, receive: Receive, work: Awaitable[T], *, beside: Coroutine[None, None, None] | None = None
+    ) -> T:
+        """The result of `work`, within `max_duration` and while the client is there; `beside` runs along.
+
+        Raises:
+            MaxDurationExceeded: it took longer.
+            ClientLeft: the client was gone first.
+        """
+        try:
+            async with asyncio.timeout(self.limits.max_duration):
+                return await until_disconnect(receive, work, beside=beside)
+        except TimeoutError as exc:
+            raise MaxDurationExceeded(f"The request took longer than {self.limits.max_duration:g} seconds.") from exc
+
+
+class Exchanges:
+    """Opens exchanges and runs their loops."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    async def open(
+        self,
+        scope: Scope,
+        request: Json,
+        *,
+        body: bytes | None = None,
+        hidden: Mapping[str, Continuation] | None = None,
+    ) -> Exchange:
+        """Resolve a chat request.
+
+        Args:
+            scope: tells the caller, and what its headers ask for.
+            request: checked by `parse_chat_request`, or made by us.
+            body: the bytes that it was read from.
+            hidden: by run, what this client was not shown of earlier runs and has brought back itself.
+
+        Raises:
+            ModelNotFound: there is no such model here.
+            ModelNotAllowed: it is not for this client.
+        """
+        caller = caller_of(scope)
+        given = request
+        request = await self._with_hidden(request, caller, hidden or {})
+        name, asked_by_name = self._without_suffix(request["model"])
+        request, asked_by_prefix = self._without_prefix(request)
+        image = carries_image(request["messages"])
+        model = self._ports.router.resolve(name, client_key=caller.upstream_key, image=image)
+        if not caller.may_use(model.name):
+            raise ModelNotAllowed(model.name)
+        stream = bool(request.get("stream"))
+        structlog.contextvars.bind_contextvars(model=model.name, upstream=model.upstream.name, stream=stream)
+        limits = self._ports.config.limits.overridden(model.limits, caller.limits)
+        budget = limits.budget(max_tool_calls=request.get(_OURS))
+        chosen = _chosen_tools(header(scope, b"x-server-tools"))
+        return Exchange(
+            request,
+            caller,
+            model,
+            limits,
+            budget,
+            usable=tuple(self._tools(caller.tools, model.tools, chosen)) if budget.allow_tools else (),
+            asked=Asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
+            tell_events=(header(scope, b"x-tool-events") or "").lower() == "true",
+            body=body if request is given else None,
+        )
+
+    async def loops(
+        self,
+        exchange: Exchange,
+        offer: Offer,
+        run_ids: Sequence[str],
+        *,
+        show: Callable[[int], Show],
+        tell: Tell,
+        toolset: Toolset | None = None,
+        keep: bool = True,
+    ) -> list[Respond]:
+        """One loop for each of the `run_ids`, independent of each other.
+
+        Args:
+            exchange: what was asked.
+            offer: its tools.
+            run_ids: 32 hexadecimal digits each; the ids of the client's own calls are made of them.
+            show: for each loop, by its index, takes what the client may see.
+            tell: hears of the progress.
+            toolset: runs the calls; None: the server tools as they are.
+            keep: whether what stays hidden from the client is kept for when it comes back.
+        """
+        ports = self._ports
+        runner = Runner(toolset or ports.toolset, observe=ports.observe, clock=ports.clock)
+        runs = [exchange.run(offer, run_id) for run_id in run_ids]
+
+        async def loop(run: Run, show: Show) -> Respond:
+            upstream = exchange.model.upstream
+            answer = await runner.drive(run, upstream=upstream, pace=exchange.pace(), show=show, tell=tell)
+            if keep and answer.continuation is not None:  # before the client can know of it
+                await ports.store.put(_key(exchange.caller, run.id), answer.continuation.as_json())
+            return answer
+
+        try:
+            answers = await together(loop(run, show(index)) for index, run in enumerate(runs))
+        finally:  # what was used is paid for, also where there is no answer
+            note_tally(sum_of([run.tally for run in runs]))
+        structlog.contextvars.bind_contextvars(stop=answers[0].stop, rung=answers[0].rung)
+        return answers
+
+    async def forget(self, caller: Caller, run_id: str) -> None:
+        """Delete what was kept of a run."""
+        await self._ports.store.delete(_key(caller, run_id))
+
+    async def _with_hidden(self, request: Json, caller: Caller, brought: Mapping[str, Continuation]) -> Json:
+        """The request with what this client was not shown of earlier runs in its history again."""
+        runs = runs_in(request["messages"])
+        if not runs:
+            return request
+        found = {run: brought[run] for run in runs if run in brought}
+        for run in (run for run in runs if run not in found):
+            stored = await self._ports.store.get(_key(caller, run))
+            if stored is not None:
+                found[run] = Continuation.from_json(stored)
+        self._ports.observe("continuation.sought", sought=len(runs), found=len(found))
+        return {**request, "messages": put_back(request["messages"], found)} if found else request
+
+    def _without_suffix(self, name: str) -> tuple[str, bool]:
+        """The model's name without the suffix that asks for tools, and whether it was there."""
+        suffix = self._ports.config.offer.model_suffix
+        return (name.removesuffix(suffix), True) if suffix and name.endswith(suffix) else (name, False)
+
+    def _without_prefix(self, request: Json) -> tuple[Json, bool]:
+        """The request without the prefix that asks for tools, and whether it was there."""
+        prefix = self._ports.config.offer.prefix
+        messages = take_prefix(request["messages"], prefix) if prefix else None
+        return (request, False) if messages is None else ({**request, "messages": messages}, True)
+
+    def _tools(self, *allowed: frozenset[str] | None) -> list[ToolSpec]:
+        """The server tools that all of `allowed` permit; None permits every one."""
+        specs = self._ports.toolset.specs.values()
+        return [spec for spec in specs if all(names is None or spec.is_among(names) for names in allowed)]
+
+
+def _key(caller: Caller, run_id: str) -> str:
+    return f"{caller.scope}:{run_id}"
+
+
+def _chosen_tools(header_value: str | None) -> frozenset[str] | None:
+    """What `x-server-tools` chooses among the tools that the client may use; None: all of them."""
+    if header_value is None or header_value.strip() == "all":
+        return None
+    return frozenset(name.strip() for name in header_value.split(",")) - {"none"}
+
+
+def collect(events: list[Json] | None) -> Tell:
+    """Progress for a client that does not stream: told at the end, if it asked for it."""
+
+    async def tell(event: Json) -> None:
+        if events is not None:
+            events.append(event)
+
+    return tell
+
+
+async def show_nothing(_: Json) -> None:
+    """A client that does not stream sees nothing before the end."""
+
+
+def note_tally(tally: Tally) -> None:
+    """What a loop has used, for the request's log line."""
+    structlog.contextvars.bind_contextvars(turns=tally.turns, tool_calls=tally.total_tool_calls)
+    note_usage(tally.usage)
+
+
+def note_usage(usage: Json | None) -> None:
+    """The tokens of a request, for its log line."""
+    if usage:
+        structlog.contextvars.bind_contextvars(
+            prompt_tokens=usage.get("prompt_tokens"), completion_tokens=usage.get("completion_tokens")
+        )

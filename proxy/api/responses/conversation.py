@@ -1,0 +1,213 @@
+"""The items of a Responses request as the messages of a chat request.
+
+    reasoning, message of the assistant, calls that stand together   one assistant message
+    function_call_output, custom_tool_call_output                    a tool message straight after it, in call order
+    message of anyone else                                           a message
+    web_search_call, our own mcp_call                                nothing: what they found is not in them
+
+Each item is checked when it is read; one of a type that cannot be told to a model is refused, never dropped in silence.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from proxy.api.responses.parts import chat_parts, content_of, joined
+from proxy.api.responses.sealed import Hidden, Thoughts
+from proxy.core.chat import Json
+from proxy.core.continuation import Continuation
+from proxy.core.errors import RequestError
+from proxy.core.prompts import PICTURE_BELOW, PICTURES
+
+OUR_SERVER = "toolproxy"
+_ROLES = ("user", "system", "developer", "assistant")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+# The items that are taken -> the strings that each has to have.
+_STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
+    "message": ("role",),
+    "reasoning": (),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id",),
+    "custom_tool_call": ("call_id", "name", "input"),
+    "custom_tool_call_output": ("call_id",),
+    "item_reference": ("id",),
+    "additional_tools": (),
+    "web_search_call": (),
+    "mcp_call": (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The messages of a chat request, and by run what its client has brought back of what it was not shown."""
+
+    messages: tuple[Json, ...]
+    hidden: Mapping[str, Continuation] = field(default_factory=dict)
+
+
+def read_items(given: Any) -> list[Json]:
+    """A request's `input` as items, each with a type and a content of parts.
+
+    Raises:
+        RequestError: with the place as `param`.
+    """
+    if isinstance(given, str):
+        given = [{"type": "message", "role": "user", "content": given}]
+    if not isinstance(given, list) or not given:
+        raise RequestError("'input' must be a string, or a list of at least one item.", param="input")
+    return [_read(item, f"input[{at}]") for at, item in enumerate(given)]
+
+
+def _read(item: Any, where: str) -> Json:
+    if not isinstance(item, dict):
+        raise RequestError(f"'{where}' must be an object.", param=where)
+    kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
+    if kind not in _STRINGS_OF or (kind == "mcp_call" and item.get("server_label") != OUR_SERVER):
+        raise RequestError(f"Items of type {str(kind)[:64]!r} are not supported.", param=where)
+    for key in _STRINGS_OF[kind]:
+        _expect(isinstance(item.get(key), str), where, f"needs '{key}', a string")
+    if kind == "message":
+        _expect(item["role"] in _ROLES, where, f"needs a role: {', '.join(_ROLES)}")
+        item = {**item, "content": _parts(item.get("content"), item["role"], where)}
+    elif kind == "reasoning":
+        for key in ("content", "summary"):
+            _expect(isinstance(item.get(key), list | None), where, f"needs a list as '{key}'")
+    elif kind in _OUTPUTS:
+        _expect(isinstance(item.get("output"), str | list), where, "needs an 'output'")
+        chat_parts(item["output"] if isinstance(item["output"], list) else (), f"{where}.output")
+    return {**item, "type": kind}
+
+
+def _parts(content: Any, role: str, where: str) -> list[Json]:
+    if isinstance(content, str):
+        kind = "output_text" if role == "assistant" else "input_text"
+        return [{"type": kind, "text": content, **({"annotations": []} if role == "assistant" else {})}]
+    _expect(isinstance(content, list), where, "needs a 'content'")
+    chat_parts(content, f"{where}.content")
+    return list(content)
+
+
+def _expect(condition: object, where: str, demand: str) -> None:
+    if not condition:
+        raise RequestError(f"'{where}' {demand}.", param=where)
+
+
+def converse(
+    items: Sequence[Json],
+    *,
+    instructions: str | None,
+    name_of: Callable[[Json], str],
+    unseal: Callable[[Any], Thoughts | Hidden | None],
+) -> Conversation:
+    """The items as messages.
+
+    Args:
+        items: read and resolved, the whole conversation.
+        instructions: what stands before it.
+        name_of: the name that the model knows for the tool of a call.
+        unseal: opens what a client has carried for us.
+
+    Raises:
+        RequestError: a call without an output, or an output without its call.
+    """
+    writer = _Writer({item["call_id"]: item for item in items if item["type"] in _OUTPUTS}, name_of, unseal)
+    if instructions:
+        writer.messages.append({"role": "system", "content": instructions})
+    for at, item in enumerate(items):
+        writer.take(item, f"input[{at}]")
+    return writer.finish()
+
+
+class _Writer:
+    """Items in, messages out; what the assistant says, thinks and calls is gathered until another speaks."""
+
+    def __init__(
+        self,
+        outputs: Mapping[str, Json],
+        name_of: Callable[[Json], str],
+        unseal: Callable[[Any], Thoughts | Hidden | None],
+    ) -> None:
+        self.messages: list[Json] = []
+        self._outputs = outputs
+        self._name_of = name_of
+        self._unseal = unseal
+        self._hidden: dict[str, Continuation] = {}
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[Json] = []
+        self._called: set[str] = set()
+
+    def take(self, item: Json, where: str) -> None:
+        """One more item."""
+        match item["type"]:
+            case "message" if item["role"] == "assistant":
+                if text := joined(chat_parts(item["content"], where)):
+                    self._texts.append(text)
+            case "message":
+                self._flush()
+                content = content_of(chat_parts(item["content"], where))
+                self.messages.append({"role": item["role"], "content": content})
+            case "reasoning":
+                self._think(item)
+            case "function_call" | "custom_tool_call":
+                self._call(item)
+            case "function_call_output" | "custom_tool_call_output":
+                self._flush()
+
+    def finish(self) -> Conversation:
+        """The whole of it."""
+        self._flush()
+        for call_id in self._outputs:
+            if call_id not in self._called:
+                message = f"No tool call found for function call output with call_id {call_id}."
+                raise RequestError(message, param="input")
+        return Conversation(tuple(self.messages), self._hidden)
+
+    def _think(self, item: Json) -> None:
+        match self._unseal(item.get("encrypted_content")):
+            case Hidden(run_id, continuation):
+                self._hidden[run_id] = continuation
+            case Thoughts(text):
+                self._thoughts.append(text)
+            case None:
+                told = [*(item.get("content") or ()), *(() if item.get("content") else item.get("summary") or ())]
+                texts = [part["text"] for part in told if isinstance(part, dict) and isinstance(part.get("text"), str)]
+                self._thoughts += [text for text in texts if text]
+
+    def _call(self, item: Json) -> None:
+        custom = item["type"] == "custom_tool_call"
+        arguments = orjson.dumps({"input": item["input"]}).decode() if custom else item["arguments"]
+        function = {"name": self._name_of(item), "arguments": arguments}
+        self._calls.append({"id": item["call_id"], "type": "function", "function": function})
+        self._called.add(item["call_id"])
+
+    def _flush(self) -> None:
+        """Write what the assistant has said, and the results of its calls."""
+        texts, thoughts, calls = self._texts, self._thoughts, self._calls
+        self._texts, self._thoughts, self._calls = [], [], []
+        if not texts and not calls:  # thoughts alone are no message: some upstreams refuse one that says nothing
+            return
+        message: Json = {"role": "assistant", "content": "\n\n".join(texts) or None}
+        if thoughts:
+            message["reasoning_content"] = "\n\n".join(thoughts)
+        if calls:
+            message["tool_calls"] = calls
+        self.messages.append(message)
+        pictures: list[Json] = []
+        for call in calls:
+            pictures += self._answer(call["id"])
+        if pictures:
+            self.messages.append({"role": "user", "content": [{"type": "text", "text": PICTURES}, *pictures]})
+
+    def _answer(self, call_id: str) -> list[Json]:
+        """Write the result of a call; the pictures in it, which a tool message cannot hold."""
+        if call_id not in self._outputs:
+            raise RequestError(f"No tool output found for function call {call_id}.", param="input")
+        output = self._outputs[call_id]["output"]
+        parts = [{"type": "text", "text": output}] if isinstance(output, str) else chat_parts(output, "input")
+        pictures = [part for part in parts if part["type"] == "image_url"]
+        text = joined(parts) or (PICTURE_BELOW if pictures else "")
+        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        return pictures

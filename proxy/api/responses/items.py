@@ -1,0 +1,290 @@
+"""The items of an answer, each a small machine: opened, fed, closed; every step gives the events that tell of it.
+
+    added   (part added   delta*   part done)*   done
+
+An event has everything but its `sequence_number`. Folding the events of an item gives what `as_json` gives at the end.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import orjson
+
+from proxy.api.responses.conversation import OUR_SERVER
+from proxy.api.responses.search import query_of
+from proxy.api.responses.tools import Face
+from proxy.core.chat import Json
+from proxy.core.citations import annotations
+
+Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
+Events: TypeAlias = Iterator[Json]
+
+
+@dataclass(slots=True)
+class Item:
+    """What all items have; `index` is their place in the answer's `output`."""
+
+    id: str
+    index: int
+    status: Status = field(default="in_progress", kw_only=True)
+
+    def as_json(self) -> Json:
+        """The item as it stands now."""
+        raise NotImplementedError
+
+    def open(self) -> Events:
+        """It begins."""
+        yield {"type": "response.output_item.added", "output_index": self.index, "item": self.as_json()}
+
+    def close(self, status: Status) -> Events:
+        """It ends."""
+        self.status = status
+        yield {"type": "response.output_item.done", "output_index": self.index, "item": self.as_json()}
+
+    def event(self, kind: str, **fields: Any) -> Json:
+        """An event of this item."""
+        return {"type": f"response.{kind}", "item_id": self.id, "output_index": self.index, **fields}
+
+
+# The kinds below call Item's methods by its name: with slots, super() knows only the class that slots have replaced.
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part of a message: text, or a refusal."""
+
+    kind: Literal["output_text", "refusal"]
+    pieces: list[str] = field(default_factory=list)
+    annotations: list[Json] = field(default_factory=list)
+    logprobs: list[Json] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def as_json(self) -> Json:
+        if self.kind == "refusal":
+            return {"type": "refusal", "refusal": self.text}
+        cited, logprobs = list(self.annotations), list(self.logprobs)
+        return {"type": "output_text", "text": self.text, "annotations": cited, "logprobs": logprobs}
+
+
+@dataclass(slots=True)
+class Message(Item):
+    """What the model says; `sources`, URL -> title, is what it may cite when it is closed."""
+
+    sources: Mapping[str, str] = field(default_factory=dict)
+    _parts: list[_Part] = field(default_factory=list)
+
+    def as_json(self) -> Json:
+        """The item as it stands now."""
+        content = [part.as_json() for part in self._parts]
+        return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
+
+    def say(self, text: str, logprobs: Sequence[Json] = ()) -> Events:
+        """More text."""
+        yield from self._turn_to("output_text")
+        part = self._parts[-1]
+        part.pieces.append(text)
+        part.logprobs += logprobs
+        yield self._part_event("output_text.delta", delta=text, logprobs=list(logprobs))
+
+    def refuse(self, text: str) -> Events:
+        """More of a refusal."""
+        yield from self._turn_to("refusal")
+        self._parts[-1].pieces.append(text)
+        yield self._part_event("refusal.delta", delta=text)
+
+    def close(self, status: Status) -> Events:
+        """It ends, its last part with it."""
+        yield from self._close_part()
+        yield from Item.close(self, status)
+
+    def _turn_to(self, kind: Literal["output_text", "refusal"]) -> Events:
+        if self._parts and self._parts[-1].kind == kind:
+            return
+        yield from self._close_part()
+        self._parts.append(_Part(kind))
+        yield self._part_event("content_part.added", part=self._parts[-1].as_json())
+
+    def _close_part(self) -> Events:
+        if not self._parts:
+            return
+        part = self._parts[-1]
+        if part.kind == "refusal":
+            yield self._part_event("refusal.done", refusal=part.text)
+        else:
+            for at, cited in enumerate(_citations(part.text, self.sources)):
+                part.annotations.append(cited)
+                yield self._part_event("output_text.annotation.added", annotation_index=at, annotation=cited)
+            yield self._part_event("output_text.done", text=part.text, logprobs=list(part.logprobs))
+        yield self._part_event("content_part.done", part=part.as_json())
+
+    def _part_event(self, kind: str, **fields: Any) -> Json:
+        return self.event(kind, content_index=len(self._parts) - 1, **fields)
+
+
+def _citations(text: str, sources: Mapping[str, str]) -> list[Json]:
+    """`url_citation` in the flat shape that it has here."""
+    return [{"type": "url_citation", **cited["url_citation"]} for cited in annotations(text, sources)]
+
+
+@dataclass(slots=True)
+class Reasoning(Item):
+    """What the model thinks.
+
+    Attributes:
+        summarised: tell it as a summary as well; some clients show nothing else.
+        seal: makes its `encrypted_content`; None: it has none.
+        sealed: its `encrypted_content`.
+    """
+
+    summarised: bool = False
+    seal: Callable[[str], str] | None = None
+    sealed: str | None = None
+    _pieces: list[str] = field(default_factory=list)
+
+    def as_json(self) -> Json:
+        """The item as it stands now."""
+        text = "".join(self._pieces)
+        item: Json = {"id": self.id, "type": "reasoning", "status": self.status}
+        item["summary"] = [{"type": "summary_text", "text": text}] if text and self.summarised else []
+        item["content"] = [{"type": "reasoning_text", "text": text}] if text else []
+        return item if self.sealed is None else {**item, "encrypted_content": self.sealed}
+
+    def think(self, text: str) -> Events:
+        """More thoughts."""
+        if not self._pieces:
+            yield self.event("content_part.added", content_index=0, part={"type": "reasoning_text", "text": ""})
+            if self.summarised:
+                empty = {"type": "summary_text", "text": ""}
+                yield self.event("reasoning_summary_part.added", summary_index=0, part=empty)
+        self._pieces.append(text)
+        yield self.event("reasoning_text.delta", content_index=0, delta=text)
+        if self.summarised:
+            yield self.event("reasoning_summary_text.delta", summary_index=0, delta=text)
+
+    def close(self, status: Status) -> Events:
+        """It ends."""
+        text = "".join(self._pieces)
+        if text:
+            yield self.event("reasoning_text.done", content_index=0, text=text)
+            yield self.event("content_part.done", content_index=0, part={"type": "reasoning_text", "text": text})
+        if text and self.summarised:
+            whole = {"type": "summary_text", "text": text}
+            yield self.event("reasoning_summary_text.done", summary_index=0, text=text)
+            yield self.event("reasoning_summary_part.done", summary_index=0, part=whole)
+        if text and self.seal:
+            self.sealed = self.seal(text)
+        yield from Item.close(self, status)
+
+
+@dataclass(slots=True)
+class Call(Item):
+    """A call of one of the client's own tools."""
+
+    call_id: str
+    face: Face
+    _pieces: list[str] = field(default_factory=list)
+
+    def as_json(self) -> Json:
+        """The item as it stands now."""
+        custom = self.face.kind == "custom"
+        said: Json = {"input": self._input()} if custom else {"arguments": "".join(self._pieces)}
+        named = {"namespace": self.face.namespace} if self.face.namespace else {}
+        kind = "custom_tool_call" if custom else "function_call"
+        head = {"id": self.id, "type": kind, "status": self.status, "call_id": self.call_id, "name": self.face.name}
+        return {**head, **said, **named}
+
+    def write(self, arguments: str) -> Events:
+        """More of its arguments. A custom tool's input is in them as JSON, and is told when it is whole."""
+        if arguments:
+            self._pieces.append(arguments)
+            if self.face.kind == "function":
+                yield self.event("function_call_arguments.delta", delta=arguments)
+
+    def close(self, status: Status) -> Events:
+        """It ends."""
+        if self.face.kind == "custom":
+            self.status = status  # only now its input can be read
+            text = self._input()
+            yield self.event("custom_tool_call_input.delta", delta=text)
+            yield self.event("custom_tool_call_input.done", input=text)
+        else:
+            if not self._pieces and status == "completed":  # clients parse it
+                yield from self.write("{}")
+            arguments = "".join(self._pieces)
+            yield self.event("function_call_arguments.done", name=self.face.name, arguments=arguments)
+        yield from Item.close(self, status)
+
+    def _input(self) -> str:
+        """The string in a custom tool's arguments; what the model wrote where they are not what was asked for."""
+        if self.status == "in_progress":
+            return ""
+        text = "".join(self._pieces)
+        try:
+            arguments = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return text
+        found = arguments.get("input") if isinstance(arguments, dict) else None
+        return found if isinstance(found, str) else text
+
+
+@dataclass(slots=True)
+class Search(Item):
+    """A search of the server's that the client has asked to see; `sources`: the pages that it found, if told."""
+
+    arguments: str
+    sources: Sequence[str] | None = None
+
+    def as_json(self) -> Json:
+        """The item as it stands now."""
+        query = query_of(self.arguments)
+        action: Json = {"type": "search", "query": query, "queries": [query] if query else []}
+        if self.sources is not None:
+            action["sources"] = [{"type": "url", "url": url} for url in self.sources]
+        return {"id": self.id, "type": "web_search_call", "status": self.status, "action": action}
+
+    def open(self) -> Events:
+        """It begins."""
+        yield from Item.open(self)
+        yield self.event("web_search_call.in_progress")
+        yield self.event("web_search_call.searching")
+
+    def close(self, status: Status) -> Events:
+        """It ends; a search that failed has no event for it, only its status."""
+        if status == "completed":
+            yield self.event("web_search_call.completed")
+        yield from Item.close(self, status)
+
+
+@dataclass(slots=True)
+class ServerCall(Item):
+    """A call of another server tool, for clients that want to see them."""
+
+    name: str
+    arguments: str
+    error: str | None = None
+
+    def as_json(self) -> Json:
+        """The item as it stands now."""
+        begun = self.status == "in_progress"
+        told = [{"type": "text", "text": self.error}]
+        error = {"type": "mcp_tool_execution_error", "content": told} if self.error is not None else None
+        said = {"name": self.name, "arguments": "" if begun else self.arguments, "output": None, "error": error}
+        head = {"id": self.id, "type": "mcp_call", "status": self.status, "server_label": OUR_SERVER}
+        return {**head, "approval_request_id": None, **said}
+
+    def open(self) -> Events:
+        """It begins."""
+        yield from Item.open(self)
+        yield self.event("mcp_call.in_progress")
+        if self.arguments:
+            yield self.event("mcp_call_arguments.delta", delta=self.arguments)
+        yield self.event("mcp_call_arguments.done", arguments=self.arguments)
+
+    def close(self, status: Status) -> Events:
+        """It ends."""
+        yield self.event("mcp_call.completed" if status == "completed" else "mcp_call.failed")
+        yield from Item.close(self, status)

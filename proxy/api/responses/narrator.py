@@ -1,0 +1,228 @@
+"""A run as it is told in the Responses API: what is shown of its turns and what its tools do -> items and events.
+
+Messages and thoughts follow one another; calls and searches may be open beside them, for a tool begins while its turn
+is still being written. Each turn's text is a message of its own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from proxy.api.responses.items import Call, Events, Item, Message, Reasoning, Search, ServerCall, Status
+from proxy.api.responses.tools import Tools
+from proxy.core.actions import Respond
+from proxy.core.chat import Json, text_of
+from proxy.core.offer import SEARCH
+
+ItemT = TypeVar("ItemT", bound=Item)
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What the client wants to be told.
+
+    Attributes:
+        tools: how it knows its own tools, and whether it has asked for searches.
+        server_calls: calls of other server tools as well.
+        sources: what searches have found.
+        summary: thoughts as a summary too.
+        json_only: no text but the last turn's.
+        seal: makes the `encrypted_content` of thoughts; None: it is not wanted.
+    """
+
+    tools: Tools = field(default_factory=Tools)
+    server_calls: bool = False
+    sources: bool = False
+    summary: bool = False
+    json_only: bool = False
+    seal: Callable[[str], str] | None = None
+
+
+class Narrator:
+    """Takes in what happens in a run; gives events out, and keeps the items that they build.
+
+        ( begin_turn  ( show | tool )* )*   finish
+
+    Args:
+        run_id: what the items' ids are made of.
+        telling: what the client wants to be told.
+        found: by call id, what tools have found: URL -> title.
+    """
+
+    def __init__(self, run_id: str, telling: Telling, found: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        self._run_id = run_id
+        self._telling = telling
+        self._found = found if found is not None else {}
+        self._items: list[Item] = []
+        self._current: Message | Reasoning | None = None
+        self._calls: dict[int, Call] = {}
+        self._tools: dict[tuple[int, str], list[Search | ServerCall]] = {}
+        self._sources: dict[str, str] = {}
+        self._turn_text = False
+
+    @property
+    def output(self) -> list[Json]:
+        """The items as they stand now."""
+        return [item.as_json() for item in self._items]
+
+    def begin_turn(self) -> Events:
+        """A new upstream call: what it says is another message."""
+        self._turn_text = False
+        yield from self._end_current()
+
+    def show(self, choice: Json) -> Events:
+        """What of a choice's delta the client may see."""
+        delta: Json = choice["delta"]
+        if thoughts := delta.get("reasoning_content") or delta.get("reasoning"):
+            yield from self.think(thoughts)
+        if text := delta.get("content"):
+            logprobs = (choice.get("logprobs") or {}).get("content") or ()
+            yield from self.say(text, [_logprob(entry) for entry in logprobs])
+        if refusal := delta.get("refusal"):
+            message, opening = self._message()
+            yield from opening
+            yield from message.refuse(refusal)
+        for fragment in delta.get("tool_calls") or ():
+            yield from self._call(fragment)
+
+    def say(self, text: str, logprobs: Sequence[Json] = ()) -> Events:
+        """More text. The blank line that sets a turn apart in a chat is not needed between two messages."""
+        if not self._turn_text:
+            text = text.lstrip("\n")
+        if text:
+            self._turn_text = True
+            message, opening = self._message()
+            yield from opening
+            yield from message.say(text, logprobs)
+
+    def think(self, text: str) -> Events:
+        """More thoughts."""
+        if not isinstance(self._current, Reasoning):
+            yield from self._end_current()
+            telling = self._telling
+            self._current = self._new(Reasoning, "rs", summarised=telling.summary, seal=telling.seal)
+            yield from self._current.open()
+        yield from self._current.think(text)
+
+    def tool(self, event: Json) -> Events:
+        """A progress event of the run: `tool.started`, `tool.completed` or `tool.failed`."""
+        key = (event["turn"], event["call_id"])
+        if event["type"] == "tool.started":
+            if item := self._server_item(event):
+                yield from self._end_current()
+                self._tools.setdefault(key, []).append(item)
+                yield from item.open()
+            return
+        found = self._found.get(event["call_id"]) or {}
+        self._sources |= found
+        waiting = self._tools.get(key)
+        if not waiting:
+            return
+        item = waiting.pop(0)
+        failed = event["type"] == "tool.failed"
+        match item:
+            case Search() if self._telling.sources:
+                item.sources = [] if failed else list(found)
+            case ServerCall() if failed:
+                item.error = event.get("error")
+        yield from item.close("failed" if failed else "completed")
+
+    def finish(self, *, broken_off: bool = False, carried: str | None = None) -> Events:
+        """The run is over.
+
+        Args:
+            broken_off: the model was stopped in the middle of what is open last.
+            carried: what the client is to bring back, sealed; it becomes an item that says nothing.
+        """
+        last = max((item.index for item in self._items if item.status == "in_progress"), default=None)
+        for item in list(self._items):
+            if item.status == "in_progress":
+                yield from self._end(item, "incomplete" if broken_off and item.index == last else "completed")
+        self._current = None
+        if carried is not None:
+            item = self._new(Reasoning, "rs", sealed=carried)
+            yield from item.open()
+            yield from item.close("completed")
+
+    def _end(self, item: Item, status: Status) -> Events:
+        if isinstance(item, Message):
+            item.sources = self._sources
+        if isinstance(item, Search | ServerCall):  # begun in a turn that failed and was asked for again
+            status = "failed"
+        yield from item.close(status)
+
+    def _end_current(self) -> Events:
+        if self._current is not None:
+            yield from self._end(self._current, "completed")
+            self._current = None
+
+    def _message(self) -> tuple[Message, Events]:
+        """The message that is being written, and the events that begin it, if it is a new one."""
+        if isinstance(self._current, Message):
+            return self._current, iter(())
+        closing = list(self._end_current())
+        message = self._current = self._new(Message, "msg")
+        return message, iter([*closing, *message.open()])
+
+    def _call(self, fragment: Json) -> Events:
+        call = self._calls.get(fragment["index"])
+        function = fragment.get("function") or {}
+        if call is None or fragment.get("id"):
+            yield from self._end_current()
+            face = self._telling.tools.face_of(function.get("name") or "")
+            call = self._new(Call, "ctc" if face.kind == "custom" else "fc", fragment["id"], face)
+            self._calls[fragment["index"]] = call
+            yield from call.open()
+        yield from call.write(function.get("arguments") or "")
+
+    def _server_item(self, event: Json) -> Search | ServerCall | None:
+        """The item for a call of a server tool; None: the client is not told of it."""
+        if event["tool"] == SEARCH and self._telling.tools.search:
+            return self._new(Search, "ws", event["arguments"])
+        if self._telling.server_calls:
+            return self._new(ServerCall, "mcp", event["tool"], event["arguments"])
+        return None
+
+    def _new(self, kind: Callable[..., ItemT], prefix: str, *fields: Any, **named: Any) -> ItemT:
+        index = len(self._items)
+        item = kind(f"{prefix}_{self._run_id}_{index}", index, *fields, **named)
+        self._items.append(item)
+        return item
+
+
+def _logprob(entry: Json) -> Json:
+    """A token's entry with every key that it has to have here."""
+    top = [{**one, "bytes": one.get("bytes") or []} for one in entry.get("top_logprobs") or ()]
+    return {**entry, "bytes": entry.get("bytes") or [], "top_logprobs": top}
+
+
+def retell(narrator: Narrator, answer: Respond, events: Sequence[Json], *, json_only: bool) -> None:
+    """Tell a whole run afterwards, in the order in which it would have been streamed.
+
+    Args:
+        narrator: keeps the items.
+        answer: the run's end, with the turns before it.
+        events: its progress.
+        json_only: no text but the last turn's is wanted.
+    """
+    ran = [event for event in events if event["type"].startswith("tool.")]
+    for number, turn in enumerate(answer.served, 1):
+        _tell_turn(narrator, turn.message, [event for event in ran if event["turn"] == number], json_only=json_only)
+    rest = [event for event in ran if event["turn"] > len(answer.served)]
+    _tell_turn(narrator, answer.message, rest, choice=answer.turn.choice)
+
+
+def _tell_turn(
+    narrator: Narrator, message: Json, events: Sequence[Json], *, choice: Json | None = None, json_only: bool = False
+) -> None:
+    said = {key: message.get(key) for key in ("reasoning_content", "reasoning", "refusal")}
+    if not json_only and (text := text_of(message)).strip():
+        said["content"] = text
+    calls = message.get("tool_calls") or () if choice is not None else ()
+    logprobs = (choice or {}).get("logprobs")
+    steps = [narrator.begin_turn(), narrator.show({"delta": said, "logprobs": logprobs})]
+    steps += [narrator.tool(event) for event in events]
+    steps += [narrator.show({"delta": {"tool_calls": [{**call, "index": at}]}}) for at, call in enumerate(calls)]
+    for step in steps:
+        for _ in step:  # the events of what is told afterwards are nobody's
+            pass

@@ -1,0 +1,78 @@
+"""The parts of a message's content: Responses -> Chat Completions."""
+
+from base64 import b64decode
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from proxy.core.chat import Json
+from proxy.core.errors import RequestError
+
+_TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "summary_text": "text", "refusal": "refusal"}
+_TEXT_MEDIA = ("text/", "application/json", "application/xml", "application/yaml")
+
+
+def chat_parts(parts: Sequence[Any], where: str) -> list[Json]:
+    """The parts of a content in the words of Chat Completions.
+
+    Args:
+        parts: as the client sent them.
+        where: for faults, `input[3].content`.
+
+    Raises:
+        RequestError: there is one that cannot be handed to a model, with the place as `param`.
+    """
+    return [_chat_part(part, f"{where}[{at}]") for at, part in enumerate(parts)]
+
+
+def _chat_part(part: Any, where: str) -> Json:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "input_image":
+        return _image(part, where)
+    if kind == "input_file":
+        return {"type": "text", "text": _text_file(part, where)}
+    if kind not in _TEXTS:
+        _fault(f"A part of type {str(kind)[:64]!r} is not supported.", where)
+    return {"type": "text", "text": _string(part, _TEXTS[kind], where)}
+
+
+def _image(part: Json, where: str) -> Json:
+    if not isinstance(part.get("image_url"), str):
+        _fault("A picture needs an 'image_url'; files are not kept here.", where)
+    detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
+    return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
+
+
+def _text_file(part: Json, where: str) -> str:
+    """The text in a file that comes along as a data URL."""
+    data = part.get("file_data")
+    head, comma, body = data.partition(",") if isinstance(data, str) else ("", "", "")
+    media = head.removeprefix("data:")
+    if not comma or not head.startswith("data:") or not media.startswith(_TEXT_MEDIA):
+        _fault("A file must hold text and come along as a data URL in 'file_data'.", where)
+    try:
+        text = b64decode(body, validate=True).decode() if media.endswith(";base64") else body
+    except ValueError:
+        _fault("The file does not hold text.", where)
+    name = part.get("filename")
+    return f"{name}:\n\n{text}" if isinstance(name, str) and name else text
+
+
+def _string(part: Json, key: str, where: str) -> str:
+    text = part.get(key)
+    if not isinstance(text, str):
+        _fault(f"'{key}' must be a string.", where)
+    return text
+
+
+def _fault(message: str, where: str) -> NoReturn:
+    raise RequestError(message, param=where)
+
+
+def joined(parts: Sequence[Json], *, between: str = "\n") -> str:
+    """The texts of chat parts as one."""
+    return between.join(part["text"] for part in parts if part["type"] == "text")
+
+
+def content_of(parts: list[Json]) -> str | list[Json]:
+    """A content as simple as it can be: a string unless it holds pictures."""
+    return parts if any(part["type"] != "text" for part in parts) else joined(parts)

@@ -1,0 +1,174 @@
+"""A Responses request: read, checked, and said in the words of Chat Completions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.api.body import written
+from proxy.api.responses.conversation import Conversation, read_items
+from proxy.api.responses.schema import SchemaCheck
+from proxy.api.responses.tools import Tools
+from proxy.core.chat import Json
+from proxy.core.errors import RequestError
+from proxy.core.prompts import with_guidance
+
+_NOT_HERE = ("background", "conversation", "prompt")
+# Chat Completions' own fields, and those of GLM and vLLM, that mean the same here; null is as if it were not there.
+_SAME = (
+    "frequency_penalty",
+    "max_tool_calls",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "seed",
+    "stop",
+    "temperature",
+    "thinking",
+    "tool_stream",
+    "chat_template_kwargs",
+    "top_logprobs",
+    "top_p",
+    "user",
+)
+_KINDS: Mapping[str, tuple[type, str]] = {
+    **dict.fromkeys(("stream", "store", "parallel_tool_calls"), (bool, "true or false")),
+    **dict.fromkeys(("reasoning", "text", "stream_options", "metadata"), (dict, "an object")),
+    **dict.fromkeys(("instructions", "previous_response_id"), (str, "a string")),
+}
+_COUNTS = {"max_output_tokens": 1, "max_tool_calls": 0, "top_logprobs": 0}
+_MOST = 2**31
+SOURCES = "web_search_call.action.sources"
+ENCRYPTED = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesRequest:
+    """What a client asks for.
+
+    Attributes:
+        fields: the request as it came; what the answer echoes.
+        items: its input, read.
+        check: holds the answer to the schema that is asked for.
+    """
+
+    fields: Json
+    items: tuple[Json, ...]
+    check: SchemaCheck | None = None
+
+    @property
+    def stream(self) -> bool:
+        """Whether the answer is to come as it is written."""
+        return bool(self.fields.get("stream"))
+
+    @property
+    def store(self) -> bool:
+        """Whether the answer is kept."""
+        return self.fields.get("store") is not False
+
+    @property
+    def previous(self) -> str | None:
+        """The response that this one goes on from."""
+        return self.fields.get("previous_response_id")
+
+    @property
+    def json_only(self) -> bool:
+        """Whether nothing but the final JSON is wanted."""
+        return (self.text_format.get("type") or "text") != "text"
+
+    @property
+    def text_format(self) -> Json:
+        """`text.format`, flat as it is here."""
+        return (self.fields.get("text") or {}).get("format") or {}
+
+    def includes(self, what: str) -> bool:
+        """Whether the client has asked for it by `include`."""
+        return what in (self.fields.get("include") or ())
+
+    @property
+    def summary(self) -> bool:
+        """Whether thoughts are to be told as a summary too."""
+        reasoning = self.fields.get("reasoning") or {}
+        return bool(reasoning.get("summary") or reasoning.get("generate_summary"))
+
+    def as_chat(self, conversation: Conversation, tools: Tools) -> Json:
+        """The chat request."""
+        fields = self.fields
+        messages = list(conversation.messages)
+        if tools.search and tools.search.told:
+            messages = with_guidance(messages, tools.search.told)
+        chat: Json = {"model": fields["model"], "messages": messages}
+        chat |= {key: fields[key] for key in _SAME if fields.get(key) is not None}
+        optional = {
+            "tools": list(tools.for_chat()) or None,
+            "tool_choice": tools.choice,
+            "max_tokens": fields.get("max_output_tokens"),
+            "reasoning_effort": (fields.get("reasoning") or {}).get("effort"),
+            "response_format": _response_format(self.text_format),
+            "logprobs": True if fields.get("top_logprobs") or self.includes(LOGPROBS) else None,
+            "stream": True if self.stream else None,
+        }
+        return chat | {key: value for key, value in optional.items() if value is not None}
+
+
+def read_request(fields: Json) -> ResponsesRequest:
+    """A request, checked as far as it is read.
+
+    Raises:
+        RequestError: with the field that is at fault as `param`.
+    """
+    _expect(isinstance(fields.get("model"), str) and fields["model"], "model", "must be the name of a model")
+    for name in _NOT_HERE:
+        _expect(fields.get(name) in (None, False), name, "is not supported")
+    for name, (kind, called) in _KINDS.items():
+        _expect(isinstance(fields.get(name), kind | None), name, f"must be {called}")
+    for name, least in _COUNTS.items():
+        _expect(_integer(fields.get(name), least), name, f"must be an integer from {least}")
+    include = fields.get("include")
+    _expect(include is None or _strings(include), "include", "must be a list of strings")
+    _check_inner(fields)
+    written(fields)  # what is echoed has to be writable
+    return ResponsesRequest(fields, tuple(read_items(fields.get("input"))), _check_format(fields))
+
+
+def _check_inner(fields: Json) -> None:
+    reasoning = fields.get("reasoning") or {}
+    _expect(isinstance(reasoning.get("effort"), str | None), "reasoning.effort", "must be a string")
+    wanted = (fields.get("text") or {}).get("format")
+    _expect(isinstance(wanted, dict | None), "text.format", "must be an object")
+
+
+def _check_format(fields: Json) -> SchemaCheck | None:
+    wanted: Mapping[str, Any] = (fields.get("text") or {}).get("format") or {}
+    match wanted.get("type", "text"):
+        case "text" | "json_object":
+            return None
+        case "json_schema":
+            _expect(isinstance(wanted.get("name"), str), "text.format.name", "must be a string")
+            return SchemaCheck.of(wanted.get("schema"))
+        case _:
+            raise RequestError("'text.format.type' must be text, json_object or json_schema.", param="text.format.type")
+
+
+def _response_format(wanted: Json) -> Json | None:
+    match wanted.get("type"):
+        case "json_object":
+            return {"type": "json_object"}
+        case "json_schema":
+            said = ("name", "description", "schema", "strict")
+            nested = {key: wanted[key] for key in said if wanted.get(key) is not None}
+            return {"type": "json_schema", "json_schema": nested}
+        case _:
+            return None
+
+
+def _integer(value: Any, least: int) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MOST)
+
+
+def _strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _expect(condition: object, param: str, demand: str) -> None:
+    if not condition:
+        raise RequestError(f"'{param}' {demand}.", param=param)

@@ -1,0 +1,176 @@
+"""`text.format: json_schema`: whether an answer fits it.
+
+A schema comes from a client, so what it may cost is bounded. No reference is followed: those within it are unfolded
+before it is used, breadth first, up to a number of nodes and of levels; beyond that they take anything. Otherwise
+thirty definitions with two references each, both to the next one, would keep the event loop for minutes.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jsonschema_rs
+import orjson
+
+from proxy.core.chat import Json
+from proxy.core.errors import RequestError
+
+_PARAM = "text.format.schema"
+_MAX_BYTES = 64 * 1024
+_MAX_NODES = 2000
+_MAX_LEVELS = 32
+# Nodes of the schema times characters of the answer: half a second with the slowest schema that was tried.
+_MAX_WORK = 50_000_000
+_LINEAR = jsonschema_rs.RegexOptions()  # without look-around and back-references, and so without blow-up
+# pydantic writes such a pattern for each Decimal.
+_LOOK_AROUND = re.compile(r"\(\?(?:=|!|<[=!])|\\[1-9k]")
+_MAX_CHARACTERS = 200
+# What holds data and no schema.
+_DATA = ("enum", "const", "default", "examples")
+_DEFINITIONS = ("$defs", "definitions")
+_NOT_FOLLOWED = ("$dynamicRef", "$recursiveRef")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaCheck:
+    """Holds answers to a schema."""
+
+    schema: Json
+    _validator: Any = field(repr=False)
+    _nodes: int
+
+    @classmethod
+    def of(cls, schema: Any) -> "SchemaCheck":
+        """Raises `RequestError` where it is no schema, too large, or refers beyond itself."""
+        if not isinstance(schema, dict):
+            raise RequestError(f"'{_PARAM}' must be an object.", param=_PARAM)
+        if len(orjson.dumps(schema)) > _MAX_BYTES:
+            raise RequestError(f"'{_PARAM}' is larger than {_MAX_BYTES} bytes.", param=_PARAM)
+        try:
+            whole = unfolded(schema)
+            validator = jsonschema_rs.validator_for(whole, retriever=_refuse, pattern_options=_LINEAR)
+        except ValueError as exc:  # jsonschema_rs's own is one
+            raise RequestError(f"'{_PARAM}' is no JSON Schema: {_short(exc)}.", param=_PARAM) from exc
+        return cls(schema, validator, _size(whole))
+
+    def fault(self, text: str) -> str | None:
+        """The first thing that is wrong with an answer; None where it fits, or would take too long to check."""
+        if self._nodes * len(text) > _MAX_WORK:
+            return None
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError as exc:
+            return f"it is not JSON: {exc.msg}"
+        try:
+            self._validator.validate(value)
+        except jsonschema_rs.ValidationError as exc:
+            return _short(exc)
+        return None
+
+
+def unfolded(schema: Json) -> Json:
+    """The schema with every reference replaced by what it refers to, as far as the bounds permit.
+
+    Raises:
+        RequestError: it refers to what is not in it.
+    """
+    budget = _Budget()
+    root: list[Any] = [None]
+    waiting: deque[_Place] = deque([_Place(root, 0, schema, 0)])
+    while waiting:
+        place = waiting.popleft()
+        node = place.node
+        if isinstance(node, dict):
+            target: Json = {}
+            place.holder[place.key] = target
+            level = place.level + ("$ref" in node)
+            inner = _resolved(node, schema, budget, level)
+            target |= {name: node[name] for name in _DATA if name in node}
+            waiting.extend(_Place(target, name, value, level) for name, value in inner)
+        elif isinstance(node, list):
+            target_list: list[Any] = [None] * len(node)
+            place.holder[place.key] = target_list
+            waiting.extend(_Place(target_list, at, value, place.level) for at, value in enumerate(node))
+        else:
+            place.holder[place.key] = node
+    unfolded_schema: Json = root[0]
+    return unfolded_schema
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A node that is still to be unfolded, where it goes, and below how many references it stands."""
+
+    holder: Any
+    key: Any
+    node: Any
+    level: int
+
+
+@dataclass(slots=True)
+class _Budget:
+    """How many nodes references may still add."""
+
+    left: int = _MAX_NODES
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def affords(self, reference: str, target: Any) -> bool:
+        """Take a target's nodes from what is left, if that is enough."""
+        if reference not in self.sizes:
+            self.sizes[reference] = _size(target)
+        if self.sizes[reference] > self.left:
+            return False
+        self.left -= self.sizes[reference]
+        return True
+
+
+def _size(node: Any) -> int:
+    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return 1 + sum(_size(one) for one in inner)
+
+
+def _resolved(node: Json, schema: Json, budget: _Budget, level: int) -> Iterator[tuple[str, Any]]:
+    """What of a node is to be unfolded, its reference resolved."""
+    if any(name in node for name in _NOT_FOLLOWED):
+        raise RequestError(f"'{_PARAM}' has a dynamic reference, which is not supported.", param=_PARAM)
+    reference = node.get("$ref")
+    refers = isinstance(reference, str)
+    for name, inner in node.items():
+        resolved = refers and name in ("$ref", "allOf")
+        if name not in (*_DATA, *_DEFINITIONS) and not resolved and not _looks_around(name, inner):
+            yield name, inner
+    if refers:
+        target = _lookup(schema, str(reference))
+        known = level <= _MAX_LEVELS and budget.affords(str(reference), target)
+        yield "allOf", [*(node.get("allOf") or ()), target if known else {}]
+
+
+def _looks_around(name: str, inner: Any) -> bool:
+    """Whether it is a pattern that cannot be matched in linear time; it is left out."""
+    return name == "pattern" and isinstance(inner, str) and _LOOK_AROUND.search(inner) is not None
+
+
+def _lookup(schema: Json, reference: str) -> Any:
+    """What a JSON pointer within the schema points to."""
+    told = repr(reference[:_MAX_CHARACTERS])
+    if reference != "#" and not reference.startswith("#/"):
+        raise RequestError(f"'{_PARAM}' refers to {told}; references are not followed.", param=_PARAM)
+    found: Any = schema
+    for token in reference.split("/")[1:]:
+        name = token.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, Mapping) or name not in found:
+            raise RequestError(f"'{_PARAM}' refers to {told}, which it does not have.", param=_PARAM)
+        found = found[name]
+    return found
+
+
+def _short(error: object) -> str:
+    where = ".".join(str(part) for part in getattr(error, "instance_path", ()))
+    message = str(getattr(error, "message", error))[:_MAX_CHARACTERS]
+    return f"{where}: {message}" if where else message
+
+
+def _refuse(uri: str) -> Any:
+    raise ValueError(f"references are not followed: {uri}")

@@ -1,0 +1,144 @@
+"""The hosted `web_search` of the Responses API on the server's own search: what its settings make of a call."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
+from proxy.core.errors import RequestError
+from proxy.core.offer import SEARCH
+from proxy.core.prompts import WHERE
+from proxy.ports import Toolset
+
+_QUERY_NAMES = ("query", "q")
+# Results for each `search_context_size`; medium is the tool's own default.
+_RESULTS = {"low": 3, "medium": None, "high": 10}
+_DOMAIN = re.compile(r"[A-Za-z0-9.-]{1,253}")
+_COUNTRY = re.compile(r"[A-Za-z]{2}")
+_MOST_DOMAINS = 20  # OpenAI takes a hundred; a query of Google's has 32 words
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """What a client wants of its searches.
+
+    Attributes:
+        domains: only these and what is below them.
+        results: how many; None: as many as the tool gives by itself.
+        country: two letters, lower case.
+        place: where the user is, in words.
+    """
+
+    domains: tuple[str, ...] = ()
+    results: int | None = None
+    country: str | None = None
+    place: str | None = None
+
+    @property
+    def told(self) -> str | None:
+        """What the model should know of them."""
+        return WHERE.format(place=self.place) if self.place else None
+
+    def applied(self, arguments: Json, known: Mapping[str, Any]) -> Json:
+        """A call's arguments with the settings in them; `known`: the properties that the tool takes."""
+        changed = dict(arguments)
+        name = next((name for name in _QUERY_NAMES if isinstance(arguments.get(name), str)), None)
+        if name and self.domains:
+            changed[name] = f"{arguments[name]} ({' OR '.join(f'site:{domain}' for domain in self.domains)})"
+        for key, value in (("num_results", self.results), ("gl", self.country)):
+            if value is not None and key in known:
+                changed.setdefault(key, value)
+        return changed
+
+    def allows(self, url: str) -> bool:
+        """Whether a page may be a source."""
+        if not self.domains:
+            return True
+        host = (urlsplit(url).hostname or "").lower()
+        return any(host == domain or host.endswith(f".{domain}") for domain in self.domains)
+
+
+def read_settings(tool: Json) -> SearchSettings:
+    """The settings of a declared search; everything may be null. Raises `RequestError`."""
+    size = tool.get("search_context_size") or "medium"
+    if size not in _RESULTS:
+        raise RequestError(f"'search_context_size' must be one of {', '.join(_RESULTS)}.", param="tools")
+    where = _object(tool, "user_location")
+    named = [where[key] for key in ("city", "region", "country") if isinstance(where.get(key), str) and where[key]]
+    country = where.get("country")
+    return SearchSettings(
+        _domains(_object(tool, "filters").get("allowed_domains") or []),
+        _RESULTS[size],
+        country.lower() if isinstance(country, str) and _COUNTRY.fullmatch(country) else None,
+        ", ".join(named)[:200] or None,
+    )
+
+
+def _object(tool: Json, key: str) -> Json:
+    value = {} if tool.get(key) is None else tool[key]
+    if not isinstance(value, dict):
+        raise RequestError(f"'{key}' of a web search must be an object.", param="tools")
+    return value
+
+
+def _domains(listed: Any) -> tuple[str, ...]:
+    fine = isinstance(listed, list) and len(listed) <= _MOST_DOMAINS
+    if not fine or not all(isinstance(domain, str) and _DOMAIN.fullmatch(domain) for domain in listed):
+        raise RequestError(f"'allowed_domains' must be a list of at most {_MOST_DOMAINS} domains.", param="tools")
+    return tuple(domain.lower() for domain in listed)
+
+
+@dataclass(frozen=True, slots=True)
+class SettledSearch:
+    """The server tools, the search among them under a client's settings. Implements `ports.Toolset`.
+
+    Attributes:
+        inner: the tools as they are.
+        settings: of the search.
+        found: by call id, what calls have found: URL -> title.
+    """
+
+    inner: Toolset
+    settings: SearchSettings = field(default_factory=SearchSettings)
+    found: dict[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def specs(self) -> Mapping[str, ToolSpec]:
+        """Every usable tool by its own name."""
+        return self.inner.specs
+
+    async def execute(self, call: ToolCall, *, patience: float, scope: str) -> ToolOutput:
+        """Run one call. Raises `ToolError`."""
+        output = await self.inner.execute(self._settled(call), patience=patience, scope=scope)
+        if call.name == SEARCH:
+            output = replace(output, sources=self._allowed(output.sources))
+        self.found[call.id] = output.sources
+        return output
+
+    def _settled(self, call: ToolCall) -> ToolCall:
+        try:
+            arguments = orjson.loads(call.arguments) if call.name == SEARCH else None
+        except orjson.JSONDecodeError:  # the tool says what is wrong with it
+            return call
+        if not isinstance(arguments, dict):
+            return call
+        known = self.specs[SEARCH].parameters.get("properties") or {}
+        return replace(call, arguments=orjson.dumps(self.settings.applied(arguments, known)).decode())
+
+    def _allowed(self, sources: Mapping[str, str]) -> Mapping[str, str]:
+        return {url: title for url, title in sources.items() if self.settings.allows(url)}
+
+
+def query_of(arguments: str) -> str:
+    """What a search looks for; empty where its arguments do not say."""
+    try:
+        parsed = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return ""
+    if not isinstance(parsed, dict):
+        return ""
+    return next((parsed[name] for name in _QUERY_NAMES if isinstance(parsed.get(name), str)), "")

@@ -1,0 +1,132 @@
+"""One Redis server, which may be away.
+
+    reachable --(a command fails)--> away --(a probe succeeds)--> reachable
+
+While it is away no command is tried: a request does not wait for a server that is known not to answer. A probe, once a
+second, finds out when it is back.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+from redis import asyncio as redis
+from redis import exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from proxy.core.errors import StateUnavailable
+from proxy.ports import Clock, Observer, Readiness
+
+NAMESPACE: Final = "toolproxy"
+
+_SECONDS = 1.0  # for one command, connecting included: a request would rather do without than wait longer
+_PROBE_SECONDS = 1.0
+_PROBE_KEY = f"{NAMESPACE}:probe"
+_MAX_CONNECTIONS = 32  # of one process; a command takes well under a millisecond, and the next in line waits for it
+_DEFAULT_PORT = 6379
+
+
+class SharedRedis:
+    """The connections of this process to Redis, and whether it can be reached.
+
+    Args:
+        url: `redis://` or `rediss://`, with user and password where it wants them.
+        clock: for the time between two probes.
+        observe: told once when it is lost and once when it is found again.
+    """
+
+    def __init__(self, url: str, *, clock: Clock, observe: Observer) -> None:
+        self.pool: redis.ConnectionPool = redis.BlockingConnectionPool.from_url(
+            url,
+            max_connections=_MAX_CONNECTIONS,
+            timeout=_SECONDS,
+            # `_translated` bounds both. Its own timeout is an asyncio.wait_for, which before Python 3.12 swallows a
+            # cancellation that comes in the moment of success: a request would go on after its client has left.
+            socket_timeout=None,
+            socket_connect_timeout=None,
+            # One more try, on a new connection: the old ones are dead after Redis was started again.
+            retry=Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,)),
+        )
+        self.client: redis.Redis = redis.Redis(connection_pool=self.pool)
+        self._at = _address(url)
+        self._clock = clock
+        self._observe = observe
+        self._why_not: str | None = None
+
+    @asynccontextmanager
+    async def reached(self) -> AsyncIterator[redis.Redis]:
+        """The client, for a few commands.
+
+        Raises:
+            StateUnavailable: Redis cannot be reached, or refuses the command.
+        """
+        if self._why_not is not None:
+            raise StateUnavailable(self._why_not)
+        async with self._translated():
+            yield self.client
+
+    async def probe(self) -> None:
+        """Find out whether it can be reached and written to."""
+        try:
+            async with self._translated():
+                await self.client.set(_PROBE_KEY, b"", ex=60)
+        except StateUnavailable:
+            return
+        if self._why_not is not None:
+            self._why_not = None
+            self._observe("state.recovered", at=self._at)
+
+    async def watch(self) -> None:
+        """Probe again and again. Never ends."""
+        while True:
+            await self._clock.sleep(_PROBE_SECONDS)
+            await self.probe()
+
+    def readiness(self) -> Readiness:
+        """For `/readyz`."""
+        return Readiness("redis", usable=self._why_not is None, why_not=self._why_not)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self.client.aclose()
+        await self.pool.aclose()
+
+    @asynccontextmanager
+    async def _translated(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(_SECONDS):
+                yield
+        except (exceptions.RedisError, OSError) as exc:
+            why = _in_plain_words(exc)
+            if self._why_not is None:
+                self._observe("state.unavailable", at=self._at, why=why)
+            self._why_not = why
+            raise StateUnavailable(why) from exc
+
+
+def key(*parts: str) -> str:
+    """A key of ours."""
+    return ":".join((NAMESPACE, *parts))
+
+
+def _address(url: str) -> str:
+    """Host, port and database: what may be logged of the URL."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or _DEFAULT_PORT}/{parts.path.strip('/') or 0}"
+
+
+def _in_plain_words(exc: Exception) -> str:
+    """Why it cannot be used; not in Redis's words, which may quote what was sent; the system's quote an address."""
+    match exc:
+        case exceptions.AuthenticationError() | exceptions.AuthorizationError():
+            return "it refuses the user or the password"
+        case exceptions.TimeoutError() | TimeoutError():
+            return f"it gave no answer within {_SECONDS:g} s"
+        case exceptions.ResponseError():
+            return f"it refuses commands ({type(exc).__name__})"
+        case _:
+            said = getattr(exc.__cause__ or exc.__context__, "strerror", None)
+            return f"it cannot be reached: {said}" if said else "it cannot be reached"

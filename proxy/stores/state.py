@@ -1,0 +1,57 @@
+"""Everything that outlives a request, opened from one URL: in this process, or in a Redis that many processes share."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from limits.aio.storage import MemoryStorage
+
+from proxy.config import StateConfig
+from proxy.ports import Caches, Clock, ContinuationStore, Leases, Observer, Rates, Readiness
+from proxy.stores.leases import LocalLeases
+from proxy.stores.memory import MemoryStore
+from proxy.stores.rates import MovingWindows
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The stores of one process.
+
+    Attributes:
+        readiness: whether what is shared can be reached, for `/readyz`.
+        running: what has to go on while the process serves.
+    """
+
+    continuations: ContinuationStore
+    rates: Rates
+    leases: Leases
+    caches: Caches
+    readiness: Callable[[], Readiness]
+    running: Callable[[], AbstractAsyncContextManager[None]]
+
+
+def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: Caches) -> State:
+    """The state that `state.url` names; `caches` are those of this process."""
+    local = local_state(config, clock=clock, observe=observe, caches=caches)
+    if config.url.startswith("memory:"):
+        return local
+    from proxy.stores.redis.state import shared_state  # noqa: PLC0415 - needs the extra `redis`
+
+    return shared_state(config, clock=clock, observe=observe, local=local)
+
+
+def local_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: Caches) -> State:
+    """`state: memory://`, and what stands in for Redis while that is away."""
+    return State(
+        continuations=MemoryStore(config, clock=clock, observe=observe),
+        rates=MovingWindows(MemoryStorage()),
+        leases=LocalLeases(),
+        caches=caches,
+        readiness=lambda: Readiness("memory", usable=True),
+        running=_nothing,
+    )
+
+
+@asynccontextmanager
+async def _nothing() -> AsyncIterator[None]:
+    yield

@@ -1,0 +1,203 @@
+"""Prometheus metrics, counted from events. How many series there can be is settled by the configuration.
+
+Whatever a stranger can choose - a model's name, a path, an error code - is a label only where it is one of a known few;
+any other is "other".
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from proxy.config import Config
+from proxy.telemetry import workers
+from proxy.telemetry.routes import OTHER, route_of
+from proxy.telemetry.series import Series
+
+NONE: Final = "none"
+
+# Stops that are a limit's doing, and refusals that are.
+LIMIT_STOPS: Final = frozenset({"max_turns", "max_tool_calls", "max_total_tokens", "deadline", "repeated_call"})
+LIMIT_ERRORS: Final = frozenset({"rate_limit_exceeded", "overloaded", "max_duration_exceeded", "request_too_large"})
+
+_UPSTREAM_CODES: Final = frozenset({
+    "upstream_error", "upstream_timeout", "overloaded", "invalid_api_key", "account_not_usable", "permission_denied",
+    "insufficient_quota", "rate_limit_exceeded", "model_not_found", "context_length_exceeded", "content_filter",
+})  # fmt: skip
+_MEANINGS: Final[Mapping[int, str]] = {
+    401: "invalid_api_key",
+    402: "insufficient_quota",
+    403: "permission_denied",
+    404: "model_not_found",
+    408: "upstream_timeout",
+    429: "rate_limit_exceeded",
+}
+_FIRST_SERVER_ERROR = 500
+
+
+class Known:
+    """The values that a label may have: those that are known, and for any other "other"."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+
+    def __call__(self, name: object) -> str:
+        """The label's value."""
+        if name is None:
+            return NONE
+        return str(name) if name in self._names else OTHER
+
+
+class Few:
+    """The first `most` values that come, for names that only become known with time; for any later one "other"."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._seen: set[str] = set()
+
+    def __call__(self, name: object) -> str:
+        """The label's value."""
+        text = str(name)
+        if text in self._seen:
+            return text
+        if len(self._seen) >= self._most:
+            return OTHER
+        self._seen.add(text)
+        return text
+
+
+class Metrics:
+    """Counts what happens. Implements `ports.Observer`; `scrape` is `ports.Scrape`."""
+
+    def __init__(self, config: Config, *, version: str) -> None:
+        self._directory = workers.directory()
+        self._series = Series()
+        self._model = Known(name for name in config.models if name != "*")
+        self._client = Known(client.name for client in config.clients)
+        self._upstream = Known(config.upstreams)
+        self._tool = Few(200)  # an MCP server's tools come and go; the most that were seen at one are about a hundred
+        self._handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
+            "request.started": self._request_started,
+            "response.started": self._response_started,
+            "request.completed": self._request_completed,
+            "tool.completed": self._tool_ended,
+            "tool.failed": self._tool_ended,
+            "tool.crashed": lambda fields: self._tool_ended({**fields, "outcome": "crashed"}),
+            "tool.abandoned": lambda fields: self._tool_ended({**fields, "outcome": "abandoned"}),
+            "tool.cache_hit": lambda fields: self._series.tool_cache_hits.labels(self._tool(fields["tool"])).inc(),
+            "tool.retried": lambda fields: self._series.tool_retries.labels(self._tool(fields["tool"])).inc(),
+            "tool.breaker_opened": self._tool_breaker_opened,
+            "tool.fell_back": self._tool_fell_back,
+            "upstream.answered": self._upstream_answered,
+            "upstream.retried": self._upstream_retried,
+            "upstream.fell_back": self._upstream_fell_back,
+            "turn.failed": self._upstream_failed,
+            "relay.failed": self._upstream_failed,
+            "upstream.breaker_opened": lambda fields: self._breaker(fields, 1),
+            "upstream.breaker_closed": lambda fields: self._breaker(fields, 0),
+            "continuation.sought": self._continuation_sought,
+            "continuation.kept": self._continuation_kept,
+        }
+        self._series.info.labels(version).set(1)
+        self._series.open_requests_limit.set(config.server.max_concurrent_requests)
+
+    def __call__(self, event: str, /, **fields: object) -> None:
+        """One event."""
+        handler = self._handlers.get(event)
+        if handler is not None:
+            handler(fields)
+
+    def scrape(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        if self._directory:
+            workers.forget_dead_ones(Path(self._directory))
+        return self._series.text(self._directory)
+
+    def _request_started(self, _: Mapping[str, Any]) -> None:
+        self._series.open_requests.inc()
+
+    def _response_started(self, fields: Mapping[str, Any]) -> None:
+        if fields["event_stream"]:
+            self._series.open_streams.inc()
+
+    def _request_completed(self, fields: Mapping[str, Any]) -> None:
+        said = structlog.contextvars.get_contextvars()
+        series, route = self._series, route_of(fields["path"])
+        client, model = self._client(said.get("client")), self._model(said.get("model"))
+        series.open_requests.dec()
+        if fields.get("event_stream"):
+            series.open_streams.dec()
+        series.requests.labels(route, client, model, str(fields["status"])).inc()
+        series.request_seconds.labels(route, model).observe(fields["seconds"])
+        if fields.get("first_byte") is not None:
+            series.first_byte_seconds.labels(route, model).observe(fields["first_byte"])
+        self._count_use(said, client, model)
+
+    def _count_use(self, said: Mapping[str, Any], client: str, model: str) -> None:
+        """What a request has used, and which limit it met."""
+        series = self._series
+        if "turns" in said:
+            series.turns.labels(model).observe(said["turns"])
+            series.request_tool_calls.labels(model).observe(said.get("tool_calls") or 0)
+        for kind in ("prompt", "completion"):
+            tokens = said.get(f"{kind}_tokens")
+            if isinstance(tokens, int | float):
+                series.tokens.labels(client, model, kind).inc(max(0, tokens))
+        if (stop := said.get("stop")) in LIMIT_STOPS:
+            series.limits.labels(str(stop)).inc()
+        if (error := said.get("error")) in LIMIT_ERRORS:
+            series.limits.labels(str(error)).inc()
+        if (rung := said.get("rung")) is not None:
+            series.forced_answers.labels(str(rung)).inc()
+
+    def _tool_ended(self, fields: Mapping[str, Any]) -> None:
+        tool = self._tool(fields["tool"])
+        self._series.tool_calls.labels(tool, str(fields.get("outcome") or "ok")).inc()
+        self._series.tool_seconds.labels(tool).observe(fields["seconds"])
+
+    def _tool_breaker_opened(self, fields: Mapping[str, Any]) -> None:
+        self._series.tool_breaker_openings.labels(self._tool(fields["tool"])).inc()
+
+    def _tool_fell_back(self, fields: Mapping[str, Any]) -> None:
+        self._series.tool_fallbacks.labels(self._tool(fields["tool"]), self._tool(fields["to"])).inc()
+
+    def _upstream_answered(self, fields: Mapping[str, Any]) -> None:
+        upstream = self._upstream(fields["upstream"])
+        self._series.upstream_seconds.labels(upstream).observe(fields["seconds"])
+        if fields.get("first") is not None:
+            self._series.upstream_first_seconds.labels(upstream).observe(fields["first"])
+
+    def _upstream_failed(self, fields: Mapping[str, Any]) -> None:
+        error = meaning_of(fields.get("code"), fields.get("status"))
+        self._series.upstream_errors.labels(self._upstream(fields["upstream"]), error).inc()
+
+    def _upstream_retried(self, fields: Mapping[str, Any]) -> None:
+        self._upstream_failed(fields)
+        self._series.upstream_retries.labels(self._upstream(fields["upstream"])).inc()
+
+    def _upstream_fell_back(self, fields: Mapping[str, Any]) -> None:
+        self._upstream_failed(fields)
+        self._series.upstream_fallbacks.labels(self._upstream(fields["upstream"]), self._upstream(fields["to"])).inc()
+
+    def _breaker(self, fields: Mapping[str, Any], is_open: int) -> None:
+        self._series.breaker_open.labels(self._upstream(fields["upstream"])).set(is_open)
+
+    def _continuation_sought(self, fields: Mapping[str, Any]) -> None:
+        self._series.state_lookups.labels("hit").inc(fields["found"])
+        self._series.state_lookups.labels("miss").inc(fields["sought"] - fields["found"])
+
+    def _continuation_kept(self, fields: Mapping[str, Any]) -> None:
+        if fields.get("entries") is not None:
+            self._series.state_entries.set(fields["entries"])
+        if fields.get("bytes") is not None:
+            self._series.state_bytes.set(fields["bytes"])
+
+
+def meaning_of(code: object, status: object) -> str:
+    """An upstream's error as one of a known few: codes of its own making are told by their status."""
+    if code in _UPSTREAM_CODES:
+        return str(code)
+    if not isinstance(status, int) or status >= _FIRST_SERVER_ERROR:
+        return "upstream_error"
+    return _MEANINGS.get(status, "invalid_request")

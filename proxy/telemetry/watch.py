@@ -1,0 +1,84 @@
+"""Everything that watches one proxy, as its configuration wants it: what is off is not there at all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import httpx
+from starlette.types import ASGIApp
+
+from proxy.config import Config
+from proxy.ports import Clock, History, Observer, Scrape
+from proxy.telemetry import log, workers
+from proxy.telemetry.observer import fan_out
+from proxy.telemetry.recent import Recent
+from proxy.telemetry.story import Reader, Storyteller
+
+
+def _nothing() -> None:
+    pass
+
+
+Carry: TypeAlias = Callable[[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport]
+
+
+def as_it_is(transport: httpx.AsyncBaseTransport) -> httpx.AsyncBaseTransport:
+    """Where nothing ties traces together."""
+    return transport
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """What the composition root gets.
+
+    Attributes:
+        observe: hears every event.
+        scrape: gives the metrics; None: they are off.
+        history: remembers the last requests; None: nobody could read them.
+        carry: puts what ties traces together on requests to upstreams and tools, given their transport.
+        incoming: middleware that takes in what ties traces together; None: there are none.
+        close: lets go of what is open, and sends what is still to be sent; blocks for some seconds at the most.
+    """
+
+    observe: Observer
+    scrape: Scrape | None = None
+    history: History | None = None
+    carry: Carry = as_it_is
+    incoming: Callable[[ASGIApp], ASGIApp] | None = None
+    close: Callable[[], None] = _nothing
+
+
+def watch(config: Config, clock: Clock, *, version: str) -> Watching:
+    """The observers that the configuration asks for, behind one."""
+    observers: list[Observer] = [log.observer()]
+    readers: list[Reader] = []
+    scrape = history = None
+    if config.telemetry.metrics:
+        from proxy.telemetry.metrics import Metrics  # noqa: PLC0415 - prometheus_client is not needed without
+
+        metrics = Metrics(config, version=version)
+        observers.append(metrics)
+        scrape = metrics.scrape
+    if _may_be_read(config):
+        history = Recent(workers.directory())
+        readers.append(history)
+    carry: Carry = as_it_is
+    incoming: Callable[[ASGIApp], ASGIApp] | None = None
+    close: Callable[[], None] = _nothing
+    if config.telemetry.otlp_endpoint:
+        from proxy.telemetry import traces  # noqa: PLC0415 - OpenTelemetry is an extra
+
+        exporter = traces.Exporter(config.telemetry.otlp_endpoint, version=version)
+        readers.append(exporter)
+        carry, incoming, close = traces.Carrying, traces.Incoming, exporter.close
+    if readers:
+        observers.append(Storyteller(readers, clock=clock))
+    observe = fan_out(observers, content=config.telemetry.log_content)
+    return Watching(observe, scrape, history, carry, incoming, close)
+
+
+def _may_be_read(config: Config) -> bool:
+    """Whether anybody may read /debug: an administrator, or where there are no clients whoever is at this machine."""
+    if config.clients:
+        return any(client.admin for client in config.clients)
+    return not config.server.allow_anonymous

@@ -1,0 +1,208 @@
+from base64 import b64encode
+
+import pytest
+
+from proxy.api.responses.conversation import converse, read_items
+from proxy.api.responses.sealed import Hidden, Thoughts
+from proxy.api.responses.tools import read_tools
+from proxy.core.continuation import Continuation
+from proxy.core.errors import RequestError
+
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"}
+CHAT_PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}}
+PATCH = {"type": "custom", "name": "apply_patch"}
+CONTINUATION = Continuation((), {"tool_calls": []}, {}, {})
+SEALED = {"thoughts": Thoughts("sealed thoughts"), "hidden": Hidden("r1", CONTINUATION)}
+
+
+def conversation(given, *, instructions=None):
+    return converse(
+        read_items(given),
+        instructions=instructions,
+        name_of=read_tools([PATCH], None).name_of,
+        unseal=SEALED.get,
+    )
+
+
+def messages(given, **options):
+    return list(conversation(given, **options).messages)
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def call(call_id, name="f", arguments="{}", **rest):
+    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, **rest}
+
+
+def output(call_id, value="done"):
+    return {"type": "function_call_output", "call_id": call_id, "output": value}
+
+
+def chat_call(call_id, name="f", arguments="{}"):
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def tool(call_id, content="done"):
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def said(text):
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+
+
+def test_a_string_is_a_message_of_the_user():
+    assert messages("Hi", instructions="Be brief.") == [{"role": "system", "content": "Be brief."}, user("Hi")]
+
+
+def test_messages_keep_their_roles_and_texts_become_one():
+    given = [
+        {"role": "developer", "content": "Rules"},
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Look"}, PICTURE]},
+    ]
+    assert messages(given) == [
+        {"role": "developer", "content": "Rules"},
+        user("a\nb"),
+        user([{"type": "text", "text": "Look"}, CHAT_PICTURE]),
+    ]
+
+
+def test_thoughts_text_and_calls_that_stand_together_are_one_message_and_results_follow_in_call_order():
+    reasoning = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]}
+    given = ["Hi", reasoning, said("Let me."), call("c1"), call("c2", "g"), output("c2", "two"), output("c1", "one")]
+    given[0] = user("Hi")
+    assert messages(given) == [
+        user("Hi"),
+        {
+            "role": "assistant",
+            "content": "Let me.",
+            "reasoning_content": "Hm",
+            "tool_calls": [chat_call("c1"), chat_call("c2", "g")],
+        },
+        tool("c1", "one"),
+        tool("c2", "two"),
+    ]
+
+
+def test_a_result_that_comes_late_stands_by_its_call():
+    given = [call("c1"), user("Wait"), output("c1")]
+    assert [message["role"] for message in messages(given)] == ["assistant", "tool", "user"]
+
+
+def test_text_around_a_search_is_one_message_and_the_search_says_nothing():
+    search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}
+    ours = {"type": "mcp_call", "server_label": "toolproxy", "name": "x", "arguments": "{}"}
+    given = [user("Hi"), said("I'll search."), search, ours, said("Found."), user("Thanks")]
+    assert messages(given)[1] == {"role": "assistant", "content": "I'll search.\n\nFound."}
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ({"summary": [{"type": "summary_text", "text": "sum"}]}, "sum"),
+        ({"summary": [{"type": "summary_text", "text": "sum"}], "content": [{"text": "all"}]}, "all"),
+        ({"summary": [{"text": "sum"}], "encrypted_content": "thoughts"}, "sealed thoughts"),
+        ({"summary": [{"text": "sum"}], "encrypted_content": "another server's"}, "sum"),
+    ],
+)
+def test_thoughts_come_back_sealed_or_plain(item, expected):
+    made = messages([user("Hi"), {"type": "reasoning", **item}, said("Ho"), user("Go on")])
+    assert made[1] == {"role": "assistant", "content": "Ho", "reasoning_content": expected}
+
+
+def test_thoughts_alone_are_no_message():
+    assert messages([user("Hi"), {"type": "reasoning", "summary": [{"text": "Hm"}]}]) == [user("Hi")]
+
+
+def test_what_a_client_carries_for_us_is_found():
+    given = [user("Hi"), {"type": "reasoning", "summary": [], "encrypted_content": "hidden"}]
+    assert conversation(given).hidden == {"r1": CONTINUATION}
+
+
+def test_custom_calls_become_functions_with_one_string():
+    given = [
+        {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": 'a "patch"'},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "ok"},
+    ]
+    assistant, result = messages(given)
+    assert assistant["tool_calls"] == [chat_call("c1", "apply_patch", '{"input":"a \\"patch\\""}')]
+    assert result == tool("c1", "ok")
+
+
+def test_calls_in_namespaces_have_their_flat_names():
+    (assistant, _) = messages([call("c1", "spawn", namespace="agents"), output("c1")])
+    assert assistant["tool_calls"] == [chat_call("c1", "agents__spawn")]
+
+
+def test_pictures_in_results_follow_in_a_message_of_the_user():
+    given = [
+        call("c1"),
+        call("c2"),
+        output("c1", [PICTURE]),
+        output("c2", [{"type": "input_text", "text": "two"}, PICTURE]),
+    ]
+    _, one, two, pictures = messages(given)
+    assert one == tool("c1", "(The result is a picture; it follows.)")
+    assert two == tool("c2", "two")
+    assert pictures["role"] == "user"
+    assert pictures["content"][1:] == [CHAT_PICTURE, CHAT_PICTURE]
+
+
+def test_a_file_that_holds_text_is_text():
+    data = f"data:text/plain;base64,{b64encode('Grüße'.encode()).decode()}"
+    given = [{"role": "user", "content": [{"type": "input_file", "file_data": data, "filename": "a.txt"}]}]
+    assert messages(given) == [user("a.txt:\n\nGrüße")]
+    plain = [{"role": "user", "content": [{"type": "input_file", "file_data": "data:application/json,{}"}]}]
+    assert messages(plain) == [user("{}")]
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        (None, "input"),
+        (3, "input"),
+        ([], "input"),
+        ([3], "input[0]"),
+        ([{}], "input[0]"),
+        ([{"type": "compaction", "id": "x"}], "input[0]"),
+        ([user("Hi"), {"type": "image_generation_call"}], "input[1]"),
+        ([{"type": "mcp_call", "server_label": "other"}], "input[0]"),
+        ([{"role": "tool", "content": "x"}], "input[0]"),
+        ([{"role": "user"}], "input[0]"),
+        ([{"role": "user", "content": [{"type": "input_audio"}]}], "input[0].content[0]"),
+        ([{"role": "user", "content": ["x"]}], "input[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "input_text"}]}], "input[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}], "input[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "input_file", "file_url": "f"}]}], "input[0].content[0]"),
+        (
+            [{"role": "user", "content": [{"type": "input_file", "file_data": "data:application/pdf;base64,AA"}]}],
+            "input[0].content[0]",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "input_file", "file_data": "data:text/plain;base64,%%"}]}],
+            "input[0].content[0]",
+        ),
+        ([{"type": "function_call", "name": "f", "arguments": "{}"}], "input[0]"),
+        ([{"type": "function_call_output", "call_id": "c"}], "input[0]"),
+        ([{"type": "reasoning", "content": "Hm"}], "input[0]"),
+        ([{"id": 3}], "input[0]"),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_its_place(given, param):
+    with pytest.raises(RequestError) as fault:
+        read_items(given)
+    assert fault.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([call("c1"), user("Hi")], "No tool output found for function call c1."),
+        ([user("Hi"), output("c1")], "No tool call found for function call output with call_id c1."),
+    ],
+)
+def test_calls_and_results_belong_together(given, message):
+    with pytest.raises(RequestError, match=message):
+        conversation(given)

@@ -1,0 +1,105 @@
+import time
+from decimal import Decimal
+
+import pytest
+from pydantic import BaseModel
+
+from proxy.api.responses.schema import SchemaCheck, unfolded
+from proxy.core.errors import RequestError
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "degrees": {"$ref": "#/$defs/degrees"}},
+    "required": ["city", "degrees"],
+    "$defs": {"degrees": {"type": "integer"}},
+}
+
+
+class Node(BaseModel):
+    name: str
+    price: Decimal = Decimal(1)
+    kids: list["Node"] = []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('{"city": "Nanaimo", "degrees": 12}', None),
+        ('{"city": "Nanaimo", "degrees": "12"}', 'degrees: "12" is not of type "integer"'),
+        ('{"city": "Nanaimo"}', '"degrees" is a required property'),
+        ("It is 12 degrees.", "it is not JSON"),
+    ],
+)
+def test_an_answer_fits_or_is_told_what_is_wrong(text, fault):
+    found = SchemaCheck.of(CITY).fault(text)
+    assert found is None if fault is None else fault in found
+
+
+def test_recursive_schemas_are_checked_as_deep_as_answers_go():
+    check = SchemaCheck.of(Node.model_json_schema())
+    assert check.fault('{"name": "a", "kids": [{"name": "b", "kids": [{"name": "c"}]}]}') is None
+    assert check.fault('{"name": "a", "kids": [{"name": "b", "kids": [{"name": 3}]}]}') is not None
+
+
+def test_what_stands_beside_a_reference_counts_too():
+    definitions = {"a": {"type": "integer"}}
+    beside = {"$ref": "#/definitions/a", "maximum": 5, "allOf": [{"minimum": 1}], "definitions": definitions}
+    check = SchemaCheck.of(beside)
+    assert check.fault("3") is None
+    assert all(check.fault(text) for text in ("9", "0", '"x"'))
+
+
+def test_data_that_looks_like_a_reference_is_data():
+    assert unfolded({"enum": [{"$ref": "#/x"}], "properties": {"$ref": {"type": "string"}}}) == {
+        "enum": [{"$ref": "#/x"}],
+        "properties": {"$ref": {"type": "string"}},
+    }
+
+
+def test_a_pointer_is_read_as_one():
+    assert unfolded({"$ref": "#/$defs/a~1b~0c", "$defs": {"a/b~c": {"type": "null"}}}) == {"allOf": [{"type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "object",
+        None,
+        {"type": "nothing"},
+        {"$ref": "https://example.org/schema"},
+        {"$ref": "file:///etc/passwd"},
+        {"$ref": "#/$defs/none"},
+        {"$ref": "#/type/x", "type": "object"},
+        {"$ref": "#anchor"},
+        {"$schema": "https://example.org/meta", "type": "object"},
+        {"$dynamicRef": "#x"},
+        {"pattern": "("},
+        {"description": "x" * 70_000},
+    ],
+)
+def test_what_is_no_schema_or_points_beyond_itself_is_refused(schema):
+    with pytest.raises(RequestError) as fault:
+        SchemaCheck.of(schema)
+    assert fault.value.param == "text.format.schema"
+
+
+def doubling(number):
+    definitions = {f"x{n}": {"anyOf": [{"$ref": f"#/$defs/x{n + 1}"}] * 2} for n in range(number)}
+    return {"$ref": "#/$defs/x0", "$defs": {**definitions, f"x{number}": {"type": "integer"}}}
+
+
+HOSTILE = [
+    (doubling(40), '"x"'),
+    ({"$ref": "#"}, "1"),
+    ({"allOf": [{"$ref": "#"}, {"$ref": "#"}]}, "1"),
+    ({"items": {"anyOf": [{"type": "integer"}] * 3000}}, f"[{','.join(['1.5'] * 5000)}]"),
+    ({"pattern": "^(a+)+$"}, f'"{"a" * 5000}b"'),
+    ({"pattern": "^(?=(a+)+b)x"}, f'"{"a" * 5000}"'),
+]
+
+
+@pytest.mark.parametrize(("schema", "text"), HOSTILE)
+def test_no_schema_keeps_the_event_loop(schema, text):
+    began = time.process_time()
+    SchemaCheck.of(schema).fault(text)
+    assert time.process_time() - began < 3  # without the bounds it is minutes, or for ever

@@ -1,0 +1,140 @@
+import pytest
+
+from proxy.api.responses.search import SearchSettings
+from proxy.api.responses.tools import Face, declared_in, read_tools
+from proxy.core.errors import RequestError
+
+DOOR = {"type": "function", "name": "open_door", "parameters": {"type": "object"}, "strict": True, "description": None}
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": {"type": "text"}}
+AGENTS = {"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "spawn"}, PATCH, {"type": "x"}]}
+SEARCH = {"type": "web_search"}
+
+
+def forced(name):
+    return {"type": "function", "function": {"name": name}}
+
+
+def test_a_function_is_nested_and_null_is_as_if_it_were_not_there():
+    tools = read_tools([DOOR], None)
+    function = {"name": "open_door", "parameters": {"type": "object"}, "strict": True}
+    assert tools.for_chat() == ({"type": "function", "function": function},)
+    assert tools.face_of("open_door") == Face("function", "open_door")
+    assert tools.face_of("something_else") == Face("function", "something_else")
+
+
+def test_a_custom_tool_is_a_function_with_one_string():
+    grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'}
+    (tool,) = read_tools([{**PATCH, "format": grammar}], None).for_chat()
+    assert tool["function"]["parameters"]["required"] == ["input"]
+    assert tool["function"]["description"] == 'Edits.\n\nThe input has to follow this lark grammar:\nstart: "x"'
+
+
+def test_namespaces_are_flattened_and_found_again():
+    tools = read_tools([AGENTS, {"type": "function", "name": "agents__spawn"}], None)
+    assert [tool["function"]["name"] for tool in tools.for_chat()] == [
+        "agents__spawn",
+        "agents__apply_patch",
+        "agents__spawn_2",
+    ]
+    assert tools.face_of("agents__spawn") == Face("function", "spawn", "agents")
+    assert tools.face_of("agents__apply_patch") == Face("custom", "apply_patch", "agents")
+    assert tools.name_of({"name": "agents__spawn"}) == "agents__spawn_2"
+    assert tools.name_of({"name": "spawn", "namespace": "agents"}) == "agents__spawn"
+    assert tools.name_of({"name": "gone", "namespace": "agents"}) == "agents__gone"
+
+
+def test_tools_of_an_item_are_tools_too():
+    items = [{"type": "message"}, {"type": "additional_tools", "role": "developer", "tools": [AGENTS]}]
+    assert declared_in({"tools": [DOOR]}, items) == [DOOR, AGENTS]
+    assert declared_in({"tools": None}, []) == []
+
+
+@pytest.mark.parametrize("request_", [{"tools": {}}, {"tools": [1]}, {"tools": [{"name": "x"}]}])
+def test_tools_that_are_none_are_a_fault(request_):
+    with pytest.raises(RequestError) as fault:
+        declared_in(request_, [])
+    assert fault.value.param == "tools"
+
+
+@pytest.mark.parametrize("kind", ["web_search", "web_search_2025_08_26", "web_search_preview"])
+def test_a_hosted_search_is_the_servers(kind):
+    tools = read_tools([DOOR, {"type": kind}], None)
+    assert tools.search == SearchSettings()
+    assert tools.for_chat()[-1] == {"type": "web_search"}
+    assert tools.ignored == ()
+
+
+def test_a_search_that_may_not_fetch_is_none_that_we_have():
+    tools = read_tools([DOOR, {"type": "web_search", "external_web_access": False}], None)
+    assert (tools.search, tools.offline, tools.ignored) == (None, True, ("web_search",))
+
+
+def test_hosted_tools_that_we_do_not_have_are_left_out_and_named():
+    declared = [DOOR, {"type": "file_search"}, {"type": "mcp", "server_url": "http://x"}, {"type": "a\r\nx: y"}]
+    tools = read_tools(declared, None)
+    assert len(tools.for_chat()) == 1
+    assert tools.ignored == ("file_search", "mcp", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("declared", "choice", "named", "param"),
+    [
+        ([{"type": "file_search"}], None, "file_search", "tools"),
+        ([DOOR, {"type": "file_search"}], {"type": "file_search"}, "file_search", "tool_choice"),
+        ([DOOR], {"type": "web_search"}, "web_search", "tool_choice"),
+        ([DOOR], {"type": "function", "name": "close_door"}, "close_door", "tool_choice"),
+        ([DOOR], "sometimes", "auto", "tool_choice"),
+        ([DOOR], 3, "string", "tool_choice"),
+        ([DOOR], {"type": "allowed_tools", "mode": "x", "tools": []}, "auto", "tool_choice"),
+        ([{"type": "function"}], None, "function", "tools"),
+    ],
+)
+def test_what_cannot_be_done_is_named(declared, choice, named, param):
+    with pytest.raises(RequestError, match=named) as fault:
+        read_tools(declared, choice)
+    assert fault.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (None, None),
+        ("auto", "auto"),
+        ("required", "required"),
+        ({"type": "function", "name": "open_door"}, forced("open_door")),
+        ({"type": "custom", "name": "apply_patch"}, forced("apply_patch")),
+        ({"type": "function", "name": "spawn", "namespace": "agents"}, forced("agents__spawn")),
+        ({"type": "web_search_preview"}, forced("web_search")),
+    ],
+)
+def test_a_choice_is_said_in_the_words_of_chat_completions(choice, expected):
+    assert read_tools([DOOR, PATCH, AGENTS, SEARCH], choice).choice == expected
+
+
+def test_allowed_tools_are_those_only():
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "open_door"}]}
+    tools = read_tools([DOOR, PATCH, SEARCH], choice)
+    assert tools.choice["allowed_tools"] == {"mode": "required", "tools": [forced("open_door")]}
+    assert tools.search is None
+    with_search = {"type": "allowed_tools", "tools": [SEARCH, {"type": "file_search"}]}
+    assert read_tools([DOOR, SEARCH], with_search).search is not None
+
+
+def test_none_rules_the_search_out():
+    assert read_tools([DOOR, SEARCH], "none").search is None
+
+
+def test_where_there_is_no_search_the_rest_goes_on_without_it():
+    tools = read_tools([DOOR, SEARCH], None).without_search(withdrawn=False)
+    assert (tools.search, tools.ignored) == (None, ("web_search",))
+
+
+@pytest.mark.parametrize(
+    ("declared", "choice", "param"), [([SEARCH], None, "tools"), ([DOOR, SEARCH], SEARCH, "tool_choice")]
+)
+def test_where_a_search_is_all_that_is_wanted_there_has_to_be_one(declared, choice, param):
+    tools = read_tools(declared, choice)
+    with pytest.raises(RequestError, match="web_search") as fault:
+        tools.without_search(withdrawn=False)
+    assert fault.value.param == param
+    assert tools.without_search(withdrawn=True).choice is None

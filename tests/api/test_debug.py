@@ -1,0 +1,186 @@
+"""The debug pages over real sockets, and in a real browser."""
+
+import re
+import shutil
+import subprocess
+from base64 import b64encode
+
+import httpx
+import openai
+import pytest
+
+from tests.fakes import FakeUpstream, Reply, whole
+from tests.serving import proxy_of
+
+CLIENTS = "clients: [{name: boss, key: boss-key, admin: true}, {name: app, key: app-key}]"
+ANY_MODEL = "  '*': {{upstream: up}}\n"
+SEARCH = [("c1", "web_search", {"query": "one"}), ("c2", "web_search", {"query": "two"})]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def bearer(key):
+    return {"authorization": f"Bearer {key}"}
+
+
+async def get(url, path="/debug", **headers):
+    async with httpx.AsyncClient() as client:
+        return await client.get(
+            f"{url}{path}", headers={name.replace("_", "-"): value for name, value in headers.items()}
+        )
+
+
+async def ask(sdk, url, *, request_id, key="app-key", **body):
+    body = {"model": "m", "messages": [{"role": "user", "content": "a question"}], **body}
+    async with sdk(url, api_key=key) as client:
+        await client.chat.completions.create(**body, extra_headers={"x-request-id": request_id})
+
+
+async def test_an_administrator_sees_the_last_requests_and_one_as_a_waterfall(sdk):
+    upstream = FakeUpstream([whole(calls=SEARCH), whole("Found")])
+    async with proxy_of(upstream, more=CLIENTS) as url:
+        await ask(sdk, url, request_id="asked-1")
+        listed = await get(url, **bearer("boss-key"))
+        page = await get(url, "/debug/requests/asked-1", **bearer("boss-key"))
+        remembered = (await get(url, accept="application/json", **bearer("boss-key"))).json()["requests"]
+        data = (await get(url, "/debug/requests/asked-1", accept="application/json", **bearer("boss-key"))).json()
+    assert [story["request_id"] for story in remembered] == ["asked-1"]  # not those for these pages
+    assert 'href="/debug/requests/asked-1"' in listed.text
+    assert [page.text.count(f'class="{kind}"></rect>') for kind in ("turn", "tool")] == [2, 2]
+    assert [step["kind"] for step in data["steps"]] == ["turn", "tool", "tool", "turn"]
+    assert [step.get("argument_bytes") for step in data["steps"]] == [None, 15, 15, None]
+    assert (data["client"], data["model"], data["turns"], data["tool_calls"], data["stop"]) == (
+        "app",
+        "m",
+        2,
+        2,
+        "answer",
+    )
+    assert data["prompt_tokens"] == 20
+    assert "a question" not in page.text + listed.text + str(data)
+
+
+async def test_the_pages_permit_nothing_but_their_own_style(sdk):
+    async with proxy_of(FakeUpstream([whole("Hi")])) as url:
+        await ask(sdk, url, request_id="r")
+        page = await get(url)
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "unsafe" not in page.headers["content-security-policy"]
+    assert page.headers["cache-control"] == "no-store"
+    assert "<script" not in page.text
+    assert not re.search(r"(src|href)=\"(?!/debug)", page.text)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        (bearer("app-key"), 403, "admin_only"),
+        (bearer("wrong"), 401, "invalid_api_key"),
+        ({}, 401, "invalid_api_key"),
+        ({"authorization": "Basic " + b64encode(b"any:app-key").decode()}, 403, "admin_only"),
+        ({"authorization": "Basic " + b64encode(b"boss-key").decode()}, 401, "invalid_api_key"),
+        ({"authorization": "Basic /w=="}, 401, "invalid_api_key"),
+        ({"authorization": "Basic ====="}, 401, "invalid_api_key"),
+    ],
+)
+async def test_nobody_else_may_read_them(headers, status, code):
+    async with proxy_of(FakeUpstream([whole("Hi")]), more=CLIENTS) as url:
+        for path in ("/debug", "/debug/requests/x"):
+            refused = await get(url, path, **headers)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (status, code)
+
+
+async def test_a_browser_is_asked_for_a_key_and_sends_it_as_a_password():
+    async with proxy_of(FakeUpstream([whole("Hi")]), more=CLIENTS) as url:
+        asked = await get(url)
+        assert asked.headers["www-authenticate"].startswith("Basic ")
+        password = b64encode(b"anything:boss-key").decode()
+        assert (await get(url, authorization=f"Basic {password}")).status_code == 200
+        elsewhere = await get(url, "/v1/models", authorization=f"Basic {password}")
+        assert (elsewhere.status_code, elsewhere.headers["www-authenticate"]) == (401, "Bearer")
+
+
+async def test_without_clients_whoever_sits_at_the_machine_may_read_them():
+    async with proxy_of(FakeUpstream([whole("Hi")])) as url:
+        assert (await get(url)).status_code == 200
+        assert (await get(url, host="evil.example")).status_code == 403  # a page that has rebound its name to us
+        assert (await get(url, x_forwarded_for="203.0.113.5")).status_code == 403  # whoever is behind another proxy
+
+
+@pytest.mark.parametrize("more", ["server: {{allow_anonymous: true}}", "clients: [{{name: app, key: app-key}}]"])
+async def test_where_nobody_may_read_them_there_are_none(more):
+    async with proxy_of(FakeUpstream([whole("Hi")]), more=more.format()) as url:
+        assert (await get(url, **bearer("app-key"))).status_code == 404
+
+
+async def test_a_request_that_is_not_remembered_is_404():
+    async with proxy_of(FakeUpstream([whole("Hi")])) as url:
+        assert (await get(url, "/debug/requests/never-was")).status_code == 404
+
+
+async def test_a_request_that_is_open_is_shown_as_far_as_it_has_come(sdk, upstream):
+    import asyncio  # noqa: PLC0415
+
+    go_on = asyncio.Event()
+    upstream.replies = [Reply([go_on, *whole("Late").body])]
+    async with proxy_of(upstream) as url, asyncio.TaskGroup() as group:
+        asking = group.create_task(ask(sdk, url, request_id="slow", key="x"))
+        await upstream.asked.wait()
+        seen = (await get(url, "/debug/requests/slow", accept="application/json")).json()
+        page = await get(url, "/debug/requests/slow")
+        go_on.set()
+        await asking
+    assert (seen["seconds"], seen["steps"][0]["outcome"]) == (None, None)
+    assert page.status_code == 200
+
+
+HOSTILE = "</title><script>document.title='pwned'</script><img src=x onerror=alert(1)>\"'"
+
+
+async def test_whatever_was_sent_in_comes_out_escaped(sdk):
+    upstream = FakeUpstream([Reply([b'{"error": {"message": "no", "code": "<b>code</b>"}}'], status=400)])
+    config = "upstreams: {{up: {{base_url: '{upstream}/v1', api_key: k}}}}\nmodels: {{'*': {{upstream: up}}}}\n{more}"
+    async with proxy_of(upstream, config=config) as url:
+        with pytest.raises(openai.BadRequestError):
+            await ask(sdk, url, request_id="r", model=HOSTILE)
+        await get(url, "/v1/<script>x</script>")
+        pages = [(await get(url)).text, (await get(url, "/debug/requests/r")).text]
+    for page in pages:
+        assert "<script" not in page
+        assert "<img" not in page
+        assert "<b>" not in page
+    assert "&lt;script&gt;" in pages[0]
+    assert "&lt;b&gt;code" in pages[1]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
+async def test_a_real_browser_draws_the_waterfall_and_runs_nothing(sdk, tmp_path):
+    import asyncio  # noqa: PLC0415
+
+    upstream = FakeUpstream([whole(calls=SEARCH), whole("Found")])
+    config = "upstreams: {{up: {{base_url: '{upstream}/v1', api_key: k}}}}\nmodels: {{'*': {{upstream: up}}}}\n"
+    config += "tools: {{web_search: {{type: serper, api_key: s, base_url: '{upstream}'}}}}\n{more}"
+    async with proxy_of(upstream, config=config) as url:
+        await ask(sdk, url, request_id="seen", model=HOSTILE, key="x")
+        dom, said = await asyncio.to_thread(browse, f"{url}/debug/requests/seen", tmp_path)
+        listed, _ = await asyncio.to_thread(browse, f"{url}/debug", tmp_path)
+    assert "<title>Request seen - toolproxy</title>" in dom
+    assert len(re.findall(r"<rect [^>]*class=\"(?:turn|tool)\"></rect>", dom)) == 4
+    assert "Refused" not in said  # the style is the one that the policy permits
+    assert "violates" not in said
+    assert 'href="/debug/requests/seen"' in listed
+    assert "<script" not in dom + listed
+
+
+def browse(url, directory):
+    """The page as the browser understood it, and what it complained of."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr"]
+    command = [
+        CHROMIUM,
+        *flags,
+        f"--user-data-dir={directory}",
+        f"--screenshot={directory}/page.png",
+        "--dump-dom",
+        url,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout, done.stderr

@@ -1,0 +1,109 @@
+"""Who may call: keys that are almost right, and headers that are almost one."""
+
+import asyncio
+from hashlib import sha256
+
+import pytest
+
+from proxy.api.caller import caller_of
+from proxy.api.middleware.auth import Auth
+from proxy.config import ClientConfig
+from proxy.core.errors import InvalidApiKey
+from tests.fakes import whole
+from tests.serving import proxy_of
+
+SHARED = "sk-0123456789abcdef0"  # twenty characters
+CLIENTS = (
+    ClientConfig(name="first", key=f"{SHARED}-first", tools=()),
+    ClientConfig(name="second", key_sha256=sha256(f"{SHARED}-second".encode()).hexdigest().upper()),
+)
+
+
+async def caller(*headers, clients=CLIENTS):
+    """Who a request with these headers comes from."""
+    found = []
+
+    async def app(scope, receive, send):
+        found.append(caller_of(scope))
+
+    scope = {"type": "http", "path": "/v1/models", "headers": list(headers)}
+    await Auth(app, clients=clients)(scope, None, None)
+    return found[0]
+
+
+def bearer(key):
+    return (b"authorization", b"Bearer " + (key if isinstance(key, bytes) else key.encode()))
+
+
+async def test_two_keys_that_begin_alike_are_two_clients():
+    assert (await caller(bearer(f"{SHARED}-first"))).name == "first"
+    assert (await caller(bearer(f"{SHARED}-second"))).name == "second"
+    assert (await caller((b"api-key", f"{SHARED}-second".encode()))).name == "second"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [bearer(SHARED)],
+        [bearer(f"{SHARED}-")],
+        [bearer(f"{SHARED}-firs")],
+        [bearer(f"{SHARED}-first\x00")],
+        [(b"authorization", b"Bearer  ")],
+        [(b"authorization", f"Bearer {SHARED}-first {SHARED}-second".encode())],
+        [bearer(b"x" * 1024 * 1024)],
+        [bearer("ключ")],
+        [bearer(b"\xff\xfe")],
+        [bearer(sha256(f"{SHARED}-first".encode()).hexdigest())],
+        [(b"authorization", b"Basic " + f"{SHARED}-first".encode())],
+        [(b"api-key", b"")],
+        [(b"api-key", "ключ".encode())],
+    ],
+    ids=str,
+)
+async def test_what_is_no_key_of_ours_is_refused(headers):
+    with pytest.raises(InvalidApiKey):
+        await caller(*headers)
+
+
+@pytest.mark.parametrize("name", [b"authorization", b"api-key"])
+async def test_of_two_keys_none_is_taken_even_when_both_are_good(name):
+    first, second = (
+        f"{'Bearer ' if name == b'authorization' else ''}{SHARED}-{which}".encode() for which in ("first", "second")
+    )
+    for pair in ([first, second], [first, first]):
+        with pytest.raises(InvalidApiKey):
+            await caller(*((name, value) for value in pair))
+
+
+async def test_where_there_are_no_clients_two_keys_are_as_good_as_none():
+    assert (await caller(bearer("a"), bearer("b"), clients=())).upstream_key is None
+
+
+async def over_a_socket(url, *lines):
+    """The status of a request that no HTTP library would send."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = [b"GET /v1/models HTTP/1.1", b"Host: x", b"Connection: close", *lines, b"", b""]
+    writer.write(b"\r\n".join(head))
+    await writer.drain()
+    status = await reader.readline()
+    writer.close()
+    return int(status.split()[1])
+
+
+@pytest.mark.parametrize(
+    ("lines", "statuses"),
+    [
+        ([b"Authorization: Bearer key-one"], {200}),
+        ([b"Authorization: Bearer key-one", b"Authorization: Bearer key-one"], {401}),
+        ([b"Authorization: Bearer wrong", b"AUTHORIZATION: Bearer key-one"], {401}),
+        ([b"Authorization: Bearer " + b"x" * 1_000_000], {401, 431}),
+        ([b"Authorization: Bearer \xc3\xa9"], {401}),
+    ],
+)
+async def test_over_the_wire_it_is_the_same(upstream, lines, statuses):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream, more="clients: [{name: one, key: key-one}]") as url:
+        assert await over_a_socket(url, *lines) in statuses
+        assert await over_a_socket(url, b"api-key: key-one") == 200

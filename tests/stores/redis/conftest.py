@@ -1,0 +1,34 @@
+from contextlib import asynccontextmanager
+
+import pytest
+
+from proxy.app import SystemClock
+from proxy.stores.redis.connection import SharedRedis
+
+
+class Heard(list):
+    """An observer that remembers the names of the events, and everything that was said with them."""
+
+    def __call__(self, event, /, **fields):
+        self.append(event)
+        self.said = f"{getattr(self, 'said', '')} {fields}"
+
+
+@pytest.fixture
+def heard():
+    return Heard()
+
+
+@pytest.fixture
+def process(redis_server, heard):
+    """The connections of one process; each call is another one."""
+
+    @asynccontextmanager
+    async def connections(*, url=None, clock=None):
+        shared = SharedRedis(url or redis_server.url, clock=clock or SystemClock(), observe=heard)
+        try:
+            yield shared
+        finally:
+            await shared.aclose()
+
+    return connections

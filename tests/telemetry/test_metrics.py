@@ -1,0 +1,218 @@
+import os
+
+import pytest
+import structlog
+
+from proxy.config_file import parse
+from proxy.telemetry import workers
+from proxy.telemetry.metrics import Few, Metrics, meaning_of
+from proxy.telemetry.routes import route_of
+
+CONFIG = parse(
+    "upstreams: {up: {base_url: 'http://u', api_key: k}, other: {base_url: 'http://o', api_key: k}}\n"
+    "models: {m: {upstream: up}, '*': {upstream: up}}\n"
+    "clients: [{name: app, key: k}]\n",
+    {},
+)
+
+
+class Counted:
+    """Metrics, and what of them is not zero."""
+
+    def __init__(self):
+        self.metrics = Metrics(CONFIG, version="1")
+
+    def __call__(self, event, /, **fields):
+        self.metrics(event, **fields)
+
+    def request(self, *, path="/v1/chat/completions", status=200, stream=None, **said):
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(**said)
+        self("request.started", method="POST", path=path)
+        self("response.started", status=status, event_stream=bool(stream), seconds=0.2)
+        self("request.completed", path=path, status=status, seconds=0.3, first_byte=0.2, event_stream=stream)
+
+    @property
+    def text(self):
+        return self.metrics.scrape().decode()
+
+    @property
+    def samples(self):
+        lines = [line.rsplit(" ", 1) for line in self.text.splitlines() if not line.startswith("#")]
+        return {name.removeprefix("toolproxy_"): float(value) for name, value in lines if float(value)}
+
+
+@pytest.fixture
+def counted():
+    yield Counted()
+    structlog.contextvars.clear_contextvars()
+
+
+def test_every_name_begins_with_toolproxy_and_every_series_says_what_it_is(counted):
+    counted.request()
+    lines = counted.text.splitlines()
+    assert all(line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith("toolproxy_") for line in lines)
+    assert "_created" not in counted.text
+
+
+def test_a_request_is_counted_by_route_client_model_and_status(counted):
+    counted.request(client="app", model="m")
+    counted.request(client="app", model="m", status=429)
+    samples = counted.samples
+    assert samples['requests_total{client="app",model="m",route="/v1/chat/completions",status="200"}'] == 1
+    assert samples['requests_total{client="app",model="m",route="/v1/chat/completions",status="429"}'] == 1
+    assert samples['request_seconds_count{model="m",route="/v1/chat/completions"}'] == 2
+    assert samples['request_first_byte_seconds_sum{model="m",route="/v1/chat/completions"}'] == pytest.approx(0.4)
+
+
+def test_what_strangers_choose_makes_no_new_series(counted):
+    counted.request(client="app", model="unlisted-0", path="/nowhere/0")
+    before = len(counted.text.splitlines())
+    for number in range(1, 200):
+        counted.request(client="app", model=f"unlisted-{number}", path=f"/nowhere/{number}")
+        counted("turn.failed", upstream="up", code=f"code-{number}", status=400)
+    after = counted.samples
+    assert after['requests_total{client="app",model="other",route="other",status="200"}'] == 200
+    assert after['upstream_errors_total{error="invalid_request",upstream="up"}'] == 199
+    assert len(counted.text.splitlines()) - before <= 1 + 2  # the errors' own
+
+
+def test_open_requests_and_streams_are_counted_while_they_are_open(counted):
+    counted("request.started", method="POST", path="/v1/responses")
+    counted("response.started", status=200, event_stream=True, seconds=0.1)
+    assert (counted.samples["open_requests"], counted.samples["open_streams"]) == (1, 1)
+    counted("request.completed", path="/v1/responses", status=200, seconds=1, first_byte=0.1, event_stream=True)
+    assert {"open_requests", "open_streams"}.isdisjoint(counted.samples)
+
+
+def test_one_that_nobody_waited_for_has_no_first_byte(counted):
+    counted("request.started", method="POST", path="/v1/chat/completions")
+    counted("request.completed", path="/v1/chat/completions", status=499, seconds=1, first_byte=None, event_stream=None)
+    assert not any(name.startswith("request_first_byte") for name in counted.samples)
+    assert "open_requests" not in counted.samples
+
+
+def test_what_a_request_has_used_and_which_limit_it_met(counted):
+    said = {"client": "app", "model": "m", "turns": 3, "tool_calls": 2, "prompt_tokens": 30, "completion_tokens": 4}
+    counted.request(**said, stop="max_turns", rung="withdraw")
+    counted.request(error="rate_limit_exceeded", status=429)
+    counted.request(stop="answer", error="invalid_api_key")
+    samples = counted.samples
+    assert samples['request_turns_sum{model="m"}'] == 3
+    assert samples['request_tool_calls_sum{model="m"}'] == 2
+    assert samples['tokens_total{client="app",kind="prompt",model="m"}'] == 30
+    assert samples['tokens_total{client="app",kind="completion",model="m"}'] == 4
+    assert {name: value for name, value in samples.items() if name.startswith("limits")} == {
+        'limits_total{kind="max_turns"}': 1,
+        'limits_total{kind="rate_limit_exceeded"}': 1,
+    }
+    assert samples['forced_answers_total{rung="withdraw"}'] == 1
+
+
+def test_tools_are_counted_by_outcome(counted):
+    counted("tool.completed", tool="t", seconds=1)
+    counted("tool.failed", tool="t", seconds=2, outcome="timeout")
+    counted("tool.crashed", tool="t", seconds=0, exc_info=True)
+    counted("tool.abandoned", tool="t", seconds=0)
+    counted("tool.cache_hit", tool="t")
+    counted("tool.retried", tool="t", attempt=1, outcome="error")
+    counted("tool.breaker_opened", tool="t", seconds=30)
+    counted("tool.fell_back", tool="t", to="u", outcome="error")
+    samples = counted.samples
+    for outcome in ("ok", "timeout", "crashed", "abandoned"):
+        assert samples[f'tool_calls_total{{outcome="{outcome}",tool="t"}}'] == 1
+    assert samples['tool_seconds_sum{tool="t"}'] == 3
+    assert samples['tool_cache_hits_total{tool="t"}'] == 1
+    assert samples['tool_breaker_openings_total{tool="t"}'] == 1
+    assert samples['tool_retries_total{tool="t"}'] == 1
+    assert samples['tool_fallbacks_total{to="u",tool="t"}'] == 1
+
+
+def test_upstreams_are_counted_by_what_their_errors_mean(counted):
+    counted("upstream.answered", upstream="up", seconds=3, first=1)
+    counted("upstream.answered", upstream="up", seconds=3, first=None)
+    counted("upstream.retried", upstream="up", code="1305", status=429, wait=1)
+    counted("upstream.fell_back", upstream="up", to="other", code="upstream_error", status=502)
+    counted("relay.failed", upstream="up", code="upstream_timeout", status=504)
+    samples = counted.samples
+    assert samples['upstream_seconds_count{upstream="up"}'] == 2
+    assert samples['upstream_first_seconds_count{upstream="up"}'] == 1
+    for error in ("rate_limit_exceeded", "upstream_error", "upstream_timeout"):
+        assert samples[f'upstream_errors_total{{error="{error}",upstream="up"}}'] == 1
+    assert samples['upstream_retries_total{upstream="up"}'] == 1
+    assert samples['upstream_fallbacks_total{to="other",upstream="up"}'] == 1
+
+
+def test_a_breaker_is_shown_while_it_is_open(counted):
+    counted("upstream.breaker_opened", upstream="up", seconds=30)
+    assert counted.samples['upstream_breaker_open{upstream="up"}'] == 1
+    counted("upstream.breaker_closed", upstream="up")
+    assert 'upstream_breaker_open{upstream="up"}' not in counted.samples
+
+
+def test_continuations_are_counted_when_they_are_sought_and_kept(counted):
+    counted("continuation.sought", sought=3, found=1)
+    counted("continuation.kept", entries=7, bytes=700)
+    counted("continuation.kept")
+    samples = counted.samples
+    assert (samples['state_lookups_total{outcome="hit"}'], samples['state_lookups_total{outcome="miss"}']) == (1, 2)
+    assert (samples["state_entries"], samples["state_bytes"]) == (7, 700)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "meaning"),
+    [
+        ("insufficient_quota", 429, "insufficient_quota"),
+        ("1210", 400, "invalid_request"),
+        (None, 401, "invalid_api_key"),
+        ("x", 503, "upstream_error"),
+        (None, None, "upstream_error"),
+    ],
+)
+def test_an_upstreams_own_code_is_told_by_its_status(code, status, meaning):
+    assert meaning_of(code, status) == meaning
+
+
+def test_paths_are_known_ones_or_other():
+    assert route_of("/v1/models/some/name") == "/v1/models/{id}"
+    assert route_of("/v1/embeddings") == "/v1/embeddings"
+    assert route_of("/debug/requests/abc") == "/debug/requests/{id}"
+    assert route_of("/v1/embeddings/../x") == "other"
+
+
+def test_names_that_become_known_with_time_have_a_limit_too():
+    few = Few(2)
+    assert [few(name) for name in ("a", "b", "c", "a")] == ["a", "b", "other", "a"]
+
+
+TWO = "server: {workers: 2}\n"
+
+
+def test_workers_count_in_a_directory_that_is_there_as_long_as_they_are(monkeypatch, tmp_path):
+    monkeypatch.setenv(workers.VARIABLE, str(tmp_path))
+    with workers.counting_together(parse(TWO, {})):
+        made = workers.directory()
+        assert made.startswith(str(tmp_path))
+        assert list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("config", [parse("", {}), parse(TWO + "telemetry: {metrics: false}", {})])
+def test_one_worker_and_one_without_metrics_count_in_no_directory(monkeypatch, tmp_path, config):
+    monkeypatch.setenv(workers.VARIABLE, str(tmp_path))
+    with workers.counting_together(config):
+        assert workers.directory() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_dead_worker_had_open_is_forgotten_and_what_it_counted_is_not(tmp_path):
+    files = [
+        "gauge_livesum_999999999.db",
+        "counter_999999999.db",
+        "gauge_livesum_1.db",
+        f"gauge_livesum_{os.getpid()}.db",
+    ]
+    for name in files:
+        (tmp_path / name).touch()
+    workers.forget_dead_ones(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files[1:])

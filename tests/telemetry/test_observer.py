@@ -1,0 +1,36 @@
+from proxy.ports import Content
+from proxy.telemetry.observer import fan_out
+
+
+class Heard(list):
+    def __call__(self, event, /, **fields):
+        self.append((event, fields))
+
+
+def broken(event, /, **fields):
+    raise ZeroDivisionError
+
+
+def test_what_was_said_is_left_out_unless_it_is_wanted():
+    told = {"seconds": 1, "message": Content({"content": "secret"})}
+    discreet, open_minded = Heard(), Heard()
+    fan_out([discreet], content=False)("turn.completed", **told)
+    fan_out([open_minded], content=True)("turn.completed", **told)
+    assert discreet == [("turn.completed", {"seconds": 1})]
+    assert open_minded == [("turn.completed", told)]
+
+
+def test_an_observer_with_a_bug_disturbs_nobody_and_is_told_of_once():
+    log, last = Heard(), Heard()
+    observe = fan_out([log, broken, last], content=False)
+    for _ in range(3):
+        observe("a")
+    observe("b")
+    assert [event for event, _ in last] == ["a", "a", "a", "b"]
+    failures = [fields["on"] for event, fields in log if event == "observer.failed"]
+    assert failures == ["a", "b"]
+
+
+def test_content_is_cut_and_read_as_text():
+    assert Content("x" * 10).text(most=4) == "xxxx..."
+    assert Content([{"role": "user"}]).text() == '[{"role":"user"}]'

@@ -1,0 +1,68 @@
+from proxy.telemetry.recent import Journal, Recent
+from proxy.telemetry.story import Story
+from proxy.telemetry.traceparent import root
+
+
+def story(request_id, *, at=0.0, **fields):
+    return Story(request_id, began=at, began_at=at, span=root(), parent=None, fields=fields)
+
+
+def answered(recent, *args, **kwargs):
+    one = story(*args, **kwargs)
+    recent.begun(one)
+    one.seconds = 1.0
+    recent.ended(one)
+
+
+def names(recent):
+    return [one["request_id"] for one in recent.latest()]
+
+
+def test_the_newest_comes_first_and_the_oldest_make_room():
+    recent = Recent(most_requests=2)
+    for at, name in enumerate("abc"):
+        answered(recent, name, at=at)
+    assert names(recent) == ["c", "b"]
+    assert recent.find("a") is None
+
+
+def test_no_more_bytes_are_kept_than_permitted_whatever_the_requests_are():
+    recent = Recent(most_bytes=2000)
+    for at in range(50):
+        answered(recent, f"r{at}", at=at, path="/" + "x" * 400)
+    assert 0 < len(names(recent)) < 8
+    answered(recent, "huge", at=99, **{f"field{number}": "x" * 300 for number in range(50)})
+    assert names(recent) == []
+
+
+def test_what_is_open_is_shown_as_far_as_it_has_come():
+    recent = Recent()
+    recent.begun(story("open", at=5))
+    answered(recent, "done", at=1)
+    assert names(recent) == ["open", "done"]
+    assert recent.find("open")["seconds"] is None
+
+
+def test_of_two_requests_with_one_id_the_newer_is_found():
+    recent = Recent()
+    answered(recent, "same", at=1, path="/first")
+    answered(recent, "same", at=2, path="/second")
+    assert recent.find("same")["path"] == "/second"
+
+
+def test_several_workers_remember_together(tmp_path):
+    answered(Recent(str(tmp_path)), "a", at=1)
+    (tmp_path / "recent-1.jsonl").write_bytes(b'{"request_id": "b", "began_at": 2}\n{"request_id": "half')
+    assert names(Recent(str(tmp_path))) == ["b", "a"]
+
+
+def test_what_workers_remember_together_is_bounded_too(tmp_path):
+    for number in range(100):
+        (tmp_path / f"recent-{number}.jsonl").touch()
+    journal = Journal(tmp_path, part_bytes=100)
+    for number in range(50):
+        journal.add(b"entry %02d" % number)
+    kept = list(journal)
+    assert b"entry 49" in kept
+    assert 10 <= len(kept) <= 20
+    assert len(list(tmp_path.iterdir())) <= 66

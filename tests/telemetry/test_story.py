@@ -1,0 +1,128 @@
+import asyncio
+
+import structlog
+
+from proxy.ports import Content
+from proxy.telemetry import story as stories
+from proxy.telemetry.recent import Recent
+from proxy.telemetry.story import MOST_NOTES, MOST_STEPS, Storyteller, current_span, parent
+from proxy.telemetry.traceparent import parse
+from tests.fakes import FakeClock
+
+
+class Told:
+    """A storyteller with a clock that is moved by hand, and what it has told."""
+
+    def __init__(self):
+        self.clock = FakeClock()
+        self.recent = Recent()
+        self.tell = Storyteller([self.recent], clock=self.clock)
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id="r", model="m")
+
+    def begin(self):
+        self.tell("request.started", method="POST", path="/v1/chat/completions")
+
+    def end(self):
+        self.tell("request.completed", status=200, seconds=1.0)
+        return self.recent.find("r")
+
+
+async def test_steps_stand_at_their_time_with_what_befell_them():
+    told = Told()
+    told.begin()
+    told.clock.now += 1
+    told.tell("turn.started", turn=1, upstream="up", rung=None)
+    told.clock.now += 1
+    told.tell("upstream.retried", code="upstream_error", wait=0.5)
+    told.clock.now += 2
+    told.tell("turn.completed", turn=1, upstream="up", seconds=3, finish_reason="stop")
+    (step,) = told.end()["steps"]
+    assert (step["kind"], step["at"], step["seconds"], step["outcome"]) == ("turn", 1, 3, "completed")
+    assert step["finish_reason"] == "stop"
+    assert step["notes"] == [{"at": 2, "event": "upstream.retried", "code": "upstream_error", "wait": 0.5}]
+
+
+async def test_calls_that_run_at_the_same_time_keep_their_notes_apart():
+    told = Told()
+    told.begin()
+
+    async def call(name):
+        told.tell("tool.started", tool=name)
+        await asyncio.sleep(0)
+        told.tell("tool.cache_hit", tool=name)
+        await asyncio.sleep(0)
+        told.tell("tool.completed", tool=name, seconds=0)
+
+    async with asyncio.TaskGroup() as group:
+        for name in "ab":
+            group.create_task(call(name))
+    steps = told.end()["steps"]
+    assert [(step["tool"], [note["tool"] for note in step["notes"]]) for step in steps] == [("a", ["a"]), ("b", ["b"])]
+
+
+async def test_what_is_called_within_a_step_is_told_its_span_and_afterwards_the_requests():
+    told = Told()
+    assert current_span() is None
+    told.begin()
+    outer = current_span()
+    told.tell("turn.started", turn=1)
+    inner = current_span()
+    told.tell("turn.completed", turn=1)
+    assert current_span() == outer
+    assert inner.trace == outer.trace
+    assert told.end()["steps"][0]["span_id"] == f"{inner.span:016x}"
+    assert current_span() is None
+
+
+async def test_a_caller_that_has_a_trace_gets_the_request_as_a_part_of_it():
+    told = Told()
+    caller = parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    token = parent.set(caller)
+    told.begin()
+    parent.reset(token)
+    assert told.end()["trace_id"] == caller.trace_hex
+
+
+async def test_what_was_still_going_on_when_the_request_ended_was_abandoned():
+    told = Told()
+    told.begin()
+    told.tell("tool.started", tool="t")
+    told.clock.now += 5
+    (step,) = told.end()["steps"]
+    assert (step["outcome"], step["seconds"]) == ("abandoned", 5)
+
+
+async def test_a_crash_leaves_its_traceback_in_the_log():
+    told = Told()
+    told.begin()
+    told.tell("tool.started", tool="t")
+    told.tell("tool.crashed", tool="t", seconds=1, exc_info=True)
+    told.tell("request.crashed", exc_info=True)
+    story = told.end()
+    assert story["steps"][0]["outcome"] == "crashed"
+    assert "exc_info" not in str(story)
+
+
+async def test_a_story_is_bounded_in_every_direction():
+    told = Told()
+    told.begin()
+    for _ in range(MOST_NOTES + 5):
+        told.tell("upstream.retried", code="x" * 9999)
+    for number in range(MOST_STEPS + 5):
+        told.tell("tool.started", tool="t", arguments=Content("a" * 99999), number=number)
+        told.tell("tool.completed", tool="t", seconds=0)
+    story = told.end()
+    assert (len(story["notes"]), len(story["steps"]), story["left_out"]) == (MOST_NOTES, MOST_STEPS, 5)
+    assert len(story["notes"][0]["code"]) < 400
+    assert len(story["steps"][0]["arguments"]) < 20000
+
+
+async def test_events_outside_of_a_request_belong_to_no_story():
+    told = Told()
+    told.tell("turn.completed", turn=1)
+    told.tell("configuration.disabled", where="tools.x")
+    told.begin()
+    told.tell("turn.completed", turn=1)  # of which no beginning was told
+    assert told.end()["steps"] == []
+    assert stories.current_span() is None

@@ -1,0 +1,52 @@
+import pytest
+
+from proxy.telemetry.traceparent import parse, root
+
+GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_a_callers_span_is_read_and_a_child_is_told_to_those_who_are_called():
+    caller = parse(GOOD, "vendor=1")
+    child = caller.child()
+    assert (caller.trace_hex, f"{caller.span:x}", caller.sampled) == (
+        "0af7651916cd43dd8448eb211c80319c",
+        "b7ad6b7169203331",
+        True,
+    )
+    assert (child.trace, child.state) == (caller.trace, "vendor=1")
+    assert child.span != caller.span
+    assert parse(child.header()) == parse(f"00-{caller.trace_hex}-{child.span:016x}-01")
+
+
+def test_a_caller_that_keeps_no_trace_is_followed_in_that():
+    caller = parse(GOOD[:-2] + "00")
+    assert not caller.sampled
+    assert caller.child().header().endswith("-00")
+
+
+def test_a_later_version_may_say_more_than_we_know():
+    assert parse("cc" + GOOD[2:] + "-what-the-future-will-be-like").sampled
+
+
+def test_a_state_that_is_too_long_to_be_passed_on_is_dropped():
+    assert parse(GOOD, "x" * 513).state == ""
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "nonsense",
+        "ff" + GOOD[2:],
+        GOOD + "-more",
+        GOOD.upper(),
+        GOOD.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32),
+        GOOD.replace("b7ad6b7169203331", "0" * 16),
+    ],
+)
+def test_what_the_standard_does_not_know_counts_for_nothing(header):
+    assert parse(header) is None
+
+
+def test_a_new_trace_has_ids():
+    assert parse(root().header()) is not None

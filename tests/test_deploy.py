@@ -1,0 +1,229 @@
+"""What is in deploy/ is what its readers accept, and speaks of nothing that does not exist."""
+
+import asyncio
+import re
+import shutil
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+import httpx
+import jsonschema_rs
+import orjson
+import pytest
+import yaml
+
+from proxy.config_file import parse
+from proxy.telemetry.series import Series
+from tests.fakes import DONE, FakeUpstream, chunk, stream
+from tests.serving import proxy_of
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+ALERTS = DEPLOY / "prometheus" / "alerts.yml"
+DASHBOARD = DEPLOY / "grafana" / "dashboards" / "toolproxy.json"
+MANIFESTS = sorted(path for path in (DEPLOY / "kubernetes").glob("*.yaml") if path.name != "kustomization.yaml")
+METRIC = re.compile(r"\btoolproxy_\w+")
+
+
+def found(command):
+    return pytest.mark.skipif(shutil.which(command) is None, reason=f"there is no {command} here")
+
+
+def names_that_exist():
+    """Every name that a scrape can have."""
+    text = Series().registry.collect()
+    names = set()
+    for metric in text:
+        counted = {f"{metric.name}_total"} if metric.type == "counter" else {metric.name}
+        parts = (
+            {f"{metric.name}_{part}" for part in ("bucket", "sum", "count")} if metric.type == "histogram" else set()
+        )
+        names |= parts or counted
+    return names
+
+
+def alerts():
+    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+
+def queries():
+    panels = orjson.loads(DASHBOARD.read_bytes())["panels"]
+    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
+
+
+def test_alerts_and_dashboard_speak_only_of_metrics_that_exist():
+    spoken_of = set(METRIC.findall(" ".join([*queries(), *(rule["expr"] for rule in alerts())])))
+    assert len(spoken_of) > 20
+    assert spoken_of - names_that_exist() == set()
+
+
+def test_the_dashboard_leaves_no_metric_out():
+    spoken_of = set(METRIC.findall(" ".join(queries())))
+    shown = {name.removesuffix(part) for name in spoken_of for part in ("_bucket", "_sum", "_count", "")}
+    left_out = {"toolproxy_info"}
+    assert {
+        metric for metric in names_that_exist() if not {metric, re.sub(r"_(bucket|sum|count)$", "", metric)} & shown
+    } == left_out
+
+
+def test_what_the_autoscaler_scales_by_exists():
+    scaler = yaml.safe_load((DEPLOY / "kubernetes" / "horizontalpodautoscaler.yaml").read_text())
+    assert scaler["spec"]["metrics"][0]["pods"]["metric"]["name"] in names_that_exist()
+
+
+@found("promtool")
+def test_promtool_accepts_the_scrape_the_alerts_and_every_query_of_the_dashboard(tmp_path):
+    rules = [
+        {"record": f"panel:{number}", "expr": query.replace("$__rate_interval", "5m")}
+        for number, query in enumerate(queries())
+    ]
+    as_rules = tmp_path / "dashboard.yml"
+    as_rules.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    for command in (["config", DEPLOY / "prometheus" / "prometheus.yml"], ["rules", ALERTS], ["rules", as_rules]):
+        done = subprocess.run(["promtool", "check", *command], capture_output=True, text=True, check=False)  # noqa: S607
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dashboard_is_one_that_grafana_can_provision():
+    dashboard = orjson.loads(DASHBOARD.read_bytes())
+    assert {"uid", "title", "schemaVersion", "panels"} <= dashboard.keys()
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    sources = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        assert panel["type"] == "row" or panel["datasource"]["uid"] == sources[0]["uid"]
+
+
+def test_the_composition_fits_the_schema_of_compose():
+    pytest.importorskip("check_jsonschema", reason="the extra deploy is not installed")
+    vendored = resources.files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    composition = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    validator = jsonschema_rs.validator_for(orjson.loads(vendored.read_bytes()))
+    assert [f"{error.instance_path}: {error.message}" for error in validator.iter_errors(composition)] == []
+
+
+def test_every_file_that_the_composition_mounts_exists():
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    mounted = [volume.split(":")[0] for service in services.values() for volume in service.get("volumes", ())]
+    files = [path for path in mounted if path.startswith(".")]
+    assert len(files) == 4
+    assert [path for path in files if not (DEPLOY / path).exists()] == []
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_every_manifest_fits_the_schema_of_kubernetes(path):
+    validate = pytest.importorskip("kubernetes_validate", reason="the extra deploy is not installed")
+    validate.validate(yaml.safe_load(path.read_text()), "1.30", strict=True)
+
+
+def manifest(name):
+    return yaml.safe_load((DEPLOY / "kubernetes" / f"{name}.yaml").read_text())
+
+
+def test_the_manifests_fit_each_other():
+    pod = manifest("deployment")["spec"]["template"]
+    labels = pod["metadata"]["labels"]
+    assert manifest("deployment")["spec"]["selector"]["matchLabels"] == labels
+    assert manifest("service")["spec"]["selector"] == labels
+    assert manifest("poddisruptionbudget")["spec"]["selector"]["matchLabels"] == labels
+    assert manifest("networkpolicy")["spec"]["podSelector"]["matchLabels"] == labels
+    assert (
+        manifest("horizontalpodautoscaler")["spec"]["scaleTargetRef"]["name"]
+        == manifest("deployment")["metadata"]["name"]
+    )
+    listed = manifest("kustomization")["resources"]
+    assert sorted(listed) == [path.name for path in MANIFESTS]
+
+
+def test_the_configuration_in_the_manifests_is_good_and_gets_every_key_that_it_wants():
+    text = manifest("configmap")["data"]["config.yaml"]
+    wanted = set(re.findall(r"\$\{(\w+)", text))
+    secrets = manifest("secret")["stringData"]
+    assert wanted == set(secrets)
+    config = parse(text, dict.fromkeys(wanted - {"TOOLPROXY_STATE_URL"}, "k"))
+    assert config.disabled == {}
+    grace = manifest("deployment")["spec"]["template"]["spec"]
+    pause = grace["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert grace["terminationGracePeriodSeconds"] > config.server.shutdown_grace_seconds + pause
+
+
+@found("nginx")
+async def test_nginx_accepts_the_snippet_holds_no_event_back_and_keeps_what_is_the_operators(tmp_path):
+    go_on = asyncio.Event()
+    upstream = FakeUpstream(
+        [stream(chunk({"content": "first"}), go_on, chunk({"content": "last"}, "stop"), DONE, done=False)]
+    )
+    async with proxy_of(upstream) as url:
+        port = _free_port()
+        snippet = (DEPLOY / "nginx" / "toolproxy.conf").read_text()
+        (tmp_path / "toolproxy.conf").write_text(
+            snippet.replace("127.0.0.1:8080", url.removeprefix("http://")).replace(
+                "listen 80;", f"listen 127.0.0.1:{port};"
+            )
+        )
+        main = tmp_path / "nginx.conf"
+        temporary = "".join(
+            f"{kind}_temp_path {tmp_path}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
+        main.write_text(
+            f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/error.log; events {{}}\n"
+            f"http {{ access_log off; {temporary} include {tmp_path}/toolproxy.conf; }}\n"
+        )
+        command = ["nginx", "-p", str(tmp_path), "-c", str(main)]
+        tested = await asyncio.create_subprocess_exec(*command, "-t", stderr=asyncio.subprocess.PIPE)
+        _, said = await tested.communicate()
+        assert tested.returncode == 0, said.decode()
+        nginx = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+        try:
+            await _reachable(port)
+            await _first_event_comes_before_the_last_is_written(port, go_on)
+        finally:
+            nginx.terminate()
+            await nginx.wait()
+
+
+async def _first_event_comes_before_the_last_is_written(port, go_on):
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+        for path in ("/metrics", "/debug", "/debug/requests/x"):
+            assert (await client.get(path)).headers["server"].startswith("nginx")
+            assert (await client.get(path)).status_code == 404
+        async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            seen = ""
+            async for text in response.aiter_text():
+                seen += text
+                if "first" in seen:
+                    go_on.set()
+    assert "last" in seen
+
+
+def _free_port():
+    import socket  # noqa: PLC0415
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+async def _reachable(port):
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                await asyncio.sleep(0.02)
+            else:
+                writer.close()
+                return
+
+
+@found("caddy")
+def test_caddy_accepts_the_snippet(tmp_path):
+    command = ["caddy", "validate", "--adapter", "caddyfile", "--config", str(DEPLOY / "caddy" / "Caddyfile")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    )
+    assert done.returncode == 0, done.stderr
