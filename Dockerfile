@@ -1,6 +1,7 @@
 # syntax=docker/dockerfile:1
 # Two stages: the first builds wheels, the second has nothing but Python, the wheels' contents and one user.
 
+# `web`: web_fetch finds the article in a page.
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./

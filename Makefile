@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo run test check docs format clean
+.PHONY: demo run test check docs format bench bench-peers clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -14,7 +14,7 @@ run: .venv/.demo  ## the proxy with config.yaml
 test: .venv/.dev .venv/.redis  ## the whole test suite
 	@$(BIN)/python -m pytest
 
-check: .venv/.dev .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tests with coverage
+check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tests with coverage
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -34,8 +34,20 @@ format: .venv/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+bench: .venv/.dev  ## what a request, a chunk and an open stream cost, beside nginx; BENCH=--quick for a first look
+	$(BIN)/python -m bench $(BENCH)
+
+bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, in an environment of its own
+	$(BIN)/python -m bench --peers $(BENCH)
+
+.venv-peers/.done:
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]' opentelemetry-api \
+		opentelemetry-sdk opentelemetry-exporter-otlp
+	@touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
 
 .venv/.demo: pyproject.toml | .venv
 	$(INSTALL) --editable '.[demo]'
@@ -45,16 +57,16 @@ clean:
 	$(INSTALL) --editable '.[demo,dev]'
 	@touch $@
 
-.venv/.deploy: pyproject.toml | .venv
-	$(INSTALL) --editable '.[demo,dev,deploy]'
-	@touch $@
-
 # Tests of shared state start a redis-server of their own. As root on Debian it is fetched if it is missing, without being
 # started as a service; wherever that cannot be had, those tests are skipped and the report says so.
 FETCH_REDIS := RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -qq --no-install-recommends redis-server
 .venv/.redis: | .venv
 	@command -v redis-server >/dev/null || [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null \
 	  || $(FETCH_REDIS) >/dev/null 2>&1 || { timeout 120 apt-get update -qq && $(FETCH_REDIS); } >/dev/null 2>&1 || true
+	@touch $@
+
+.venv/.deploy: pyproject.toml | .venv
+	$(INSTALL) --editable '.[demo,dev,deploy]'
 	@touch $@
 
 .venv:

@@ -1,9 +1,12 @@
 """The composition root: the only place that names concrete adapters; its lifespan closes what it opened."""
 
 import asyncio
+import functools
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
@@ -24,13 +27,15 @@ from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
 from proxy.api.middleware.quota import Quota
 from proxy.api.middleware.request_id import RequestId
+from proxy.api.middleware.slow_body import SlowBody
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
 from proxy.api.responses.endpoint import CreateResponse
 from proxy.api.responses.stored import InputItems, NothingHere, StoredResponse
 from proxy.config import Config, UpstreamConfig
+from proxy.core.breaker import Breaker
 from proxy.core.errors import ConfigurationError, NotFound
-from proxy.ports import Caches, Clock, Ports, Readiness
+from proxy.ports import Caches, Clock, Lifecycle, Ports, Readiness
 from proxy.stores.state import State, open_state
 from proxy.telemetry import log
 from proxy.telemetry.watch import Carry, as_it_is, watch
@@ -40,6 +45,7 @@ from proxy.tools.result_cache import local_caches
 from proxy.tools.sources import Source, kept_in_session
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
+from proxy.upstreams.http1 import Http1Transport
 from proxy.upstreams.router import ConfigRouter
 
 
@@ -65,6 +71,7 @@ def create_app(
     tools: Iterable[Tool] = (),
     transport: httpx.AsyncBaseTransport | None = None,
     clock: Clock | None = None,
+    lifecycle: Lifecycle | None = None,
 ) -> Starlette:
     """The proxy as an ASGI application.
 
@@ -73,6 +80,7 @@ def create_app(
         tools: more tools, beside those of the configuration.
         transport: carries every request to upstreams and tools; None: one of its own for each.
         clock: for tests that do not want to wait.
+        lifecycle: through which the server says that it is about to stop.
 
     Raises:
         ConfigurationError: a tool cannot be made, or two have the same name.
@@ -80,7 +88,11 @@ def create_app(
     clock = clock or SystemClock()
     watching = watch(config, clock, version=__version__)
     connections = {
-        name: Connection(name, upstream, watching.carry(transport or _transport(upstream)))
+        name: Connection(name, upstream, watching.carry(transport or transport_for(upstream)))
+        for name, upstream in config.upstreams.items()
+    }
+    breakers = {
+        name: Breaker(threshold=upstream.breaker.failures, seconds=upstream.breaker.seconds)
         for name, upstream in config.upstreams.items()
     }
     client = tool_client(transport, watching.carry)
@@ -90,14 +102,18 @@ def create_app(
     sources = sources_of(config, clock, observe)
     ports = Ports(
         config=config,
-        router=ConfigRouter(config, connections, observe=observe, clock=clock),
+        router=ConfigRouter(config, connections, breakers=breakers, observe=observe, clock=clock),
         toolset=registry,
         store=state.continuations,
         observe=observe,
         clock=clock,
-        upstream_states=lambda: _states("upstreams", config.upstreams, config),
+        upstream_states=lambda: [
+            replace(state, breaker=breakers[state.name].state) if state.name in breakers else state
+            for state in _states("upstreams", config.upstreams, config)
+        ],
         tool_states=lambda: _tool_states(config, sources),
         state=state.readiness,
+        lifecycle=lifecycle or Lifecycle(),
         scrape=watching.scrape,
         history=watching.history,
     )
@@ -153,15 +169,24 @@ def tool_client(transport: httpx.AsyncBaseTransport | None = None, carry: Carry 
     The registry bounds each call, so the client does not.
     """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    carrier = carry(transport or httpx.AsyncHTTPTransport(limits=limits, trust_env=False))
+    carrier = carry(transport or httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False))
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
     return httpx.AsyncClient(transport=carrier, timeout=httpx.Timeout(None), cookies=no_cookies, trust_env=False)
 
 
-def _transport(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
+def transport_for(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
+    """What carries the requests to an upstream, as its entry chooses."""
+    if upstream.transport == "auto":
+        return Http1Transport(max_connections=upstream.max_connections)
     # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
     limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
-    return httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+    return httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False)
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """One for all connections: to read the certificates takes 70 ms."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def _states(section: str, usable: Iterable[str], config: Config) -> list[Readiness]:
@@ -206,11 +231,13 @@ def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
 
 
 def _middleware(ports: Ports, state: State) -> list[Middleware]:
+    server = ports.config.server
     return [
         Middleware(RequestId, observe=ports.observe, clock=ports.clock),
-        Middleware(Admission, max_concurrent=ports.config.server.max_concurrent_requests),
+        Middleware(Admission, server=server, lifecycle=ports.lifecycle),
         Middleware(Auth, clients=ports.config.clients),
         Middleware(Quota, clients=ports.config.clients, rates=state.rates, leases=state.leases),
+        Middleware(SlowBody, timeout=server.body_timeout_seconds, min_rate=server.min_body_rate, clock=ports.clock),
     ]
 
 

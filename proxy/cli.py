@@ -95,7 +95,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     said = {name: getattr(arguments, name) for name in ("host", "port", "workers")}
     overrides = {name: value for name, value in said.items() if value is not None}
     config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **overrides))
-    server.serve(config, arguments.config)
+    server.serve(config)
 
 
 def _check(arguments: argparse.Namespace) -> None:

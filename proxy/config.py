@@ -1,10 +1,13 @@
-"""What config.yaml may say: frozen values with their defaults, and no behaviour but the layering of defaults.
+"""What config.yaml may say: frozen values with their defaults; no behaviour but the layering of defaults.
 
 Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What
 stands behind a field is its description: `docs/configuration.md` is made of it.
 """
 
-from typing import Annotated, Any, Literal, TypeAlias
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -44,10 +47,19 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     port: Port = 8080  # 0: any free one
     workers: Count = 1  # processes that share the port
     max_body_bytes: Count = 32 * 1024 * 1024  # a larger request: 413
-    max_concurrent_requests: Count = 1000  # beyond: 503 with Retry-After, at once
+    max_concurrent_requests: Count = 1000  # of each worker
+    max_queued_requests: CountOrNone | None = None  # wait for a place among those; None: a tenth as many
+    queue_timeout_seconds: Seconds = 0.5  # that long; it absorbs a burst, and what waits longer is overload
     keepalive_seconds: Seconds = 15  # an SSE comment whenever a stream would be silent this long
     shutdown_grace_seconds: Seconds = 30  # open requests may finish after SIGTERM
     allow_anonymous: bool = False  # serve beyond loopback without clients
+    max_headers: Count = 100  # as Envoy and HAProxy
+    max_header_bytes: Count = 64 * 1024  # Envoy: 60 KiB
+    header_timeout_seconds: Seconds = 20  # for a whole head, from connecting on; Apache's RequestReadTimeout
+    body_timeout_seconds: Seconds = 30  # of silence in a body
+    min_body_rate: Count = 500  # bytes per second, after the first body_timeout_seconds; Apache's MinRate
+    send_timeout_seconds: Seconds = 60  # in which a client has to take something of what is sent; nginx's send_timeout
+    idle_timeout_seconds: Seconds = 75  # between two requests of one connection; nginx's keepalive_timeout
 
 
 class LimitsConfig(Value, frozen=True, kw_only=True):
@@ -124,6 +136,13 @@ class Timeouts(Value, frozen=True, kw_only=True):
     pool: Seconds = 10  # seconds to wait for a connection
 
 
+class BreakerConfig(Value, frozen=True, kw_only=True):
+    """`breaker:`: when something that fails again and again is left alone, and for how long."""
+
+    failures: Count = 10  # in a row; a single request alone makes three attempts
+    seconds: Seconds = 10  # until one call tries whether it has recovered; nginx's fail_timeout
+
+
 class UpstreamConfig(Value, frozen=True, kw_only=True):
     """An entry of `upstreams:`."""
 
@@ -132,6 +151,7 @@ class UpstreamConfig(Value, frozen=True, kw_only=True):
     profile: Literal["glm", "gpt_oss", "openai"] = "openai"  # what is particular about its models
     timeouts: Timeouts = Timeouts()  # in seconds
     retries: CountOrNone = 2  # of one request, over all of its turns
+    breaker: BreakerConfig = BreakerConfig()  # when it is left alone, and for how long
     max_connections: Count = 1000  # at the same time
     transport: Literal["auto", "httpx"] = "auto"  # what carries the requests; httpx: the stock one
 
@@ -314,3 +334,36 @@ class Config(Value, frozen=True, kw_only=True):
     state: StateConfig = StateConfig()  # what outlives a request
     telemetry: TelemetryConfig = TelemetryConfig()  # what operators see
     disabled: dict[str, Disabled] = {}
+    secrets: frozenset[str] = frozenset()  # what variables with a secret's name have put into it
+
+
+SECRET_NAME: Final = re.compile("key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
+"""What the name of a variable or of a header says that it holds."""
+
+_NO_KEY: Final = "from_client"  # stands where a key would
+
+
+def secrets_of(config: Config) -> frozenset[str]:
+    """Every value of a configuration that nobody may see: keys, passwords in URLs, headers that carry either."""
+    password = urlsplit(config.state.url).password
+    return (config.secrets | {*_keys_in(config), *([password] if password else [])}) - {_NO_KEY, ""}
+
+
+def _keys_in(value: Any) -> Iterator[str]:
+    match value:
+        case msgspec.Struct():
+            for info in msgspec.structs.fields(value):
+                held = getattr(value, info.name)
+                if isinstance(held, str) and Key in (info.type, *get_args(info.type)):
+                    yield held
+                else:
+                    yield from _keys_in(held)
+        case dict():
+            for name, held in value.items():
+                if isinstance(held, str) and SECRET_NAME.search(str(name)):
+                    yield from (held, held.rpartition(" ")[2])  # "Bearer KEY"
+                else:
+                    yield from _keys_in(held)
+        case tuple() | list():
+            for held in value:
+                yield from _keys_in(held)

@@ -66,7 +66,8 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
         _check_references(read, reader)
     if reader.faults:
         raise ConfigurationError([f"{name}:{line}: {message}" for line, message in sorted(set(reader.faults))])
-    config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled)
+    secrets = frozenset(reader.secrets)
+    config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled, secrets=secrets)
     return config
 
 
@@ -95,6 +96,7 @@ class _Reader:
     unset: list[str] | None = None  # variables without a value in the entry that is being read
     substituted: dict[int, list[str]] = field(default_factory=dict)  # nodes with variables, and what these were
     from_environment: list[str] = field(default_factory=list)  # the same of the entry that is being read
+    secrets: set[str] = field(default_factory=set)  # values of variables that, by their names, hold secrets
     loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
 
     def fault(self, path: _Path, message: str) -> Any:
@@ -267,6 +269,8 @@ class _Reader:
         if value is None:
             missing.append(name)
             return ""
+        if c.SECRET_NAME.search(name):
+            self.secrets.add(value)
         return value
 
 
@@ -315,8 +319,8 @@ def _check_references(config: c.Config, reader: _Reader) -> None:
         *_client_faults(config, tools),
         *_alias_faults(config, tools),
         *_fallback_faults(config, tools),
-        *_telemetry_faults(config),
         *_state_faults(config),
+        *_telemetry_faults(config),
         *_mcp_faults(config),
         *_tool_faults(config, reader.disabled),
         *_host_faults(config),

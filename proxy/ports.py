@@ -275,11 +275,22 @@ class Router(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What `/readyz` says of one upstream or tool, or of what outlives a request."""
+    """What `/readyz` says of one upstream or tool, or of what outlives a request.
+
+    `breaker` is where an upstream's stands, if it is not closed.
+    """
 
     name: str
     usable: bool
     why_not: str | None = None
+    breaker: str | None = None
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """Where this process is in its life; the server says so, the api goes by it."""
+
+    draining: bool = False  # no new work is taken on, what has begun may finish
 
 
 class History(Protocol):
@@ -311,5 +322,6 @@ class Ports:
     upstream_states: Callable[[], Sequence[Readiness]]
     tool_states: Callable[[], Sequence[Readiness]]
     state: Callable[[], Readiness]
+    lifecycle: Lifecycle
     scrape: Scrape | None = None
     history: History | None = None

@@ -1,34 +1,56 @@
-"""The app under uvicorn: listening socket, address line, signals, workers."""
+"""The app under uvicorn: listening socket, address line, signals, the way to stop, workers."""
 
+import asyncio
 import contextlib
+import functools
 import math
-import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from types import FrameType
 
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.supervisors import Multiprocess
 
-from proxy import config_file
 from proxy.app import create_app
-from proxy.config import Config, TelemetryConfig
+from proxy.config import Config, TelemetryConfig, secrets_of
 from proxy.core.errors import ConfigurationError
+from proxy.ports import Lifecycle
+from proxy.supervisor import ABORT, DRAIN, READY, Supervisor
 from proxy.telemetry import log, workers
+from proxy.wire import Bounds, Wire
 
 _BACKLOG = 2048
-_START_SECONDS = 30.0
+_TICK_SECONDS = 0.05
+# For the error event of each stream that is still open, and for nothing else.
+_FAREWELL_SECONDS = 3.0
+_FAREWELL_WHEN_FORCED = 0.5
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which says when it is ready and stops without an error."""
+    """uvicorn's server, which says when it is ready, and stops in an orderly way.
 
-    def __init__(self, config: uvicorn.Config, *, ready: Callable[[], None] = lambda: None) -> None:
+    signal --> draining: listens on, answers health checks, refuses new work, finishes what is open
+           --> all done, the grace is over, or a second signal
+           --> what is still open is told so, the listener closes, the process ends with 0
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        lifecycle: Lifecycle | None = None,
+        grace: float = 0,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(config)
+        self._lifecycle = lifecycle or Lifecycle()
+        self._grace = grace
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -36,6 +58,23 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    def drain(self) -> None:
+        """Take on nothing new, finish what is open, and stop."""
+        self._lifecycle.draining = True
+        self.should_exit = True
+
+    def abort(self) -> None:
+        """Stop without waiting for anything."""
+        self.drain()
+        self.force_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
+        """A signal; the second one is impatient, whichever it is."""
+        if self.should_exit:
+            self.abort()
+        else:
+            self.drain()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -47,8 +86,61 @@ class Server(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop, as said above; uvicorn would close the listener first, and a health check would find nobody."""
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._finished(self._grace)
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for task in list(self.server_state.tasks):
+            task.cancel()
+        await self._finished(_FAREWELL_WHEN_FORCED if self.force_exit else _FAREWELL_SECONDS, even_if_forced=True)
+        for connection in list(self.server_state.connections):
+            connection.transport.close()
+        await self.lifespan.shutdown()
 
-def serve(config: Config, config_path: Path) -> None:
+    async def _finished(self, seconds: float, *, even_if_forced: bool = False) -> None:
+        """Wait until no request is open, at most so long."""
+        ends_at = asyncio.get_running_loop().time() + seconds
+        while self.server_state.tasks and (even_if_forced or not self.force_exit):
+            left = ends_at - asyncio.get_running_loop().time()
+            if left <= 0:
+                return
+            await asyncio.wait(self.server_state.tasks, timeout=min(left, _TICK_SECONDS))
+
+
+class _Worker(Server):
+    """One of several processes: its supervisor says when to stop, and whether at once."""
+
+    def __init__(self, config: uvicorn.Config, *, lifecycle: Lifecycle, grace: float, orders: Connection) -> None:
+        super().__init__(config, lifecycle=lifecycle, grace=grace, ready=lambda: orders.send_bytes(READY))
+        self._orders = orders
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve, and to listen to the supervisor."""
+        asyncio.get_running_loop().add_reader(self._orders.fileno(), self._obey)
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
+        """A signal to the whole group of processes; how urgent it is, the supervisor knows."""
+        self.drain()
+
+    def _obey(self) -> None:
+        try:
+            order = self._orders.recv_bytes()
+        except (EOFError, OSError):  # the supervisor is gone
+            asyncio.get_running_loop().remove_reader(self._orders.fileno())
+            order = DRAIN
+        if order == ABORT:
+            self.abort()
+        else:
+            self.drain()
+
+
+def serve(config: Config) -> None:
     """Serve until told to stop.
 
     Raises:
@@ -57,20 +149,30 @@ def serve(config: Config, config_path: Path) -> None:
     check_servable(config)
     listener = listen(config.server.host, config.server.port)
     url = address_of(listener)
-    log.configure(config.telemetry)
+    log.configure(config.telemetry, secrets=secrets_of(config))
     for where, entry in config.disabled.items():
         log.observer()("configuration.disabled", where=where, why=entry.why)
-    if config.server.workers > 1:
-        log.observer()("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
     with workers.counting_together(config):
         if config.server.workers == 1:
-            Server(uvicorn_config(config, create_app(config)), ready=lambda: announce(url)).run([listener])
-            return
-        create_app(_unwatched(config))  # what is wrong is said once, not by each of the workers
-        # Each worker reads the configuration anew: an app cannot be handed to another process.
-        os.environ["TOOLPROXY_CONFIG"] = str(config_path)
-        supervised = uvicorn_config(config, "proxy.server:worker_app")
-        _Workers(supervised, [listener], ready=lambda: announce(url)).run()
+            _serve_alone(config, listener, url)
+        else:
+            _serve_together(config, listener, url)
+
+
+def _serve_alone(config: Config, listener: socket.socket, url: str) -> None:
+    lifecycle = Lifecycle()
+    app = create_app(config, lifecycle=lifecycle)
+    grace, ready = config.server.shutdown_grace_seconds, functools.partial(announce, url)
+    Server(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, ready=ready).run([listener])
+
+
+def _serve_together(config: Config, listener: socket.socket, url: str) -> None:
+    create_app(_unwatched(config))  # what is wrong is said once, not by each of the workers
+    if config.state.url.startswith("memory://"):
+        log.observer()("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
+    start = functools.partial(_start_worker, config, listener)
+    grace = config.server.shutdown_grace_seconds
+    Supervisor(start, config.server.workers, grace=grace, observe=log.observer()).run(lambda: announce(url))
 
 
 def _unwatched(config: Config) -> Config:
@@ -78,40 +180,35 @@ def _unwatched(config: Config) -> Config:
     return msgspec.structs.replace(config, telemetry=TelemetryConfig(metrics=False))
 
 
-def worker_app() -> Starlette:
-    """The app of one of several workers."""
-    config = config_file.load(Path(os.environ["TOOLPROXY_CONFIG"]), os.environ)
-    log.configure(config.telemetry)
-    return create_app(config)
+def _start_worker(config: Config, listener: socket.socket, orders: Connection) -> BaseProcess:
+    process = get_context("spawn").Process(target=work, args=(config, listener, orders), daemon=True)
+    process.start()
+    return process
 
 
-class _Workers(Multiprocess):
-    """uvicorn's supervisor, which says when its first workers serve."""
-
-    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], *, ready: Callable[[], None]) -> None:
-        super().__init__(config, sockets)
-        self._ready = ready
-
-    def init_processes(self) -> None:
-        """Start the workers and wait until they serve."""
-        super().init_processes()
-        if all(process.wait_until_ready(_START_SECONDS) for process in self.processes):
-            self._ready()
+def work(config: Config, listener: socket.socket, orders: Connection) -> None:
+    """One of several workers, in a process of its own."""
+    log.configure(config.telemetry, secrets=secrets_of(config))
+    lifecycle = Lifecycle()
+    app = create_app(config, lifecycle=lifecycle)
+    grace = config.server.shutdown_grace_seconds
+    _Worker(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, orders=orders).run([listener])
 
 
-def uvicorn_config(config: Config, app: Starlette | str) -> uvicorn.Config:
+def uvicorn_config(config: Config, app: Starlette) -> uvicorn.Config:
     """Uvicorn's settings; its own logging and access log are left out for ours."""
+    protocol = functools.partial(Wire, bounds=Bounds.of(config.server), observe=log.observer())
     return uvicorn.Config(
         app,
-        factory=isinstance(app, str),
-        workers=config.server.workers,
+        http=protocol,  # type: ignore[arg-type] # it is called as the class would be
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,  # nothing here depends on where a request says it comes from
         lifespan="on",
         backlog=_BACKLOG,
-        timeout_graceful_shutdown=math.ceil(config.server.shutdown_grace_seconds),
+        timeout_keep_alive=math.ceil(config.server.idle_timeout_seconds),
     )
 
 

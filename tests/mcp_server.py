@@ -1,17 +1,12 @@
 """A real MCP server, written with the `mcp` package: over HTTP in a test's own loop, or as a process over stdio.
 
-python tests/mcp_server.py            over stdio
-python tests/mcp_server.py legacy     the same, as servers were before 2026
-python tests/mcp_server.py deaf PATH  writes its id there, and neither answers nor ends when it is asked to
+`legacy` as the process's argument: as servers were before 2026.
 """
 
 import asyncio
 import base64
 import os
-import signal
 import sys
-import time
-from pathlib import Path
 
 from mcp import MCPError
 from mcp.server.lowlevel import Server
@@ -158,8 +153,4 @@ async def main(*, legacy: bool) -> None:
 
 
 if __name__ == "__main__":
-    if "deaf" in sys.argv:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        Path(sys.argv[-1]).write_text(str(os.getpid()))
-        time.sleep(3600)
     asyncio.run(main(legacy="legacy" in sys.argv))

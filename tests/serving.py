@@ -8,6 +8,7 @@ import uvicorn
 
 from proxy import server
 from proxy.app import create_app
+from proxy.config import Config
 from proxy.config_file import parse
 from tests.fakes import FakeUpstream
 
@@ -25,9 +26,21 @@ tools:
 
 @asynccontextmanager
 async def serving(app, *, lifespan="on", port=0) -> AsyncIterator[str]:
-    """Serve an ASGI application, on a free port unless one is given."""
+    """Serve an ASGI application, on a free port unless one is given, as uvicorn does by itself."""
+    async with _serving(uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan), port) as url:
+        yield url
+
+
+@asynccontextmanager
+async def serving_as_shipped(config: Config, **app) -> AsyncIterator[str]:
+    """Serve the proxy on a free port, over the wire protocol that `toolproxy serve` speaks."""
+    async with _serving(server.uvicorn_config(config, create_app(config, **app))) as url:
+        yield url
+
+
+@asynccontextmanager
+async def _serving(config: uvicorn.Config, port: int = 0) -> AsyncIterator[str]:
     listener = server.listen("127.0.0.1", port)
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan, timeout_graceful_shutdown=1)
     config.load()
     running = uvicorn.Server(config)
     running.lifespan = config.lifespan_class(config)
@@ -50,5 +63,5 @@ async def proxy_of(upstream: FakeUpstream, *, more: str = "", config: str = CONF
     """The proxy in front of a fake upstream, which is the search service too; yields the proxy's URL."""
     async with serving(upstream, lifespan="off") as upstream_url:
         text = config.format(upstream=upstream_url, more=more)
-        async with serving(create_app(parse(text, {}), **app)) as url:
+        async with serving_as_shipped(parse(text, {}), **app) as url:
             yield url

@@ -216,6 +216,35 @@ def test_check_probes_the_servers_when_it_is_asked_to():
     assert "probe gmi: not reachable (ConnectError)" in done.stdout
 
 
+def test_check_lists_mcp_servers_by_whom_they_reach_and_looks_at_them_when_it_is_asked_to(tmp_path):
+    path = tmp_path / "config.yaml"
+    script = ROOT / "tests" / "mcp_server.py"
+    path.write_text(
+        f"tools:\n  wiki: {{type: mcp, command: [{sys.executable}, {script}], allow: [echo, fail]}}\n"
+        "  down: {type: mcp, url: 'http://127.0.0.1:9/mcp', headers: {x-key: '${WIKI_KEY}'}}\n"
+    )
+    done = toolproxy("check", "--probe", "--config", str(path), environ={"WIKI_KEY": "canary"})
+    assert done.returncode == 0
+    assert f"  wiki: mcp, {sys.executable}, tools are listed at start" in done.stdout
+    assert "  down: mcp, 127.0.0.1:9, tools are listed at start" in done.stdout
+    assert "probe wiki: 2 tools: echo, fail" in done.stdout
+    assert "probe down: not usable (cannot be reached)" in done.stdout
+    assert "canary" not in done.stdout + done.stderr
+
+
+def test_an_mcp_server_without_the_extra_is_one_clear_line(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("tools:\n  wiki: {type: mcp, url: 'http://127.0.0.1:9/mcp'}\n")
+    without = (
+        f"import sys; sys.modules['mcp'] = None; from proxy.cli import main; main(['check', '--config', {str(path)!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", without], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert (
+        done.stderr == "toolproxy: config.yaml:2: tools.wiki.type: mcp needs an extra: pip install 'toolproxy[mcp]'\n"
+    )
+
+
 def test_check_names_every_fault_with_its_line(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("tools:\n  web_search:\n    type: serber\nserver: {port: x}\n")

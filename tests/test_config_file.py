@@ -116,6 +116,29 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ("tools: {t: {type: clock, api_key: x}}", "tools.t.api_key: unknown key"),
         ("tools: {a: {type: clock, aliases: [b]}, b: {type: clock}}", "tools.a.aliases: 'b' already means 'b'"),
         ("tools: {t: {type: clock, fallback: x}}", "tools.t.fallback: there is no other tool 'x'"),
+        ("tools: {t: {type: mcp}}", "config.yaml:1: tools.t: needs either url or command"),
+        ("tools: {t: {type: mcp, command: []}}", "config.yaml:1: tools.t: needs either url or command"),
+        ("tools: {t: {type: mcp, url: 'http://x', command: [y]}}", "tools.t: needs either url or command"),
+        ("tools: {t: {type: mcp, url: 'http://u:p@x'}}", "tools.t.url: must be an http:// or https:// URL"),
+        ("tools: {t: {type: mcp, command: [y], headers: {a: b}}}", "tools.t.headers: go with url"),
+        ("tools: {t: {type: mcp, url: 'http://x', env: {a: b}}}", "tools.t.env: goes with command"),
+        (
+            "tools: {t: {type: mcp, url: 'http://x', headers: {'a b': c}}}",
+            "tools.t.headers.a b: has characters that no header",
+        ),
+        (
+            "tools: {t: {type: mcp, url: 'http://x', headers: {a: \"b\\n\"}}}",
+            "tools.t.headers.a: must be printable ASCII",
+        ),
+        ("tools: {t: {type: mcp, url: 'http://x', prefix: 'a.'}}", "tools.t.prefix: has characters that cannot stand"),
+        (
+            "tools: {t: {type: mcp, url: 'http://x', aliases: [a]}}",
+            "tools.t.aliases: a server of several tools has none",
+        ),
+        (
+            "tools: {t: {type: mcp, url: 'http://x'}, c: {type: clock, fallback: t}}",
+            "tools.c.fallback: 't' is a server of several tools",
+        ),
         ("tools: {t: {type: clock, fallback: t}}", "tools.t.fallback: there is no other tool 't'"),
         ("server:\n  port: 1\n  port: 2", "config.yaml:3: server.port: stands here twice"),
         ("a:\n- [", "config.yaml:2: expected the node content"),
@@ -257,3 +280,28 @@ def test_a_value_that_is_shared_by_an_anchor_keeps_its_variable_and_a_merged_one
 def test_a_client_with_an_empty_key_is_disabled():
     config = parse("clients: [{name: a, key: '${K:-}'}]", {})
     assert (config.clients, config.disabled["clients[0]"].why) == ((), "key is empty")
+
+
+def test_the_tools_of_an_mcp_server_may_be_chosen_by_names_that_only_it_knows():
+    text = (
+        "tools: {wiki: {type: mcp, url: 'http://x'}}\nclients: [{name: a, key: k, tools: [wiki, wiki_search, weather]}]"
+    )
+    assert faults(text) == ["config.yaml:2: clients[0].tools: there is no tool 'weather'"]
+
+
+def test_an_mcp_server_whose_key_is_not_set_is_disabled():
+    config = parse("tools: {wiki: {type: mcp, url: 'http://x', headers: {authorization: 'Bearer ${K}'}}}", {})
+    assert (config.tools, config.disabled["tools.wiki"].why) == ({}, "K is not set")
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        ("allow_hosts: ['*']", "tools.t.allow_hosts: '*' would open every private"),
+        ("deny_hosts: ['http://a/']", "tools.t.deny_hosts: 'http://a/' is neither"),
+        ("user_agent: 'ü'", "tools.t.user_agent: must be printable ASCII"),
+    ],
+)
+def test_what_a_reader_of_pages_may_open_is_checked_at_start(entry, fault):
+    found = faults(f"tools: {{t: {{type: web_fetch, {entry}}}}}")
+    assert any(fault in line for line in found), found

@@ -15,7 +15,9 @@ from tests.serving import proxy_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-KEYS = dict.fromkeys(("ZAI_API_KEY", "GMI_API_KEY", "SERPER_API_KEY", "TOOLPROXY_KEY"), "k")
+KEYS = dict.fromkeys(
+    ("ZAI_API_KEY", "GMI_API_KEY", "SERPER_API_KEY", "TOOLPROXY_KEY", "WEATHER_KEY", "TICKETS_TOKEN", "WIKI_TOKEN"), "k"
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,19 +1,18 @@
 """Reading a request's body, bounded, and the few things in it that are checked before anything is done."""
 
-import asyncio
 from typing import Any
 
 import orjson
-from starlette.types import Message, Receive, Scope
+from starlette.types import Receive, Scope
 
 from proxy.api.race import ClientLeft
 from proxy.core.chat import Json
-from proxy.core.errors import InvalidJson, RequestError, RequestTimeout, RequestTooLarge
+from proxy.core.errors import InvalidJson, RequestError, RequestTooLarge
 
-# Silence between two pieces of a body; nginx's client_body_timeout.
-BODY_SECONDS = 60.0
 # OpenAI's own limit for `n`.
 MOST_CHOICES = 128
+# Each is looked at before anything is done. OpenAI takes 2,048 messages and 128 tools; long agents have had more.
+MOST_MESSAGES, MOST_TOOLS = 10_000, 1024
 
 
 def header(scope: Scope, name: bytes) -> str | None:
@@ -37,7 +36,7 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
-        message = await _next(receive)
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeft
         part = message.get("body", b"")
@@ -47,14 +46,6 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
         parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-async def _next(receive: Receive) -> Message:
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await receive()
-    except TimeoutError as exc:
-        raise RequestTimeout("The request body did not arrive in time.") from exc
 
 
 def parse_object(body: bytes) -> Json:
@@ -91,6 +82,7 @@ def parse_chat_request(body: bytes) -> Json:
     _expect(isinstance(request.get("model"), str) and request["model"], "model", "must be the name of a model")
     messages = request.get("messages")
     _expect(isinstance(messages, list) and messages, "messages", "must be a list of at least one message")
+    _expect(len(request["messages"]) <= MOST_MESSAGES, "messages", f"may hold {MOST_MESSAGES} messages at most")
     for at, message in enumerate(request["messages"]):
         _expect(isinstance(message, dict), f"messages[{at}]", "must be an object")
         _expect(isinstance(message.get("role"), str | None), f"messages[{at}].role", "must be a string")
@@ -106,6 +98,7 @@ def parse_chat_request(body: bytes) -> Json:
     _expect(not isinstance(choice, dict) or _objects([choice]), "tool_choice", "must have a type")
     tools = request.get("tools")
     _expect(tools is None or _objects(tools), "tools", "must be a list of objects, each with a type")
+    _expect(len(tools or ()) <= MOST_TOOLS, "tools", f"may hold {MOST_TOOLS} tools at most")
     _expect(isinstance(request.get("stream"), bool | None), "stream", "must be true or false")
     _expect(isinstance(request.get("stream_options"), dict | None), "stream_options", "must be an object")
     for name, least, most in (("n", 1, MOST_CHOICES), ("max_tool_calls", 0, 2**31)):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.replies import send_json
+from proxy.core.breaker import State
 from proxy.core.chat import Json
 from proxy.ports import Ports, Readiness
 
@@ -18,27 +19,38 @@ class Healthz:
 
 
 class Readyz:
-    """200 with a usable upstream, 503 without one. Shared state that is away is told, and done without."""
+    """200 with a usable upstream, 503 without one and while the process is about to stop.
+
+    An upstream that is left alone for a while counts as usable: the next replica would find it no better. Shared state
+    that is away is told, and done without.
+    """
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         """ASGI."""
-        upstreams, tools = self._ports.upstream_states(), self._ports.tool_states()
-        ready = any(state.usable for state in upstreams)
-        (state,) = _listed([self._ports.state()])
+        upstreams, (state,) = self._ports.upstream_states(), _listed([self._ports.state()])
+        status = "ready" if any(upstream.usable for upstream in upstreams) else "no usable upstream"
+        if self._ports.lifecycle.draining:
+            status = "draining"
         report: Json = {
-            "status": "ready" if ready else "no usable upstream",
+            "status": status,
             "upstreams": _listed(upstreams),
-            "tools": _listed(tools),
+            "tools": _listed(self._ports.tool_states()),
             "state": state,
         }
-        await send_json(send, report, status=200 if ready else 503)
+        await send_json(send, report, status=200 if status == "ready" else 503)
 
 
 def _listed(states: Sequence[Readiness]) -> list[Json]:
-    return [
-        {"name": state.name, "usable": state.usable, **({} if state.usable else {"why_not": state.why_not})}
-        for state in states
-    ]
+    return [_told(state) for state in states]
+
+
+def _told(state: Readiness) -> Json:
+    told: Json = {"name": state.name, "usable": state.usable}
+    if not state.usable:
+        told["why_not"] = state.why_not
+    if state.breaker not in (None, State.CLOSED):
+        told["breaker"] = state.breaker
+    return told

@@ -20,9 +20,14 @@ _HOP_BY_HOP = frozenset(
 # What belongs between this client and this proxy alone, and what would choose another account at the upstream.
 _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
     b"host content-length authorization api-key x-api-key cookie openai-organization openai-project "
-    b"x-organization-id x-request-id forwarded x-forwarded-for x-forwarded-host x-forwarded-proto x-real-ip".split()
+    b"x-organization-id x-request-id forwarded x-real-ip x-original-url x-rewrite-url x-http-method-override".split()
 )
+# What says where a request comes from; and names that a CGI-like upstream takes for others (nginx drops them as well).
+_NOT_FORWARDED_LIKE = re.compile(rb"x-forwarded-.*|.*_.*", re.DOTALL)
 _NOT_RELAYED = _HOP_BY_HOP | frozenset(b"set-cookie date server x-request-id".split())
+
+# Nothing in a header may look like the end of one to whoever reads it next.
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 # The plain way to write a part's head, as every client library does; any other is refused, for parsers differ on it.
 _HEADER_LINE = re.compile(rb"[!#-'*+.0-9A-Z^-z|~-]+:[^\r\n]*")
@@ -72,7 +77,11 @@ class Passthrough:
 async def _relay(model: Model, request: RawRequest, send: Send) -> None:
     async with model.upstream.open(request) as response:
         dropped = _NOT_RELAYED | _named_by_connection(response.headers)
-        headers = [(name, value) for name, value in response.headers if name.lower() not in dropped]
+        headers = [
+            (name, value)
+            for name, value in response.headers
+            if name.lower() not in dropped and not _CONTROL.search(value)
+        ]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         async for data in response.body:
             await send({"type": "http.response.body", "body": data, "more_body": True})
@@ -145,7 +154,11 @@ def _path_below_v1(scope: Scope) -> str:
 
 def _forwarded(scope: Scope) -> list[tuple[bytes, bytes]]:
     dropped = _NOT_FORWARDED | _named_by_connection(scope["headers"])
-    return [(name, value) for name, value in scope["headers"] if name not in dropped]
+    return [
+        (name, value)
+        for name, value in scope["headers"]
+        if name not in dropped and not _NOT_FORWARDED_LIKE.fullmatch(name)
+    ]
 
 
 def _named_by_connection(headers: object) -> frozenset[bytes]:

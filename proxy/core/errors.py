@@ -14,10 +14,14 @@ ProxyError                     status, type, code: what the client is told
 |   +-- RequestTimeout         408  request_timeout
 |   +-- RequestTooLarge        413  request_too_large
 |   +-- RateLimitExceeded      429  rate_limit_exceeded     of this proxy's own limits for a client
-+-- Overloaded                 503  overloaded              this proxy is full or leaving
+|   +-- HeadersTooLarge        431  headers_too_large
+|   +-- HttpRefused            4xx  what is no HTTP, or none that is spoken here
++-- Overloaded                 503  overloaded              this proxy is full
+|   +-- Stopping               503  overloaded              or about to stop
 +-- MaxDurationExceeded        504  max_duration_exceeded   the request as a whole took too long
 +-- UpstreamError              502  upstream_error          unreachable, cut off, not what it should be
 |   +-- UpstreamTimeout        504  upstream_timeout
+|   +-- UpstreamDown           502  upstream_error          it has failed so often that it is left alone for a while
 |   +-- UpstreamRefused        4xx  the upstream's own status, message and code
 +-- NoFinalAnswer              502  no_final_answer         the model never answered in words
 +-- InternalError              500  internal_error          a bug of ours
@@ -177,14 +181,37 @@ class RateLimitExceeded(RequestError):
         super().__init__(message, headers={"retry-after": str(retry_after)})
 
 
+class HeadersTooLarge(RequestError):
+    """More header fields, or more bytes of them, than `server.max_headers` and `server.max_header_bytes`."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class HttpRefused(RequestError):
+    """What is no HTTP, or could be read in two ways, or asks for what this server does not do."""
+
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class Overloaded(ProxyError):
-    """The proxy is full, or about to stop."""
+    """The proxy is full."""
 
     status = 503
     code = "overloaded"
 
     def __init__(self, message: str, *, retry_after: int = 1) -> None:
         super().__init__(message, headers={"retry-after": str(retry_after)})
+
+
+class Stopping(Overloaded):
+    """The proxy is about to stop; whoever tries again does so over another connection, and finds another process."""
+
+    def __init__(self) -> None:
+        super().__init__("The proxy is stopping; send the request again.")
+        self.headers["connection"] = "close"
 
 
 class MaxDurationExceeded(ProxyError):
@@ -207,6 +234,14 @@ class UpstreamTimeout(UpstreamError):
 
     status = 504
     code = "upstream_timeout"
+
+
+class UpstreamDown(UpstreamError):
+    """The upstream was not asked: it has failed again and again, and its breaker is open."""
+
+    def __init__(self, name: str, *, retry_after: int) -> None:
+        message = f"The upstream {name!r} has failed again and again; it is asked again in a while."
+        super().__init__(message, headers={"retry-after": str(retry_after)})
 
 
 class UpstreamRefused(UpstreamError):

@@ -1,14 +1,20 @@
 """structlog: JSON lines on standard error, one per request, per turn and per tool call.
 
 Never a secret, and message content only with `telemetry.log_content`: what is logged is counts, durations, names and
-ids. uvicorn's own lines come out in the same form.
+ids. uvicorn's own lines come out in the same form. The last line of defence is here as well: an exception is told by
+its type and its place, not in its own words, which may quote what it was given; and every secret of the configuration
+is masked in every line.
 """
 
 import logging
+import re
 import sys
-from collections.abc import Callable, MutableMapping
+import traceback
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
+from types import TracebackType
 from typing import Any, TextIO
+from urllib.parse import quote
 
 import orjson
 import structlog
@@ -17,27 +23,37 @@ from proxy.config import TelemetryConfig
 from proxy.ports import Content
 from proxy.telemetry.events import level_of
 
+_MASK = "***"
+# A shorter one is a placeholder; taking it out would only garble the log.
+_SHORTEST_SECRET = 8
 
-def configure(config: TelemetryConfig, *, stream: TextIO | None = None) -> None:
-    """Set structlog and the standard library's logging up, once per process; `stream`: standard error unless given."""
+
+def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: TextIO | None = None) -> None:
+    """Set structlog and the standard library's logging up, once per process.
+
+    Args:
+        config: level and format.
+        secrets: what must not stand in any line, wherever it came from.
+        stream: standard error unless given.
+    """
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[config.log_level.upper()]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
+        structlog.processors.ExceptionRenderer(told if not config.log_content else _in_full),
         _without_nothing,
     ]
-    as_json = config.log_format == "json"
-    renderer: structlog.typing.Processor = (
+    rendered: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(serializer=_dumps)
-        if as_json
+        if config.log_format == "json"
         else structlog.dev.ConsoleRenderer(
             colors=stream.isatty(),
             exception_formatter=structlog.dev.plain_traceback,  # a rich one shows variables: keys
         )
     )
+    renderer = _masked(rendered, secrets)
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -68,6 +84,55 @@ def observer(logger: Any = None) -> Callable[..., None]:
             log.log(level_of(event), event, **_spelled_out(fields))
 
     return observe
+
+
+def told(exc_info: structlog.typing.ExcInfo) -> str:
+    """An exception, its causes and members, by their types and places: `ZeroDivisionError at run.py:12 in step`."""
+    return "\n".join(_told(exc_info[1], set()))
+
+
+def _told(exc: BaseException | None, seen: set[int]) -> list[str]:
+    if exc is None or id(exc) in seen:
+        return []
+    seen.add(id(exc))
+    kind = f"{type(exc).__module__}.{type(exc).__qualname__}".removeprefix("builtins.")
+    lines = [kind, *_places(exc.__traceback__)]
+    for inner in getattr(exc, "exceptions", ()):
+        lines += [f"  {line}" for line in _told(inner, seen)]
+    cause = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
+    if earlier := _told(cause, seen):
+        lines += ["from", *earlier]
+    return lines
+
+
+def _places(tb: TracebackType | None) -> list[str]:
+    return [f"  at {frame.filename}:{frame.lineno} in {frame.name}" for frame in traceback.extract_tb(tb)]
+
+
+def _in_full(exc_info: structlog.typing.ExcInfo) -> str:
+    return "".join(traceback.format_exception(*exc_info)).rstrip()
+
+
+_ESCAPES: tuple[Callable[[str], str], ...] = (
+    lambda text: repr(text)[1:-1],
+    lambda text: orjson.dumps(text).decode()[1:-1],
+    lambda text: quote(text, safe=""),
+)
+
+
+def _masked(renderer: structlog.typing.Processor, secrets: Iterable[str]) -> structlog.typing.Processor:
+    """A renderer whose lines hold no secret, in whatever way a secret may be written in a line."""
+    written = {secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}
+    for _ in range(2):  # inside of another text, which the line quotes in its turn
+        written |= {escaped(form) for form in written for escaped in _ESCAPES}
+    if not written:
+        return renderer
+    pattern = re.compile("|".join(re.escape(form) for form in sorted(written, key=len, reverse=True)))
+
+    def render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
+        return pattern.sub(_MASK, str(renderer(logger, method, event)))
+
+    return render
 
 
 def _spelled_out(fields: dict[str, object]) -> dict[str, object]:

@@ -79,10 +79,6 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
                 failure = exc
         raise failure
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
-
     async def _addresses(self, host: str, port: int) -> list[Address]:
         written = literal(host)
         addresses = [written] if written else await self._resolved(host, port)

@@ -24,6 +24,7 @@ from mcp_types import (
     CONNECTION_CLOSED,
     HEADER_MISMATCH,
     INVALID_REQUEST,
+    PARSE_ERROR,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
@@ -280,15 +281,16 @@ def _why(error: BaseException, refused: int | None) -> str:
 
 
 def _in_words(error: BaseException) -> str:
+    code = error.code if isinstance(error, MCPError) else None
     match error:
         case httpx2.TimeoutException() | TimeoutError():
             return "gave no answer in time"
         case httpx2.ConnectError():
             return "cannot be reached"
-        case MCPError() if error.code != CONNECTION_CLOSED:
-            return f"refused the session (error {error.code})"
-        case MCPError() | httpx2.HTTPError():
+        case httpx2.HTTPError() | MCPError() if code in (None, CONNECTION_CLOSED):
             return "the connection broke"
+        case MCPError() if code != PARSE_ERROR:
+            return f"refused the session (error {code})"
         case OSError():
             return "its command cannot be started"
         case _:

@@ -19,9 +19,9 @@ ReadPdf: TypeAlias = Callable[[bytes], tuple[str, str]]
 """Title and text of a PDF."""
 
 MOST_HTML_CHARACTERS = 2_000_000  # the longest articles have half of that
-# trafilatura takes quadratic time for many tables, and 2 ms for a level of nesting: 8,000 tables have been measured at
-# 38 s, 30,000 other elements at 2 s. A page with more is read without it.
-_MOST_TAGS, _MOST_TABLES = 30_000, 300
+# trafilatura takes more than linear time for tables and nesting: 8,000 tables have been measured at 38 s, 28,000 tags
+# in 200 levels at 8 s. A page with more than this is read without it.
+_MOST_TAGS, _MOST_TABLES = 20_000, 200
 _LEAST_ARTICLE = 200  # characters; a shorter one is looked for in the whole page
 _MOST_PDF_PAGES, _MOST_PDF_CHARACTERS = 500, 2_000_000
 _MOST_TITLE_CHARACTERS = 200
@@ -92,7 +92,7 @@ def check_content_type(content_type: str, *, pdf: bool) -> None:
         raise ToolError(f"The page is {kind[:80]!a}, not text.")
 
 
-def read_page(answer: Answer, *, monotonic: Callable[[], float], read_pdf: ReadPdf | None) -> Page:
+def read_page(answer: Answer, *, read_pdf: ReadPdf | None) -> Page:
     """Title and text of a page.
 
     Raises:
@@ -105,12 +105,12 @@ def read_page(answer: Answer, *, monotonic: Callable[[], float], read_pdf: ReadP
     if kind in _HTML or (kind in _UNKNOWN and _LOOKS_LIKE_HTML.match(answer.body[:_SNIFFED])):
         cut = answer.cut or len(text) > MOST_HTML_CHARACTERS
         html = text[:MOST_HTML_CHARACTERS]
-        read = read_html(html, url, installed_extractor(), monotonic=monotonic)
+        read = read_html(html, url, installed_extractor())
         return Page(url, _title(title_in(html)), clean(read), cut)
     return Page(url, "", clean(text), answer.cut)
 
 
-def read_html(html: str, url: str, extract: Extract | None, *, monotonic: Callable[[], float]) -> str:
+def read_html(html: str, url: str, extract: Extract | None) -> str:
     """The article of a page, or all that can be seen of it where there is none or `extract` is None."""
     article = ""
     if extract and html.count("<") <= _MOST_TAGS and html.lower().count("<table") <= _MOST_TABLES:
@@ -120,7 +120,7 @@ def read_html(html: str, url: str, extract: Extract | None, *, monotonic: Callab
             article = ""
     if len(article) >= _LEAST_ARTICLE:
         return article
-    return max(article, visible_text(html, url, monotonic=monotonic), key=len)
+    return max(article, visible_text(html, url), key=len)
 
 
 def clean(text: str) -> str:

@@ -16,7 +16,7 @@ import orjson
 from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
-from proxy.ports import Caches, Clock, Observer, Results
+from proxy.ports import Caches, Clock, Observer
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
@@ -121,16 +121,14 @@ class Registry:
         seconds = entry.tool.timeout or patience
         try:
             async with asyncio.timeout(seconds):
-                if entry.cache is None:
-                    return await self._try(entry, arguments)
-                key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
-                return await self._cached(entry, entry.cache, key, arguments)
+                return await self._kept_or_run(entry, arguments, scope)
         except TimeoutError as exc:
             self._failed(entry)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
 
-    async def _cached(self, entry: "_Entry", cache: Results, key: str, arguments: Json) -> ToolOutput:
-        """The result of an equal call, or of this one."""
+    async def _kept_or_run(self, entry: "_Entry", arguments: Json, scope: str) -> ToolOutput:
+        if entry.cache is None:
+            return await self._try(entry, arguments)
         was_run = False
 
         async def run() -> ToolOutput:
@@ -138,7 +136,8 @@ class Registry:
             was_run = True
             return await self._try(entry, arguments)
 
-        output = await cache.get_or_run(key, run)
+        key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
+        output = await entry.cache.get_or_run(key, run)
         if not was_run:
             self._observe("tool.cache_hit", tool=entry.tool.name)
         return output

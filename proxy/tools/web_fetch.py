@@ -82,7 +82,6 @@ class _Reader:
     def __init__(
         self, config: WebFetchConfig, clock: Clock, resolve: Resolve, ssl_context: Callable[[], ssl.SSLContext]
     ) -> None:
-        self._clock = clock
         self._most_bytes = config.max_bytes
         agent = config.user_agent or USER_AGENT
         guard = UrlGuard(config.allow_hosts, config.deny_hosts)
@@ -108,7 +107,7 @@ class _Reader:
         return await self._threads.run(lambda: self._read(answer))
 
     def _read(self, answer: Answer) -> Page:
-        return read_page(answer, monotonic=self._clock.monotonic, read_pdf=installed_pdf_reader())
+        return read_page(answer, read_pdf=installed_pdf_reader())
 
 
 def _check_status(answer: Answer) -> None:

@@ -4,7 +4,7 @@
 where they were seen stand beside each profile: `glm`, `gpt_oss`; `docs/upstreams.md` is the list for readers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -222,10 +222,11 @@ def mend(answer: Json, profile: Profile, *, kind: str) -> bool:
     if not isinstance(answer.get("usage"), dict | None):
         answer["usage"] = None
         changed = True
-    mending: tuple[Callable[[Json], bool], ...] = (lambda choice: _mend_reason(choice, profile), _mend_message)
     for choice in _objects(answer["choices"]):
-        for part in mending:
-            changed = part(choice) or changed
+        changed = _mend_reason(choice, profile) or changed
+        for key in ("message", "delta"):
+            if key in choice:
+                changed = _mend_message(choice, key) or changed
     return changed
 
 
@@ -240,29 +241,39 @@ def _mend_reason(choice: Json, profile: Profile) -> bool:
     return True
 
 
-def _mend_message(choice: Json) -> bool:
+def _mend_message(choice: Json, key: str) -> bool:
     """What stands where an object should be, and arguments that are an object where a string should be."""
+    part = choice[key]
+    if part is None:
+        choice[key] = {}
+        return True
+    if not isinstance(part, dict):
+        raise UpstreamError(f"The upstream sent something else than an object as '{key}'.")
     changed = False
-    for key in ("message", "delta"):
-        part = choice.get(key, {})
-        if part is None:
-            part = choice[key] = {}
-            changed = True
-        if not isinstance(part, dict):
-            raise UpstreamError(f"The upstream sent something else than an object as '{key}'.")
-        for call in _objects(part.get("tool_calls") or []):
-            function = call.get("function")
-            if not isinstance(function, dict | None):
-                raise UpstreamError("The upstream sent something else than an object as 'function'.")
-            if function and not isinstance(function.get("arguments", ""), str | None):
-                function["arguments"] = as_text(function["arguments"])
-                changed = True
-            if function and not isinstance(function.get("name", ""), str | None):
-                raise UpstreamError("The upstream sent something else than text as the name of a function.")
+    for call in _objects(part.get("tool_calls") or []):
+        changed = _mend_call(call) or changed
     return changed
 
 
+def _mend_call(call: Json) -> bool:
+    function = call.get("function")
+    if not isinstance(function, dict | None):
+        raise UpstreamError("The upstream sent something else than an object as 'function'.")
+    if not function:
+        return False
+    if not isinstance(function.get("name", ""), str | None):
+        raise UpstreamError("The upstream sent something else than text as the name of a function.")
+    if isinstance(function.get("arguments", ""), str | None):
+        return False
+    function["arguments"] = as_text(function["arguments"])
+    return True
+
+
 def _objects(items: Any) -> list[Json]:
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise UpstreamError("The upstream's answer is no completion.")
-    return items
+    if isinstance(items, list):
+        for item in items:
+            if not isinstance(item, dict):
+                break
+        else:
+            return items
+    raise UpstreamError("The upstream's answer is no completion.")

@@ -2,19 +2,21 @@
 
 Once anything of an answer was shown, nothing is tried again: a second attempt would repeat the first one's words. One
 budget of retries holds for the whole request, however many turns it takes, so that a struggling upstream is not
-hammered by its own loop.
+hammered by its own loop. An upstream that fails everybody is left alone for a while, by its breaker.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 from proxy.core.actions import CallUpstream, Rung
+from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, Turn
-from proxy.core.errors import ProxyError, RequestError
+from proxy.core.errors import ProxyError, RequestError, UpstreamDown
 from proxy.ports import Answer, Clock, Content, Eager, Observer, RawRequest, RawResponse, Show, Write
 from proxy.upstreams.openai_compat import OpenAICompatible
-from proxy.upstreams.retry import Backoff, asked_delay, is_transient, may_work_elsewhere
+from proxy.upstreams.retry import Backoff, asked_delay, is_outage, is_transient, may_work_elsewhere
 
 T = TypeVar("T")
 
@@ -25,8 +27,9 @@ class Resilient:
     Args:
         candidates: the requested model and its fallbacks.
         backoff: how often to try again, and the waits between.
+        breakers: of every upstream, by its name; shared by all requests.
         clock: waits.
-        observe: hears of each attempt, and of what is handed through.
+        observe: hears of each attempt, of what is handed through, and of upstreams that are left alone for a while.
     """
 
     def __init__(
@@ -34,12 +37,14 @@ class Resilient:
         candidates: Sequence[OpenAICompatible],
         *,
         backoff: Backoff,
+        breakers: Mapping[str, Breaker],
         clock: Clock,
         observe: Observer,
     ) -> None:
         self._current, *self._rest = candidates
         self._longest_wait = backoff.longest
         self._delays = backoff.delays()
+        self._breakers = breakers
         self._clock = clock
         self._observe = observe
 
@@ -92,8 +97,9 @@ class Resilient:
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Hand any other request through, once: what it does is not known, so neither is whether it bears repeating."""
-        async with self._relayed(path=request.path.partition("?")[0]), self._current.open(request) as response:
-            yield response
+        with self._judged(self._current.name):
+            async with self._relayed(path=request.path.partition("?")[0]), self._current.open(request) as response:
+                yield response
 
     @asynccontextmanager
     async def _relayed(self, **fields: object) -> AsyncIterator[None]:
@@ -123,7 +129,8 @@ class Resilient:
         while True:
             current, began = self._current, self._clock.monotonic()
             try:
-                answer = await work(current)
+                with self._judged(current.name) as watched.breaker:
+                    answer = await work(current)
             except RequestError as exc:
                 # A fallback that cannot do what the request asks for says nothing about the request.
                 raise failure or exc from exc
@@ -136,6 +143,26 @@ class Resilient:
                 first = None if watched.first_at is None else round(watched.first_at - began, 6)
                 self._observe("upstream.answered", upstream=current.name, seconds=self._since(began), first=first)
                 return answer
+
+    @contextmanager
+    def _judged(self, name: str) -> Iterator[Breaker]:
+        """One call of an upstream; what becomes of it counts for all requests. Raises `UpstreamDown` instead of it."""
+        breaker = self._breakers[name]
+        now = self._clock.monotonic()
+        if not breaker.allows(now):
+            raise UpstreamDown(name, retry_after=math.ceil(breaker.wait(now)) or 1)
+        before = breaker.state
+        try:
+            yield breaker
+        except ProxyError as exc:
+            if is_outage(exc):
+                breaker.failed(self._clock.monotonic())
+                if breaker.state is State.OPEN and before is not State.OPEN:
+                    self._observe("upstream.shut", upstream=name, code=exc.code, seconds=breaker.seconds)
+            raise
+        breaker.succeeded()
+        if before is not State.CLOSED:
+            self._observe("upstream.recovered", upstream=name)
 
     async def _recover(self, failure: ProxyError, seconds: float) -> bool:
         """Prepare another attempt; False where there is none left."""
@@ -157,11 +184,12 @@ class Resilient:
 class _Watched:
     """Passes on what is shown, and remembers when it began."""
 
-    __slots__ = ("_inner", "_timer", "first_at")
+    __slots__ = ("_inner", "_timer", "breaker", "first_at")
 
     def __init__(self, inner: Callable[..., Awaitable[None]], timer: Callable[[], float]) -> None:
         self._inner = inner
         self._timer = timer
+        self.breaker: Breaker | None = None
         self.first_at: float | None = None
 
     @property
@@ -172,6 +200,8 @@ class _Watched:
     async def __call__(self, shown: object) -> None:
         if self.first_at is None:
             self.first_at = self._timer()
+            if self.breaker is not None and self.breaker.state is State.HALF_OPEN:
+                self.breaker.succeeded()  # others need not wait for the end of a long answer
         await self._inner(shown)
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from proxy.core.errors import Overloaded, ProxyError, UpstreamError, UpstreamRefused, UpstreamTimeout
+from proxy.core.errors import Overloaded, ProxyError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
 
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _TOO_MANY_REQUESTS = 429
@@ -32,11 +32,16 @@ class Backoff:
 
 def is_transient(failure: ProxyError) -> bool:
     """Whether the same call may well succeed a moment later."""
-    if failure.headers.get("x-should-retry") == "false" or isinstance(failure, UpstreamTimeout):
+    if failure.headers.get("x-should-retry") == "false" or isinstance(failure, UpstreamTimeout | UpstreamDown):
         return False
     if isinstance(failure, UpstreamRefused):
         return failure.status in (_REQUEST_TIMEOUT, _TOO_MANY_REQUESTS)
     return isinstance(failure, UpstreamError)
+
+
+def is_outage(failure: ProxyError) -> bool:
+    """Whether a failure counts against the upstream's health: what it refuses, it is well enough to refuse."""
+    return isinstance(failure, UpstreamError) and not isinstance(failure, UpstreamRefused)
 
 
 def may_work_elsewhere(failure: ProxyError) -> bool:

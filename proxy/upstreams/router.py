@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from proxy.config import Config, ModelConfig
+from proxy.core.breaker import Breaker
 from proxy.core.errors import InvalidApiKey, ModelNotFound
 from proxy.ports import Clock, Model, Observer
 from proxy.upstreams.connection import Connection
@@ -27,12 +28,14 @@ class ConfigRouter:
         config: Config,
         connections: Mapping[str, Connection],
         *,
+        breakers: Mapping[str, Breaker],
         observe: Observer,
         clock: Clock,
     ) -> None:
         self._models = config.models
         self._upstreams = config.upstreams
         self._connections = connections
+        self._breakers = breakers
         self._observe = observe
         self._clock = clock
 
@@ -47,7 +50,9 @@ class ConfigRouter:
         keyed = [other for other in usable if self._key(self._models[other], client_key)]
         candidates = [first, *(self._bind(other, self._models[other], client_key) for other in keyed)]
         backoff = Backoff(self._upstreams[model.upstream].retries)
-        upstream = Resilient(candidates, backoff=backoff, clock=self._clock, observe=self._observe)
+        upstream = Resilient(
+            candidates, backoff=backoff, breakers=self._breakers, clock=self._clock, observe=self._observe
+        )
         tools = None if model.tools is None else frozenset(model.tools)
         return Model(name, first.model, upstream, tools, model.limits)
 

@@ -12,7 +12,7 @@ import pytest
 from proxy.app import create_app
 from proxy.config_file import parse
 from proxy.tools.tool import Tool
-from tests.fakes import Reply, whole
+from tests.fakes import FakeClock, Reply, whole
 from tests.serving import CONFIG, proxy_of, serving
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tool_choice": "none"}
@@ -73,6 +73,9 @@ def deep(levels):
         ({**ASK, "tools": [{"type": "function", "function": 5}]}, 400, "invalid_request", "tools"),
         ({**ASK, "tool_choice": {"type": []}}, 400, "invalid_request", "tool_choice"),
         (deep(300), 400, "invalid_json", None),
+        (deep(1025), 400, "invalid_json", None),
+        ({**ASK, "messages": [{"role": "user", "content": "x"}] * 100_000}, 400, "invalid_request", "messages"),
+        ({**ASK, "tools": [{"type": "function"}] * 10_000}, 400, "invalid_request", "tools"),
     ],
 )
 async def test_bad_input_has_its_line_of_the_error_table_and_the_next_request_works(
@@ -360,6 +363,38 @@ async def test_beyond_its_capacity_the_proxy_says_so_at_once_and_health_is_still
         gate.set()
         assert (await first).status_code == 200
         assert (await post(url, ASK)).status_code == 200
+
+
+async def test_a_short_queue_absorbs_a_burst_and_what_waits_too_long_is_refused(upstream):
+    gate = asyncio.Event()
+    upstream.replies = [Reply([gate, *whole("Hi").body])]
+    more = "server: {max_concurrent_requests: 1, max_queued_requests: 1, queue_timeout_seconds: 0.3}"
+    async with proxy_of(upstream, more=more) as url:
+        first = asyncio.ensure_future(post(url, ASK))
+        await upstream.asked.wait()
+        assert (await post(url, ASK)).status_code == 503
+        waiting = [asyncio.ensure_future(post(url, ASK)) for _ in range(2)]
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert [one.result().status_code for one in done] == [503]
+        gate.set()
+        assert {response.status_code for response in await asyncio.gather(first, *waiting)} == {200, 503}
+        assert (await post(url, ASK)).status_code == 200
+
+
+async def test_an_upstream_that_fails_everybody_is_left_alone_and_readyz_says_so(upstream):
+    upstream.replies = [*[Reply([b"{}"], status=500)] * 4, whole("Hi")]
+    config = CONFIG.replace("retries: 0", "retries: 0, breaker: {{failures: 4, seconds: 30}}")
+    clock = FakeClock()
+    async with proxy_of(upstream, config=config, clock=clock) as url:
+        assert [(await post(url, ASK)).status_code for _ in range(6)] == [502] * 6
+        refused = await post(url, {"model": "m", "input": "x"}, path="/v1/embeddings")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (502, "upstream_error")
+        assert refused.headers["retry-after"] == "30"
+        assert (await get(url, "/readyz")).json()["upstreams"] == [{"name": "up", "usable": True, "breaker": "open"}]
+        assert len(upstream.requests) == 4
+        clock.now += 30
+        assert (await post(url, ASK)).status_code == 200
+        assert (await get(url, "/readyz")).json()["upstreams"] == [{"name": "up", "usable": True}]
 
 
 # -- models and health --

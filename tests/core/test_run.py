@@ -5,7 +5,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from proxy.core.actions import Rung
+from proxy.core.actions import Hold, Rung
 from proxy.core.continuation import put_back
 from proxy.core.errors import NoFinalAnswer
 from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
@@ -441,3 +441,17 @@ def test_a_call_whose_result_is_known_and_one_after_the_deadline_do_not_start():
     assert play.run.may_start(call(), []) is None
     play.run.expire()
     assert play.run.may_start(call("current_time", "{}"), []) is None
+
+
+@pytest.mark.parametrize(("tools", "hold"), [((SEARCH,), Hold.WHOLE), ((), Hold.NOTHING)])
+def test_json_is_held_to_its_end_only_where_another_turn_may_follow(tools, hold):
+    run = run_of({"response_format": {"type": "json_object"}}, tools=tools)
+    assert run.start().hold is hold
+
+
+def test_an_answer_comes_with_the_turns_before_it_whose_calls_were_answered():
+    first, second = calls(call(), text="One."), calls(call(arguments='{"query":"y"}'), text="Two.")
+    play = Playbook(run_of()) << asks() >> first << runs("web_search") >> results("a")
+    play << asks() >> second << runs("web_search") >> results("b") << asks() >> says("Done")
+    play << responds("Done")
+    assert [turn.text for turn in play.pending.served] == ["One.", "Two."]

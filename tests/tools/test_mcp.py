@@ -166,15 +166,14 @@ async def test_a_tool_that_cannot_be_taken_is_refused_and_told_and_the_others_ar
         ListedTool(name="a.b", input_schema=OBJECT),
         ListedTool(name="a/b", input_schema=OBJECT),
         ListedTool(name="remote", input_schema=remote),
-        ListedTool(name="text", input_schema={"type": "string"}),
         ListedTool(name="good", input_schema=OBJECT),
     ]
     async with wiki_at(Wiki(tools)) as url, session(McpConfig(url=url)) as rig:
         assert list(rig.registry.specs) == ["wiki_a_b", "wiki_good"]
         refused = [fields["why"] for event, fields in rig.told if event == "mcp.tool_refused"]
-    assert len(refused) == 3
-    assert "two tools named 'wiki_a_b'" in str(refused)
-    assert "text: its schema is not one of an object" in refused
+    assert refused[0] == "there are two tools named 'wiki_a_b'"
+    assert "http://127.0.0.1:1/schema.json" in refused[1]
+    assert len(refused) == 2
 
 
 async def test_more_tools_than_a_request_can_hold_are_refused():
@@ -265,9 +264,8 @@ async def test_a_call_finds_out_that_a_server_has_restarted_and_the_next_one_wor
             assert await rig.call("wiki_echo", '{"text": "back"}') == "You said:\n\nback"
 
 
-@pytest.mark.parametrize("config", [STDIO, LEGACY_STDIO])
-async def test_a_process_that_dies_in_a_call_is_started_again(config):
-    async with session(config) as rig:
+async def test_a_process_that_dies_in_a_call_is_started_again():
+    async with session(LEGACY_STDIO) as rig:
         await rig.event("mcp.connected")
         with pytest.raises(ToolUnavailable, match="whether the call was carried out is not known"):
             await rig.call("wiki_die")
@@ -285,12 +283,20 @@ async def test_a_command_that_cannot_be_started_is_said_to_be_one():
         await look(McpConfig(command=("/nowhere/canary",)))
 
 
+DEAF = """
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
+time.sleep(3600)
+"""
+
+
 async def test_a_process_that_will_not_end_is_killed(tmp_path):
     path = tmp_path / "pid"
-    config = McpConfig(command=(sys.executable, SCRIPT, "deaf", str(path)))
+    config = McpConfig(command=(sys.executable, "-c", DEAF, str(path)))
     async with session(config, patience=0) as rig:
         assert rig.server.state().why_not == "not connected yet"
-        while not path.exists() or not path.read_text():  # another process writes it
+        while not path.exists() or not path.read_text():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.01)
     with pytest.raises(ProcessLookupError):
         os.kill(int(path.read_text()), 0)
@@ -311,8 +317,8 @@ def answering(status, body=b"{}", *, headers=()):
         (answering(401), "answered HTTP 401"),
         (answering(500), "answered HTTP 500"),
         (answering(307, headers=[(b"location", b"http://127.0.0.2/canary")]), "refused the session (error -32600)"),
-        (answering(200, b"<canary>"), "refused the session (error -32700)"),
-        (answering(200, headers=[(b"content-encoding", b"gzip")]), "refused the session (error -32700)"),
+        (answering(200, b"<canary>"), "did not answer as an MCP server does"),
+        (answering(200, headers=[(b"content-encoding", b"gzip")]), "did not answer as an MCP server does"),
         (answering(202), "refused the session (error -32600)"),
     ],
 )
@@ -352,7 +358,7 @@ async def test_a_conversation_uses_a_servers_tools(upstream, sdk):
             model="m", stream=True, messages=[{"role": "user", "content": "When does it sail?"}]
         )
         words = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
-    assert "".join(words) == "It sails at noon."
+    assert "".join(words) == "Itsailsatnoon."
     offered = {tool["function"]["name"]: tool["function"] for tool in upstream.requests[0]["tools"]}
     assert offered["wiki_echo"]["description"] == "Says it again."
     assert set(offered) == {"web_search", "wiki_echo"}

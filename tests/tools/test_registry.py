@@ -166,6 +166,16 @@ async def test_a_fallback_is_not_tried_for_arguments_that_do_not_fit_and_has_non
         await execute(registry)
 
 
+def test_tools_that_came_as_a_group_are_replaced_together_and_known_by_its_name():
+    registry = registry_of([tool()])
+    assert registry.put_group("wiki", [tool(name="a"), tool(name="t"), tool(name="b")]) == [
+        "there are two tools named 't'"
+    ]
+    assert {name: spec.group for name, spec in registry.specs.items()} == {"t": None, "a": "wiki", "b": "wiki"}
+    assert registry.put_group("wiki", [tool(name="b")]) == []
+    assert list(registry.specs) == ["t", "b"]
+
+
 def test_two_tools_of_one_name_are_refused():
     with pytest.raises(ValueError, match="two tools named 't'"):
         registry_of([tool(), tool()])

@@ -2,9 +2,12 @@ import asyncio
 import gzip
 import io
 import ssl
+import sys
+import time
 import tracemalloc
 import zlib
 
+import httpcore
 import httpx
 import orjson
 import pypdf
@@ -320,6 +323,21 @@ async def test_a_server_that_cannot_be_reached_or_breaks_off_is_told_of(site):
         await Fetch()(url_of(gone))
 
 
+@pytest.mark.parametrize(
+    ("fault", "kind", "told"),
+    [
+        (httpcore.ConnectTimeout(), ToolUnavailable, "did not answer in time"),
+        (httpcore.ReadTimeout(), ToolUnavailable, "did not answer in time"),
+        (httpcore.ReadError(), ToolUnavailable, "broke off"),
+        (httpcore.ConnectError(ssl.SSLCertVerificationError()), ToolError, "no valid certificate"),
+    ],
+)
+def test_whether_another_try_may_help_is_said(fault, kind, told):
+    with pytest.raises(ToolError, match=told) as failure, page_client._translated(parse_url("a.test")):  # noqa: SLF001
+        raise fault
+    assert type(failure.value) is kind
+
+
 async def test_a_certificate_is_checked_against_the_name_and_not_the_address():
     authority = trustme.CA()
     server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
@@ -406,7 +424,7 @@ async def test_a_server_that_drips_is_left_when_the_time_is_over(site):
 async def test_html_of_twenty_thousand_levels_is_read(extractor, tag):
     deep = f"<html><body><p>{SENTENCE * 4}</p>" + f"<{tag}>" * 20_000 + "bottom"
     extract = page_text.installed_extractor() if extractor == "trafilatura" else None
-    read = page_text.read_html(deep, "http://a.test/", extract, monotonic=lambda: 0)
+    read = page_text.read_html(deep, "http://a.test/", extract)
     assert SENTENCE.strip() in read
 
 
@@ -414,14 +432,55 @@ async def test_an_extractor_that_fails_is_stood_in_for():
     def fails(html, url):
         raise RecursionError
 
-    read = page_text.read_html("<p>one<p>two", "http://a.test/", fails, monotonic=lambda: 0)
+    read = page_text.read_html("<p>one<p>two", "http://a.test/", fails)
     assert read == "one\ntwo"
 
 
-def test_a_page_that_takes_too_long_is_told_as_far_as_it_was_read():
-    ticks = iter(range(1000))
-    read = page_text.read_html("<p>word</p>" * 1000, "http://a.test/", None, monotonic=lambda: next(ticks))
-    assert read.split() == ["word"] * 2
+@pytest.mark.parametrize(
+    "markup",
+    [
+        "<a ",
+        "<",
+        "<!--",
+        "<!",
+        "<a '",
+        "<a \"> <a '>",
+        "<a b='",
+        "<script>",
+        "</",
+        "<a<",
+        "<a href=x>",
+        "&#",
+        "&",
+        "<p hidden>",
+    ],
+)
+def test_broken_markup_takes_no_more_time_than_other(markup):
+    began = time.process_time()
+    page_text.read_html(markup * (200_000 // len(markup)), "http://a.test/", None)
+    assert time.process_time() - began < 5, "linear is less than one"
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("a < b <3 > c", "a < b <3 > c"),
+        ("<p title='a > b'>x", "x"),
+        ('<P TITLE="a > b\'">x</P>y', "x\ny"),
+        ("<p title='never closed>x</p>y", "x\ny"),
+        ("a<!-- b --!> c -->d", "ad"),
+        ("a<!-- never closed", "a"),
+        ("<!doctype html><?php x ?>a", "a"),
+        ("<script>if (a</b/) { '<p>' }</script>x<SCRIPT>never closed", "x"),
+        ("<textarea><p>x</textarea>y", "y"),
+        ("a &lt;b&gt; &#65; &#xD800; &nosuch; &#" + "9" * 5000 + ";", "a <b> A \ufffd &nosuch; \ufffd"),
+        ("<a href='x?a&amp;b' href=y>l</a>", "[l](http://a.test/x?a&b)"),
+        ("\u0130<script>x</script>y", "\u0130y"),
+        ("<p>a</p", "a"),
+    ],
+)
+def test_markup_is_read_as_browsers_do_it(markup, text):
+    assert page_text.read_html(markup, "http://a.test/", None) == text
 
 
 HIDDEN = [
@@ -445,7 +504,7 @@ HIDDEN = [
 async def test_what_people_do_not_see_a_model_does_not_read(markup, with_extra):
     page = f"<html><body><article><p>{SENTENCE * 4}</p>{markup}<p>{OTHER * 4}</p></article></body></html>"
     extract = page_text.installed_extractor() if with_extra else None
-    read = page_text.clean(page_text.read_html(page, "http://a.test/", extract, monotonic=lambda: 0))
+    read = page_text.clean(page_text.read_html(page, "http://a.test/", extract))
     assert "SECRET" not in "".join(chr(ord(letter) & 0x7F) if ord(letter) >= 0xE0000 else letter for letter in read)
     assert SENTENCE.strip() in read
     assert OTHER.strip() in read
@@ -455,7 +514,7 @@ def test_without_the_extra_a_page_is_told_block_by_block_with_its_links():
     page = """<head><title>T</title></head><nav><a href="/home">Home</a> <a>no link</a> <a href="javascript:x">x</a></nav>
     <h1>Head</h1><p>One   &amp;\n two<br>three <a href=/other>and <a href="http://[">more</a></p>
     <table><tr><td>a<td>b</table><ul><li>x<li>y</ul><a href="/unclosed">end"""
-    assert page_text.read_html(page, "http://a.test/dir/", None, monotonic=lambda: 0) == (
+    assert page_text.read_html(page, "http://a.test/dir/", None) == (
         "[Home](http://a.test/home) no link x\n\nHead\n\nOne &\ntwo\nthree [and ](http://a.test/other)more\n\na b\n\nx\ny\n[end](http://a.test/unclosed)"
     )
 
@@ -559,12 +618,19 @@ async def test_a_pdf_is_read_where_the_extra_is_installed(site):
         await Fetch(max_bytes=100)(url_of(site, "/3"))
 
 
+def test_without_the_extras_there_is_no_reader_and_no_fault(monkeypatch):
+    for module in ("trafilatura", "pypdf"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert page_text.installed_extractor.__wrapped__() is None
+    assert page_text.installed_pdf_reader.__wrapped__() is None
+
+
 def test_a_pdf_is_refused_politely_without_the_extra():
     with pytest.raises(ToolError, match="Look for the same in HTML"):
         page_text.check_content_type("application/pdf", pdf=False)
     answer = page_client.Answer(parse_url("a.test"), 200, "", b"%PDF-1.7")
     with pytest.raises(ToolError, match="Look for the same in HTML"):
-        page_text.read_page(answer, monotonic=lambda: 0, read_pdf=None)
+        page_text.read_page(answer, read_pdf=None)
 
 
 # robots.txt

@@ -1,3 +1,7 @@
+import gzip
+import tracemalloc
+from contextlib import aclosing
+
 import httpx
 import pytest
 import respx
@@ -15,7 +19,7 @@ async def post(response):
     with respx.mock:
         respx.post(f"{URL}/chat/completions").mock(side_effect=[response])
         try:
-            async with connection.open_good("POST", "/chat/completions", [], b"{}") as good:
+            async with aclosing(await connection.complete(b"{}", key="k", stream=False)) as good:
                 return await connection.read_whole(good)
         except Exception as exc:  # noqa: BLE001
             return exc
@@ -65,3 +69,35 @@ async def test_an_error_body_without_end_is_read_no_further_than_it_says_anythin
             yield b"x" * 65536
 
     assert (await post(httpx.Response(400, content=body()))).status == 400
+
+
+async def test_what_is_compressed_although_identity_was_asked_for_is_unpacked():
+    raw = httpx.Response(200, stream=Bytes(gzip.compress(b"fine")), headers={"content-encoding": "gzip"})
+    assert await post(raw) == b"fine"
+
+
+@pytest.mark.parametrize(("coding", "body"), [("br", b"x"), ("gzip", b"x"), ("gzip", gzip.compress(b"fine")[:-2])])
+async def test_what_cannot_be_unpacked_is_an_upstream_error(coding, body):
+    failure = await post(httpx.Response(200, stream=Bytes(body), headers={"content-encoding": coding}))
+    assert isinstance(failure, UpstreamError)
+    assert "cannot be decoded" in failure.message
+
+
+async def test_a_bomb_does_not_fill_the_memory():
+    bomb = gzip.compress(b"0" * 200_000_000)
+    response = httpx.Response(500, stream=Bytes(bomb), headers={"content-encoding": "gzip"})
+    tracemalloc.start()
+    assert isinstance(await post(response), UpstreamError)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000
+
+
+class Bytes(httpx.AsyncByteStream):
+    """A body as it comes over the wire, still compressed."""
+
+    def __init__(self, data):
+        self._data = data
+
+    async def __aiter__(self):
+        yield self._data

@@ -1,9 +1,13 @@
+import asyncio
+
 import pytest
 
 from proxy.core.actions import CallUpstream
+from proxy.core.breaker import Breaker
 from proxy.core.errors import (
     Overloaded,
     RequestError,
+    UpstreamDown,
     UpstreamError,
     UpstreamRefused,
     UpstreamTimeout,
@@ -49,9 +53,22 @@ class Attempt:
 
     def __init__(self, *candidates, retries=2):
         self.waits, self.shown, self.heard, self.abandoned = [], [], [], 0
-        self.upstream = Resilient(
-            candidates, backoff=Backoff(retries, jitter=lambda: 1.0), clock=self, observe=self.hear
+        self.now = 0.0
+        self.breakers = {candidate.name: Breaker(threshold=3, seconds=10) for candidate in candidates}
+        self.upstream = self.another(*candidates, retries=retries)
+
+    def another(self, *candidates, retries=0):
+        """A further request of the same process."""
+        return Resilient(
+            candidates,
+            backoff=Backoff(retries, jitter=lambda: 1.0),
+            breakers=self.breakers,
+            clock=self,
+            observe=self.hear,
         )
+
+    def monotonic(self):
+        return self.now + sum(self.waits)
 
     async def sleep(self, seconds):
         self.waits.append(seconds)
@@ -62,9 +79,6 @@ class Attempt:
     def hear(self, event, /, **fields):
         if event not in ("upstream.answered", "relay.started", "relay.completed"):  # told of every one
             self.heard.append(event)
-
-    def monotonic(self):
-        return sum(self.waits)
 
     async def complete(self):
         return await self.upstream.complete(CALL, self.show, self)
@@ -179,3 +193,94 @@ async def test_what_is_handed_through_is_tried_again_too():
 def test_waits_double_and_are_spread():
     assert list(Backoff(6, jitter=lambda: 1.0).delays()) == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
     assert list(Backoff(2, jitter=lambda: 0.0).delays()) == [0.25, 0.5]
+
+
+# -- the breaker: Attempt's opens after 3 failures in a row, for 10 seconds --
+
+
+async def shut(*candidates):
+    """An attempt whose first upstream has just failed for the third time in a row."""
+    attempt = Attempt(*candidates, retries=2)
+    with pytest.raises(UpstreamError):
+        await attempt.complete()
+    return attempt
+
+
+DOWN = [UpstreamError("500"), UpstreamTimeout("silent"), UpstreamError("cut off")]
+
+
+async def test_an_upstream_that_fails_again_and_again_is_not_asked_for_a_while():
+    candidate = Candidate("a", UpstreamError("x"), UpstreamError("x"), UpstreamError("x"))
+    attempt = await shut(candidate)
+    assert attempt.heard[-1] == "upstream.shut"
+    with pytest.raises(UpstreamDown) as refused:
+        await attempt.another(candidate, retries=2).complete(CALL, attempt.show, attempt)
+    assert (candidate.tries, refused.value.status, refused.value.headers) == (3, 502, {"retry-after": "10"})
+
+
+@pytest.mark.parametrize("failure", [refused(400), refused(429), refused(404), RequestError("no"), Overloaded("full")])
+async def test_what_is_no_sign_of_illness_does_not_count(failure):
+    candidate = Candidate("a", *[failure] * 20, "fine")
+    attempt = Attempt(candidate)
+    for _ in range(20):
+        with pytest.raises(type(failure)):
+            await attempt.another(candidate).complete(CALL, attempt.show, attempt)
+    assert await attempt.another(candidate).complete(CALL, attempt.show, attempt) == "fine"
+
+
+async def test_while_an_upstream_is_left_alone_its_fallback_answers_at_once():
+    candidate, fallback = Candidate("a", *DOWN[:1] * 3), Candidate("b", "fine")
+    attempt = await shut(candidate)
+    attempt.breakers["b"] = Breaker()
+    waited = len(attempt.waits)
+    assert await attempt.another(candidate, fallback, retries=2).complete(CALL, attempt.show, attempt) == "fine"
+    assert (candidate.tries, len(attempt.waits)) == (3, waited)
+
+
+async def test_a_call_that_opens_the_breaker_is_not_tried_again():
+    candidate, fallback = Candidate("a", *DOWN[:1] * 9), Candidate("b", "fine")
+    attempt = Attempt(candidate, fallback, retries=8)
+    assert await attempt.complete() == "fine"
+    assert candidate.tries == 3
+
+
+async def test_one_call_finds_out_that_it_has_recovered_and_lets_the_others_in():
+    candidate = Candidate("a", *[UpstreamError("x")] * 3, "fine", "fine")
+    attempt = await shut(candidate)
+    attempt.now = 10
+    for _ in range(2):
+        assert await attempt.another(candidate).complete(CALL, attempt.show, attempt) == "fine"
+    assert attempt.heard[-1] == "upstream.recovered"
+
+
+async def test_a_probe_that_has_begun_to_answer_lets_the_others_in_already():
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    class Slow(Candidate):
+        async def complete(self, call, show, eager=None):
+            await show("Hel")
+            begun.set()
+            await gate.wait()
+            return "Hello"
+
+    candidate = Candidate("a", *[UpstreamError("x")] * 3, "fine")
+    attempt = await shut(candidate)
+    attempt.now = 10
+    probing = asyncio.ensure_future(attempt.another(Slow("a")).complete(CALL, attempt.show, attempt))
+    await begun.wait()
+    assert await attempt.another(candidate).complete(CALL, attempt.show, attempt) == "fine"
+    gate.set()
+    assert await probing == "Hello"
+
+
+async def test_a_client_that_leaves_says_nothing_about_its_upstream():
+    class Hanging(Candidate):
+        async def complete(self, call, show, eager=None):
+            await asyncio.Event().wait()
+
+    attempt = Attempt(Hanging("a"))
+    for _ in range(5):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await attempt.another(Hanging("a")).complete(CALL, attempt.show, attempt)
+    assert attempt.breakers["a"].state == "closed"

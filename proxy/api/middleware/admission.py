@@ -1,28 +1,83 @@
-"""No more requests at a time than the proxy is configured for: beyond that, 503 at once."""
+"""No more requests at a time than configured: a few wait briefly for a place, the rest is told at once.
+
+A long queue would make every request late and none of them fewer: whoever waited long has often gone by the time that
+it would be served.
+"""
+
+import asyncio
+from collections import deque
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.middleware.auth import OPEN_PATHS
-from proxy.core.errors import Overloaded
+from proxy.config import ServerConfig
+from proxy.core.errors import Overloaded, Stopping
+from proxy.ports import Lifecycle
 
 
 class Admission:
-    """Counts the requests that are open, health checks aside."""
+    """Lets requests in, health checks aside, and none any more when the process is about to stop."""
 
-    def __init__(self, app: ASGIApp, *, max_concurrent: int) -> None:
+    def __init__(self, app: ASGIApp, *, server: ServerConfig, lifecycle: Lifecycle) -> None:
         self._app = app
-        self._max_concurrent = max_concurrent
-        self._open = 0
+        self._lifecycle = lifecycle
+        most, queued = server.max_concurrent_requests, server.max_queued_requests
+        self._places = Places(most, queue=most // 10 if queued is None else queued)
+        self._patience = server.queue_timeout_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
-        if self._open >= self._max_concurrent:
-            raise Overloaded("The proxy is serving as many requests as it may; try again in a moment.")
-        self._open += 1
+        if self._lifecycle.draining:
+            raise Stopping
+        await self._places.take(self._patience)
         try:
             await self._app(scope, receive, send)
         finally:
-            self._open -= 1
+            self._places.give_back()
+
+
+class Places:
+    """A number of places, and a queue of those who wait for one, first come first served."""
+
+    def __init__(self, count: int, *, queue: int) -> None:
+        self._free = count
+        self._queue = queue
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self, patience: float) -> None:
+        """Have a place, after waiting for at most `patience` seconds. Raises `Overloaded`."""
+        if self._free:
+            self._free -= 1
+            return
+        if len(self._waiting) >= self._queue:
+            raise _full()
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        try:
+            async with asyncio.timeout(patience):
+                await place
+        except BaseException as exc:
+            if place.done() and not place.cancelled():
+                self.give_back()  # it came in the very moment in which it was no longer wanted
+            if isinstance(exc, TimeoutError):
+                raise _full() from exc
+            raise
+        finally:
+            if place in self._waiting:
+                self._waiting.remove(place)
+
+    def give_back(self) -> None:
+        """Leave a place to the next in the queue."""
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+        self._free += 1
+
+
+def _full() -> Overloaded:
+    return Overloaded("The proxy is serving as many requests as it may; try again in a moment.")

@@ -13,7 +13,7 @@ from proxy.api.body import header
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.api.race import ClientLeft
 from proxy.api.replies import farewell_of, send_error
-from proxy.core.errors import InternalError, Overloaded, ProxyError
+from proxy.core.errors import InternalError, ProxyError, Stopping
 from proxy.ports import Clock, Observer
 
 # Goes into headers and logs: nothing that could break out of either.
@@ -72,8 +72,8 @@ class RequestId:
             structlog.contextvars.bind_contextvars(error=exc.code)
             await response.fail(exc)
         except asyncio.CancelledError:  # the server stops, and the time for finishing is over; nobody else cancels us
-            structlog.contextvars.bind_contextvars(error=Overloaded.code)
-            await response.fail(Overloaded("The proxy is stopping; send the request again."))
+            structlog.contextvars.bind_contextvars(error=Stopping.code)
+            await response.fail(Stopping())
         except Exception:  # noqa: BLE001 - the last line of defence: the log has the traceback, the client has the id
             self._observe("request.crashed", exc_info=True)
             await response.fail(InternalError(request_id))

@@ -1,0 +1,53 @@
+"""A request's body has to come: no long silence in it, and on the whole no slower than a certain rate."""
+
+import asyncio
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from proxy.core.errors import RequestTimeout
+from proxy.ports import Clock
+
+
+class SlowBody:
+    """Bounds the time that reading a body takes, whoever reads it.
+
+    Args:
+        app: what is asked.
+        timeout: seconds of silence, and of grace before the rate counts.
+        min_rate: bytes per second.
+        clock: tells the time.
+    """
+
+    def __init__(self, app: ASGIApp, *, timeout: float, min_rate: int, clock: Clock) -> None:
+        self._app = app
+        self._timeout = timeout
+        self._min_rate = min_rate
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = self._clock.monotonic()
+        size = 0
+        complete = False
+
+        async def paced() -> Message:
+            nonlocal size, complete
+            if complete:
+                return await receive()
+            message = await self._receive(receive, began + self._timeout + size / self._min_rate)
+            size += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            return message
+
+        await self._app(scope, paced, send)
+
+    async def _receive(self, receive: Receive, ends_at: float) -> Message:
+        """The next piece. Raises `RequestTimeout`."""
+        try:
+            async with asyncio.timeout(min(self._timeout, ends_at - self._clock.monotonic())):
+                return await receive()
+        except TimeoutError as exc:
+            raise RequestTimeout("The request body did not arrive in time.") from exc

@@ -1,0 +1,314 @@
+"""HTTP/1.1 as it is spoken here: uvicorn's protocol, with a bound on everything that a client can draw out or pile up.
+
+uvicorn waits for a request's head for as long as the client likes, counts neither its fields nor its bytes, loses the
+body of a request that offers an upgrade, and answers what is no HTTP in plain text. Here
+
+- a head has `header_timeout`, and a client that takes nothing of what is sent `send_timeout`;
+- fields and bytes of a head are counted, and so is what a chunked body carries beside its data;
+- a head that two parsers could read in two ways is refused, in OpenAI's envelope, and its connection closed;
+- an upgrade is not taken up, which leaves a request like any other (RFC 9110, section 7.8).
+
+Bodies are bounded where they are read, in `api.body`.
+"""
+
+from asyncio import TimerHandle, Transport
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from uuid import uuid4
+
+import httptools
+import orjson
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from proxy.config import ServerConfig
+from proxy.core.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, ProxyError, RequestTimeout
+from proxy.ports import Observer
+
+# An answer is still read by a client that is in the middle of sending; closed at once, it would be lost to a reset.
+_LINGER_SECONDS = 2.0
+# What the framing of a chunk may take, and what of a read is data; the rest is extensions and trailers (Go's rule).
+_CHUNK_OVERHEAD = 16
+_NO_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
+_VERSIONS = ("1.1", "1.0")
+# TRACE, handed on to an upstream, would come back with the upstream's key in it.
+_NEVER = frozenset({b"CONNECT", b"TRACE"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a client may do to a connection; seconds and bytes.
+
+    header_timeout    from connecting, or from the first byte of a further request, to the end of the head
+    send_timeout      in which at least something of what is sent has to be taken
+    max_headers       fields of one request, trailers included
+    max_header_bytes  of the request line and all fields
+    """
+
+    header_timeout: float
+    send_timeout: float
+    max_headers: int
+    max_header_bytes: int
+
+    @classmethod
+    def of(cls, server: ServerConfig) -> "Bounds":
+        """Those of the configuration."""
+        return cls(
+            header_timeout=server.header_timeout_seconds,
+            send_timeout=server.send_timeout_seconds,
+            max_headers=server.max_headers,
+            max_header_bytes=server.max_header_bytes,
+        )
+
+
+class Wire(HttpToolsProtocol):
+    """One connection of a client."""
+
+    def __init__(self, *args: Any, bounds: Bounds, observe: Observer, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._bounds = bounds
+        self._observe = observe
+        self._timer: TimerHandle | None = None
+        self._send_timer: TimerHandle | None = None
+        self._unsent = 0
+        self._in_head = False
+        self._in_body = False
+        self._deaf = False
+        self._offered_upgrade = False
+        self._head_bytes = 0
+        self._fields = 0
+        self._excess = 0  # bytes that were read and are no data, since they were last known to be harmless
+        self._fault: ProxyError | None = None
+
+    # -- the connection --
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn narrows it
+        """From asyncio."""
+        super().connection_made(transport)
+        self._arm(self._bounds.header_timeout)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """From asyncio."""
+        self._disarm()
+        self._stop_send_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """From asyncio."""
+        self._unset_keepalive_if_required()
+        if self._deaf:
+            return
+        self._excess += len(data)
+        self._feed(data)
+        if not self._deaf and self._excess > self._bounds.max_header_bytes:
+            self._refuse(self._too_large())
+        elif self._in_head or self.cycle is None or self.cycle.response_complete:
+            self._arm(self._bounds.header_timeout)  # a head that is not whole, or nothing that is a request at all
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as exc:
+            if not self._deaf:
+                self._feed_as_if_no_upgrade_were_offered(data[exc.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(self._fault or HttpRefused("The request is not valid HTTP."))
+
+    def _feed_as_if_no_upgrade_were_offered(self, rest: bytes) -> None:
+        """The parser takes an offer for the end of the request; it is told the head again, without the offer."""
+        self._offered_upgrade = False
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        lines = [b"%s %s HTTP/%s\r\n" % (method, self.url, version.encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = [token for token in value.split(b",") if token.strip().lower() not in _NO_UPGRADE]
+                lines.append(b"connection: %s\r\n" % b",".join(tokens))
+            elif name not in _NO_UPGRADE:
+                lines.append(b"%s: %s\r\n" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._feed(b"".join((*lines, b"\r\n", rest)))
+
+    # -- what the parser finds --
+
+    def on_message_begin(self) -> None:
+        """From the parser."""
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = self._fields = self._excess = 0
+
+    def on_url(self, url: bytes) -> None:
+        """From the parser."""
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """From the parser; also for the fields of a trailer, which are counted and not taken for the head's."""
+        self._fields += 1
+        self._count(len(name) + len(value) + 4)
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """From the parser. What is raised here ends the parsing."""
+        self._in_head = False
+        self._excess = 0
+        self._require(self._unambiguous())
+        if self.parser.should_upgrade():
+            self._offered_upgrade = True
+            return
+        self._disarm()
+        super().on_headers_complete()
+        self._in_body = True
+        if self.expect_100_continue:  # answered early, it may send its body or not: what follows could be either
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """From the parser."""
+        self._excess = max(0, self._excess - 2 * len(body) - _CHUNK_OVERHEAD)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """From the parser."""
+        if not self._offered_upgrade:
+            self._in_body = False
+            super().on_message_complete()
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        small = self._head_bytes <= self._bounds.max_header_bytes and self._fields <= self._bounds.max_headers
+        self._require(None if small else self._too_large())
+
+    def _too_large(self) -> ProxyError:
+        most = f"{self._bounds.max_headers} header fields and {self._bounds.max_header_bytes} bytes of them"
+        return HeadersTooLarge(f"A request may have {most}.")
+
+    def _require(self, fault: ProxyError | None) -> None:
+        if fault is not None:
+            self._fault = fault
+            raise fault
+
+    def _unambiguous(self) -> ProxyError | None:
+        """What is wrong with a head that the parser found nothing wrong with."""
+        version = self.parser.get_http_version()
+        if version not in _VERSIONS:
+            return HttpRefused("This server speaks HTTP/1.1.", status=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+        if self.parser.get_method() in _NEVER:
+            return MethodNotAllowed("This server neither opens connections nor echoes requests.")
+        names = [name for name, _ in self.headers]
+        if names.count(b"host") != 1 and (version == "1.1" or b"host" in names):
+            return HttpRefused("A request must have exactly one Host.")  # RFC 9112, section 3.2
+        for name, value in self.headers:
+            if name == b"transfer-encoding" and (value.strip().lower() != b"chunked" or version == "1.0"):
+                return HttpRefused("Of transfer codings only 'chunked' is understood.", status=501)
+            if name == b"expect" and value.lower() != b"100-continue":
+                return HttpRefused("Of expectations only '100-continue' is met.", status=417)
+        return None
+
+    # -- the end of a response, and of a connection --
+
+    def on_response_complete(self) -> None:
+        """From uvicorn."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            if self.transport.get_write_buffer_size():
+                self._start_send_timer()
+        elif self._in_body:  # answered before its body was read to the end, as one that is too large is
+            self._end()
+
+    def shutdown(self) -> None:
+        """uvicorn: the server stops. A request that is on its way in is not cut off: it is told so."""
+        if self.cycle is not None and not self._in_head:
+            super().shutdown()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """uvicorn: no further request came. What was not taken by then is not waited for."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self._in_head and not self._deaf:
+            self._refuse(RequestTimeout("The head of the request did not arrive in time."))
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: ProxyError) -> None:
+        """Read nothing more on this connection, and say why where there is room for an answer."""
+        self._deaf = True
+        self._disarm()
+        cycle = self.cycle
+        if self._in_body:
+            cycle.disconnected = True  # whoever reads this body has nothing more to expect
+            cycle.message_event.set()
+            if cycle.response_started or self.pipeline:
+                self.transport.close()
+                return
+        elif cycle is not None and not cycle.response_complete:
+            cycle.keep_alive = False  # the request before is answered, and the connection ends with it
+            return
+        self._answer(error)
+
+    def _answer(self, error: ProxyError) -> None:
+        body = orjson.dumps(error.envelope())
+        request_id = uuid4().hex
+        headers = [
+            *self.server_state.default_headers,
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+            (b"x-request-id", request_id.encode()),
+        ]
+        status = HTTPStatus(error.status)
+        lines = [b"HTTP/1.1 %d %s" % (status, status.phrase.encode()), *(b": ".join(field) for field in headers)]
+        self.transport.write(b"\r\n".join((*lines, b"", body)))
+        self._observe("request.refused", request_id=request_id, status=error.status, error=error.code)
+        self._end()
+
+    def _end(self) -> None:
+        """Close in such a way that the answer is read: what the client is still sending is taken and thrown away."""
+        self._deaf = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._arm(_LINGER_SECONDS)
+
+    # -- timers --
+
+    def _arm(self, seconds: float) -> None:
+        """One deadline at a time; what is under way is not given more time by what comes in meanwhile."""
+        if self._timer is None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(seconds, self._too_slow)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def pause_writing(self) -> None:
+        """asyncio: more is waiting to be sent than the client takes."""
+        super().pause_writing()
+        self._start_send_timer()
+
+    def resume_writing(self) -> None:
+        """From asyncio."""
+        super().resume_writing()
+        self._stop_send_timer()
+
+    def _start_send_timer(self) -> None:
+        self._stop_send_timer()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._send_timer = self.loop.call_later(self._bounds.send_timeout, self._still_unsent)
+
+    def _stop_send_timer(self) -> None:
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
+
+    def _still_unsent(self) -> None:
+        """Nothing was taken in all this time, or something was and there is more."""
+        if self.transport.get_write_buffer_size() >= self._unsent:
+            self.transport.abort()
+        else:
+            self._start_send_timer()

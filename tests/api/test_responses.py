@@ -1,0 +1,719 @@
+"""`/v1/responses` over real sockets, with the real `openai` SDK in front and a scripted upstream behind."""
+
+import asyncio
+
+import httpx
+import openai
+import orjson
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import BaseModel, TypeAdapter
+
+from proxy.core.chat import ToolSpec
+from proxy.tools.registry import Tool
+from tests.api.responses.folding import fold
+from tests.fakes import FakeClock, Reply, chunk, completion, stream, streamed, whole
+from tests.serving import CONFIG, proxy_of
+
+SEARCH = ("u1", "web_search", {"query": "news"})
+DOOR_CALL = ("u2", "open_door", {"door": 1})
+HOSTED = {"type": "web_search"}
+DOOR = {"type": "function", "name": "open_door", "parameters": {"type": "object", "properties": {}}, "strict": False}
+ASK = {"model": "m", "input": "What is new?"}
+GLM = CONFIG.replace("profile: openai", "profile: glm")
+CLIENTS = """
+clients:
+  - {name: one, key: key-one}
+  - {name: two, key: key-two}
+  - {name: no-tools, key: key-none, tools: []}
+"""
+EVENT = TypeAdapter(ResponseStreamEvent)
+LIFECYCLE = ("response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed")
+
+
+class City(BaseModel):
+    city: str
+    degrees: int
+
+
+SCHEMA = {"type": "json_schema", "name": "city", "schema": City.model_json_schema(), "strict": True}
+
+
+async def raw(url, body, *, method="POST", path="", **headers):
+    async with httpx.AsyncClient() as client:
+        return await client.request(method, f"{url}/v1/responses{path}", json=body, headers=headers)
+
+
+def events_in(text):
+    """The events of a stream, every one of them valid by the SDK's own types, numbered, and named by its type."""
+    events = []
+    for block in text.split("\n\n"):
+        if block and not block.startswith(":") and block != "data: [DONE]":
+            name, data = block.split("\n")
+            event = orjson.loads(data.removeprefix("data: "))
+            assert name == f"event: {event['type']}"
+            EVENT.validate_python(event)
+            events.append(event)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    return events
+
+
+def folded(events):
+    """The final response, which has to be what the deltas say."""
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    final = events[-1]["response"]
+    Response.model_validate(final)
+    assert fold([event for event in events if event["type"] not in LIFECYCLE]) == final["output"]
+    assert {event["response"]["id"] for event in (*events[:2], events[-1])} == {final["id"]}
+    assert {event["response"]["model"] for event in (*events[:2], events[-1])} == {final["model"]}
+    return final
+
+
+async def ask(url, body, *, streaming, **headers):
+    """One request, whole or streamed: the response object."""
+    response = await raw(url, {**ASK, **body, "stream": streaming}, **headers)
+    assert response.status_code == 200, response.text
+    if not streaming:
+        Response.model_validate(response.json())
+        return response.json()
+    assert response.text.endswith("data: [DONE]\n\n")
+    return folded(events_in(response.text))
+
+
+def reply_of(streaming):
+    return streamed if streaming else whole
+
+
+def kinds(response):
+    return [item["type"] for item in response["output"]]
+
+
+def texts(response):
+    return [part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"]]
+
+
+def roles(request):
+    return [message["role"] for message in request["messages"] if message["role"] != "system"]
+
+
+both = pytest.mark.parametrize("streaming", [False, True])
+
+
+# -- the loop, told in items --
+
+
+@both
+async def test_a_question_that_needs_a_search(upstream, streaming):
+    reply = reply_of(streaming)
+    upstream.replies = [reply("Searching.", calls=[SEARCH]), reply("https://a.example/")]
+    async with proxy_of(upstream) as url:
+        body = {"tools": [HOSTED], "include": ["web_search_call.action.sources"]}
+        response = await ask(url, body, streaming=streaming)
+    before, search, answer = response["output"]
+    assert (before["content"][0]["text"], answer["content"][0]["text"]) == ("Searching.", "https://a.example/")
+    assert search["status"] == "completed"
+    assert search["action"] == {
+        "type": "search",
+        "query": "news",
+        "queries": ["news"],
+        "sources": [{"type": "url", "url": "https://a.example/"}],
+    }
+    assert answer["content"][0]["annotations"] == [
+        {"type": "url_citation", "start_index": 0, "end_index": 18, "title": "A page", "url": "https://a.example/"}
+    ]
+    assert response["usage"] == {
+        "input_tokens": 20,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 2,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 22,
+        "server_tool_use": {"turns": 2, "tool_calls": 1, "web_search": 1},
+    }
+    assert (response["status"], response["model"], response["error"]) == ("completed", "the-upstream-model", None)
+    assert len(upstream.searches) == 1
+
+
+@both
+async def test_a_search_that_only_the_server_offers_is_hidden(upstream, streaming):
+    reply = reply_of(streaming)
+    upstream.replies = [reply("", calls=[SEARCH]), reply("Done")]
+    async with proxy_of(upstream) as url:
+        hidden = await ask(url, {}, streaming=streaming)
+        upstream.requests.clear()
+        shown = await ask(url, {}, streaming=streaming, **{"x-tool-events": "true"})
+    assert kinds(hidden) == ["message"]
+    assert kinds(shown) == ["mcp_call", "message"]
+    assert shown["output"][0]["server_label"] == "toolproxy"
+
+
+async def test_headers_say_what_happened_on_the_way(upstream, sdk):
+    upstream.replies = [whole(calls=[SEARCH]), whole("Done")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        reply = await client.responses.with_raw_response.create(**ASK, tools=[HOSTED, {"type": "file_search"}])
+    assert {name: reply.headers[name] for name in ("x-tool-turns", "x-tool-calls", "x-tool-stop")} == {
+        "x-tool-turns": "2",
+        "x-tool-calls": "1",
+        "x-tool-stop": "answer",
+    }
+    assert reply.headers["x-tools-ignored"] == "file_search"
+
+
+async def test_the_sdks_helpers_read_it(upstream, sdk):
+    upstream.replies = [streamed("Searching.", calls=[SEARCH]), streamed("Much"), whole('{"city":"N","degrees":1}')]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        async with client.responses.stream(**ASK, tools=[HOSTED]) as reading:
+            types = [event.type async for event in reading]
+            final = await reading.get_final_response()
+        parsed = await client.responses.parse(**ASK, text_format=City)
+    assert types[-1] == "response.completed"
+    assert final.output_text == "Searching.Much"
+    assert parsed.output_parsed == City(city="N", degrees=1)
+
+
+async def test_text_is_shown_while_it_is_written(upstream, sdk):
+    gate = asyncio.Event()
+    upstream.replies = [stream(chunk({"content": "early"}), gate, chunk({}, "stop"))]
+    async with proxy_of(upstream) as url, sdk(url) as client, asyncio.timeout(10):
+        async for event in await client.responses.create(**ASK, stream=True):
+            if event.type == "response.output_text.delta":
+                gate.set()  # the upstream goes on only now
+            last = event
+    assert last.type == "response.completed"
+
+
+async def test_a_request_that_may_use_no_server_tool_streams_as_well(upstream):
+    upstream.replies = [streamed("Hi there", calls=[DOOR_CALL])]
+    async with proxy_of(upstream) as url:
+        response = await ask(url, {"tools": [DOOR]}, streaming=True, **{"x-server-tools": "none"})
+    assert kinds(response) == ["message", "function_call"]
+    assert roles(upstream.requests[0]) == ["user"]
+    assert upstream.requests[0]["messages"][0]["role"] == "user"  # nothing is said of tools that are not there
+
+
+@both
+async def test_thoughts_are_told_and_come_back(upstream, streaming):
+    thinking = [chunk({"reasoning_content": "Hm"}), chunk({"content": "Hi"}), chunk({}, "stop")]
+    upstream.replies = [stream(*thinking) if streaming else whole("Hi", reasoning_content="Hm")]
+    async with proxy_of(upstream, config=GLM) as url:
+        body = {"reasoning": {"summary": "auto"}, "include": ["reasoning.encrypted_content"], "store": False}
+        first = await ask(url, body, streaming=streaming)
+        reasoning = first["output"][0]
+        assert (reasoning["content"][0]["text"], reasoning["summary"][0]["text"]) == ("Hm", "Hm")
+        bare = {"type": "reasoning", "id": reasoning["id"], "summary": []}
+        bare["encrypted_content"] = reasoning["encrypted_content"]
+        history = [{"role": "user", "content": "Hi"}, bare, first["output"][1], {"role": "user", "content": "Go on"}]
+        await ask(url, {"input": history}, streaming=streaming)
+    assert upstream.requests[1]["messages"][-2]["reasoning_content"] == "Hm"
+
+
+@both
+async def test_the_models_own_limit_is_incomplete(upstream, streaming):
+    cut = completion("Half an ans")
+    cut["choices"][0]["finish_reason"] = "length"
+    whole_reply = Reply([orjson.dumps(cut)])
+    upstream.replies = [stream(chunk({"content": "Half an ans"}), chunk({}, "length")) if streaming else whole_reply]
+    async with proxy_of(upstream) as url:
+        response = await ask(url, {"max_output_tokens": 3}, streaming=streaming)
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert response["output"][-1]["status"] == "incomplete"
+    assert upstream.requests[0]["max_tokens"] == 3
+
+
+@both
+async def test_our_limits_end_in_an_answer(upstream, streaming):
+    reply = reply_of(streaming)
+    upstream.replies = [reply("", calls=[SEARCH]), reply("From what I have.")]
+    async with proxy_of(upstream) as url:
+        response = await ask(url, {"tools": [HOSTED], "max_tool_calls": 1}, streaming=streaming)
+    assert response["status"] == "completed"
+    assert kinds(response) == ["web_search_call", "message"]
+
+
+@both
+async def test_a_search_that_fails_is_told_and_the_model_answers(upstream, streaming):
+    reply = reply_of(streaming)
+    upstream.search = Reply([b"{}"], status=403)
+    upstream.replies = [reply("", calls=[SEARCH]), reply("Without.")]
+    async with proxy_of(upstream) as url:
+        response = await ask(url, {"tools": [HOSTED]}, streaming=streaming)
+    assert [item["status"] for item in response["output"]] == ["failed", "completed"]
+
+
+async def test_the_settings_of_a_search_reach_it(upstream):
+    upstream.replies = [whole(calls=[SEARCH]), whole("Done")]
+    hosted = {
+        **HOSTED,
+        "filters": {"allowed_domains": ["b.example"]},
+        "user_location": {"type": "approximate", "country": "CA", "city": "Nanaimo"},
+        "search_context_size": "low",
+    }
+    async with proxy_of(upstream) as url:
+        body = {"tools": [hosted], "include": ["web_search_call.action.sources"]}
+        response = await ask(url, body, streaming=False)
+    assert upstream.searches == [{"q": "news (site:b.example)", "num": 3, "gl": "ca"}]
+    assert response["output"][0]["action"]["sources"] == []
+    assert "Nanaimo" in upstream.requests[0]["messages"][0]["content"]
+
+
+# -- the client's own tools --
+
+
+@both
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_mixed_turn_loses_nothing(upstream, streaming, store):
+    reply = reply_of(streaming)
+    upstream.replies = [reply("Let me.", calls=[SEARCH, DOOR_CALL]), reply("It is open.")]
+    async with proxy_of(upstream) as url:
+        body = {"tools": [HOSTED, DOOR], "store": store}
+        first = await ask(url, body, streaming=streaming)
+        (call,) = [item for item in first["output"] if item["type"] == "function_call"]
+        assert call["call_id"] not in (call["id"], "u2")
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "opened"}
+        history = [{"role": "user", "content": "What is new?"}, *first["output"], output]
+        second = await ask(url, {**body, "input": history}, streaming=streaming)
+    assert texts(second)[-1].replace(" ", "") == "Itisopen."
+    assistant, search, door = [m for m in upstream.requests[1]["messages"] if m["role"] in ("assistant", "tool")]
+    assert [entry["id"] for entry in assistant["tool_calls"]] == ["u1", "u2"]
+    assert "https://a.example/" in search["content"]
+    assert door == {"role": "tool", "tool_call_id": "u2", "content": "opened"}
+    assert len(upstream.searches) == 1
+    assert (kinds(first)[-1] == "reasoning") is not store
+
+
+async def test_what_a_client_carries_is_of_no_use_to_another(upstream):
+    upstream.replies = [whole(calls=[SEARCH, DOOR_CALL]), whole("Done")]
+    async with proxy_of(upstream, more=CLIENTS) as url:
+        body = {"tools": [HOSTED, DOOR], "store": False}
+        first = await ask(url, body, streaming=False, authorization="Bearer key-one")
+        (call,) = [item for item in first["output"] if item["type"] == "function_call"]
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "opened"}
+        history = [{"role": "user", "content": "What?"}, *first["output"], output]
+        await ask(url, {**body, "input": history}, streaming=False, authorization="Bearer key-two")
+    assert "https://a.example/" not in str(upstream.requests[1])
+
+
+@both
+async def test_custom_tools_and_namespaces_come_back_as_they_are(upstream, streaming):
+    tools = [
+        {"type": "custom", "name": "patch"},
+        {"type": "namespace", "name": "agents", "description": "", "tools": [{"type": "function", "name": "spawn"}]},
+    ]
+    calls = [("a", "patch", {"input": "raw\ntext"}), ("b", "agents__spawn", {"n": 1})]
+    upstream.replies = [reply_of(streaming)("", calls=calls), reply_of(streaming)("Done")]
+    async with proxy_of(upstream) as url:
+        first = await ask(url, {"tools": tools}, streaming=streaming)
+        patch, spawn = first["output"]
+        assert (patch["type"], patch["name"], patch["input"]) == ("custom_tool_call", "patch", "raw\ntext")
+        assert (spawn["name"], spawn["namespace"], spawn["arguments"]) == ("spawn", "agents", '{"n":1}')
+        results = [
+            {"type": "custom_tool_call_output", "call_id": patch["call_id"], "output": "ok"},
+            {"type": "function_call_output", "call_id": spawn["call_id"], "output": "ok"},
+        ]
+        body = {"tools": tools, "previous_response_id": first["id"], "input": results}
+        await ask(url, body, streaming=streaming)
+    assistant = upstream.requests[1]["messages"][-3]
+    assert [entry["function"]["name"] for entry in assistant["tool_calls"]] == ["patch", "agents__spawn"]
+
+
+async def test_a_forced_search_is_forced_once(upstream):
+    upstream.replies = [whole(calls=[SEARCH]), whole("Done")]
+    async with proxy_of(upstream) as url:
+        await ask(url, {"tools": [HOSTED], "tool_choice": {"type": "web_search_preview"}}, streaming=False)
+    forced = {"type": "function", "function": {"name": "web_search"}}
+    assert [request["tool_choice"] for request in upstream.requests] == [forced, "auto"]
+
+
+async def test_allowed_tools_are_those_only(upstream):
+    upstream.replies = [whole("Done")]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "open_door"}]}
+    async with proxy_of(upstream) as url:
+        close = {**DOOR, "name": "close_door"}
+        await ask(url, {"tools": [HOSTED, DOOR, close], "tool_choice": choice}, streaming=False)
+    assert [tool["function"]["name"] for tool in upstream.requests[0]["tools"]] == ["open_door"]
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        {"tool_choice": "none"},
+        {"max_tool_calls": 0},
+        {"tools": [{**HOSTED, "external_web_access": False}, DOOR]},
+    ],
+)
+async def test_a_client_that_wants_no_search_gets_none(upstream, without):
+    upstream.replies = [whole("Done")]
+    async with proxy_of(upstream) as url:
+        await ask(url, {"tools": [HOSTED, DOOR], **without}, streaming=False)
+    assert [tool["function"]["name"] for tool in upstream.requests[0].get("tools") or ()] == ["open_door"]
+
+
+async def test_where_there_is_no_search_the_rest_goes_on(upstream):
+    upstream.replies = [whole("Done")]
+    async with proxy_of(upstream, more=CLIENTS) as url:
+        key = {"authorization": "Bearer key-none"}
+        only = await raw(url, {**ASK, "tools": [HOSTED]}, **key)
+        fine = await raw(url, {**ASK, "tools": [HOSTED, DOOR]}, **key)
+    assert (only.status_code, only.json()["error"]["param"]) == (400, "tools")
+    assert "web_search" in only.json()["error"]["message"]
+    assert (fine.status_code, fine.headers["x-tools-ignored"]) == (200, "web_search")
+
+
+async def test_another_server_tool_stays_hidden(upstream):
+    async def look_up(_):
+        return "found"
+
+    spec = ToolSpec(name="look_up", description="", parameters={"type": "object"})
+    upstream.replies = [whole(calls=[("a", "look_up", {})]), whole("Done")]
+    async with proxy_of(upstream, tools=[Tool(spec=spec, run=look_up)]) as url:
+        response = await ask(url, {"tools": [HOSTED]}, streaming=False)
+    assert kinds(response) == ["message"]
+
+
+CODEX = {
+    "model": "m",
+    "stream": True,
+    "store": False,
+    "include": ["reasoning.encrypted_content"],
+    "reasoning": {"summary": "auto"},
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "prompt_cache_key": "k",
+    "client_metadata": {"session_id": "s"},
+    "tools": [
+        {"type": "function", "name": "exec_command", "parameters": {"type": "object"}, "strict": False},
+        {"type": "namespace", "name": "agents", "description": "", "tools": [{"type": "function", "name": "spawn"}]},
+        {"type": "web_search", "external_web_access": True},
+    ],
+}
+
+
+async def test_a_coding_agent_that_keeps_everything_itself_loses_nothing(upstream):
+    exec_call = ("u2", "exec_command", {"cmd": "ls"})
+    thinking = chunk({"reasoning_content": "I need both."})
+    mixed = streamed("", calls=[SEARCH, exec_call])
+    upstream.replies = [stream(thinking, *mixed.body, done=False), streamed("Done")]
+    history = [
+        {"type": "message", "role": "developer", "id": "msg_d", "content": [{"type": "input_text", "text": "Rules"}]},
+        {"type": "message", "role": "user", "id": "msg_u", "content": [{"type": "input_text", "text": "Go"}]},
+    ]
+    async with proxy_of(upstream, config=GLM) as url:
+        first = await ask(url, {**CODEX, "input": history}, streaming=True)
+        assert sorted(kinds(first)) == ["function_call", "reasoning", "reasoning", "web_search_call"]
+        (call,) = [item for item in first["output"] if item["type"] == "function_call"]
+        picture = [{"type": "input_image", "image_url": "data:image/png;base64,AA"}]
+        result = {"type": "function_call_output", "id": "fco_1", "call_id": call["call_id"], "output": picture}
+        await ask(url, {**CODEX, "input": [*history, *first["output"], result]}, streaming=True)
+    second = upstream.requests[1]["messages"]
+    assert [message["role"] for message in second] == ["system", "user", "assistant", "tool", "tool", "user"]
+    assert second[2]["reasoning_content"] == "I need both."
+    assert [entry["id"] for entry in second[2]["tool_calls"]] == ["u1", "u2"]
+    assert second[5]["content"][1] == {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+
+
+@both
+async def test_whole_items_with_nulls_and_fields_of_the_sdks_own_come_back(upstream, sdk, streaming):
+    reply = reply_of(streaming)
+    upstream.replies = [reply("Let me.", calls=[SEARCH, DOOR_CALL]), reply("Done")]
+    hosted = {"type": "web_search", "filters": None, "user_location": None, "search_context_size": "medium"}
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        options = {"model": "m", "tools": [hosted, DOOR], "include": []}
+        if streaming:
+            async with client.responses.stream(**options, input="Go") as reading:
+                first = await reading.get_final_response()
+        else:
+            first = await client.responses.create(**options, input="Go")
+        (call,) = [item for item in first.output if item.type == "function_call"]
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "opened"}
+        items = [{"role": "user", "content": "Go"}, *(item.model_dump() for item in first.output), result]
+        second = await client.responses.create(**options, input=items, stream=streaming)
+        if streaming:
+            async for _ in second:
+                pass
+    assert roles(upstream.requests[1]) == ["user", "assistant", "tool", "tool"]
+
+
+# -- JSON that fits a schema --
+
+UNFIT, FIT = '{"city":"N","degrees":"cold"}', '{"city":"N","degrees":12}'
+
+
+@both
+async def test_an_answer_that_does_not_fit_is_mended_by_one_more_turn(upstream, streaming):
+    upstream.replies = [reply_of(streaming)(UNFIT), reply_of(streaming)(FIT)]
+    async with proxy_of(upstream, config=GLM) as url:
+        body = {"text": {"format": SCHEMA}}
+        response = await ask(url, body, streaming=streaming, **{"x-server-tools": "none"})
+    assert texts(response) == [FIT]
+    assert response["usage"]["server_tool_use"]["turns"] == 2
+    assert "degrees" in upstream.requests[1]["messages"][-1]["content"]
+    assert upstream.requests[0]["response_format"] == {"type": "json_object"}
+
+
+@both
+async def test_an_answer_that_does_not_fit_twice_is_no_answer(upstream, streaming):
+    upstream.replies = [reply_of(streaming)(UNFIT)]
+    async with proxy_of(upstream, config=GLM) as url:
+        response = await raw(url, {**ASK, "text": {"format": SCHEMA}, "stream": streaming})
+    assert (response.status_code, response.json()["error"]["code"]) == (502, "no_final_answer")
+    assert len(upstream.requests) == 2
+
+
+@both
+async def test_json_holds_the_last_turns_text_only(upstream, streaming):
+    reply = reply_of(streaming)
+    upstream.replies = [reply("Searching.", calls=[SEARCH]), reply(FIT)]
+    async with proxy_of(upstream) as url:
+        response = await ask(url, {"tools": [HOSTED], "text": {"format": SCHEMA}}, streaming=streaming)
+    assert texts(response) == [FIT]
+    assert kinds(response) == ["web_search_call", "message"]
+
+
+async def test_an_upstream_that_keeps_to_schemas_is_not_waited_for(upstream, sdk):
+    gate = asyncio.Event()
+    upstream.replies = [stream(chunk({"content": '{"city":'}), gate, chunk({"content": "1}"}), chunk({}, "stop"))]
+    async with proxy_of(upstream) as url, sdk(url) as client, asyncio.timeout(10):
+        reading = await client.responses.create(
+            **ASK, stream=True, text={"format": SCHEMA}, extra_headers={"x-server-tools": "none"}
+        )
+        async for event in reading:
+            if event.type == "response.output_text.delta":
+                gate.set()
+    assert len(upstream.requests) == 1
+
+
+async def test_a_call_of_the_clients_is_not_held_to_the_schema(upstream):
+    upstream.replies = [streamed("Not JSON", calls=[DOOR_CALL])]
+    async with proxy_of(upstream, config=GLM) as url:
+        body = {"tools": [DOOR], "text": {"format": SCHEMA}}
+        response = await ask(url, body, streaming=True, **{"x-server-tools": "none"})
+    assert sorted(kinds(response)) == ["function_call", "message"]
+
+
+# -- state --
+
+
+@both
+async def test_a_conversation_goes_on_from_a_response(upstream, streaming):
+    reply = reply_of(streaming)
+    upstream.replies = [reply("Hello"), reply("Again"), reply("Third")]
+    async with proxy_of(upstream) as url:
+        first = await ask(url, {"input": "One", "instructions": "Be brief."}, streaming=streaming)
+        body = {"input": "Two", "previous_response_id": first["id"]}
+        second = await ask(url, body, streaming=streaming)
+        await ask(url, {"input": "Three", "previous_response_id": second["id"]}, streaming=streaming)
+    assert roles(upstream.requests[2]) == ["user", "assistant", "user", "assistant", "user"]
+    assert "Be brief." not in str(upstream.requests[1])
+    assert second["previous_response_id"] == first["id"]
+
+
+async def test_a_kept_response_can_be_read_and_deleted(upstream, sdk):
+    upstream.replies = [whole("Hello")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        first = await client.responses.create(model="m", input="One", metadata={"a": "b"})
+        assert await client.responses.retrieve(first.id) == first
+        items = await client.responses.input_items.list(first.id)
+        assert [(item.type, item.content[0].text) for item in items.data] == [("message", "One")]
+        await client.responses.delete(first.id)
+        for gone in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
+            with pytest.raises(openai.NotFoundError):
+                await gone(first.id)
+        with pytest.raises(openai.BadRequestError) as fault:
+            await client.responses.create(**ASK, previous_response_id=first.id)
+    assert (fault.value.code, fault.value.param) == ("previous_response_not_found", "previous_response_id")
+
+
+async def test_input_items_come_in_pages(upstream, sdk):
+    upstream.replies = [whole("Hello")]
+    messages = [{"role": "user", "content": str(n)} for n in range(5)]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        first = await client.responses.create(model="m", input=messages)
+        pages = client.responses.input_items.list(first.id, limit=2, order="asc")
+        assert [item.content[0].text async for item in pages] == ["0", "1", "2", "3", "4"]
+        newest = await client.responses.input_items.list(first.id, limit=2)
+        assert [item.content[0].text for item in newest.data] == ["4", "3"]
+        for wrong in ({"limit": 0}, {"limit": 101}, {"order": "x"}, {"after": "msg_x"}):
+            with pytest.raises(openai.BadRequestError) as fault:
+                await client.responses.input_items.list(first.id, **wrong)
+            assert fault.value.param in wrong
+
+
+async def test_references_to_items_are_resolved_as_the_ai_sdk_makes_them(upstream):
+    upstream.replies = [whole(calls=[SEARCH, DOOR_CALL], content="Hm", reasoning_content="Thinking"), whole("Done")]
+    async with proxy_of(upstream) as url:
+        tools = [HOSTED, DOOR]
+        first = await ask(url, {"tools": tools}, streaming=False)
+        history = [{"role": "user", "content": [{"type": "input_text", "text": "What is new?"}]}]
+        for item in first["output"]:
+            if item["type"] == "function_call":
+                history.append({key: item[key] for key in ("type", "call_id", "name", "arguments")})
+                output = {"type": "function_call_output", "call_id": item["call_id"], "output": "opened"}
+            else:
+                history.append({"type": "item_reference", "id": item["id"]})
+        await ask(url, {"tools": tools, "input": [*history, output]}, streaming=False)
+    restored = [m for m in upstream.requests[1]["messages"] if m["role"] != "system"]
+    assert [m["role"] for m in restored] == ["user", "assistant", "tool", "tool"]
+    assert restored[1]["reasoning_content"] == "Thinking"
+
+
+async def test_an_item_that_is_in_the_conversation_already_is_not_said_twice(upstream):
+    upstream.replies = [whole("Hello"), whole("Again")]
+    async with proxy_of(upstream) as url:
+        first = await ask(url, {}, streaming=False)
+        reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+        body = {"previous_response_id": first["id"], "input": [reference, {"role": "user", "content": "Two"}]}
+        await ask(url, body, streaming=False)
+    assert roles(upstream.requests[1]) == ["user", "assistant", "user"]
+
+
+async def test_nothing_is_kept_without_store_and_nothing_after_it_has_expired(upstream):
+    clock = FakeClock()
+    upstream.replies = [whole("Hello")]
+    async with proxy_of(upstream, more="state: {ttl: 60}", clock=clock) as url:
+        unkept = await ask(url, {"store": False}, streaming=False)
+        kept = await ask(url, {}, streaming=False)
+        assert (await raw(url, None, method="GET", path=f"/{unkept['id']}")).status_code == 404
+        assert (await raw(url, None, method="GET", path=f"/{kept['id']}")).status_code == 200
+        reference = [{"type": "item_reference", "id": unkept["output"][0]["id"]}]
+        missing = await raw(url, {**ASK, "input": reference})
+        clock.now += 61
+        assert (await raw(url, None, method="GET", path=f"/{kept['id']}")).status_code == 404
+    error = missing.json()["error"]
+    assert (missing.status_code, error["param"], error["code"]) == (404, "input", None)
+
+
+async def test_nothing_of_one_client_is_seen_by_another(upstream):
+    upstream.replies = [whole("Hello")]
+    one, two = {"authorization": "Bearer key-one"}, {"authorization": "Bearer key-two"}
+    async with proxy_of(upstream, more=CLIENTS) as url:
+        first = await ask(url, {}, streaming=False, **one)
+        path = f"/{first['id']}"
+        reference = [{"type": "item_reference", "id": first["output"][0]["id"]}]
+        answers = [
+            await raw(url, None, method="GET", path=path, **two),
+            await raw(url, None, method="DELETE", path=path, **two),
+            await raw(url, None, method="GET", path=f"{path}/input_items", **two),
+            await raw(url, {**ASK, "input": reference}, **two),
+            await raw(url, {**ASK, "previous_response_id": first["id"]}, **two),
+        ]
+        assert (await raw(url, None, method="GET", path=path, **one)).status_code == 200
+    assert [answer.status_code for answer in answers] == [404, 404, 404, 404, 400]
+
+
+async def test_a_response_is_kept_before_its_last_event_goes_out(upstream, sdk):
+    upstream.replies = [streamed("Hello"), whole("Again")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        async for event in await client.responses.create(**ASK, stream=True):
+            if event.type == "response.completed":
+                again = await client.responses.create(**ASK, previous_response_id=event.response.id)
+    assert again.output_text == "Again"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "", 405),
+        ("POST", "/compact", 404),
+        ("POST", "/input_tokens", 404),
+        ("POST", f"/resp_{'a' * 32}/cancel", 404),
+        ("POST", f"/resp_{'a' * 32}", 405),
+        ("GET", f"/resp_{'a' * 32}", 404),
+        ("GET", "/one:resp_x", 404),
+        ("GET", f"/resp_{'a' * 32}?stream=true", 400),
+    ],
+)
+async def test_what_is_not_served_is_not_handed_to_an_upstream_either(upstream, method, path, status):
+    async with proxy_of(upstream) as url:
+        response = await raw(url, ASK, method=method, path=path)
+    assert response.status_code == status
+    assert upstream.requests == []
+
+
+# -- faults --
+
+
+async def test_a_fault_before_the_first_event_has_its_proper_status(upstream, sdk):
+    upstream.replies = [Reply([b'{"error": {"message": "slow down"}}'], status=429)]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        for streaming in (False, True):
+            with pytest.raises(openai.RateLimitError):
+                await client.responses.create(**ASK, stream=streaming)
+
+
+async def test_a_fault_in_the_middle_is_an_error_and_a_failed_response(upstream, sdk):
+    upstream.replies = [stream(chunk({"content": "Hel"}), None)]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        response = await raw(url, {**ASK, "stream": True})
+        with pytest.raises(openai.APIError):
+            async for _ in await client.responses.create(**ASK, stream=True):
+                pass
+        *_, error, failed = events_in(response.text)
+        assert (await raw(url, None, method="GET", path=f"/{failed['response']['id']}")).status_code == 404
+    assert error["error"]["code"] == error["code"] == "upstream_error"
+    assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
+    assert failed["response"]["error"]["code"] == "server_error"
+    assert failed["response"]["output"][0]["content"][0]["text"] == "Hel"
+    assert response.text.endswith("data: [DONE]\n\n")
+
+
+async def test_a_request_that_takes_too_long_ends_its_stream_the_same_way(upstream):
+    upstream.replies = [stream(chunk({"content": "Hel"}), asyncio.Event())]
+    async with proxy_of(upstream, more="limits: {max_duration: 0.2}") as url:
+        response = await raw(url, {**ASK, "stream": True})
+    *_, error, failed = events_in(response.text)
+    assert (error["code"], failed["type"]) == ("max_duration_exceeded", "response.failed")
+
+
+async def test_a_silent_stream_is_kept_alive(upstream):
+    gate = asyncio.Event()
+    upstream.replies = [stream(gate, chunk({"content": "Hi"}), chunk({}, "stop"))]
+    body = {**ASK, "stream": True}
+    async with (
+        proxy_of(upstream, more="server: {keepalive_seconds: 0.01}") as url,
+        httpx.AsyncClient() as client,
+        client.stream("POST", f"{url}/v1/responses", json=body) as response,
+    ):
+        reading = response.aiter_text()
+        assert (await anext(reading)).startswith(": keep-alive")
+        gate.set()
+        rest = "".join([text async for text in reading])
+    assert folded(events_in(rest))["status"] == "completed"
+
+
+async def test_a_client_that_leaves_stops_the_work(upstream):
+    upstream.replies = [stream(chunk({"content": "Hel"}), asyncio.Event())]
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client, asyncio.timeout(10):
+        async with client.stream("POST", f"{url}/v1/responses", json={**ASK, "stream": True}) as response:
+            await anext(response.aiter_text())
+        await upstream.left.wait()
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"background": True}, "background"),
+        ({"conversation": "c"}, "conversation"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"input": [{"type": "compaction"}]}, "input[0]"),
+        ({"tools": [{"type": "code_interpreter"}]}, "tools"),
+        ({"model": ""}, "model"),
+        ({"previous_response_id": "resp_x"}, "previous_response_id"),
+    ],
+)
+async def test_what_cannot_be_done_is_a_clear_400(upstream, body, param):
+    async with proxy_of(upstream) as url:
+        response = await raw(url, {**ASK, **body})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_an_unknown_model_is_404(upstream):
+    async with proxy_of(upstream) as url:
+        response = await raw(url, {**ASK, "model": "x"})
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_tools_that_are_ignored_are_in_the_log(upstream, logged):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream) as url:
+        await raw(url, {**ASK, "tools": [DOOR, {"type": "mcp", "server_url": "http://x"}]})
+    (line,) = [line for line in logged() if line["event"] == "request.completed"]
+    assert line["tools_ignored"] == ["mcp"]

@@ -1,0 +1,107 @@
+"""Clients that go, at any moment: nothing of theirs is left behind."""
+
+import asyncio
+import os
+import random
+from contextlib import asynccontextmanager, suppress
+
+import httpx
+import orjson
+import pytest
+
+from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
+from tests.serving import proxy_of
+
+CAPACITY, WAVES = 50, 3  # in eight modes: 1,200 clients
+ASK = {"model": "m", "messages": [{"role": "user", "content": "x"}], "input": "x"}
+MODES = {
+    "relayed": ("/v1/chat/completions", {"tool_choice": "none"}),
+    "in the loop": ("/v1/chat/completions", {}),
+    "responses": ("/v1/responses", {}),
+    "handed through": ("/v1/embeddings", {}),
+}
+
+
+class Patient(FakeUpstream):
+    """An upstream that does not end what it has begun, and knows how many are still waiting for it."""
+
+    open = 0
+    most = 0
+
+    async def __call__(self, scope, receive, send):
+        self.open += 1
+        self.most = max(self.most, self.open)
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.open -= 1
+
+
+def patient(dice):
+    """Now it asks for a search, now it begins an answer, and in no case does it come to an end."""
+    never = asyncio.Event()
+    call = [("c", "web_search", {"query": "q"})]
+
+    def reply(request):
+        if dice.random() < 0.5 and request.get("tools") and request["messages"][-1]["role"] != "tool":
+            return streamed(calls=call) if request.get("stream") else whole(calls=call)
+        begun = [chunk({"content": "One"})] if dice.random() < 0.7 else []
+        return stream(*begun, never) if request.get("stream") else Reply([never])
+
+    search = Reply([never]) if dice.random() < 0.5 else Reply([b'{"organic":[]}'])
+    return Patient([reply], search=search)
+
+
+async def leave(url, path, body, dice):
+    """Send some of a request, perhaps read some of the answer, and go: politely or not."""
+    host, port = url.removeprefix("http://").split(":")
+    data = orjson.dumps(body)
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    request = head.encode() + data
+    reader, writer = await asyncio.open_connection(host, int(port))
+    with suppress(ConnectionError, TimeoutError):
+        writer.write(request if dice.random() < 0.8 else request[: dice.randrange(len(request))])
+        async with asyncio.timeout(dice.random() * 0.3):
+            while await reader.read(1000):
+                pass
+    if dice.random() < 0.5:
+        writer.transport.abort()
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+@asynccontextmanager
+async def settled(seconds, condition):
+    """A second is all that it may take."""
+    yield
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for is that nothing is left to tell of it
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(("path", "extra"), MODES.values(), ids=MODES.keys())
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_clients_that_leave_at_any_moment_leave_nothing_behind(path, extra, streaming):
+    dice = random.Random(f"{path}{extra}{streaming}")
+    upstream = patient(dice)
+    more = f"server: {{{{max_concurrent_requests: {CAPACITY}, max_queued_requests: 0}}}}".format()
+    body = {**ASK, **extra, "stream": streaming}
+    async with proxy_of(upstream, more=more) as url:
+        tasks, files = len(asyncio.all_tasks()), open_files()
+        for _ in range(WAVES):
+            async with settled(1, lambda: not upstream.open):
+                await asyncio.gather(*(leave(url, path, body, dice) for _ in range(CAPACITY)))
+        assert upstream.most > CAPACITY // 4
+        async with settled(1, lambda: len(asyncio.all_tasks()) <= tasks):
+            pass
+        async with settled(1, lambda: open_files() <= files + 2 * CAPACITY):  # idle connections are kept, both ends
+            pass
+        upstream.replies = [whole("Hi")]
+        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None)) as client:
+            answers = await asyncio.gather(*(client.post(url + path, json={**ASK, **extra}) for _ in range(CAPACITY)))
+        assert [answer.status_code for answer in answers] == [200] * CAPACITY
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a list is what is counted

@@ -1,0 +1,173 @@
+"""How the command ends, and how its workers live: real processes, real signals."""
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from tests.fakes import FakeUpstream, chunk, stream
+from tests.serving import CONFIG, serving
+from tests.test_cli import running
+
+ASK = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+CHAT = "/v1/chat/completions"
+ANEW = httpx.Limits(max_keepalive_connections=0)  # a connection for each request: any worker may get it
+
+
+@asynccontextmanager
+async def proxying(tmp_path, *, workers):
+    """The command in front of an upstream whose answers stand still, half written, until the gate is opened."""
+    gate = asyncio.Event()
+    half = stream(chunk({"content": "One"}), gate, chunk({"content": " two"}), chunk({}, "stop"))
+    config = tmp_path / "config.yaml"
+    async with serving(FakeUpstream([half]), lifespan="off") as upstream:
+        config.write_text(CONFIG.format(upstream=upstream, more=""))
+        with running("serve", "--port", "0", "--workers", str(workers), "--config", str(config)) as (process, url):
+            yield process, url, gate
+
+
+async def streamed(client, url, begun):
+    """The events of one stream; `begun` is released with each of them."""
+    async with client.stream("POST", url + CHAT, json=ASK) as response:
+        pieces = []
+        async for piece in response.aiter_text():
+            pieces.append(piece)
+            begun.release()
+        return "".join(pieces)
+
+
+async def end_of(process, seconds):
+    """The exit code, which has to be there in time, and what stood in the log."""
+    _, log = await asyncio.wait_for(asyncio.to_thread(process.communicate), seconds)
+    return process.returncode, log
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not await condition():  # noqa: ASYNC110 - processes send no events
+            await asyncio.sleep(0.05)
+
+
+async def is_draining(client, url):
+    """Whether every one of a few health checks, each over a connection of its own, says so."""
+    answers = [await client.get(f"{url}/readyz") for _ in range(4)]
+    return all(answer.status_code == 503 and answer.json()["status"] == "draining" for answer in answers)
+
+
+@pytest.mark.parametrize(("workers", "whole_group"), [(1, False), (2, False), (2, True)])
+async def test_while_it_stops_open_streams_finish_health_is_answered_and_new_work_is_not_begun(
+    tmp_path, workers, whole_group
+):
+    async with (
+        proxying(tmp_path, workers=workers) as (process, url, gate),
+        httpx.AsyncClient(timeout=30, limits=ANEW) as client,
+    ):
+        begun = asyncio.Semaphore(0)
+        streams = [asyncio.ensure_future(streamed(client, url, begun)) for _ in range(50)]
+        for _ in streams:
+            await begun.acquire()
+        for pid in [*(workers_of(process.pid) if whole_group else []), process.pid]:
+            os.kill(pid, signal.SIGTERM)
+        await until(lambda: is_draining(client, url))
+        for _ in range(4):
+            assert (await client.get(f"{url}/healthz")).status_code == 200
+            refused = await client.post(url + CHAT, json=ASK)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert refused.headers["connection"] == "close"
+        gate.set()
+        for text in await asyncio.gather(*streams):
+            assert text.endswith("data: [DONE]\n\n")
+        code, log = await end_of(process, 10)
+    assert code == 0
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_second_signal_is_immediate_and_streams_are_told(tmp_path, workers):
+    async with (
+        proxying(tmp_path, workers=workers) as (process, url, _),
+        httpx.AsyncClient(timeout=30, limits=ANEW) as client,
+    ):
+        begun = asyncio.Semaphore(0)
+        stream = asyncio.ensure_future(streamed(client, url, begun))
+        await begun.acquire()
+        process.send_signal(signal.SIGTERM)
+        await until(lambda: is_draining(client, url))
+        assert not stream.done()
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        text = await stream
+        told = time.monotonic() - began
+        code, _ = await end_of(process, 10)
+    assert orjson.loads(text.rpartition("data: ")[2])["error"]["code"] == "overloaded"
+    assert (code, told < 2) == (0, True)
+
+
+async def test_idle_connections_and_half_sent_requests_do_not_keep_it(tmp_path):
+    async with proxying(tmp_path, workers=1) as (process, url, _):
+        host, port = url.removeprefix("http://").split(":")
+        idle, half, silent = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+        idle[1].write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        await idle[0].readuntil(b"}")
+        half[1].write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n")
+        await half[1].drain()
+        process.send_signal(signal.SIGTERM)
+        code, _ = await end_of(process, 10)
+        for reader, writer in (idle, half, silent):
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+    assert code == 0
+
+
+def workers_of(pid):
+    """The processes that serve; multiprocessing has another one, which keeps track of resources."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if b"spawn_main" in command_of(child)]
+
+
+def command_of(pid):
+    """A process's command; nothing when it has ended, or is only waiting to be buried."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+async def test_a_worker_that_dies_is_replaced_and_the_others_go_on(tmp_path):
+    async with proxying(tmp_path, workers=2) as (process, url, _), httpx.AsyncClient(timeout=30, limits=ANEW) as client:
+        before = workers_of(process.pid)
+        os.kill(before[0], signal.SIGKILL)
+        await until(async_(lambda: not command_of(before[0])))
+        for _ in range(5):
+            assert (await client.get(f"{url}/healthz")).status_code == 200
+        await until(async_(lambda: len(set(workers_of(process.pid)) - {before[0]}) == 2))
+        process.send_signal(signal.SIGTERM)
+        code, log = await end_of(process, 10)
+    assert code == 0
+    (line,) = [line for line in map(orjson.loads, log.splitlines()) if line["event"] == "worker.died"]
+    assert (line["pid"], line["exit_code"]) == (before[0], -signal.SIGKILL)
+
+
+async def test_workers_do_not_outlive_their_supervisor(tmp_path):
+    async with proxying(tmp_path, workers=2) as (process, _, __):
+        workers = workers_of(process.pid)
+        assert len(workers) == 2
+        process.kill()
+        await until(async_(lambda: not any(map(command_of, workers))))
+
+
+def async_(condition):
+    """A condition that is known at once, for `until`."""
+
+    async def known():
+        return condition()
+
+    return known

@@ -1,0 +1,506 @@
+"""What comes over the wire, byte by byte: framing, sizes, times, and what is answered where HTTP ends."""
+
+import asyncio
+import re
+import time
+from contextlib import asynccontextmanager, suppress
+
+import orjson
+import pytest
+
+from tests.fakes import FakeUpstream, Reply, whole
+from tests.serving import proxy_of
+
+CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
+PATHS = [CHAT, RESPONSES, EMBEDDINGS]
+BODY = b'{"model":"m","messages":[{"role":"user","content":"x"}],"input":"x","tool_choice":"none"}'
+QUICK = "server: {header_timeout_seconds: 0.2, body_timeout_seconds: 0.2, send_timeout_seconds: 0.2}"
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio", {"use_uvloop": True}  # as shipped; the other tests of endpoints run without it
+
+
+@pytest.fixture
+def upstream():
+    return FakeUpstream([whole("Hi")])
+
+
+def head(*lines, path=CHAT, method="POST", version="HTTP/1.1", host="host: x\r\n"):
+    fields = "".join(f"{line}\r\n" for line in lines)
+    return f"{method} {path} {version}\r\n{host}{fields}\r\n".encode("latin-1")
+
+
+def post(*lines, path=CHAT, body=BODY, **options):
+    return head(f"content-length: {len(body)}", *lines, path=path, **options) + body
+
+
+def chunk(data, extension=b""):
+    return b"%x%s\r\n%s\r\n" % (len(data), extension, data)
+
+
+@asynccontextmanager
+async def connected(url):
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def said(url, *pieces, seconds=0.0):
+    """Everything that the server says until it closes; the pieces are sent so many seconds apart."""
+    async with asyncio.timeout(10), connected(url) as (reader, writer):
+        sending = asyncio.ensure_future(send(writer, pieces, seconds))
+        try:
+            return await reader.read()
+        finally:
+            sending.cancel()
+
+
+async def send(writer, pieces, seconds):
+    with suppress(ConnectionError):
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(seconds)
+
+
+def answers(raw):
+    """The (status, headers, body) of every response in there, in order."""
+    found = []
+    while raw:
+        top, _, rest = raw.partition(b"\r\n\r\n")
+        lines = top.decode().split("\r\n")
+        status = int(re.fullmatch(r"HTTP/1\.1 (\d{3}) [ -~]*", lines[0])[1])
+        headers = dict(line.lower().split(": ", 1) for line in lines[1:])
+        if headers.get("transfer-encoding") == "chunked":
+            body, raw = unchunked(rest)
+        else:
+            length = int(headers.get("content-length", 0))
+            body, raw = rest[:length], rest[length:]
+        found.append((status, headers, body))
+    return found
+
+
+def unchunked(raw):
+    """The data of a chunked body, and what follows it."""
+    data = b""
+    while True:
+        line, _, rest = raw.partition(b"\r\n")
+        size = int(line, 16)
+        data += rest[:size]
+        raw = rest[size + 2 :]
+        if not size:
+            return data, raw
+
+
+def refusal(raw):
+    """The status and code of the only answer, which is in OpenAI's envelope and ends its connection."""
+    ((status, headers, body),) = answers(raw)
+    error = orjson.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (headers["connection"], headers["content-type"]) == ("close", "application/json")
+    assert re.fullmatch("[0-9a-f]{32}", headers["x-request-id"])
+    return status, error["code"]
+
+
+# -- framing --
+
+CHUNKED = "transfer-encoding: chunked"
+AMBIGUOUS = {
+    "both lengths": head("content-length: 5", CHUNKED) + b"0\r\n\r\nGET /x",
+    "both lengths, the other way round": head(CHUNKED, "content-length: 5") + b"0\r\n\r\n",
+    "two lengths": head("content-length: 5", "content-length: 6") + b"hello!",
+    "the same length twice": head("content-length: 5", "content-length: 5") + b"hello",
+    "a list of lengths": head("content-length: 5, 5") + b"hello",
+    "a signed length": head("content-length: +5") + b"hello",
+    "a negative length": head("content-length: -5") + b"hello",
+    "a length in hexadecimal": head("content-length: 0x5") + b"hello",
+    "a length without end": head("content-length: 99999999999999999999999") + b"hello",
+    "an empty length": head("content-length:") + b"hello",
+    "a chunk without size": head(CHUNKED) + b"x\r\nhello\r\n0\r\n\r\n",
+    "a chunk with a sign": head(CHUNKED) + b"+5\r\nhello\r\n0\r\n\r\n",
+    "a chunk in 0x": head(CHUNKED) + b"0x5\r\nhello\r\n0\r\n\r\n",
+    "a chunk too large to count": head(CHUNKED) + b"fffffffffffffffff\r\nhello\r\n0\r\n\r\n",
+    "a chunk longer than it says": head(CHUNKED) + b"3\r\nhello\r\n0\r\n\r\n",
+    "chunks and bare line feeds": head(CHUNKED) + b"5\nhello\n0\n\n",
+    "a coding before chunked's end": head("transfer-encoding: chunked, identity") + chunk(b"hello") + b"0\r\n\r\n",
+    "chunked with a tab": head("transfer-encoding: \x0bchunked") + chunk(b"hello"),
+    "a blank before the colon": b"POST / HTTP/1.1\r\nhost : x\r\n\r\n",
+    "a name with a blank": head("x y: z"),
+    "no name": head(": z"),
+    "no colon": head("nothing"),
+    "a folded line": b"POST / HTTP/1.1\r\nhost: x\r\nx: a\r\n b\r\n\r\n",
+    "a fold before everything": b"POST / HTTP/1.1\r\n host: x\r\n\r\n",
+    "bare line feeds": b"POST / HTTP/1.1\nhost: x\n\n",
+    "a bare carriage return": head("x: a\rcontent-length: 5"),
+    "a NUL": head("x: a\0b"),
+    "no host": head(host=""),
+    "two hosts": head("host: y"),
+    "a version from the future": head(version="HTTP/3.7"),
+    "no blank": b"GET/HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a method of its own": head(method="FROBNICATE"),
+    "a path with a blank": head(path="/v1/a b"),
+    "a path with bytes that are no ASCII": head(path="/v1/\xe9"),
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 60,
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "nothing but nonsense": b"\x00" * 100,
+}
+
+
+@pytest.mark.parametrize("request_bytes", AMBIGUOUS.values(), ids=AMBIGUOUS.keys())
+async def test_what_two_parsers_could_read_in_two_ways_is_refused_and_goes_nowhere(upstream, request_bytes):
+    async with proxy_of(upstream) as url:
+        assert refusal(await said(url, request_bytes)) == (400, "invalid_request")
+    assert upstream.heads == []
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (head("transfer-encoding: gzip, chunked") + chunk(b"x") + b"0\r\n\r\n", 501),
+        (head("transfer-encoding: identity") + b"hello", 501),
+        (head("transfer-encoding: xchunked") + chunk(b"hello"), 501),
+        (b"GET /\r\n\r\n", 505),
+        (head(CHUNKED, version="HTTP/1.0") + chunk(b"x") + b"0\r\n\r\n", 501),
+        (post("expect: a-miracle"), 417),
+        (head(version="HTTP/2.0"), 505),
+        (head(method="CONNECT", path="evil.example:443"), 405),
+        (post(method="TRACE", path=EMBEDDINGS), 405),
+    ],
+)
+async def test_what_is_http_but_not_spoken_here_is_refused_by_its_own_status(upstream, request_bytes, status):
+    async with proxy_of(upstream) as url:
+        assert refusal(await said(url, request_bytes))[0] == status
+    assert upstream.heads == []
+
+
+async def test_a_refused_request_has_its_line_in_the_log(upstream, logged):
+    async with proxy_of(upstream) as url:
+        ((_, headers, _),) = answers(await said(url, b"nonsense\r\n\r\n"))
+    (line,) = [line for line in logged() if line["event"] == "request.refused"]
+    assert (line["status"], line["request_id"]) == (400, headers["x-request-id"])
+
+
+async def test_requests_in_one_packet_are_answered_one_after_the_other(upstream):
+    pair = head(path="/healthz", method="GET") + head("connection: close", path="/readyz", method="GET")
+    async with proxy_of(upstream) as url:
+        found = answers(await said(url, pair))
+    assert [orjson.loads(body)["status"] for _, _, body in found] == ["ok", "ready"]
+
+
+@pytest.mark.parametrize("garbage", [b"\x00\x01", b"POST / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n", b"G" * 100_000])
+async def test_nonsense_behind_a_request_does_not_take_its_answer_away(upstream, garbage):
+    gate = asyncio.Event()
+    upstream.replies = [Reply([gate, *whole("Hi").body])]
+    async with proxy_of(upstream) as url:
+        saying = asyncio.ensure_future(said(url, post() + garbage))
+        await upstream.asked.wait()
+        gate.set()
+        ((status, _, body),) = answers(await saying)
+    assert (status, orjson.loads(body)["choices"][0]["message"]["content"]) == (200, "Hi")
+
+
+async def test_a_body_that_turns_into_nonsense_is_refused_while_it_is_read(upstream):
+    async with proxy_of(upstream) as url:
+        pieces = (head(CHUNKED) + chunk(b'{"model"'), b"nonsense")
+        assert refusal(await said(url, *pieces, seconds=0.05)) == (400, "invalid_request")
+    assert upstream.heads == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("offer", ["h2c", "websocket", "TLS/1.0"])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_request_that_offers_an_upgrade_is_like_any_other(upstream, path, offer, chunked):
+    lines = ("connection: Upgrade, HTTP2-Settings, close", f"upgrade: {offer}", "http2-settings: AAMAAABk")
+    framed = head(CHUNKED, *lines, path=path) + chunk(BODY) + b"0\r\n\r\n"
+    async with proxy_of(upstream) as url:
+        ((status, _, _),) = answers(await said(url, framed if chunked else post(*lines, path=path)))
+    assert (status, len(upstream.bodies)) == (200, 1)
+    assert not {b"upgrade", b"http2-settings"} & upstream.heads[0]["headers"].keys()
+
+
+async def test_an_upgrade_that_is_offered_in_pieces_is_not_taken_up_either(upstream):
+    whole_request = post("connection: upgrade, close", "upgrade: h2c")
+    async with proxy_of(upstream) as url:
+        pieces = [whole_request[at : at + 40] for at in range(0, len(whole_request), 40)]
+        ((status, _, _),) = answers(await said(url, *pieces, seconds=0.01))
+    assert status == 200
+
+
+async def test_who_expects_to_be_told_to_continue_is_told_so(upstream):
+    async with proxy_of(upstream) as url, connected(url) as (reader, writer):
+        writer.write(head("expect: 100-continue", f"content-length: {len(BODY)}"))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(BODY)
+        ((status, headers, _),) = answers(await reader.read())
+    assert (status, headers["connection"]) == (200, "close")
+
+
+async def test_who_is_refused_before_sending_a_body_is_not_told_to_continue_and_the_connection_ends(upstream):
+    async with proxy_of(upstream, more="clients: [{{name: c, key: client-key}}]".format()) as url:
+        smuggled = head(path="/healthz", method="GET")
+        raw = await said(url, head("expect: 100-continue", f"content-length: {len(smuggled)}") + smuggled)
+    ((status, _, _),) = answers(raw)
+    assert status == 401
+
+
+# -- who and where --
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://x/v1/chat/completions",
+        "http://x/healthz/../v1/chat/completions",
+        "//x/v1/chat/completions",
+        "/healthz/../v1/chat/completions",
+        "/healthz%2f..%2fv1/chat/completions",
+        "/v1/chat/completions?/healthz",
+        "/v1/chat/completions#/healthz",
+        "/v1/chat/completions;/healthz",
+        "*",
+    ],
+)
+@pytest.mark.parametrize("host", ["x", "a/healthz?x=", "x@healthz", "[", "x:99999", "/healthz"])
+async def test_no_target_and_no_host_gets_past_the_key(upstream, target, host):
+    more = "clients: [{{name: c, key: client-key}}]".format()
+    lines = ("connection: close", "x-forwarded-host: a", "x-original-url: /healthz", "x-http-method-override: GET")
+    async with proxy_of(upstream, more=more) as url:
+        ((status, _, body),) = answers(await said(url, post(*lines, path=target, host=f"host: {host}\r\n")))
+    assert (status, orjson.loads(body)["error"]["code"]) == (401, "invalid_api_key")
+    assert upstream.heads == []
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND"])
+@pytest.mark.parametrize("path", [CHAT, "/chat/completions", "/healthz", "/v1/models", "/nowhere"])
+async def test_every_other_method_is_a_405_or_a_404(upstream, method, path):
+    if method in ("GET", "HEAD") and path in ("/healthz", "/v1/models"):
+        return
+    async with proxy_of(upstream) as url:
+        ((status, headers, _),) = answers(await said(url, head("connection: close", method=method, path=path)))
+    assert status == (404 if path == "/nowhere" else 405)
+    assert "x-request-id" in headers
+    assert upstream.heads == []
+
+
+async def test_what_belongs_to_one_hop_or_says_where_it_comes_from_is_not_handed_on(upstream):
+    dropped = {
+        "connection": "close, x-mine, content-type",
+        "x-mine": "1",
+        "keep-alive": "timeout=5",
+        "te": "trailers",
+        "trailer": "x-t",
+        "proxy-authorization": "Basic x",
+        "proxy-connection": "keep-alive",
+        "cookie": "sid=1",
+        "forwarded": "for=1",
+        "x-forwarded-for": "1",
+        "x-forwarded-anything": "1",
+        "x_api_key": "1",
+        "x-original-url": "/admin",
+        "x-http-method-override": "DELETE",
+    }
+    lines = [f"{name}: {value}" for name, value in dropped.items()]
+    async with proxy_of(upstream) as url:
+        await said(url, post("x-kept: \xe9", *lines, path=EMBEDDINGS))
+    headers = upstream.heads[0]["headers"]
+    assert headers[b"x-kept"] == b"\xe9"
+    assert not {name.encode() for name in dropped} & headers.keys()
+    assert headers[b"content-length"] == str(len(upstream.bodies[0])).encode()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "odd",
+    ["a\\r\\nx-injected: 1", "a\\u0000", "\\u2028", "\\ud83d\\ude00", "x" * 100_000, "../../admin", "http://evil/"],
+)
+@pytest.mark.parametrize("field", ["model", "user", "input"])
+async def test_nothing_that_a_request_says_becomes_a_header_or_an_address(upstream, path, odd, field):
+    body = BODY.replace(b"{", b'{"%s":"%s",' % (field.encode(), odd.encode()), 1)
+    if field == "model":
+        body = body.replace(b'"model":"m",', b"")
+    async with proxy_of(upstream) as url:
+        ((status, headers, _),) = answers(await said(url, post("connection: close", path=path, body=body)))
+    assert status == (404 if field == "model" else 200)
+    assert "x-injected" not in headers
+    assert {head["path"] for head in upstream.heads} <= {path}
+    assert all(b"x-injected" not in head["headers"] for head in upstream.heads)
+
+
+# -- sizes --
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        head(*(f"x-{at}: {at}" for at in range(200)), method="GET", path="/healthz"),
+        head("x: " + "y" * 200_000, method="GET", path="/healthz"),
+        head(*(f"x-{at}: {'y' * 1000}" for at in range(80)), method="GET", path="/healthz"),
+        head(path="/" + "a" * 200_000),
+        b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 2_000_000,
+        b"\r\n" * 1_000_000,
+        head(CHUNKED) + b"5;" + b"x" * 2_000_000,
+        head(CHUNKED) + chunk(BODY) + b"0\r\nx: " + b"y" * 2_000_000,
+        head(CHUNKED) + chunk(BODY) + b"0\r\n" + b"x: y\r\n" * 1000,
+    ],
+    ids=[
+        "many fields",
+        "a long field",
+        "a long head",
+        "a long path",
+        "an endless field",
+        "endless line ends",
+        "an endless extension",
+        "an endless trailer",
+        "many trailers",
+    ],
+)
+async def test_a_head_is_bounded_and_so_is_what_else_is_no_data(upstream, request_bytes):
+    async with proxy_of(upstream) as url:
+        assert refusal(await said(url, request_bytes)) == (431, "headers_too_large")
+    assert upstream.heads == []
+
+
+async def test_a_head_at_its_limits_passes(upstream):
+    fields = ("connection: close", *(f"x-{at}: {'y' * 600}" for at in range(98)))
+    async with proxy_of(upstream) as url:
+        ((status, _, _),) = answers(await said(url, head(*fields, method="GET", path="/healthz")))
+    assert status == 200
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_a_body_in_many_small_chunks_passes(upstream, size):
+    body = BODY + b" " * 30_000
+    framed = b"".join(chunk(body[at : at + size]) for at in range(0, len(body), size)) + b"0\r\n\r\n"
+    async with proxy_of(upstream) as url:
+        ((status, _, _),) = answers(await said(url, head(CHUNKED, "connection: close") + framed))
+    assert status == 200
+
+
+async def test_fields_of_a_trailer_are_not_taken_for_fields_of_the_head(upstream):
+    trailer = b"0\r\nx-injected: 1\r\nauthorization: Bearer other\r\n\r\n"
+    async with proxy_of(upstream) as url:
+        ((status, _, _),) = answers(
+            await said(url, head(CHUNKED, "connection: close", path=EMBEDDINGS) + chunk(BODY) + trailer)
+        )
+    assert status == 200
+    assert b"x-injected" not in upstream.heads[0]["headers"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("framing", ["content-length: 40000000", CHUNKED])
+async def test_a_body_that_is_too_large_is_answered_while_it_is_sent_and_not_read_to_the_end(upstream, path, framing):
+    pieces = [head(framing, path=path), *(chunk(b"x" * 9992) for _ in range(1000))]
+    async with proxy_of(upstream, more="server: {max_body_bytes: 100000}") as url:
+        began = time.monotonic()
+        ((status, _, body),) = answers(await said(url, *pieces))
+    assert (status, orjson.loads(body)["error"]["code"]) == (413, "request_too_large")
+    assert time.monotonic() - began < 5
+    assert upstream.heads == []
+
+
+# -- times --
+
+
+async def test_who_connects_and_says_nothing_is_not_kept(upstream):
+    async with proxy_of(upstream, more=QUICK) as url:
+        assert await said(url) == b""
+        assert await said(url, *[b"\r\n"] * 100, seconds=0.05) == b""
+
+
+@pytest.mark.parametrize("before", [b"", head(method="GET", path="/healthz")], ids=["first", "second"])
+async def test_a_head_that_comes_in_drips_is_timed_out_however_busy_it_seems(upstream, before):
+    drips = [bytes([byte]) for byte in post()]
+    async with proxy_of(upstream, more=QUICK) as url:
+        began = time.monotonic()
+        *_, (status, _, body) = answers(await said(url, before, *drips, seconds=0.02))
+    assert (status, orjson.loads(body)["error"]["code"]) == (408, "request_timeout")
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("seconds", [0.05, 5], ids=["drips", "silence"])
+async def test_a_body_that_comes_in_drips_or_not_at_all_is_timed_out(upstream, path, seconds):
+    drips = [bytes([byte]) for byte in BODY]
+    async with proxy_of(upstream, more=QUICK) as url:
+        began = time.monotonic()
+        raw = await said(url, head("content-length: 1000", path=path), *drips, seconds=seconds)
+    ((status, _, body),) = answers(raw)
+    assert (status, orjson.loads(body)["error"]["code"]) == (408, "request_timeout")
+    assert time.monotonic() - began < 5
+    assert upstream.heads == []
+
+
+async def test_a_body_may_take_longer_than_the_timeout_if_it_comes_fast_enough(upstream):
+    body = BODY + b" " * 400
+    pieces = [body[at : at + 50] for at in range(0, len(body), 50)]
+    async with proxy_of(upstream, more=QUICK) as url:
+        first = head("connection: close", f"content-length: {len(body)}")
+        ((status, _, _),) = answers(await said(url, first, *pieces, seconds=0.03))
+    assert status == 200
+
+
+async def test_others_are_served_while_some_are_slow(upstream):
+    async with proxy_of(upstream) as url:
+        slow = [asyncio.ensure_future(said(url, post()[:-5], seconds=60)) for _ in range(200)]
+        await asyncio.sleep(0.1)
+        assert answers(await said(url, post("connection: close")))[0][0] == 200
+        for one in slow:
+            one.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+
+
+async def test_an_idle_connection_is_closed(upstream):
+    async with proxy_of(upstream, more="server: {idle_timeout_seconds: 0.5}") as url:
+        ((status, _, _),) = answers(await said(url, head(method="GET", path="/healthz")))
+    assert status == 200
+
+
+class Flood:
+    """An upstream that streams without end, and counts what it has been able to send."""
+
+    def __init__(self, content_type):
+        self.content_type = content_type
+        self.sent = 0
+        self.begun = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    async def __call__(self, scope, receive, send):
+        while (await receive()).get("more_body"):
+            pass
+        headers = [(b"content-type", self.content_type)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        data = {"id": "u", "choices": [{"index": 0, "delta": {"content": "x" * 1000}, "finish_reason": None}]}
+        event = b"data: " + orjson.dumps(data) + b"\n\n"
+        leaving = asyncio.ensure_future(receive())
+        while not leaving.done():
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+            self.sent += len(event)
+            self.begun.set()
+            await asyncio.sleep(0)
+        self.ended.set()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("tools", [b'"none"', b'"auto"'], ids=["relayed", "in the loop"])
+async def test_a_client_that_does_not_read_holds_back_its_upstream_and_is_not_kept(path, tools):
+    flood = Flood(b"text/event-stream")
+    body = BODY.replace(b'"none"', tools).replace(b"{", b'{"stream":true,', 1)
+    more = "server: {send_timeout_seconds: 0.5}"
+    async with proxy_of(flood, more=more) as url, connected(url) as (_, writer):
+        writer.transport.pause_reading()
+        writer.write(post(path=path, body=body))
+        async with asyncio.timeout(20):
+            await flood.begun.wait()
+            before = -1
+            while before != flood.sent:  # it stands still: everything between it and the client is full
+                before = flood.sent
+                await asyncio.sleep(0.2)
+            await flood.ended.wait()
+    assert flood.sent < 30_000_000
