@@ -76,7 +76,9 @@ async def test_what_is_compressed_although_identity_was_asked_for_is_unpacked():
     assert await post(raw) == b"fine"
 
 
-@pytest.mark.parametrize(("coding", "body"), [("br", b"x"), ("gzip", b"x"), ("gzip", gzip.compress(b"fine", mtime=0)[:-2])])
+@pytest.mark.parametrize(
+    ("coding", "body"), [("br", b"x"), ("gzip", b"x"), ("gzip", gzip.compress(b"fine", mtime=0)[:-2])]
+)
 async def test_what_cannot_be_unpacked_is_an_upstream_error(coding, body):
     failure = await post(httpx.Response(200, stream=Bytes(body), headers={"content-encoding": coding}))
     assert isinstance(failure, UpstreamError)
