@@ -4,7 +4,7 @@ import asyncio
 import functools
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -107,10 +107,7 @@ def create_app(
         store=state.continuations,
         observe=observe,
         clock=clock,
-        upstream_states=lambda: [
-            replace(state, breaker=breakers[state.name].state) if state.name in breakers else state
-            for state in _states("upstreams", config.upstreams, config)
-        ],
+        upstream_states=lambda: _upstream_states(config, breakers),
         tool_states=lambda: _tool_states(config, sources),
         state=state.readiness,
         lifecycle=lifecycle or Lifecycle(),
@@ -196,6 +193,11 @@ def _states(section: str, usable: Iterable[str], config: Config) -> list[Readine
         if where.startswith(f"{section}.")
     ]
     return [*(Readiness(name, usable=True) for name in usable), *disabled]
+
+
+def _upstream_states(config: Config, breakers: Mapping[str, Breaker]) -> list[Readiness]:
+    states = _states("upstreams", config.upstreams, config)
+    return [replace(state, breaker=breakers[state.name].state) if state.usable else state for state in states]
 
 
 def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:

@@ -352,6 +352,8 @@ def secrets_of(config: Config) -> frozenset[str]:
 def _keys_in(value: Any) -> Iterator[str]:
     match value:
         case msgspec.Struct():
+            if isinstance(value, HttpToolConfig):
+                yield from value.secrets
             for info in msgspec.structs.fields(value):
                 held = getattr(value, info.name)
                 if isinstance(held, str) and Key in (info.type, *get_args(info.type)):

@@ -94,8 +94,8 @@ class Metrics:
             "upstream.fell_back": self._upstream_fell_back,
             "turn.failed": self._upstream_failed,
             "relay.failed": self._upstream_failed,
-            "upstream.shut": lambda fields: self._breaker(fields, 1),
-            "upstream.recovered": lambda fields: self._breaker(fields, 0),
+            "upstream.breaker_opened": lambda fields: self._breaker(fields, 1),
+            "upstream.breaker_closed": lambda fields: self._breaker(fields, 0),
             "continuation.sought": self._continuation_sought,
             "continuation.kept": self._continuation_kept,
         }

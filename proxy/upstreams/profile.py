@@ -93,6 +93,8 @@ def _refuse(body: Json, profile: Profile) -> None:
 
 
 def _fit_messages(body: Json, profile: Profile) -> Json:
+    if not (profile.roles or profile.string_tool_content or profile.reasoning_field):
+        return body
     messages = body["messages"]
     fitted = [_fit_message(message, profile) for message in messages]
     if all(after is before for after, before in zip(fitted, messages, strict=True)):
@@ -139,6 +141,8 @@ def _fit_fields(body: Json, profile: Profile) -> Json:
 
 
 def _fit_tools(body: Json, profile: Profile) -> Json:
+    if "tools" not in body and "tool_choice" not in body:
+        return body
     dropped: set[str] = set()
     tools, choice, allowed_names = narrowed(body.get("tools") or (), body.get("tool_choice"))
     if allowed_names is not None and profile.tool_choices is not None:
