@@ -8,18 +8,15 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any
 
 import httpx
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import __version__
 from proxy.api.chat_completions import ChatCompletions
 from proxy.api.debug import Debug
+from proxy.api.direct import Direct
 from proxy.api.health import Healthz, Readyz
 from proxy.api.method import WrongMethod
 from proxy.api.metrics import Metrics
@@ -72,8 +69,10 @@ def create_app(
     transport: httpx.AsyncBaseTransport | None = None,
     clock: Clock | None = None,
     lifecycle: Lifecycle | None = None,
-) -> Starlette:
-    """The proxy as an ASGI application.
+) -> ASGIApp:
+    """The proxy as an ASGI application: layers of its own around Starlette's router.
+
+    `Starlette` itself would put its error handling around them, of which nothing is left to do here.
 
     Args:
         config: what `config_file.load` has read.
@@ -116,7 +115,7 @@ def create_app(
     )
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_: object) -> AsyncIterator[None]:
         try:
             async with state.running(), kept_in_session(sources, registry.put_group):
                 yield
@@ -126,14 +125,12 @@ def create_app(
                 await connection.aclose()
             await asyncio.to_thread(watching.close)
 
-    traced = [Middleware(watching.incoming)] if watching.incoming else []
-    app = Starlette(
-        routes=_routes(ports),
-        middleware=[*traced, *_middleware(ports, state)],
-        lifespan=lifespan,
-        exception_handlers=_NOT_ROUTED,
-    )
-    app.router.redirect_slashes = False  # a redirect would be put together from the Host header
+    traced = [watching.incoming] if watching.incoming else []
+    # Redirects would be put together from the Host header.
+    router = Router(_routes(ports), default=_not_routed, lifespan=lifespan, redirect_slashes=False)
+    app: ASGIApp = Direct(_hot_paths(ports), router)
+    for layer in reversed([*traced, *_layers(ports, state)]):
+        app = layer(app)
     return app
 
 
@@ -205,13 +202,17 @@ def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
     return [states.get(state.name, state) for state in _states("tools", config.tools, config)]
 
 
+def _hot_paths(ports: Ports) -> dict[str, ASGIApp]:
+    """What nearly every request asks for."""
+    chat = ChatCompletions(ports)
+    return {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/responses": CreateResponse(ports)}
+
+
 def _routes(ports: Ports) -> list[Route]:
-    chat, models = ChatCompletions(ports), Models(ports)
+    models = Models(ports)
     debug = Debug(ports, ports.history) if ports.history else None
     return [
-        *_own("/v1/chat/completions", chat, "POST"),
-        *_own("/chat/completions", chat, "POST"),
-        *_own("/v1/responses", CreateResponse(ports), "POST"),
+        *(Route(path, WrongMethod("POST")) for path in _hot_paths(ports)),
         *(Route(f"/v1/responses/{name}", NothingHere(ports)) for name in ("compact", "input_tokens")),
         *_own("/v1/responses/{id}", StoredResponse(ports), "GET", "DELETE"),
         *_own("/v1/responses/{id}/input_items", InputItems(ports), "GET"),
@@ -232,20 +233,23 @@ def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
     return Route(path, endpoint, methods=list(methods)), Route(path, WrongMethod(", ".join(methods)))
 
 
-def _middleware(ports: Ports, state: State) -> list[Middleware]:
-    server = ports.config.server
+def _layers(ports: Ports, state: State) -> list[Callable[[ASGIApp], ASGIApp]]:
+    """The middleware, from the outside in."""
+    server, clients = ports.config.server, ports.config.clients
     return [
-        Middleware(RequestId, observe=ports.observe, clock=ports.clock),
-        Middleware(Admission, server=server, lifecycle=ports.lifecycle),
-        Middleware(Auth, clients=ports.config.clients),
-        Middleware(Quota, clients=ports.config.clients, rates=state.rates, leases=state.leases),
-        Middleware(SlowBody, timeout=server.body_timeout_seconds, min_rate=server.min_body_rate, clock=ports.clock),
+        functools.partial(RequestId, observe=ports.observe, clock=ports.clock),
+        functools.partial(Admission, server=server, lifecycle=ports.lifecycle),
+        functools.partial(Auth, clients=clients),
+        functools.partial(Quota, clients=clients, rates=state.rates, leases=state.leases),
+        functools.partial(
+            SlowBody, timeout=server.body_timeout_seconds, min_rate=server.min_body_rate, clock=ports.clock
+        ),
     ]
 
 
-async def _not_routed(request: Request, _: Exception) -> None:
+async def _not_routed(scope: Scope, _: Receive, send: Send) -> None:
     """A path that is nobody's."""
-    raise NotFound(f"There is no {request.scope['path']} here.")
-
-
-_NOT_ROUTED: dict[Any, Any] = {404: _not_routed}
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    raise NotFound(f"There is no {scope['path']} here.")

@@ -100,7 +100,7 @@ class RequestLimits(Value, frozen=True, kw_only=True):
             for field in layer.__struct_fields__
             if (value := getattr(layer, field)) is not None
         }
-        return msgspec.structs.replace(self, **said)
+        return msgspec.structs.replace(self, **said) if said else self
 
     def budget(self, *, max_tool_calls: int | None = None) -> Limits:
         """What the core counts; a client may lower `max_tool_calls`, never raise it."""

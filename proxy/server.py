@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import math
 import signal
 import socket
@@ -15,7 +16,7 @@ from types import FrameType
 
 import msgspec
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from proxy.app import create_app
 from proxy.config import Config, TelemetryConfig, secrets_of
@@ -56,6 +57,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve."""
         await super().startup(sockets)
+        _leave_what_is_there_alone()
         if self.started:
             self._ready()
 
@@ -140,6 +142,16 @@ class _Worker(Server):
             self.drain()
 
 
+def _leave_what_is_there_alone() -> None:
+    """What has been made until now stays: the garbage collector need not look at it again and again.
+
+    Requests make few cycles, so it looks for them less often too; the figures are Instagram's order of magnitude.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
 def serve(config: Config) -> None:
     """Serve until told to stop.
 
@@ -195,7 +207,7 @@ def work(config: Config, listener: socket.socket, orders: Connection) -> None:
     _Worker(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, orders=orders).run([listener])
 
 
-def uvicorn_config(config: Config, app: Starlette) -> uvicorn.Config:
+def uvicorn_config(config: Config, app: ASGIApp) -> uvicorn.Config:
     """Uvicorn's settings; its own logging and access log are left out for ours."""
     protocol = functools.partial(Wire, bounds=Bounds.of(config.server), observe=log.observer())
     return uvicorn.Config(
