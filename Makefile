@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo run test check docs format clean
+.PHONY: demo run test check docs format bench bench-peers clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -12,7 +12,7 @@ run: .venv/.demo  ## the proxy with config.yaml
 	@$(BIN)/toolproxy serve --config config.yaml
 
 test: .venv/.dev .venv/.redis  ## the whole test suite
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto
 
 check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tests with coverage
 	$(BIN)/ruff format --check .
@@ -20,10 +20,10 @@ check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tes
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --quiet tests/core
+	$(BIN)/coverage run -m pytest --quiet -n auto tests/core
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include 'proxy/core/*' --fail-under 100
-	$(BIN)/coverage run -m pytest --quiet
+	$(BIN)/coverage run -m pytest --quiet -n auto
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under 90
 
@@ -34,8 +34,20 @@ format: .venv/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+bench: .venv/.dev  ## what a request, a chunk and an open stream cost, beside nginx; BENCH=--quick for a first look
+	$(BIN)/python -m bench $(BENCH)
+
+bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, in an environment of its own
+	$(BIN)/python -m bench --peers $(BENCH)
+
+.venv-peers/.done:
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]' opentelemetry-api \
+		opentelemetry-sdk opentelemetry-exporter-otlp
+	@touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* *.egg-info
 
 .venv/.demo: pyproject.toml | .venv
 	$(INSTALL) --editable '.[demo]'

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -45,6 +45,7 @@ from proxy.tools.result_cache import local_caches
 from proxy.tools.sources import Source, kept_in_session
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
+from proxy.upstreams.http1 import Http1Transport
 from proxy.upstreams.router import ConfigRouter
 
 
@@ -87,7 +88,7 @@ def create_app(
     clock = clock or SystemClock()
     watching = watch(config, clock, version=__version__)
     connections = {
-        name: Connection(name, upstream, watching.carry(transport or _transport(upstream)))
+        name: Connection(name, upstream, watching.carry(transport or transport_for(upstream)))
         for name, upstream in config.upstreams.items()
     }
     breakers = {
@@ -106,10 +107,7 @@ def create_app(
         store=state.continuations,
         observe=observe,
         clock=clock,
-        upstream_states=lambda: [
-            replace(state, breaker=breakers[state.name].state) if state.name in breakers else state
-            for state in _states("upstreams", config.upstreams, config)
-        ],
+        upstream_states=lambda: _upstream_states(config, breakers),
         tool_states=lambda: _tool_states(config, sources),
         state=state.readiness,
         lifecycle=lifecycle or Lifecycle(),
@@ -173,7 +171,10 @@ def tool_client(transport: httpx.AsyncBaseTransport | None = None, carry: Carry 
     return httpx.AsyncClient(transport=carrier, timeout=httpx.Timeout(None), cookies=no_cookies, trust_env=False)
 
 
-def _transport(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
+def transport_for(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
+    """What carries the requests to an upstream, as its entry chooses."""
+    if upstream.transport == "auto":
+        return Http1Transport(max_connections=upstream.max_connections)
     # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
     limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
     return httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False)
@@ -194,6 +195,11 @@ def _states(section: str, usable: Iterable[str], config: Config) -> list[Readine
     return [*(Readiness(name, usable=True) for name in usable), *disabled]
 
 
+def _upstream_states(config: Config, breakers: Mapping[str, Breaker]) -> list[Readiness]:
+    states = _states("upstreams", config.upstreams, config)
+    return [replace(state, breaker=breakers[state.name].state) if state.usable else state for state in states]
+
+
 def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
     states = {state.name: state for state in (source.state() for source in sources)}
     return [states.get(state.name, state) for state in _states("tools", config.tools, config)]
@@ -206,10 +212,10 @@ def _routes(ports: Ports) -> list[Route]:
         *_own("/v1/chat/completions", chat, "POST"),
         *_own("/chat/completions", chat, "POST"),
         *_own("/v1/responses", CreateResponse(ports), "POST"),
-        *(Route(f"/v1/responses/{name}", NothingHere()) for name in ("compact", "input_tokens")),
+        *(Route(f"/v1/responses/{name}", NothingHere(ports)) for name in ("compact", "input_tokens")),
         *_own("/v1/responses/{id}", StoredResponse(ports), "GET", "DELETE"),
         *_own("/v1/responses/{id}/input_items", InputItems(ports), "GET"),
-        Route("/v1/responses/{rest:path}", NothingHere()),
+        Route("/v1/responses/{rest:path}", NothingHere(ports)),
         *_own("/v1/models", models, "GET"),
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),

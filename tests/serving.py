@@ -26,8 +26,8 @@ tools:
 
 @asynccontextmanager
 async def serving(app, *, lifespan="on", port=0) -> AsyncIterator[str]:
-    """Serve an ASGI application, on a free port unless one is given, as uvicorn does by itself."""
-    async with _serving(uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan), port) as url:
+    """Serve an ASGI application as uvicorn does by itself, on a free port unless one is given."""
+    async with _serving(uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan), port=port) as url:
         yield url
 
 
@@ -39,7 +39,7 @@ async def serving_as_shipped(config: Config, **app) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _serving(config: uvicorn.Config, port: int = 0) -> AsyncIterator[str]:
+async def _serving(config: uvicorn.Config, *, port=0) -> AsyncIterator[str]:
     listener = server.listen("127.0.0.1", port)
     config.load()
     running = uvicorn.Server(config)

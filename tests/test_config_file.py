@@ -122,10 +122,13 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ("tools: {t: {type: mcp, url: 'http://u:p@x'}}", "tools.t.url: must be an http:// or https:// URL"),
         ("tools: {t: {type: mcp, command: [y], headers: {a: b}}}", "tools.t.headers: go with url"),
         ("tools: {t: {type: mcp, url: 'http://x', env: {a: b}}}", "tools.t.env: goes with command"),
-        ("tools: {t: {type: mcp, url: 'http://x', headers: {'a b': c}}}", "tools.t.headers: must be names and values"),
+        (
+            "tools: {t: {type: mcp, url: 'http://x', headers: {'a b': c}}}",
+            "tools.t.headers.a b: has characters that no header",
+        ),
         (
             "tools: {t: {type: mcp, url: 'http://x', headers: {a: \"b\\n\"}}}",
-            "tools.t.headers: must be names and values",
+            "tools.t.headers.a: must be printable ASCII",
         ),
         ("tools: {t: {type: mcp, url: 'http://x', prefix: 'a.'}}", "tools.t.prefix: has characters that cannot stand"),
         (

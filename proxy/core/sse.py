@@ -5,7 +5,7 @@ unescaped inside JSON strings.) An event keeps its original bytes, so that a rel
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 # A CR that ends the buffer may be half of a CRLF; if it is, the LF is an empty line before the next event: harmless.
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
 _LONGEST_END = 4
+_DATA = b"data: "
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -57,8 +58,16 @@ class Decoder:
         self._at_start = True
         self._carried = bytearray()  # blocks without data stay in front of the next event, for whoever relays bytes
 
-    def feed(self, data: bytes) -> Iterator[Event]:
+    def feed(self, data: bytes) -> Iterable[Event]:
         """The events that `data` completes."""
+        if not self._buffer and not self._carried and len(data) <= self._max_event_bytes:
+            events = _whole_events(data)
+            if events:
+                self._at_start = False
+                return events
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> Iterator[Event]:
         self._buffer += data
         if self._at_start and len(self._buffer) >= len(_BOM):
             self._at_start = False
@@ -91,6 +100,21 @@ class Decoder:
         raw = bytes(self._carried) + event.raw
         self._carried.clear()
         return replace(event, raw=raw)
+
+
+def _whole_events(data: bytes) -> list[Event]:
+    """The events of a read that holds nothing but whole ones of one `data: ` line each, as nearly all do; else none."""
+    if not data.endswith(b"\n\n") or b"\r" in data:
+        return []
+    lines = data[:-2].split(b"\n\n")
+    if data.count(b"\n") != 2 * len(lines):
+        return []
+    for line in lines:
+        if len(line) <= len(_DATA) or not line.startswith(_DATA):
+            return []
+    if len(lines) == 1:
+        return [Event(data, data[len(_DATA) : -2])]
+    return [Event(line + b"\n\n", line[len(_DATA) :]) for line in lines]
 
 
 def _parse(raw: bytes) -> Event | None:

@@ -1,13 +1,12 @@
-"""Any Chat Completions endpoint over httpx, with a profile for what is particular about it."""
+"""Any Chat Completions endpoint, with a profile for what is particular about it."""
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import httpx
 import orjson
 
 from proxy.core import sse
@@ -18,11 +17,11 @@ from proxy.core.errors import InvalidJson, ProxyError, UpstreamError
 from proxy.core.rawjson import replace_model
 from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
 from proxy.upstreams import failures
-from proxy.upstreams.connection import Connection, is_event_stream, request_headers
+from proxy.upstreams.carrier import Reply
+from proxy.upstreams.connection import Connection, is_event_stream
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import CHUNK, Profile, mend, prepare
 
-_PATH = "/chat/completions"
 _COMPLETION = "chat.completion"
 # After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
 _DRAIN_SECONDS = 0.25
@@ -59,19 +58,19 @@ class OpenAICompatible:
             body, call = names.outward(body), replace(call, renamed=names.told)
         with self._discreet():
             if not body.get("stream"):
-                async with self._post(_written(body), stream=False) as response:
-                    answer, _ = self._completion(await self.connection.read_whole(response), names)
+                async with aclosing(await self._ask(_written(body), stream=False)) as reply:
+                    answer, _ = self._completion(await self.connection.read_whole(reply), names)
                     return turn_from_completion(answer, call)
             body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
-            async with self._post(_written(body), stream=True) as response:
-                return await self._assemble(response, Assembler(call), names, show, eager)
+            async with aclosing(await self._ask(_written(body), stream=True)) as reply:
+                return await self._assemble(_Events(self.connection, reply), Assembler(call), names, show, eager)
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through; its bytes stay as they are wherever they can."""
         content, names = self._own_bytes(body, request)
         with self._discreet():
-            async with self._post(content, stream=False) as response:
-                raw = await self.connection.read_whole(response)
+            async with aclosing(await self._ask(content, stream=False)) as reply:
+                raw = await self.connection.read_whole(reply)
             answer, changed = self._completion(raw, names)
         return Answer(sse.dumps(answer) if changed else raw, answer.get("usage"))
 
@@ -80,8 +79,9 @@ class OpenAICompatible:
         content, names = self._own_bytes(body, request)
         relayed = _Relayed(self.profile, names)
         with self._discreet():
-            async with self._post(content, stream=True) as response, aclosing(self._events(response)) as reads:
-                async for events in reads:
+            async with aclosing(await self._ask(content, stream=True)) as reply:
+                reading = _Events(self.connection, reply)
+                while events := await reading.next():
                     await _write_good(events, relayed, write)
         relayed.require_finished()
         return relayed.usage
@@ -89,11 +89,14 @@ class OpenAICompatible:
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Hand any other request through."""
-        headers = [*request.headers, (b"authorization", b"Bearer " + self.api_key.encode())]
-        opened = self.connection.open_good(request.method, request.path, headers, request.body)
+        asked = request.method, request.path, request.headers, request.body
         with self._discreet():
-            async with opened as response:
-                yield RawResponse(response.status_code, response.headers.raw, self.connection.read_raw(response))
+            async with aclosing(await self.connection.send(*asked, key=self.api_key)) as reply:
+                yield RawResponse(reply.status, reply.headers, self._body(reply))
+
+    async def _body(self, reply: Reply) -> AsyncIterator[bytes]:
+        while part := await self.connection.read(reply):
+            yield part
 
     def _own_bytes(self, body: bytes, request: Json) -> tuple[bytes, ToolNames]:
         """The client's body for this upstream: byte for byte, but for the model's name and the profile's repairs."""
@@ -105,44 +108,29 @@ class OpenAICompatible:
             return _written({**prepared, "model": self.model}), names
         return replace_model(body, self.model), names
 
-    @asynccontextmanager
-    async def _post(self, content: bytes, *, stream: bool) -> AsyncIterator[httpx.Response]:
-        headers = request_headers(self.api_key, stream=stream)
-        async with self.connection.open_good("POST", _PATH, headers, content) as response:
-            if stream and not is_event_stream(response.headers):
-                answer = _parsed(await self.connection.read_whole(response))
+    async def _ask(self, content: bytes, *, stream: bool) -> Reply:
+        """The reply to a Chat Completions call, which has to be closed. A stream is one."""
+        reply = await self.connection.complete(content, key=self.api_key, stream=stream)
+        if stream and not is_event_stream(reply):
+            async with aclosing(reply):
+                answer = _parsed(await self.connection.read_whole(reply))
                 raise failures.from_body(answer) or UpstreamError("The upstream answered a stream with something else.")
-            yield response
+        return reply
 
     async def _assemble(
-        self, response: httpx.Response, assembler: Assembler, names: ToolNames, show: Show, eager: Eager
+        self, reading: "_Events", assembler: Assembler, names: ToolNames, show: Show, eager: Eager
     ) -> Turn:
-        async with aclosing(self._events(response)) as reads:
-            async for events in reads:
-                for event in events:
-                    if not event.is_done:
-                        chunk, _ = _chunk(event, self.profile, names)
-                        for visible in assembler.feed(chunk):
-                            await show(visible)
-                        for ready in assembler.take_ready():
-                            eager.start(ready)
+        while events := await reading.next():
+            for event in events:
+                if not event.is_done:
+                    chunk, _ = _chunk(event, self.profile, names)
+                    for visible in assembler.feed(chunk):
+                        await show(visible)
+                    for ready in assembler.take_ready():
+                        eager.start(ready)
         for visible in assembler.close():
             await show(visible)
         return assembler.finish()
-
-    async def _events(self, response: httpx.Response) -> AsyncGenerator[list[sse.Event], None]:
-        """The events of each read, up to and including [DONE]."""
-        decoder = sse.Decoder()
-        async with aclosing(self.connection.read(response)) as reading:
-            async for data in reading:
-                events, done = _until_done(decoder.feed(data))
-                if events:
-                    yield events
-                if done:
-                    await _drain(reading)
-                    return
-        if rest := list(decoder.close()):
-            yield rest
 
     def _completion(self, raw: bytes, names: ToolNames) -> tuple[Json, bool]:
         """A whole answer, and whether it had to be mended. Raises the error that it holds, if it holds one."""
@@ -155,6 +143,39 @@ class OpenAICompatible:
 
     def _discreet(self) -> "_Discreet":
         return _Discreet(self.api_key)
+
+
+class _Events:
+    """A reply as events, those of one read at a time, up to and including [DONE]."""
+
+    __slots__ = ("_connection", "_decoder", "_done", "_ended", "_reply")
+
+    def __init__(self, connection: Connection, reply: Reply) -> None:
+        self._connection = connection
+        self._reply = reply
+        self._decoder = sse.Decoder()
+        self._done = self._ended = False
+
+    async def next(self) -> list[sse.Event]:
+        """The next ones, at least one; none at the end."""
+        while not self._done and not self._ended:
+            data = await self._connection.read(self._reply)
+            if data:
+                events, self._done = _until_done(self._decoder.feed(data))
+            else:
+                events, self._ended = list(self._decoder.close()), True
+            if events:
+                return events
+        if not self._ended:
+            self._ended = True
+            await self._drain()
+        return []
+
+    async def _drain(self) -> None:
+        with suppress(TimeoutError, UpstreamError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while await self._connection.read(self._reply):
+                    pass
 
 
 async def _write_good(events: Iterable[sse.Event], relayed: "_Relayed", write: Write) -> None:
@@ -183,7 +204,9 @@ class _Relayed:
             return event.raw
         chunk, changed = _chunk(event, self.profile, self.names)
         self.usage = chunk.get("usage") or self.usage
-        self.finished = self.finished or any(choice.get("finish_reason") for choice in chunk["choices"])
+        for choice in chunk["choices"]:
+            if choice.get("finish_reason"):
+                self.finished = True
         return sse.encode(chunk) if changed else event.raw
 
     def require_finished(self) -> None:
@@ -233,13 +256,6 @@ def _until_done(events: Iterable[sse.Event]) -> tuple[list[sse.Event], bool]:
         if event.is_done:
             return counted, True
     return counted, False
-
-
-async def _drain(reading: AsyncIterator[bytes]) -> None:
-    with suppress(TimeoutError, UpstreamError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            async for _ in reading:
-                pass
 
 
 def _parsed(raw: bytes) -> Json:

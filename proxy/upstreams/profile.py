@@ -4,7 +4,7 @@
 where they were seen stand beside each profile: `glm`, `gpt_oss`; `docs/upstreams.md` is the list for readers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,8 @@ def _refuse(body: Json, profile: Profile) -> None:
 
 
 def _fit_messages(body: Json, profile: Profile) -> Json:
+    if not (profile.roles or profile.string_tool_content or profile.reasoning_field):
+        return body
     messages = body["messages"]
     fitted = [_fit_message(message, profile) for message in messages]
     if all(after is before for after, before in zip(fitted, messages, strict=True)):
@@ -139,6 +141,8 @@ def _fit_fields(body: Json, profile: Profile) -> Json:
 
 
 def _fit_tools(body: Json, profile: Profile) -> Json:
+    if "tools" not in body and "tool_choice" not in body:
+        return body
     dropped: set[str] = set()
     tools, choice, allowed_names = narrowed(body.get("tools") or (), body.get("tool_choice"))
     if allowed_names is not None and profile.tool_choices is not None:
@@ -222,10 +226,11 @@ def mend(answer: Json, profile: Profile, *, kind: str) -> bool:
     if not isinstance(answer.get("usage"), dict | None):
         answer["usage"] = None
         changed = True
-    mending: tuple[Callable[[Json], bool], ...] = (lambda choice: _mend_reason(choice, profile), _mend_message)
     for choice in _objects(answer["choices"]):
-        for part in mending:
-            changed = part(choice) or changed
+        changed = _mend_reason(choice, profile) or changed
+        for key in ("message", "delta"):
+            if key in choice:
+                changed = _mend_message(choice, key) or changed
     return changed
 
 
@@ -240,29 +245,39 @@ def _mend_reason(choice: Json, profile: Profile) -> bool:
     return True
 
 
-def _mend_message(choice: Json) -> bool:
+def _mend_message(choice: Json, key: str) -> bool:
     """What stands where an object should be, and arguments that are an object where a string should be."""
+    part = choice[key]
+    if part is None:
+        choice[key] = {}
+        return True
+    if not isinstance(part, dict):
+        raise UpstreamError(f"The upstream sent something else than an object as '{key}'.")
     changed = False
-    for key in ("message", "delta"):
-        part = choice.get(key, {})
-        if part is None:
-            part = choice[key] = {}
-            changed = True
-        if not isinstance(part, dict):
-            raise UpstreamError(f"The upstream sent something else than an object as '{key}'.")
-        for call in _objects(part.get("tool_calls") or []):
-            function = call.get("function")
-            if not isinstance(function, dict | None):
-                raise UpstreamError("The upstream sent something else than an object as 'function'.")
-            if function and not isinstance(function.get("arguments", ""), str | None):
-                function["arguments"] = as_text(function["arguments"])
-                changed = True
-            if function and not isinstance(function.get("name", ""), str | None):
-                raise UpstreamError("The upstream sent something else than text as the name of a function.")
+    for call in _objects(part.get("tool_calls") or []):
+        changed = _mend_call(call) or changed
     return changed
 
 
+def _mend_call(call: Json) -> bool:
+    function = call.get("function")
+    if not isinstance(function, dict | None):
+        raise UpstreamError("The upstream sent something else than an object as 'function'.")
+    if not function:
+        return False
+    if not isinstance(function.get("name", ""), str | None):
+        raise UpstreamError("The upstream sent something else than text as the name of a function.")
+    if isinstance(function.get("arguments", ""), str | None):
+        return False
+    function["arguments"] = as_text(function["arguments"])
+    return True
+
+
 def _objects(items: Any) -> list[Json]:
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise UpstreamError("The upstream's answer is no completion.")
-    return items
+    if isinstance(items, list):
+        for item in items:
+            if not isinstance(item, dict):
+                break
+        else:
+            return items
+    raise UpstreamError("The upstream's answer is no completion.")

@@ -158,11 +158,11 @@ class Resilient:
             if is_outage(exc):
                 breaker.failed(self._clock.monotonic())
                 if breaker.state is State.OPEN and before is not State.OPEN:
-                    self._observe("upstream.shut", upstream=name, code=exc.code, seconds=breaker.seconds)
+                    self._observe("upstream.breaker_opened", upstream=name, code=exc.code, seconds=breaker.seconds)
             raise
         breaker.succeeded()
         if before is not State.CLOSED:
-            self._observe("upstream.recovered", upstream=name)
+            self._observe("upstream.breaker_closed", upstream=name)
 
     async def _recover(self, failure: ProxyError, seconds: float) -> bool:
         """Prepare another attempt; False where there is none left."""

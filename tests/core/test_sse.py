@@ -87,3 +87,51 @@ def test_what_is_written_can_be_read():
     assert event.data == '{"a":"é\u2028"}'.encode()
     assert done.is_done
     assert not event.is_done
+
+
+plain_lines = st.binary(min_size=1, max_size=20).filter(lambda line: b"\n" not in line and b"\r" not in line)
+
+
+@given(st.lists(plain_lines, min_size=1, max_size=4))
+def test_a_read_of_whole_plain_events_is_taken_the_short_way_with_the_same_result(lines):
+    data = b"".join(b"data: " + line + b"\n\n" for line in lines)
+    short, long = Decoder(), Decoder()
+    taken = short.feed(data)
+    assert isinstance(taken, list)
+    assert taken == [event for at in range(len(data)) for event in long.feed(data[at : at + 1])]
+    assert [event.raw for event in taken] == [b"data: " + line + b"\n\n" for line in lines]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"data: 1\n",
+        b"data: 1\n\ndata: 2",
+        b"data: 1\r\n\r\n",
+        b"data: 1\r\n\n",
+        b"data:1\n\n",
+        b"data: \n\n",
+        b"data: 1\ndata: 2\n\n",
+        b"event: x\ndata: 1\n\n",
+        b": comment\n\ndata: 1\n\n",
+        b"data: 1\n\n\n",
+        b"\xef\xbb\xbfdata: 1\n\n",
+    ],
+)
+def test_any_other_read_is_taken_the_long_way(data):
+    assert not isinstance(Decoder().feed(data), list)
+    assert decode(data) == decode(*(data[at : at + 1] for at in range(len(data))))
+
+
+def test_the_short_way_is_not_taken_behind_what_has_been_kept():
+    for kept in (b"data: 0\n", b": comment\n\n"):
+        decoder = Decoder()
+        assert list(decoder.feed(kept)) == []
+        taken = decoder.feed(b"data: 1\n\n")
+        assert not isinstance(taken, list)
+        assert next(iter(taken)).raw == kept + b"data: 1\n\n"
+
+
+def test_the_short_way_has_the_same_limit():
+    with pytest.raises(UpstreamError):
+        list(Decoder(max_event_bytes=10).feed(b"data: " + b"x" * 20 + b"\n"))

@@ -144,9 +144,9 @@ def test_upstreams_are_counted_by_what_their_errors_mean(counted):
 
 
 def test_a_breaker_is_shown_while_it_is_open(counted):
-    counted("upstream.shut", upstream="up", seconds=30)
+    counted("upstream.breaker_opened", upstream="up", seconds=30)
     assert counted.samples['upstream_breaker_open{upstream="up"}'] == 1
-    counted("upstream.recovered", upstream="up")
+    counted("upstream.breaker_closed", upstream="up")
     assert 'upstream_breaker_open{upstream="up"}' not in counted.samples
 
 

@@ -212,7 +212,7 @@ DOWN = [UpstreamError("500"), UpstreamTimeout("silent"), UpstreamError("cut off"
 async def test_an_upstream_that_fails_again_and_again_is_not_asked_for_a_while():
     candidate = Candidate("a", UpstreamError("x"), UpstreamError("x"), UpstreamError("x"))
     attempt = await shut(candidate)
-    assert attempt.heard[-1] == "upstream.shut"
+    assert attempt.heard[-1] == "upstream.breaker_opened"
     with pytest.raises(UpstreamDown) as refused:
         await attempt.another(candidate, retries=2).complete(CALL, attempt.show, attempt)
     assert (candidate.tries, refused.value.status, refused.value.headers) == (3, 502, {"retry-after": "10"})
@@ -250,7 +250,7 @@ async def test_one_call_finds_out_that_it_has_recovered_and_lets_the_others_in()
     attempt.now = 10
     for _ in range(2):
         assert await attempt.another(candidate).complete(CALL, attempt.show, attempt) == "fine"
-    assert attempt.heard[-1] == "upstream.recovered"
+    assert attempt.heard[-1] == "upstream.breaker_closed"
 
 
 async def test_a_probe_that_has_begun_to_answer_lets_the_others_in_already():

@@ -52,9 +52,7 @@ class RequestId:
         is_probe = scope["path"] in OPEN_PATHS
         if not is_probe:
             self._observe("request.started", **where)
-        response = _Watched(
-            send, request_id, scope, observe=self._observe, timer=lambda: self._clock.monotonic() - began
-        )
+        response = _Watched(send, request_id, scope, observe=self._observe, began=began, clock=self._clock)
         status = await self._answer(scope, receive, response, request_id)
         self._observe(
             "probe.completed" if is_probe else "request.completed",
@@ -86,13 +84,14 @@ class _Watched:
     """`send` with the request id added to the head of the response, which remembers how far the response has come."""
 
     def __init__(
-        self, send: Send, request_id: str, scope: Scope, *, observe: Observer, timer: Callable[[], float]
+        self, send: Send, request_id: str, scope: Scope, *, observe: Observer, began: float, clock: Clock
     ) -> None:
         self._send = send
         self._scope = scope
         self._header = (b"x-request-id", request_id.encode())
         self._observe = observe
-        self._timer = timer
+        self._began = began
+        self._clock = clock
         self._complete = False
         self.is_event_stream = False
         self.status: int | None = None
@@ -112,7 +111,7 @@ class _Watched:
         self.is_event_stream = any(
             name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
         )
-        self.first_byte = round(self._timer(), 6)
+        self.first_byte = round(self._clock.monotonic() - self._began, 6)
         stream = self.is_event_stream
         self._observe("response.started", status=self.status, event_stream=stream, seconds=self.first_byte)
         return {**message, "headers": [*headers, self._header]}

@@ -67,7 +67,11 @@ def _read(item: Any, where: str) -> Json:
     if not isinstance(item, dict):
         raise RequestError(f"'{where}' must be an object.", param=where)
     kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
-    if kind not in _STRINGS_OF or (kind == "mcp_call" and item.get("server_label") != OUR_SERVER):
+    if (
+        not isinstance(kind, str)
+        or kind not in _STRINGS_OF
+        or (kind == "mcp_call" and item.get("server_label") != OUR_SERVER)
+    ):
         raise RequestError(f"Items of type {str(kind)[:64]!r} are not supported.", param=where)
     for key in _STRINGS_OF[kind]:
         _expect(isinstance(item.get(key), str), where, f"needs '{key}', a string")

@@ -1,0 +1,167 @@
+"""Results as Markdown: on the terminal, and between two marks of docs/performance.md."""
+
+import datetime as dt
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bench import measure as m
+from bench.measure import Plan, Results
+from bench.targets import ROOT
+
+PAGE = ROOT / "docs" / "performance.md"
+_BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
+
+
+def rendered(results: Results, plan: Plan) -> str:
+    """All tables."""
+    parts = [_head(results, plan), _goals(results), _details(results), _curves(results), _others(results)]
+    return "\n\n".join(parts)
+
+
+def write(text: str) -> None:
+    """Put the results into the page."""
+    page = PAGE.read_text()
+    before, _, rest = page.partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    PAGE.write_text(f"{before}{_BEGIN}\n\n{text}\n\n{_END}{after}")
+
+
+def _head(results: Results, plan: Plan) -> str:
+    when = dt.datetime.now(dt.UTC).strftime("%d %B %Y")
+    command = "make bench" + ("-peers" if plan.peers else "")
+    machine = f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+    how = f"Python {platform.python_version()}; `{command}`, medians of {plan.rounds} interleaved rounds"
+    lines = [f"{when}, {machine}, {how}; load average at the end {os.getloadavg()[0]:.1f}."]
+    if "nginx" not in results.targets:
+        lines.append("**nginx is not installed: there is nothing to compare with.** (`apt-get install nginx-light`)")
+    else:
+        lines.append(f"Beside {_nginx_version()}.")
+    return " ".join(lines)
+
+
+def _goals(results: Results) -> str:
+    """The figures that count, as ratios to nginx in the same run."""
+    mid = results.middle
+    nginx_32, nginx_chunk = mid(m.REQUEST_32, "nginx", "per_answer"), mid(m.CHUNK, "nginx", "per_chunk")
+    ours_32, ours_256 = (mid(name, "proxy", "per_answer") for name in (m.REQUEST_32, m.REQUEST_256))
+    chunk, loop_chunk = mid(m.CHUNK, "proxy", "per_chunk"), mid(m.LOOP_CHUNK, "proxy", "per_chunk")
+    loop = mid(m.LOOP_32, "proxy", "per_answer")
+    twice = _times(2.0, mid(m.REQUEST_1, "direct", "p50"))
+    added = _minus(mid(m.LOOP_1, "proxy", "p50"), twice)
+    chunk_added = _minus(mid(m.CHUNK, "proxy", "p99"), mid(m.CHUNK, "direct", "p99"))
+    many = results.many.figures if results.many else None
+    rows = [
+        ("CPU per request, 32 connections", _us(ours_32), _ratio(ours_32, nginx_32, "nginx"), "<= 8 x"),
+        ("the same with 256 connections", _us(ours_256), _ratio(ours_256, ours_32, "its own at 32"), "<= 1.3 x"),
+        ("CPU per chunk, 100 streams, one in 20 ms each", _us(chunk), _ratio(chunk, nginx_chunk, "nginx"), "<= 2.5 x"),
+        (
+            "CPU per chunk of a stream with a tool loop",
+            _us(loop_chunk),
+            _ratio(loop_chunk, nginx_chunk, "nginx"),
+            "<= 3 x",
+        ),
+        ("CPU per request with two turns and a tool", _us(loop), _ratio(loop, ours_32, "a request"), "<= 2.2 x"),
+        ("wall time added by the loop, idle", _ms(added), "", "<= 1.5 ms"),
+        ("latency added to a chunk, p99, 100 streams", _ms(chunk_added), "", "<= 1 ms"),
+        ("memory per open, idle stream", _kb(results.memory.get("proxy")), _memory_ratio(results), "<= 45 KB"),
+        (
+            f"{results.many_asked} open streams, a chunk a second each",
+            f"{many.failures} dropped, p99 {_ms(many.p99)}" if many else "-",
+            "",
+            "none dropped",
+        ),
+        ("start to the first answer", f"{results.start_seconds:.2f} s", "", "<= 0.8 s"),
+    ]
+    return "### What counts\n\n" + _table(("figure", "measured", "beside", "goal"), rows)
+
+
+def _details(results: Results) -> str:
+    rows = []
+    for (scenario, target), samples in results.samples.items():
+        streams = bool(samples[0].figures.chunks)
+        direct = m.CHUNK if streams else scenario
+        value = {name: results.middle(scenario, target, name) or 0.0 for name in ("rate", "busy", "p50", "p99")}
+        cost = results.middle(scenario, target, "per_chunk" if streams else "per_answer")
+        base = results.middle(scenario, "nginx", "per_chunk" if streams else "per_answer")
+        added = [
+            "" if target == "direct" else _us(_minus(value[name], results.middle(direct, "direct", name)))
+            for name in ("p50", "p99")
+        ]
+        failures = sum(sample.figures.failures for sample in samples)
+        rows.append((
+            scenario, target, _us(cost), _ratio(cost, base, ""), "" if streams else f"{value['rate']:,.0f}",
+            _us(value["p50"]), _us(value["p99"]), *added, f"{value['busy']:.0%}", str(failures or ""),
+        ))  # fmt: skip
+    names = (
+        "scenario", "target", "CPU", "x nginx", "per second", "p50", "p99", "added p50", "added p99", "busy", "failed",
+    )  # fmt: skip
+    told = (
+        "Times in microseconds; CPU per answer or per chunk, from /proc; `busy` is the target's share of its core. The "
+        "`direct` rows are the upstream by itself under the same load: what it and the load can do, and cost, without "
+        "anything between them. Where a target is not busy, the load was the limit, and its CPU figure is on the high "
+        "side, for it wakes up more often."
+    )
+    return f"### In detail\n\n{told}\n\n" + _table(names, rows)
+
+
+def _curves(results: Results) -> str:
+    rows = [
+        (name, ", ".join(f"{size:,}: {cost:,.1f}" for size, cost in points)) for name, points in results.curves.items()
+    ]
+    return "### Growth\n\n" + _table(("what grows", "size: cost"), rows)
+
+
+def _others(results: Results) -> str:
+    rows = [
+        (f"{workers} worker{'s' if workers > 1 else ''}, all cores", f"{rate:,.0f}", _us(cost))
+        for workers, (rate, cost) in results.workers.items()
+    ]
+    told = "The load and the upstream take their share of the same cores."
+    return f"### Workers\n\n{told}\n\n" + _table(("", "requests per second", "CPU per request"), rows)
+
+
+def _memory_ratio(results: Results) -> str:
+    return _ratio(results.memory.get("proxy"), results.memory.get("nginx"), "nginx")
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _minus(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
+
+
+def _times(factor: float, value: float | None) -> float | None:
+    return None if value is None else factor * value
+
+
+def _ratio(one: float | None, other: float | None, beside: str) -> str:
+    return "-" if not one or not other else f"{one / other:.1f} x {beside}".strip()
+
+
+def _us(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}" if abs(value) < 100 else f"{value:,.0f}"  # noqa: PLR2004 - digits
+
+
+def _ms(microseconds: float | None) -> str:
+    return "-" if microseconds is None else f"{microseconds / 1000:.2f} ms"
+
+
+def _kb(size: float | None) -> str:
+    return "-" if size is None else f"{size / 1024:.1f} KB"
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+
+
+def _nginx_version() -> str:
+    told = subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=False)  # noqa: S607 - found by its name
+    return told.stderr.strip().rpartition(" ")[2] or "nginx"

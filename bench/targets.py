@@ -1,0 +1,161 @@
+"""What is measured: the upstream by itself, nginx and the proxy in front of it, and peers where installed."""
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.processes import PYTHON, cores, first_line, running, wait_for
+
+KEY = "bench-client-key"
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = ROOT / ".venv-peers"
+
+# As nginx is put in front of a streaming API: connections are kept on both sides, nothing is held back.
+_NGINX = """
+worker_processes 1;
+daemon off;
+pid {where}/nginx.pid;
+error_log {where}/nginx.log warn;
+worker_rlimit_nofile 20000;
+events {{ worker_connections 15000; }}
+http {{
+  access_log off;
+  client_body_temp_path {where}/body; proxy_temp_path {where}/proxy; fastcgi_temp_path {where}/f;
+  uwsgi_temp_path {where}/u; scgi_temp_path {where}/s;
+  upstream model {{ server 127.0.0.1:{upstream}; keepalive 1024; keepalive_requests 1000000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=8192;
+    keepalive_requests 1000000000;
+    client_max_body_size 100m;
+    location / {{
+      proxy_pass http://model;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_buffering off;
+      proxy_read_timeout 600s;
+    }}
+  }}
+}}
+"""
+
+# As shipped: a key is asked for, every request is logged. The limits are raised for the thousands of open streams.
+_CONFIG = """
+server: {{port: 0, max_concurrent_requests: 20000, workers: {workers}}}
+clients: [{{name: bench, key: {key}}}]
+upstreams:
+  model: {{base_url: "http://127.0.0.1:{upstream}/v1", api_key: bench-upstream-key, max_connections: 20000,
+           transport: {transport}}}
+models: {{"*": {{upstream: model}}}}
+tools: {{current_time: {{type: clock}}}}
+"""
+
+_LITELLM = """
+model_list:
+  - model_name: "*"
+    litellm_params: {{model: "openai/*", api_base: "http://127.0.0.1:{upstream}/v1", api_key: bench-upstream-key}}
+litellm_settings: {{num_retries: 0}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something that answers chat requests."""
+
+    name: str
+    port: int
+    pid: int
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def upstream() -> Iterator[Target]:
+    """The upstream."""
+    with running([PYTHON, "-m", "bench.upstream"], cores=cores()[1], cwd=ROOT) as process:
+        yield Target("direct", int(first_line(process)), process.pid)
+
+
+@contextmanager
+def nginx(behind: Target) -> Iterator[Target | None]:
+    """nginx; None where it is not installed."""
+    command = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    if command is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as where:
+        port = _free_port()
+        Path(where, "nginx.conf").write_text(_NGINX.format(where=where, port=port, upstream=behind.port))
+        os.chmod(where, 0o755)  # noqa: PTH101, S103 - its workers run as another user
+        arguments = ["-p", where, "-c", f"{where}/nginx.conf", "-e", f"{where}/nginx.log"]
+        with running([command, *arguments], cores=cores()[0]) as process:
+            wait_for("nginx", lambda: _answers(port))
+            yield Target("nginx", port, process.pid)
+
+
+@contextmanager
+def proxy(behind: Target, *, workers: int = 1, transport: str = "auto", pinned: bool = True) -> Iterator[Target]:
+    """The proxy as shipped, logging to a file."""
+    with tempfile.TemporaryDirectory() as where:
+        config = Path(where, "config.yaml")
+        config.write_text(_CONFIG.format(upstream=behind.port, key=KEY, workers=workers, transport=transport))
+        command = [PYTHON, "-m", "proxy", "serve", "--config", str(config)]
+        with running(command, cores=cores()[0] if pinned else None, log=Path(where, "log"), cwd=ROOT) as process:
+            port = int(first_line(process).rpartition(":")[2].partition("/")[0])
+            wait_for("the proxy", lambda: _answers(port))
+            yield Target("proxy", port, process.pid, {"authorization": f"Bearer {KEY}"})
+
+
+@contextmanager
+def litellm(behind: Target) -> Iterator[Target | None]:
+    """LiteLLM in its own environment; None where that is not installed."""
+    command = PEERS / "bin" / "litellm"
+    if not command.exists():
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as where:
+        config, port = Path(where, "config.yaml"), _free_port()
+        config.write_text(_LITELLM.format(upstream=behind.port))
+        arguments = ["--config", str(config), "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
+        environ = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
+        with running([str(command), *arguments], cores=cores()[0], environ=environ, log=Path(where, "log")) as process:
+            wait_for("LiteLLM", lambda: _answers(port))
+            yield Target("LiteLLM", port, process.pid, {"authorization": "Bearer sk-none"})
+
+
+@contextmanager
+def all_targets(*, peers: bool) -> Iterator[list[Target]]:
+    """Those that can be had."""
+    with ExitStack() as stack:
+        behind = stack.enter_context(upstream())
+        others = [nginx(behind), proxy(behind), *([litellm(behind)] if peers else [])]
+        found = [stack.enter_context(other) for other in others]
+        yield [behind, *(target for target in found if target is not None)]
+
+
+def start_up(behind: Target) -> float:
+    """Seconds from the command to the first answer."""
+    began = time.monotonic()
+    with proxy(behind):
+        return time.monotonic() - began
+
+
+def _answers(port: int) -> bool:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])

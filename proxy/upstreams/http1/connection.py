@@ -1,0 +1,381 @@
+"""One connection to an origin: a request at a time, and its response, pulled by whoever reads it.
+
+    connected --request--> waiting for the head --> body --complete--> idle, in its pool
+                                                         '--anything else: closed, and its place in the pool is free
+
+What goes wrong closes the connection at once, a cancelled reader included: half a response cannot be picked up again.
+"""
+
+import asyncio
+import select
+from collections.abc import AsyncIterable
+from typing import Any, NamedTuple, Protocol
+
+import httpx
+
+from proxy.upstreams.http1.dial import Origin
+from proxy.upstreams.http1.wire import Head, Headers, ResponseParser
+
+# What is kept for a reader that does not read: beyond it the server is no longer listened to.
+MAX_UNREAD_BYTES = 64 * 1024
+# Up to this size a head and its body are joined, so that they travel in one packet.
+_JOINED_BYTES = 64 * 1024
+
+
+class Timeouts(NamedTuple):
+    """In seconds; None: forever. `read` and `write` bound the silence, not the whole."""
+
+    connect: float | None = None
+    read: float | None = None
+    write: float | None = None
+    pool: float | None = None
+
+
+class Owner(Protocol):
+    """The pool of a connection, as far as the connection knows it."""
+
+    def idle(self, connection: "Http1Connection", seconds: float | None) -> None:
+        """A response is complete, and another request may follow; the server waits for it so many seconds."""
+        ...
+
+    def gone(self, connection: "Http1Connection") -> None:
+        """The connection is closed, or about to be. Told once."""
+        ...
+
+
+class Http1Connection(asyncio.Protocol):
+    """A connected protocol, made by a pool, which then adopts it."""
+
+    __slots__ = (
+        "_closed",
+        "_lost",
+        "_owner",
+        "_poll",
+        "_reading_paused",
+        "_reply",
+        "_sent",
+        "_timer",
+        "_timer_at",
+        "_transport",
+        "_writing_paused",
+        "expires",
+        "heard",
+        "loop",
+        "origin",
+        "requests",
+    )
+
+    def __init__(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
+        self.origin = origin
+        self.loop = loop
+        self.requests = 0
+        self.heard = False  # whether a byte of the latest response has come
+        self.expires = 0.0  # the pool's: when it has been idle for too long
+        self._owner: Owner | None = None
+        self._transport: Any = None
+        self._closed = False
+        self._lost: asyncio.Future[None] = loop.create_future()
+        self._poll: select.poll | None = None
+        self._reply: Reply | None = None
+        self._sent = True
+        self._reading_paused = self._writing_paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    def adopt(self, owner: Owner) -> None:
+        """Say whose it is."""
+        self._owner = owner
+        if self._closed:  # it has not lived that long
+            self._leave()
+
+    def is_usable(self) -> bool:
+        """Whether a request may be sent: the server has neither closed the connection nor said a word.
+
+        The event loop may not have come round to what has arrived; the kernel is asked.
+        """
+        if self._closed or self._transport.is_closing():
+            return False
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not self._poll.poll(0)
+
+    async def request(
+        self, head: bytes, body: bytes | AsyncIterable[bytes], timeouts: Timeouts, *, to_head: bool = False
+    ) -> "Reply":
+        """Send a request and wait for the head of its response.
+
+        Raises:
+            httpx.TransportError: there is none.
+        """
+        reply = self._reply = Reply(self, timeouts.read, to_head=to_head)
+        self.requests += 1
+        self.heard = self._sent = False
+        try:
+            if self._closed or self._transport.is_closing():
+                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")  # noqa: TRY301 - as below
+            if isinstance(body, bytes):
+                await self._send(reply, head, body, timeouts.write)
+            else:
+                await self._send_parts(reply, head, body, timeouts.write)
+            while reply.parser.head is None:
+                await reply.wait(timeouts.read, httpx.ReadTimeout)
+        except BaseException:
+            self.close()
+            raise
+        return reply
+
+    def close(self) -> None:
+        """Close it, whatever is under way. A reply that is not complete is told that it has failed."""
+        self._break(httpx.ReadError("The connection was closed."))
+
+    async def wait_closed(self) -> None:
+        """Wait until the event loop has let go of it."""
+        await asyncio.shield(self._lost)
+
+    async def _send(self, reply: "Reply", head: bytes, body: bytes, patience: float | None) -> None:
+        if len(body) <= _JOINED_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+        if self._writing_paused:
+            await self._drain(reply, patience)
+        self._sent = not self._writing_paused
+
+    async def _send_parts(
+        self, reply: "Reply", head: bytes, parts: AsyncIterable[bytes], patience: float | None
+    ) -> None:
+        self._transport.write(head)
+        async for part in parts:
+            if reply.parser.head is not None:  # answered early: the rest is of no use
+                return
+            if reply.failure is not None:
+                raise reply.failure
+            self._transport.write(part)
+            await self._drain(reply, patience)
+        self._sent = not self._writing_paused
+
+    async def _drain(self, reply: "Reply", patience: float | None) -> None:
+        """Wait while the server does not read, unless it answers all the same."""
+        while self._writing_paused and reply.parser.head is None:
+            left = self._transport.get_write_buffer_size()
+            try:
+                await reply.wait(patience, httpx.WriteTimeout)
+            except httpx.WriteTimeout:
+                if self._transport.get_write_buffer_size() >= left:  # slow is not silent
+                    raise
+
+    # What a reply wants.
+
+    def watch(self, due: float) -> None:
+        """Look after the reply at that time. One timer for all waits: mostly it finds that there is nothing to do."""
+        if self._timer is None or self._timer_at > due:
+            self._set_timer(due)
+
+    def listen(self) -> None:
+        """The reply's reader has caught up."""
+        if self._reading_paused and not self._closed:
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    # What the event loop tells.
+
+    def connection_made(self, transport: Any) -> None:
+        """Connected, TLS included."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Some of the response."""
+        reply = self._reply
+        if reply is None:  # nothing was asked: whatever this answers, it must not be taken for the next answer
+            self.close()
+            return
+        self.heard = True
+        try:
+            reply.feed(data)
+        except httpx.RemoteProtocolError as exc:
+            self._break(exc)
+            return
+        if reply.parser.complete:
+            self._finish(reply)
+        elif reply.unread > MAX_UNREAD_BYTES and not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
+        reply.wake()
+
+    def eof_received(self) -> None:
+        """The server has said everything."""
+        reply = self._reply
+        if reply is not None:
+            try:
+                reply.parser.end()
+            except httpx.RemoteProtocolError as exc:
+                self._break(exc)
+                return
+            self._finish(reply)
+            reply.wake()
+        self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is closed, by whichever side."""
+        if exc is None:
+            self.eof_received()
+        else:
+            error = httpx.ReadError(str(exc) or type(exc).__name__)
+            error.__cause__ = exc
+            self._break(error)
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The server does not read as fast as we write."""
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._writing_paused = False
+        if self._reply is not None:
+            self._reply.wake()
+
+    def _finish(self, reply: "Reply") -> None:
+        """The response is complete; the connection is its pool's again, if it can be used again."""
+        self._reply = None
+        reply.connection = None
+        sent = self._sent and not self._writing_paused and not self._transport.get_write_buffer_size()
+        if self._owner is None or not sent or not reply.parser.reusable:
+            self.close()
+            return
+        self.listen()
+        self._owner.idle(self, reply.parser.idle_seconds)
+
+    def _break(self, error: httpx.TransportError) -> None:
+        """Close the connection; its reply, if it is not complete, gets the error."""
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.connection = None
+            reply.failure = error
+            reply.wake()
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._transport.abort()
+        self._leave()
+
+    def _leave(self) -> None:
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.gone(self)
+
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self.loop.call_at(when, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        reply = self._reply
+        if reply is None or reply.due is None:
+            return
+        if self.loop.time() < reply.due:
+            self._set_timer(reply.due)
+        else:
+            reply.give_up()
+
+
+class Reply:
+    """A response: its head, and its body as it comes. Read to its end or closed, else its connection is never free."""
+
+    __slots__ = ("_patience", "_pieces", "_too_slow", "_waiter", "connection", "due", "failure", "parser", "unread")
+
+    def __init__(self, connection: Http1Connection, patience: float | None, *, to_head: bool) -> None:
+        self.parser = ResponseParser(to_head=to_head)
+        self.connection: Http1Connection | None = connection  # until it is complete, or has failed
+        self.failure: httpx.TransportError | None = None
+        self.unread = 0
+        self.due: float | None = None
+        self._pieces: list[bytes] = []
+        self._patience = patience
+        self._too_slow: type[httpx.TimeoutException] = httpx.ReadTimeout
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def head(self) -> Head:
+        """Status and headers: they are here before anybody is given a reply."""
+        if self.parser.head is None:
+            raise RuntimeError("The response has no head yet.")
+        return self.parser.head
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self.head.status
+
+    @property
+    def headers(self) -> Headers:
+        """As they came, names in lower case."""
+        return self.head.headers
+
+    async def read(self) -> bytes:
+        """What has come of the body; waits until there is something. Nothing is the end.
+
+        Raises:
+            httpx.ReadTimeout: nothing came for too long.
+            httpx.TransportError: the response broke off, or cannot be read.
+        """
+        while not self._pieces:
+            if self.parser.complete:
+                return b""
+            try:
+                await self.wait(self._patience, httpx.ReadTimeout)
+            except BaseException:
+                self.close()
+                raise
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self.unread = 0
+        if self.connection is not None:
+            self.connection.listen()
+        return data
+
+    def close(self) -> None:
+        """Do without the rest; a connection on which there is a rest is closed."""
+        if self.connection is not None:
+            self.connection.close()
+
+    async def aclose(self) -> None:
+        """The same, for callers that have to wait with other replies."""
+        self.close()
+
+    def feed(self, data: bytes) -> None:
+        """Some more of it. Raises `httpx.RemoteProtocolError` when it cannot be read."""
+        self.unread += len(data)
+        self.parser.feed(data, self._pieces)
+
+    async def wait(self, patience: float | None, too_slow: type[httpx.TimeoutException]) -> None:
+        """Wait until something has happened. Raises why nothing can any more, or `too_slow`."""
+        connection = self.connection
+        if connection is None:
+            raise self.failure or httpx.ReadError("The response is complete.")
+        self._waiter = connection.loop.create_future()
+        if patience is not None:
+            self._too_slow = too_slow
+            self.due = connection.loop.time() + patience
+            connection.watch(self.due)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = self.due = None
+
+    def wake(self) -> None:
+        """Something has happened."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def give_up(self) -> None:
+        """Nothing has happened for too long."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(self._too_slow("The server was silent for too long."))

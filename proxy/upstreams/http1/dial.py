@@ -1,0 +1,130 @@
+"""A name and a port -> a connected socket, and what TLS trusts."""
+
+import asyncio
+import functools
+import os
+import socket
+import ssl
+from collections.abc import Iterable, Sequence
+from itertools import chain, zip_longest
+from typing import Any, NamedTuple, TypeAlias
+
+import certifi
+
+# RFC 8305, section 8: how long an address is waited for before the next one is tried beside it.
+STAGGER_SECONDS = 0.25
+
+_Address: TypeAlias = tuple[int, int, int, str, Any]  # as getaddrinfo gives it
+
+
+class Origin(NamedTuple):
+    """Whom a connection is to: requests to the same one may share it."""
+
+    host: str
+    port: int
+    secure: bool = False
+
+
+async def connect(host: str, port: int) -> socket.socket:
+    """A connection to whichever of a name's addresses answers first (RFC 8305, "happy eyeballs").
+
+    Raises:
+        OSError: none does, or there is no such name.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    first, *others = in_turn(found)
+    if not others:
+        return await _connect(first)
+    outcome = await _race((first, *others))
+    if isinstance(outcome, OSError):
+        raise outcome
+    return outcome
+
+
+def in_turn(addresses: Iterable[_Address]) -> Sequence[_Address]:
+    """One of each family in turn, the resolver's favourite first: a family without a route costs one attempt."""
+    families: dict[int, list[_Address]] = {}
+    for address in addresses:
+        families.setdefault(address[0], []).append(address)
+    turns = zip_longest(*families.values())
+    return [address for address in chain.from_iterable(turns) if address is not None]
+
+
+async def _race(addresses: Sequence[_Address]) -> socket.socket | OSError:
+    """The first that is connected, or why the first that was tried is not."""
+    tasks: list[asyncio.Task[socket.socket | OSError]] = []
+    winner: socket.socket | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            for last, address in _marked(addresses):
+                tasks.append(group.create_task(_attempt(address)))
+                winner = await _first_of(tasks, None if last else STAGGER_SECONDS)
+                if winner is not None:
+                    break
+            for task in tasks:
+                task.cancel()
+    finally:
+        results = [task.result() for task in tasks if task.done() and not task.cancelled()]
+        for result in results:
+            if result is not winner and isinstance(result, socket.socket):
+                result.close()
+    return winner or results[0]
+
+
+def _marked(addresses: Sequence[_Address]) -> Iterable[tuple[bool, _Address]]:
+    return ((at == len(addresses), address) for at, address in enumerate(addresses, 1))
+
+
+async def _first_of(
+    tasks: Iterable["asyncio.Task[socket.socket | OSError]"], patience: float | None
+) -> socket.socket | None:
+    """The first success among attempts; None when the newest has failed, or `patience` is at its end."""
+    *_, newest = tasks
+    ends = None if patience is None else asyncio.get_running_loop().time() + patience
+    while True:
+        for task in tasks:
+            if task.done() and isinstance(result := task.result(), socket.socket):
+                return result
+        pending = [task for task in tasks if not task.done()]
+        if not pending or (ends is not None and newest.done()):
+            return None
+        left = None if ends is None else ends - asyncio.get_running_loop().time()
+        done, _ = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            return None
+
+
+async def _attempt(address: _Address) -> socket.socket | OSError:
+    try:
+        return await _connect(address)
+    except OSError as exc:
+        return exc
+
+
+async def _connect(address: _Address) -> socket.socket:
+    family, kind, protocol, _, where = address
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        # Each write is a whole request; and a server that vanished without a word is noticed while it is silent.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        await asyncio.get_running_loop().sock_connect(sock, where)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+@functools.cache
+def default_context() -> ssl.SSLContext:
+    """Verifies certificates and names: against what the system trusts or, where it knows of nothing, Mozilla's list.
+
+    Made once, when it is first needed: reading the certificates takes some 20 ms.
+    """
+    paths = ssl.get_default_verify_paths()
+    known = any(path and os.path.exists(path) for path in (paths.cafile, paths.capath))  # noqa: PTH110 - may be None
+    context = ssl.create_default_context(cafile=None if known else certifi.where())
+    context.set_alpn_protocols(["http/1.1"])
+    return context

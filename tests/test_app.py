@@ -1,0 +1,43 @@
+"""What the composition root chooses."""
+
+import httpx
+import pytest
+
+from proxy import app
+from proxy.config import UpstreamConfig
+from proxy.upstreams.http1 import Http1Transport
+from tests.fakes import streamed, whole
+from tests.serving import CONFIG, proxy_of
+
+
+@pytest.mark.parametrize(("chosen", "kind"), [("auto", Http1Transport), ("httpx", httpx.AsyncHTTPTransport)])
+def test_an_upstream_has_the_transport_that_its_entry_names(chosen, kind):
+    upstream = UpstreamConfig(base_url="http://up.example", api_key="k", transport=chosen)
+    assert type(app.transport_for(upstream)) is kind
+
+
+@pytest.mark.parametrize("chosen", ["auto", "httpx"])
+async def test_every_transport_carries_an_answer_whole_and_streamed(upstream, sdk, chosen):
+    upstream.replies = [whole("Hello there."), streamed("Hello there.")]
+    config = CONFIG.replace("retries: 0", f"retries: 0, transport: {chosen}")
+    question = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tool_choice": "none"}
+    async with proxy_of(upstream, config=config) as url, sdk(url) as client:
+        answer = await client.chat.completions.create(**question)
+        assert answer.choices[0].message.content == "Hello there."
+        stream = await client.chat.completions.create(**question, stream=True)
+        parts = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
+        assert "".join(parts).split() == ["Hellothere."]
+
+
+async def test_an_injected_transport_carries_every_request(upstream, sdk):
+    asked = []
+
+    def answer(request):
+        asked.append(str(request.url))
+        return httpx.Response(200, content=whole("From elsewhere.").body[0])
+
+    async with proxy_of(upstream, transport=httpx.MockTransport(answer)) as url, sdk(url) as client:
+        got = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+    assert got.choices[0].message.content == "From elsewhere."
+    assert upstream.requests == []
+    assert asked[0].endswith("/v1/chat/completions")
