@@ -63,3 +63,17 @@ def test_where_a_retry_can_help_the_client_is_told_when_and_where_it_cannot_that
 
 def test_faults_of_the_configuration_are_one_line_each():
     assert str(errors.ConfigurationError(["a", "b"])) == "a\nb"
+
+
+def test_what_a_client_is_told_to_do_next_stands_in_the_headers():
+    assert errors.Stopping().headers == {"retry-after": "1", "connection": "close"}
+    assert errors.UpstreamDown("up", retry_after=7).headers == {"retry-after": "7"}
+
+
+def test_what_is_no_http_that_is_spoken_here_has_the_status_that_says_so():
+    refused = [errors.HttpRefused(""), errors.HttpRefused("", status=501), errors.HeadersTooLarge("")]
+    assert [error.status for error in refused] == [400, 501, 431]
+
+
+def test_a_key_that_is_good_but_not_an_administrators_is_a_403():
+    assert (errors.AdminOnly().status, errors.AdminOnly().code) == (403, "admin_only")
