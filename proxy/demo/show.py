@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from proxy import config_file, server
 from proxy.app import create_app
@@ -168,7 +168,7 @@ def _short(usage: Json) -> str:
 
 
 @asynccontextmanager
-async def _serving(app: Starlette, *, lifespan: str) -> AsyncIterator[str]:
+async def _serving(app: ASGIApp, *, lifespan: str) -> AsyncIterator[str]:
     """The app on a free port of loopback, in this event loop."""
     listener = server.listen("127.0.0.1", 0)
     settings = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan)  # type: ignore[arg-type]
