@@ -1,9 +1,11 @@
 """A real redis-server on loopback, which tests may kill and start again."""
 
+import random
 import shutil
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,9 +21,7 @@ class RedisServer:
         self._password = password
         self._certificate = certificate  # a file with a key beside it: TLS is spoken, and nothing else
         self._process = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = _free_port()
         self.url = f"redis://{f':{password}@' if password else ''}127.0.0.1:{self.port}/0"
 
     def start(self) -> "RedisServer":
@@ -47,6 +47,7 @@ class RedisServer:
         )
         deadline = time.monotonic() + _START_SECONDS
         while not self._answers():
+            assert self._process.poll() is None, "redis-server has stopped: is its port taken?"
             assert time.monotonic() < deadline, "redis-server does not start"
             time.sleep(0.01)  # nothing tells when another program is ready
         return self
@@ -66,6 +67,15 @@ class RedisServer:
                 return connection.recv(1) in (b"+", b"-")
         except OSError:
             return False
+
+
+def _free_port() -> int:
+    """One that the system gives to nobody else meanwhile: those that it chooses itself begin above."""
+    while True:
+        port = random.randint(15_000, 32_000)
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def executable() -> str:
