@@ -12,7 +12,7 @@ run: .venv/.demo  ## the proxy with config.yaml
 	@$(BIN)/toolproxy serve --config config.yaml
 
 test: .venv/.dev .venv/.redis  ## the whole test suite
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto
 
 check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tests with coverage
 	$(BIN)/ruff format --check .
@@ -20,10 +20,10 @@ check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tes
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --quiet tests/core
+	$(BIN)/coverage run -m pytest --quiet -n auto tests/core
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include 'proxy/core/*' --fail-under 100
-	$(BIN)/coverage run -m pytest --quiet
+	$(BIN)/coverage run -m pytest --quiet -n auto
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under 90
 

@@ -43,16 +43,16 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class ServerConfig(Value, frozen=True, kw_only=True):
     """`server:`: where the proxy listens and how much it takes on."""
 
-    host: Text = "127.0.0.1"
-    port: Port = 8080
-    workers: Count = 1
-    max_body_bytes: Count = 32 * 1024 * 1024
-    max_concurrent_requests: Count = 1000
+    host: Text = "127.0.0.1"  # the address to listen on; beyond loopback only with clients, or with allow_anonymous
+    port: Port = 8080  # 0: any free one
+    workers: Count = 1  # processes that share the port
+    max_body_bytes: Count = 32 * 1024 * 1024  # a larger request: 413
+    max_concurrent_requests: Count = 1000  # of each worker
     max_queued_requests: CountOrNone | None = None  # wait for a place among those; None: a tenth as many
     queue_timeout_seconds: Seconds = 0.5  # that long; it absorbs a burst, and what waits longer is overload
-    keepalive_seconds: Seconds = 15
-    shutdown_grace_seconds: Seconds = 30
-    allow_anonymous: bool = False
+    keepalive_seconds: Seconds = 15  # an SSE comment whenever a stream would be silent this long
+    shutdown_grace_seconds: Seconds = 30  # open requests may finish after SIGTERM
+    allow_anonymous: bool = False  # serve beyond loopback without clients
     max_headers: Count = 100  # as Envoy and HAProxy
     max_header_bytes: Count = 64 * 1024  # Envoy: 60 KiB
     header_timeout_seconds: Seconds = 20  # for a whole head, from connecting on; Apache's RequestReadTimeout
@@ -78,18 +78,18 @@ class LimitsConfig(Value, frozen=True, kw_only=True):
 
 
 class RequestLimits(Value, frozen=True, kw_only=True):
-    """The limits of one request, with nothing left open."""
+    """`limits:`: how far one request may go. Where a model or a client has its own, they hold for what they name."""
 
-    max_turns: int = 5
-    max_tool_calls: int = 8
-    guidance: bool = True
-    deadline: float = 240
-    max_duration: float = 1200
-    tool_timeout: float = 30
-    max_parallel_tools: int = 8
-    max_result_bytes: int = 65536
-    max_total_result_bytes: int = 524288
-    max_total_tokens: int | None = None
+    max_turns: int = 5  # upstream calls, the final answer included
+    max_tool_calls: int = 8  # 0: no server tool in play
+    guidance: bool = True  # tell the model its budget in the system message
+    deadline: float = 240  # seconds; then no further tool or round: the model answers from what it has
+    max_duration: float = 1200  # seconds; then 504
+    tool_timeout: float = 30  # seconds, for a tool without a timeout of its own
+    max_parallel_tools: int = 8  # calls of one turn at the same time
+    max_result_bytes: int = 65536  # a longer tool result is cut, and says so
+    max_total_result_bytes: int = 524288  # of all results of one request together
+    max_total_tokens: int | None = None  # over all turns, by the upstream's own count; None: no limit
 
     def overridden(self, *layers: LimitsConfig | None) -> "RequestLimits":
         """These limits with what each layer says put over them, the last layer last."""
@@ -116,24 +116,24 @@ class RequestLimits(Value, frozen=True, kw_only=True):
 class ClientConfig(Value, frozen=True, kw_only=True):
     """An entry of `clients:`: who may call, and how far."""
 
-    name: Text
-    key: Key | None = None
-    key_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}\Z")] | None = None
-    models: tuple[Text, ...] = ("*",)
-    tools: tuple[Text, ...] | None = None
-    requests_per_minute: Count | None = None
-    max_concurrent_requests: Count | None = None
-    limits: LimitsConfig | None = None
-    admin: bool = False
+    name: Text  # for logs, metrics and the debug pages; unique
+    key: Key | None = None  # what the client sends as its key; either this or key_sha256
+    key_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}\Z")] | None = None  # what `toolproxy hash-key` prints
+    models: tuple[Text, ...] = ("*",)  # glob patterns
+    tools: tuple[Text, ...] | None = None  # the server tools that its requests may use; None: all
+    requests_per_minute: Count | None = None  # beyond: 429
+    max_concurrent_requests: Count | None = None  # beyond: 429
+    limits: LimitsConfig | None = None  # what is different for it
+    admin: bool = False  # may read /debug
 
 
 class Timeouts(Value, frozen=True, kw_only=True):
     """Of one upstream, in seconds; `read` is the silence between two reads."""
 
-    connect: Seconds = 10
-    read: Seconds = 300  # a whole tool turn of GLM has been seen to take 78 s
-    write: Seconds = 60
-    pool: Seconds = 10
+    connect: Seconds = 10  # seconds
+    read: Seconds = 300  # seconds of silence between two reads; a whole tool turn of GLM has been seen to take 78 s
+    write: Seconds = 60  # seconds of silence while the request is sent
+    pool: Seconds = 10  # seconds to wait for a connection
 
 
 class BreakerConfig(Value, frozen=True, kw_only=True):
@@ -146,67 +146,67 @@ class BreakerConfig(Value, frozen=True, kw_only=True):
 class UpstreamConfig(Value, frozen=True, kw_only=True):
     """An entry of `upstreams:`."""
 
-    base_url: Url
-    api_key: Key
-    profile: Literal["glm", "gpt_oss", "openai"] = "openai"
-    timeouts: Timeouts = Timeouts()
-    retries: CountOrNone = 2
-    breaker: BreakerConfig = BreakerConfig()
-    max_connections: Count = 1000
-    transport: Literal["auto", "httpx"] = "auto"
+    base_url: Url  # '/chat/completions' is appended, never '/v1'
+    api_key: Key  # or from_client: the key that the app sends goes there (then without clients)
+    profile: Literal["glm", "gpt_oss", "openai"] = "openai"  # what is particular about its models
+    timeouts: Timeouts = Timeouts()  # in seconds
+    retries: CountOrNone = 2  # of one request, over all of its turns
+    breaker: BreakerConfig = BreakerConfig()  # when it is left alone, and for how long
+    max_connections: Count = 1000  # at the same time
+    transport: Literal["auto", "httpx"] = "auto"  # what carries the requests; httpx: the stock one
 
 
 class ModelConfig(Value, frozen=True, kw_only=True):
     """An entry of `models:`: a name that clients send."""
 
-    upstream: Text
-    model: Text | None = None
-    fallbacks: tuple[Text, ...] = ()
-    vision_model: Text | None = None
-    tools: tuple[Text, ...] | None = None
-    limits: LimitsConfig | None = None
+    upstream: Text  # a name in `upstreams`
+    model: Text | None = None  # the upstream's name for it; None: the same
+    fallbacks: tuple[Text, ...] = ()  # other names in `models`, tried in order when its upstream fails
+    vision_model: Text | None = None  # takes its place where the last user message carries an image
+    tools: tuple[Text, ...] | None = None  # the server tools that it may use; None: all
+    limits: LimitsConfig | None = None  # what is different for it
 
 
 class ToolConfig(Value, frozen=True, kw_only=True):
     """What every entry of `tools:` may say."""
 
-    aliases: tuple[Text, ...] = ()
-    timeout: Seconds | None = None
+    aliases: tuple[Text, ...] = ()  # other names under which a model or a client may call it
+    timeout: Seconds | None = None  # seconds for one call, its retries included; None: limits.tool_timeout
     retries: CountOrNone = 0  # after a failure that another try may mend; only for tools that may safely run twice
-    max_concurrent_calls: Count | None = None
-    cache_seconds: Annotated[float, Meta(ge=0)] = 0
-    max_calls: Count | None = None
-    fallback: Text | None = None
-    offer: OfferMode | None = None
+    max_concurrent_calls: Count | None = None  # of all requests together; the others wait; None: no limit
+    cache_seconds: Annotated[float, Meta(ge=0)] = 0  # how long equal calls of the same client get the same result
+    max_calls: Count | None = None  # in one request; None: no limit
+    fallback: Text | None = None  # another tool of this file, tried when this one fails
+    offer: OfferMode | None = None  # None: what `offer.mode` says
     eager: bool = True  # false for a tool that changes things: its calls wait for the end of their turn
 
 
 class SerperConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: serper`: Google's results from serper.dev."""
 
-    api_key: Key
-    base_url: Url = "https://google.serper.dev"
-    endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"
-    retries: CountOrNone = 1
+    api_key: Key  # of serper.dev
+    base_url: Url = "https://google.serper.dev"  # where it is reached
+    endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"  # what is searched
+    retries: CountOrNone = 1  # after a failure that another try may mend
 
 
 class SerperScrapeConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: serper_scrape`: one web page as text, read by serper.dev."""
 
-    api_key: Key
-    base_url: Url = "https://scrape.serper.dev"
-    retries: CountOrNone = 1
+    api_key: Key  # of serper.dev
+    base_url: Url = "https://scrape.serper.dev"  # where it is reached
+    retries: CountOrNone = 1  # after a failure that another try may mend
 
 
 class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: zai_search`: GLM's own search."""
 
-    api_key: Key
-    base_url: Url = "https://api.z.ai/api/paas/v4"
-    mode: Literal["api", "chat"] = "api"
-    retries: CountOrNone = 1
+    api_key: Key  # of Z.AI
+    base_url: Url = "https://api.z.ai/api/paas/v4"  # /web_search or /chat/completions is appended
+    mode: Literal["api", "chat"] = "api"  # the search endpoint, or a request to GLM with its own search
+    retries: CountOrNone = 1  # after a failure that another try may mend
     model: Text = "glm-4.7"  # mode chat: the model that searches
-    search_engine: Text | None = None
+    search_engine: Text | None = None  # Z.AI's name for it; None: what suits the mode
 
 
 class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
@@ -218,12 +218,12 @@ class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
     """
 
     max_concurrent_calls: Count | None = 32  # each may hold max_bytes several times over
-    allow_hosts: tuple[Text, ...] = ()
-    deny_hosts: tuple[Text, ...] = ()
+    allow_hosts: tuple[Text, ...] = ()  # opened beyond what is open anyway
+    deny_hosts: tuple[Text, ...] = ()  # closed, whatever is open
     max_bytes: Count = 5 * 1024 * 1024  # of one page, unpacked; what is behind is not read
     max_characters: Count = 20_000  # of its text, in one result; three bytes each still fit into max_result_bytes
-    user_agent: HeaderValue | None = None
-    respect_robots: bool = True
+    user_agent: HeaderValue | None = None  # None: toolproxy's own
+    respect_robots: bool = True  # what robots.txt closes is not read
 
 
 class ClockConfig(ToolConfig, frozen=True, kw_only=True):
@@ -235,7 +235,7 @@ class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
 
     description: Text  # for the model: what it does, and when to use it
     url: Text  # placeholders in path and query, never in scheme, host or port
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"  # of HTTP
     headers: dict[HeaderName, HeaderValue] = {}  # the place of keys; no placeholders
     query: dict[str, Any] = {}  # single values or lists, each literal or with placeholders
     body: Any = None  # sent as JSON; None: arguments that stand nowhere else, for POST, PUT and PATCH
@@ -249,11 +249,12 @@ class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
 class McpConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: mcp`: the tools of an MCP server, at a URL or of a command that is started."""
 
-    url: Url | None = None
-    command: tuple[Text, ...] | None = None
-    headers: dict[HeaderName, HeaderValue] = {}
-    env: dict[str, str] = {}
-    allow: tuple[Text, ...] = ("*",)
+    url: Url | None = None  # of the server; either this or command
+    command: tuple[Text, ...] | None = None  # starts the server, spoken to over its standard input and output
+    headers: dict[HeaderName, HeaderValue] = {}  # sent to the url
+    env: dict[str, str] = {}  # environment of the command
+    allow: tuple[Text, ...] = ("*",)  # glob patterns of its tools
+    # of its tools' names; None: the entry's name and '_'
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
 
     def prefix_of(self, name: str) -> str:
@@ -285,27 +286,27 @@ TOOL_TYPES: dict[str, type[ToolConfig]] = {
 class OfferConfig(Value, frozen=True, kw_only=True):
     """`offer:`: which tools are shown to the model."""
 
-    mode: OfferMode = "always"
-    prefix: Text | None = None
-    model_suffix: Text | None = None
+    mode: OfferMode = "always"  # of tools without an `offer:` of their own
+    prefix: Text | None = None  # on_request: the last user message begins with it (it is taken off)
+    model_suffix: Text | None = None  # on_request: the model's name ends with it (it is taken off)
 
 
 class StateConfig(Value, frozen=True, kw_only=True):
     """`state:`: what outlives a request."""
 
-    url: StateUrl = "memory://"
-    ttl: Seconds = 3600
-    max_entries: Count = 10000
+    url: StateUrl = "memory://"  # or redis://host:6379/0, for several workers or replicas
+    ttl: Seconds = 3600  # seconds from the last write
+    max_entries: Count = 10000  # the oldest make room
 
 
 class TelemetryConfig(Value, frozen=True, kw_only=True):
     """`telemetry:`: what operators see."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["json", "console"] = "json"
-    log_content: bool = False
-    metrics: bool = True
-    otlp_endpoint: Url | None = None
+    log_level: Literal["debug", "info", "warning", "error"] = "info"  # the quietest events that are written
+    log_format: Literal["json", "console"] = "json"  # JSON lines, or text for people
+    log_content: bool = False  # what was said, in log, traces and debug pages; keys never
+    metrics: bool = True  # GET /metrics
+    otlp_endpoint: Url | None = None  # base URL of an OTLP/HTTP receiver for traces; needs the extra otel
 
 
 class Disabled(Value, frozen=True, kw_only=True):
@@ -323,15 +324,15 @@ class Disabled(Value, frozen=True, kw_only=True):
 class Config(Value, frozen=True, kw_only=True):
     """The whole file. What is disabled for want of a key is in `disabled` and in no other place."""
 
-    server: ServerConfig = ServerConfig()
-    clients: tuple[ClientConfig, ...] = ()
-    upstreams: dict[str, UpstreamConfig] = {}
-    models: dict[str, ModelConfig] = {}
-    tools: dict[ToolName, ToolConfig] = {}
-    offer: OfferConfig = OfferConfig()
-    limits: RequestLimits = RequestLimits()
-    state: StateConfig = StateConfig()
-    telemetry: TelemetryConfig = TelemetryConfig()
+    server: ServerConfig = ServerConfig()  # where it listens and how much it takes on
+    clients: tuple[ClientConfig, ...] = ()  # who may call; none: anyone, on loopback only
+    upstreams: dict[str, UpstreamConfig] = {}  # where models are, by a name of your own
+    models: dict[str, ModelConfig] = {}  # the names that clients send; `*`: any other
+    tools: dict[ToolName, ToolConfig] = {}  # the whitelist, by the name that models call; nothing else is ever run
+    offer: OfferConfig = OfferConfig()  # which tools are shown to the model
+    limits: RequestLimits = RequestLimits()  # of one request
+    state: StateConfig = StateConfig()  # what outlives a request
+    telemetry: TelemetryConfig = TelemetryConfig()  # what operators see
     disabled: dict[str, Disabled] = {}
     secrets: frozenset[str] = frozenset()  # what variables with a secret's name have put into it
 

@@ -146,6 +146,8 @@ async def main(*, legacy: bool) -> None:
     wiki = Wiki(legacy=legacy)
     async with stdio_server() as (incoming, outgoing):
         if legacy:  # a server of 2026 would take the question for a promise
+            sys.stdout.write("Wiki 0.9 greets everybody.\n")
+            sys.stdout.flush()
             asked = await incoming.receive()
             fault = ErrorData(code=METHOD_NOT_FOUND, message="Method not found")
             await outgoing.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=asked.message.id, error=fault)))

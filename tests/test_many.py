@@ -38,12 +38,12 @@ class Replicas:
         self._turn = 0
 
     async def post(self, messages, *, key="app", **options):
+        return await self.request("POST", "chat/completions", key=key, json={"messages": messages, **options})
+
+    async def request(self, method, path, *, key="app", json=None):
+        body = {"json": {"model": "m", **json}} if json else {}
         async with httpx.AsyncClient(timeout=20) as client:
-            return await client.post(
-                f"{self._next()}/v1/chat/completions",
-                json={"model": "m", "messages": messages, **options},
-                headers={"api-key": f"key-{key}"},
-            )
+            return await client.request(method, f"{self._next()}/v1/{path}", headers={"api-key": f"key-{key}"}, **body)
 
     async def readiness(self):
         async with httpx.AsyncClient(timeout=20) as client:
@@ -126,6 +126,17 @@ async def test_two_replicas_of_two_workers_are_as_one(upstream, redis_server, tm
             assert await mixed_turn(some) == "Done."
             assert "https://a.example/" in str(upstream.requests[-1]["messages"])
         assert len(upstream.searches) == 1  # five of them were answered from the cache
+
+        # A response that was kept by one is continued, and forgotten, at others.
+        upstream.replies = [whole("The code is 7.")]
+        kept = (await some.request("POST", "responses", json={"input": "The code?"})).json()["id"]
+        again = {"input": "Again?", "previous_response_id": kept}
+        for _ in range(4):
+            assert (await some.request("POST", "responses", json=again)).status_code == 200
+            assert "The code is 7." in str(upstream.requests[-1]["messages"])
+        assert (await some.request("DELETE", f"responses/{kept}")).status_code == 200
+        for _ in range(4):
+            assert (await some.request("GET", f"responses/{kept}")).status_code == 404
 
         # One search for two equal calls at the same moment.
         gate = asyncio.Event()

@@ -39,6 +39,7 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[config.log_level.upper()]
     shared: list[structlog.typing.Processor] = [
+        *([_spelled_out] if config.log_content else []),
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -78,10 +79,15 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
 def observer(logger: Any = None) -> Callable[..., None]:
     """An observer that writes every event as one line, at the level that `events` gives it."""
     log = logger or structlog.get_logger()
+    written: dict[str, bool] = {}
 
     def observe(event: str, /, **fields: object) -> None:
+        if event not in written:
+            written[event] = log.is_enabled_for(level_of(event))
+        if not written[event]:
+            return
         with suppress(OSError, ValueError):  # a full disk or a closed pipe is no reason to refuse requests
-            log.log(level_of(event), event, **_spelled_out(fields))
+            log.log(level_of(event), event, **fields)
 
     return observe
 
@@ -135,9 +141,9 @@ def _masked(renderer: structlog.typing.Processor, secrets: Iterable[str]) -> str
     return render
 
 
-def _spelled_out(fields: dict[str, object]) -> dict[str, object]:
-    """What was said as text; it only comes here where `telemetry.log_content` is set."""
-    return {name: value.text() if isinstance(value, Content) else value for name, value in fields.items()}
+def _spelled_out(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """What was said as text."""
+    return {name: value.text() if isinstance(value, Content) else value for name, value in event.items()}
 
 
 def _dumps(event: MutableMapping[str, Any], **_: object) -> str:

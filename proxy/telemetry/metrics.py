@@ -100,7 +100,7 @@ class Metrics:
             "continuation.kept": self._continuation_kept,
         }
         self._series.info.labels(version).set(1)
-        self._series.open_requests_limit.set(config.server.max_concurrent_requests)
+        self._series.open_requests_limit.labels().set(config.server.max_concurrent_requests)
 
     def __call__(self, event: str, /, **fields: object) -> None:
         """One event."""
@@ -115,19 +115,19 @@ class Metrics:
         return self._series.text(self._directory)
 
     def _request_started(self, _: Mapping[str, Any]) -> None:
-        self._series.open_requests.inc()
+        self._series.open_requests.labels().inc()
 
     def _response_started(self, fields: Mapping[str, Any]) -> None:
         if fields["event_stream"]:
-            self._series.open_streams.inc()
+            self._series.open_streams.labels().inc()
 
     def _request_completed(self, fields: Mapping[str, Any]) -> None:
         said = structlog.contextvars.get_contextvars()
         series, route = self._series, route_of(fields["path"])
         client, model = self._client(said.get("client")), self._model(said.get("model"))
-        series.open_requests.dec()
+        series.open_requests.labels().dec()
         if fields.get("event_stream"):
-            series.open_streams.dec()
+            series.open_streams.labels().dec()
         series.requests.labels(route, client, model, str(fields["status"])).inc()
         series.request_seconds.labels(route, model).observe(fields["seconds"])
         if fields.get("first_byte") is not None:
@@ -189,9 +189,9 @@ class Metrics:
 
     def _continuation_kept(self, fields: Mapping[str, Any]) -> None:
         if fields.get("entries") is not None:
-            self._series.state_entries.set(fields["entries"])
+            self._series.state_entries.labels().set(fields["entries"])
         if fields.get("bytes") is not None:
-            self._series.state_bytes.set(fields["bytes"])
+            self._series.state_bytes.labels().set(fields["bytes"])
 
 
 def meaning_of(code: object, status: object) -> str:

@@ -16,13 +16,14 @@ def fan_out(observers: Sequence[Observer], *, content: bool) -> Observer:
 
     def observe(event: str, /, **fields: object) -> None:
         if not content:
-            fields = {name: value for name, value in fields.items() if not isinstance(value, Content)}
-        for number, observer in enumerate(observers):
+            for name in [name for name, value in fields.items() if value.__class__ is Content]:
+                del fields[name]
+        for observer in observers:
             try:
                 observer(event, **fields)
             except Exception:  # noqa: BLE001 - observers watch and never steer: the request goes on
-                if (number, event) not in failed:
-                    failed.add((number, event))
+                if (id(observer), event) not in failed:
+                    failed.add((id(observer), event))
                     log("observer.failed", on=event, exc_info=True)
 
     return observe

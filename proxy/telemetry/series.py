@@ -4,7 +4,7 @@ Importing it imports prometheus_client, which looks at `PROMETHEUS_MULTIPROC_DIR
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Generic, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -23,6 +23,7 @@ class Series:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.labels: dict[str, tuple[str, ...]] = {}
         self._make_requests()
         self._make_use()
         self._make_tools()
@@ -84,14 +85,43 @@ class Series:
             MultiProcessCollector(registry, directory)  # type: ignore[no-untyped-call]
         return generate_latest(registry)
 
-    def _counter(self, name: str, says: str, labels: Sequence[str] = ()) -> Counter:
-        return Counter(f"toolproxy_{name}", says, labels, registry=self.registry)
+    def _counter(self, name: str, says: str, labels: Sequence[str] = ()) -> "Family[Counter]":
+        return Family(Counter(self._named(name, labels), says, labels, registry=self.registry))
 
-    def _seconds(self, name: str, says: str, labels: Sequence[str]) -> Histogram:
-        return Histogram(f"toolproxy_{name}", says, labels, buckets=SECONDS, registry=self.registry)
+    def _seconds(self, name: str, says: str, labels: Sequence[str]) -> "Family[Histogram]":
+        return Family(Histogram(self._named(name, labels), says, labels, buckets=SECONDS, registry=self.registry))
 
-    def _counts(self, name: str, says: str, labels: Sequence[str]) -> Histogram:
-        return Histogram(f"toolproxy_{name}", says, labels, buckets=COUNTS, registry=self.registry)
+    def _counts(self, name: str, says: str, labels: Sequence[str]) -> "Family[Histogram]":
+        return Family(Histogram(self._named(name, labels), says, labels, buckets=COUNTS, registry=self.registry))
 
-    def _gauge(self, name: str, says: str, labels: Sequence[str] = (), *, mode: str = "livesum") -> Gauge:
-        return Gauge(f"toolproxy_{name}", says, labels, registry=self.registry, multiprocess_mode=mode)  # type: ignore[arg-type]
+    def _gauge(
+        self, name: str, says: str, labels: Sequence[str] = (), *, mode: Literal["livesum", "livemax"] = "livesum"
+    ) -> "Family[Gauge]":
+        name = self._named(name, labels)
+        return Family(Gauge(name, says, labels, registry=self.registry, multiprocess_mode=mode))
+
+    def _named(self, name: str, labels: Sequence[str]) -> str:
+        """The series' whole name, noted with its labels: the library tells nobody."""
+        whole = f"toolproxy_{name}"
+        self.labels[whole] = tuple(labels)
+        return whole
+
+
+Kind = TypeVar("Kind", Counter, Gauge, Histogram)
+
+
+class Family(Generic[Kind]):
+    """All series of one name. The library takes a lock to find one of them; this remembers."""
+
+    __slots__ = ("_found", "_metric")
+
+    def __init__(self, metric: Kind) -> None:
+        self._metric: Kind = metric
+        self._found: dict[tuple[str, ...], Kind] = {}
+
+    def labels(self, *values: str) -> Kind:
+        """The series with these labels; without any, the only one."""
+        found = self._found.get(values)
+        if found is None:
+            found = self._found[values] = self._metric.labels(*values) if values else self._metric
+        return found

@@ -31,6 +31,7 @@ MOST_STEPS: Final = 200
 MOST_NOTES: Final = 50
 # A text in an event may be a client's or an upstream's.
 _LONGEST_TEXT: Final = 300
+_NUMBERS: Final = frozenset({int, float, bool})
 
 parent: ContextVar[SpanId | None] = ContextVar("toolproxy_parent", default=None)
 """The caller's span, where it has sent one."""
@@ -194,13 +195,17 @@ def _note(note: Note) -> Json:
 
 def _plain(fields: Fields) -> Json:
     """Without what says nothing, and no text longer than it may be."""
-    return {name: _bounded(value) for name, value in fields.items() if value is not None}
+    return {
+        name: value if value.__class__ in _NUMBERS else _bounded(value)
+        for name, value in fields.items()
+        if value is not None
+    }
 
 
 def _bounded(value: object) -> object:
     if isinstance(value, Content):
         return value.text()
-    return value if isinstance(value, int | float | dict) else short(str(value))
+    return value if isinstance(value, dict) else short(str(value))
 
 
 def short(text: str) -> str:

@@ -1,22 +1,31 @@
 """The two ways to an MCP server: streamable HTTP, or a process of our own. Both bounded, neither from a request."""
 
+import asyncio
 import os
+import signal
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Self, TextIO, TypeAlias
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeAlias
 
 import anyio
 import httpx2
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+from pydantic import ValidationError
 
 # In seconds. Silence for so long while something is awaited, an open stream of changes included, counts as a break.
 _TIMEOUT = httpx2.Timeout(10.0, read=300.0)
 # For the word that a session is over, in seconds: no server holds up a stop.
 _GOODBYE_SECONDS = 1.0
+# For each of the ways of ending a process, in seconds.
+_GRACE_SECONDS = 1.0
 # A picture of a few megabytes arrives as base64 text; more than this is nothing that a chat model could use.
 MOST_BYTES = 16 * 1024 * 1024
+_CHUNK = 64 * 1024
 
 Streams: TypeAlias = tuple[Any, Any]
 """Messages from the server and to it, as the client wants them."""
@@ -34,53 +43,93 @@ async def over_http(url: str, headers: Mapping[str, str], carrier: "Carrier") ->
 async def over_stdio(
     command: Sequence[str], env: Mapping[str, str], *, ended: Callable[[], None]
 ) -> AsyncIterator[Streams]:
-    """A server as a process of our own, which ends with the session: asked, then terminated, then killed.
+    """A server as a process of our own, which ends with the session; `ended` is called when it ends by itself.
 
     It sees `env` and a few harmless variables such as PATH and HOME, and none of our keys. What it writes to standard
-    error is dropped: it may hold what people have asked. `ended` is called when it is gone.
+    error is dropped: it may hold what people have asked. The client's own transport for this takes minutes for a line
+    of 100 MB, and holds up everything else meanwhile; here such a line ends the session.
+
+    Raises:
+        OSError: the command cannot be started.
     """
-    program, *arguments = command
-    server = StdioServerParameters(command=program, args=arguments, env=dict(env), encoding_error_handler="replace")
-    with _nowhere() as nowhere:
-        async with stdio_client(server, errlog=nowhere) as (incoming, outgoing):
-            yield _Incoming(incoming, ended), outgoing
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=get_default_environment() | dict(env),
+        limit=MOST_BYTES,
+        start_new_session=True,  # so that what it starts can be ended with it
+    )
+    try:
+        to_client, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        outgoing, from_client = anyio.create_memory_object_stream[SessionMessage](0)
+        async with incoming, outgoing, anyio.create_task_group() as pipes:
+            pipes.start_soon(_read, process, to_client, ended)
+            pipes.start_soon(_write, process, from_client)
+            yield incoming, outgoing
+            pipes.cancel_scope.cancel()
+    finally:
+        await _end(process)
 
 
-def _nowhere() -> TextIO:
-    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - the caller closes it
+async def _read(
+    process: Process, to_client: MemoryObjectSendStream[SessionMessage | Exception], ended: Callable[[], None]
+) -> None:
+    assert process.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
+    async with to_client:
+        while line := await _line(process.stdout):
+            with suppress(ValidationError):  # some greet people before they speak to programs
+                await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
+    ended()
 
 
-class _Incoming:
-    """A process's messages, with a word when there will be no more: the client tells nobody who is not asking."""
+async def _line(stdout: asyncio.StreamReader) -> bytes:
+    """The next line; none at the end, and none after a line that is too long: nobody can say where the next begins."""
+    try:
+        return await stdout.readline()
+    except ValueError:
+        return b""
 
-    def __init__(self, messages: Any, ended: Callable[[], None]) -> None:
-        self._messages = messages
-        self._ended = ended
 
-    async def receive(self) -> Any:
-        return await self._messages.receive()
+async def _write(process: Process, from_client: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    assert process.stdin is not None  # noqa: S101 - as above
+    with suppress(ConnectionError):  # it is gone: what it says last is still read
+        async with from_client:
+            async for sent in from_client:
+                process.stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await process.stdin.drain()
 
-    async def aclose(self) -> None:
-        await self._messages.aclose()
 
-    def __aiter__(self) -> Self:
-        return self
+async def _end(process: Process) -> None:
+    """Let it end by itself, then ask it to, then kill it and what it has started."""
+    assert process.stdin is not None  # noqa: S101 - as above
+    process.stdin.close()
+    try:
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            _signal(process, number)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GRACE_SECONDS):
+                    return await _gone(process)
+    finally:
+        _signal(process, signal.SIGKILL)  # where somebody has lost patience with us
+        # There is no other way to let go of a pipe that something holds which it started and which got away.
+        process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001
 
-    async def __anext__(self) -> Any:
-        try:
-            return await self._messages.__anext__()
-        except StopAsyncIteration:
-            self._ended()
-            raise
 
-    async def __aenter__(self) -> Self:
-        await self._messages.__aenter__()
-        return self
+async def _gone(process: Process) -> None:
+    """Wait for its end; it may have more to say, and cannot end before that is heard."""
+    assert process.stdout is not None  # noqa: S101 - as above
+    while await process.stdout.read(_CHUNK):
+        pass
+    await process.wait()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._messages.__aexit__(kind, exc, traceback)
+
+def _signal(process: Process, number: int | None) -> None:
+    if number is None or process.returncode is not None:
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
 
 
 class Carrier(httpx2.AsyncBaseTransport):

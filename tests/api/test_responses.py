@@ -9,8 +9,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from proxy.core.chat import ToolSpec
-from proxy.tools.registry import Tool
+from proxy.tools.tool import Tool
 from tests.api.responses.folding import fold
 from tests.fakes import FakeClock, Reply, chunk, completion, stream, streamed, whole
 from tests.serving import CONFIG, proxy_of
@@ -362,9 +361,9 @@ async def test_another_server_tool_stays_hidden(upstream):
     async def look_up(_):
         return "found"
 
-    spec = ToolSpec(name="look_up", description="", parameters={"type": "object"})
+    tool = Tool(name="look_up", description="", parameters={"type": "object"}, run=look_up)
     upstream.replies = [whole(calls=[("a", "look_up", {})]), whole("Done")]
-    async with proxy_of(upstream, tools=[Tool(spec=spec, run=look_up)]) as url:
+    async with proxy_of(upstream, tools=[tool]) as url:
         response = await ask(url, {"tools": [HOSTED]}, streaming=False)
     assert kinds(response) == ["message"]
 

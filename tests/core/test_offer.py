@@ -78,6 +78,14 @@ def test_each_mode_says_when_a_tool_is_shown_that_the_client_did_not_declare(mod
     assert offer({}, tools=[replace(SEARCH, mode=mode)], **asked).in_play is shown
 
 
+@pytest.mark.parametrize(("chosen", "shown"), [("wiki", True), ("web_search", True), ("wik", False)])
+def test_a_group_is_chosen_by_its_name_or_tool_by_tool(chosen, shown):
+    of_a_group = replace(SEARCH, group="wiki")
+    assert of_a_group.is_among({chosen}) is shown
+    assert offer({}, tools=[of_a_group], names=frozenset({chosen})).in_play is shown
+    assert not SEARCH.is_among({"wiki"})
+
+
 @pytest.mark.parametrize("mode", ["always", "on_request", "declared", "never"])
 def test_a_tool_that_the_client_declares_is_in_play_whatever_its_mode(mode):
     assert offer({"tools": [function("web_search")]}, tools=[replace(SEARCH, mode=mode)]).in_play

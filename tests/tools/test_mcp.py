@@ -264,12 +264,13 @@ async def test_a_call_finds_out_that_a_server_has_restarted_and_the_next_one_wor
             assert await rig.call("wiki_echo", '{"text": "back"}') == "You said:\n\nback"
 
 
-async def test_a_process_that_dies_in_a_call_is_started_again():
+async def test_a_process_that_says_too_much_or_dies_in_a_call_is_started_again():
     async with session(LEGACY_STDIO) as rig:
-        await rig.event("mcp.connected")
-        with pytest.raises(ToolUnavailable, match="whether the call was carried out is not known"):
-            await rig.call("wiki_die")
-        assert (await rig.event("mcp.lost"))["why"] == "the connection broke"
+        for name in ("wiki_huge", "wiki_die"):
+            await rig.event("mcp.connected")
+            with pytest.raises(ToolUnavailable, match="whether the call was carried out is not known"):
+                await rig.call(name)
+            assert (await rig.event("mcp.lost"))["why"] == "the connection broke"
         with pytest.raises(ToolUnavailable, match="cannot be reached now"):  # its tools are still there
             await rig.call("wiki_echo", '{"text": "?"}')
         await rig.event("mcp.connected")

@@ -473,7 +473,7 @@ def test_a_name_that_appears_twice_is_refused_at_start(installed):
         create_app(parse("tools: {now: {type: clock}}", {}), tools=[clock])
 
 
-async def test_a_conversation_uses_a_python_tool_and_its_crash_is_in_the_log_only(installed, sdk, logged):
+async def test_a_conversation_uses_a_python_tool_and_the_place_of_its_crash_is_in_the_log_only(installed, sdk, logged):
     upstream = FakeUpstream([
         streamed(calls=[("c1", "roll_dice", {"sides": 20}), ("c2", "crash", {})]), streamed("Done."),
     ])  # fmt: skip
@@ -492,7 +492,8 @@ async def test_a_conversation_uses_a_python_tool_and_its_crash_is_in_the_log_onl
     assert "\n20\n" in rolled
     assert orjson.loads(crashed)["error"] == "The tool failed."
     (line,) = [line for line in logged() if line["event"] == "tool.crashed"]
-    assert "ValueError: canary" in line["exception"]
+    assert line["exception"].startswith("ValueError\n  at ")
+    assert "canary" not in str(line)  # what an exception says may quote what it was given
 
 
 def test_constraints_of_msgspec_are_in_the_schema():

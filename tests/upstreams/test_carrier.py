@@ -100,7 +100,7 @@ async def test_an_answer_that_is_compressed_unasked_is_read(carrier):
 
 async def test_an_answer_that_is_not_what_it_says_is_an_error(carrier):
     async with raw_server(sends(compressed(b"hello"))) as server:
-        with pytest.raises(ValueError, match="unpacked"):
+        with pytest.raises(ValueError, match="cannot be unpacked"):
             await ask(carrier(server.url))
 
 

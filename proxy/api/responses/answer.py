@@ -86,16 +86,19 @@ def _echoed_tool(tool: Json) -> Json:
 def usage_of(tally: Tally) -> Json:
     """OpenAI's `usage` of a response, every total and detail in it, with `server_tool_use` beside it."""
     usage = tally.as_usage()
-    read, wrote = usage.get("prompt_tokens_details") or {}, usage.get("completion_tokens_details") or {}
-    cached = {key: read.get(key) or 0 for key in ("cached_tokens", "cache_write_tokens")}
+    read, wrote = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
     return {
-        "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": cached,
-        "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": wrote.get("reasoning_tokens") or 0},
-        "total_tokens": usage["total_tokens"],
+        "input_tokens": usage["prompt_tokens"] or 0,
+        "input_tokens_details": _counts(read, "cached_tokens", "cache_write_tokens"),
+        "output_tokens": usage["completion_tokens"] or 0,
+        "output_tokens_details": _counts(wrote, "reasoning_tokens"),
+        "total_tokens": usage["total_tokens"] or 0,
         "server_tool_use": usage["server_tool_use"],
     }
+
+
+def _counts(details: Any, *names: str) -> Json:
+    return {name: (details.get(name) if isinstance(details, dict) else None) or 0 for name in names}
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from proxy.api.body import MOST_MESSAGES
 from proxy.api.responses.parts import chat_parts, content_of, joined
 from proxy.api.responses.sealed import Hidden, Thoughts
 from proxy.core.chat import Json
@@ -57,6 +58,8 @@ def read_items(given: Any) -> list[Json]:
         given = [{"type": "message", "role": "user", "content": given}]
     if not isinstance(given, list) or not given:
         raise RequestError("'input' must be a string, or a list of at least one item.", param="input")
+    if len(given) > MOST_MESSAGES:
+        raise RequestError(f"'input' may hold {MOST_MESSAGES} items at most.", param="input")
     return [_read(item, f"input[{at}]") for at, item in enumerate(given)]
 
 
@@ -64,7 +67,11 @@ def _read(item: Any, where: str) -> Json:
     if not isinstance(item, dict):
         raise RequestError(f"'{where}' must be an object.", param=where)
     kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
-    if kind not in _STRINGS_OF or (kind == "mcp_call" and item.get("server_label") != OUR_SERVER):
+    if (
+        not isinstance(kind, str)
+        or kind not in _STRINGS_OF
+        or (kind == "mcp_call" and item.get("server_label") != OUR_SERVER)
+    ):
         raise RequestError(f"Items of type {str(kind)[:64]!r} are not supported.", param=where)
     for key in _STRINGS_OF[kind]:
         _expect(isinstance(item.get(key), str), where, f"needs '{key}', a string")

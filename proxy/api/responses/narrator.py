@@ -73,12 +73,11 @@ class Narrator:
     def show(self, choice: Json) -> Events:
         """What of a choice's delta the client may see."""
         delta: Json = choice["delta"]
-        if thoughts := delta.get("reasoning_content") or delta.get("reasoning"):
+        if thoughts := _text(delta, "reasoning_content") or _text(delta, "reasoning"):
             yield from self.think(thoughts)
-        if text := delta.get("content"):
-            logprobs = (choice.get("logprobs") or {}).get("content") or ()
-            yield from self.say(text, [_logprob(entry) for entry in logprobs])
-        if refusal := delta.get("refusal"):
+        if text := _text(delta, "content"):
+            yield from self.say(text, _logprobs(choice.get("logprobs")))
+        if refusal := _text(delta, "refusal"):
             message, opening = self._message()
             yield from opening
             yield from message.refuse(refusal)
@@ -190,10 +189,19 @@ class Narrator:
         return item
 
 
-def _logprob(entry: Json) -> Json:
-    """A token's entry with every key that it has to have here."""
-    top = [{**one, "bytes": one.get("bytes") or []} for one in entry.get("top_logprobs") or ()]
-    return {**entry, "bytes": entry.get("bytes") or [], "top_logprobs": top}
+def _text(delta: Json, key: str) -> str:
+    text = delta.get(key)
+    return text if isinstance(text, str) else ""
+
+
+def _logprobs(logprobs: Any) -> list[Json]:
+    """The entries of a choice's tokens, each with every key that it has to have here."""
+    entries = logprobs.get("content") if isinstance(logprobs, dict) else None
+    made: list[Json] = []
+    for entry in entries or ():
+        top = [{**one, "bytes": one.get("bytes") or []} for one in entry.get("top_logprobs") or ()]
+        made.append({**entry, "bytes": entry.get("bytes") or [], "top_logprobs": top})
+    return made
 
 
 def retell(narrator: Narrator, answer: Respond, events: Sequence[Json], *, json_only: bool) -> None:

@@ -30,7 +30,7 @@ def _chat_part(part: Any, where: str) -> Json:
         return _image(part, where)
     if kind == "input_file":
         return {"type": "text", "text": _text_file(part, where)}
-    if kind not in _TEXTS:
+    if not isinstance(kind, str) or kind not in _TEXTS:
         _fault(f"A part of type {str(kind)[:64]!r} is not supported.", where)
     return {"type": "text", "text": _string(part, _TEXTS[kind], where)}
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.api.body import written
+from proxy.api.body import MOST_TOOLS, written
 from proxy.api.responses.conversation import Conversation, read_items
 from proxy.api.responses.schema import SchemaCheck
 from proxy.api.responses.tools import Tools
@@ -125,6 +125,8 @@ def read_request(fields: Json) -> ResponsesRequest:
         _expect(_integer(fields.get(name), least), name, f"must be an integer from {least}")
     include = fields.get("include")
     _expect(include is None or _strings(include), "include", "must be a list of strings")
+    tools = fields.get("tools")
+    _expect(not isinstance(tools, list) or len(tools) <= MOST_TOOLS, "tools", f"may hold {MOST_TOOLS} tools at most")
     _check_inner(fields)
     written(fields)  # what is echoed has to be writable
     return ResponsesRequest(fields, tuple(read_items(fields.get("input"))), _check_format(fields))

@@ -65,7 +65,7 @@ class SearchSettings:
 def read_settings(tool: Json) -> SearchSettings:
     """The settings of a declared search; everything may be null. Raises `RequestError`."""
     size = tool.get("search_context_size") or "medium"
-    if size not in _RESULTS:
+    if not isinstance(size, str) or size not in _RESULTS:
         raise RequestError(f"'search_context_size' must be one of {', '.join(_RESULTS)}.", param="tools")
     where = _object(tool, "user_location")
     named = [where[key] for key in ("city", "region", "country") if isinstance(where.get(key), str) and where[key]]

@@ -97,21 +97,25 @@ class Responses:
                 raise PreviousResponseNotFound(previous[:128])
             before = kept.conversation
         known = {item["id"]: item for item in before}
+        looked_up: dict[str, dict[str, Json]] = {}
         resolved: list[Json] = []
         for item in items:
             if item["type"] != "item_reference":
                 resolved.append(item)
             elif item["id"] not in known:  # what is in the conversation already is not said twice
-                resolved.append(await self._item(item["id"]))
+                resolved.append(await self._item(item["id"], looked_up))
         return [*before, *resolved]
 
-    async def _item(self, identity: str) -> Json:
+    async def _item(self, identity: str, looked_up: dict[str, dict[str, Json]]) -> Json:
+        """A kept item; `looked_up`: by run, the items of those that were looked up for this request before."""
         match = _ITEM_ID.fullmatch(identity)
-        kept = await self._look_up(response_id(match[1])) if match else None
-        for item in kept.conversation if kept else ():
-            if item["id"] == identity:
-                return item
-        raise ItemNotFound(identity[:128])
+        run_id = match[1] if match else ""
+        if run_id not in looked_up:
+            kept = await self._look_up(response_id(run_id))
+            looked_up[run_id] = {item["id"]: item for item in kept.conversation} if kept else {}
+        if identity not in looked_up[run_id]:
+            raise ItemNotFound(identity[:128])
+        return looked_up[run_id][identity]
 
     async def _look_up(self, identity: str) -> Kept | None:
         stored = await self._store.get(self._key(identity)) if _RESPONSE_ID.fullmatch(identity) else None

@@ -5,6 +5,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
+from proxy.api.body import read_body
 from proxy.api.caller import caller_of
 from proxy.api.exchange import Exchanges
 from proxy.api.replies import send_json
@@ -53,8 +54,13 @@ class InputItems:
 class NothingHere:
     """404 for what of the Responses API is not served, and not handed to an upstream either."""
 
-    async def __call__(self, scope: Scope, _: Receive, __: Send) -> None:
+    def __init__(self, ports: Ports) -> None:
+        self._max_body_bytes = ports.config.server.max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
         """ASGI."""
+        # A connection whose request was not read to its end is closed, and a client that keeps it asks into nothing.
+        await read_body(scope, receive, max_bytes=self._max_body_bytes)
         raise NotFound(f"There is no {scope['path']} here.")
 
 

@@ -21,6 +21,8 @@ from proxy.core.prompts import GRAMMAR, RAW_INPUT
 # What may stand in a header.
 _TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MODES = ("auto", "none", "required")
+_LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get at most 64
+_MOST_NAMED = 32  # hosted tools; there are not so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Tools:
     Attributes:
         functions: the client's own, in the words of Chat Completions.
         faces: the names in `functions` -> how the client knows them.
+        names: the same the other way round: name and namespace -> the flat name.
         search: the settings of the hosted search, where it is declared.
         offline: the client wants no search that fetches, and that is the only kind there is.
         ignored: the types of declared tools that we do not have.
@@ -47,6 +50,7 @@ class Tools:
 
     functions: tuple[Json, ...] = ()
     faces: Mapping[str, Face] = field(default_factory=dict)
+    names: Mapping[tuple[str, str | None], str] = field(default_factory=dict)
     search: SearchSettings | None = None
     offline: bool = False
     ignored: tuple[str, ...] = ()
@@ -58,11 +62,9 @@ class Tools:
 
     def name_of(self, item: Json) -> str:
         """The flat name that the model knows for the tool of a call in the client's history."""
-        name, namespace = item["name"], item.get("namespace")
-        for flat, face in self.faces.items():
-            if (face.name, face.namespace) == (name, namespace):
-                return flat
-        return _flat(name, namespace)
+        name, given = item["name"], item.get("namespace")
+        namespace = given if isinstance(given, str) else None
+        return self.names.get((name, namespace)) or _flat(name, namespace)
 
     def face_of(self, flat: str) -> Face:
         """How the client knows a tool that the model called."""
@@ -96,16 +98,18 @@ def read_tools(declared: Sequence[Json], choice: Any) -> Tools:
     """
     functions: list[Json] = []
     faces: dict[str, Face] = {}
-    for tool, face in _own(declared):
+    names: dict[tuple[str, str | None], str] = {}
+    # Of two with the same name the later counts: an `additional_tools` item may come again in a longer history.
+    for tool, face in {face: (tool, face) for tool, face in _own(declared)}.values():
         flat = _unused(_flat(face.name, face.namespace), faces)
-        faces[flat] = face
+        faces[flat], names[face.name, face.namespace] = face, flat
         functions.append(_function(tool, flat, custom=face.kind == "custom"))
     hosted = [tool for tool in declared if tool["type"] not in ("function", "custom", "namespace")]
     searches = [tool for tool in hosted if _is_live_search(tool)]
-    ignored = tuple(dict.fromkeys(_named(tool) for tool in hosted if not _is_live_search(tool)))
+    ignored = tuple(dict.fromkeys(_named(tool) for tool in hosted if not _is_live_search(tool)))[:_MOST_NAMED]
     settings = read_settings(searches[0]) if searches else None
-    offline = SEARCH in ignored and not searches
-    tools = Tools(tuple(functions), faces, settings, offline, ignored)
+    offline = not searches and any(_named(tool) == SEARCH for tool in hosted)
+    tools = Tools(tuple(functions), faces, names, settings, offline, ignored)
     if ignored and not functions and not searches:
         _refuse(ignored[0], "tools")
     return _chosen(tools, choice)
@@ -129,8 +133,9 @@ def _face(tool: Json, namespace: str | None) -> Face:
 
 def _name(tool: Json) -> str:
     name = tool.get("name")
-    if not isinstance(name, str) or not name:
-        raise RequestError(f"A tool of type {tool['type']!r} has no name.", param="tools")
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+        told = f"A tool of type {tool['type'][:_LONGEST_NAME]!r} needs a name of at most {_LONGEST_NAME} characters."
+        raise RequestError(told, param="tools")
     return name
 
 
@@ -234,11 +239,11 @@ def _pick(tools: Tools, choice: Json) -> str:
         return SEARCH
     if _is_lost(choice) or choice["type"] in HOSTED_SEARCHES:
         _refuse(_named(choice), "tool_choice")
-    wanted = (choice.get("name"), choice.get("namespace"))
-    for flat, face in tools.faces.items():
-        if (face.name, face.namespace) == wanted:
-            return flat
-    raise RequestError(f"'tool_choice' names {wanted[0]!r}, which is not among 'tools'.", param="tool_choice")
+    name, namespace = choice.get("name"), choice.get("namespace")
+    flat = tools.names.get((name, namespace)) if isinstance(name, str) and isinstance(namespace, str | None) else None
+    if flat is None:
+        raise RequestError(f"'tool_choice' names {name!r}, which is not among 'tools'.", param="tool_choice")
+    return flat
 
 
 def _one(flat: str) -> Json:

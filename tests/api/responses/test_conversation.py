@@ -166,6 +166,8 @@ def test_a_file_that_holds_text_is_text():
         ([], "input"),
         ([3], "input[0]"),
         ([{}], "input[0]"),
+        ([{"type": ["message"]}], "input[0]"),
+        ([{"role": "user", "content": [{"type": {}}]}], "input[0].content[0]"),
         ([{"type": "compaction", "id": "x"}], "input[0]"),
         ([user("Hi"), {"type": "image_generation_call"}], "input[1]"),
         ([{"type": "mcp_call", "server_label": "other"}], "input[0]"),

@@ -69,6 +69,8 @@ def test_where_the_user_is_is_told():
 @pytest.mark.parametrize(
     ("wrong", "param"),
     [
+        ({"input": [{"role": "user", "content": "x"}] * 100_000}, "input"),
+        ({"tools": [{"type": "function", "name": "f"}] * 10_000}, "tools"),
         ({"model": None}, "model"),
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),

@@ -29,6 +29,7 @@ def test_settings_are_read():
     "wrong",
     [
         {"search_context_size": "huge"},
+        {"search_context_size": ["low"]},
         {"filters": []},
         {"filters": {"allowed_domains": "bc.ca"}},
         {"filters": {"allowed_domains": ["a.ca OR site:b.ca"]}},

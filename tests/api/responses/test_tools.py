@@ -43,6 +43,11 @@ def test_namespaces_are_flattened_and_found_again():
     assert tools.name_of({"name": "gone", "namespace": "agents"}) == "agents__gone"
 
 
+def test_of_two_tools_with_one_name_the_later_counts():
+    (tool,) = read_tools([DOOR, {**DOOR, "description": "Newer."}], None).for_chat()
+    assert tool["function"]["description"] == "Newer."
+
+
 def test_tools_of_an_item_are_tools_too():
     items = [{"type": "message"}, {"type": "additional_tools", "role": "developer", "tools": [AGENTS]}]
     assert declared_in({"tools": [DOOR]}, items) == [DOOR, AGENTS]
@@ -87,6 +92,8 @@ def test_hosted_tools_that_we_do_not_have_are_left_out_and_named():
         ([DOOR], 3, "string", "tool_choice"),
         ([DOOR], {"type": "allowed_tools", "mode": "x", "tools": []}, "auto", "tool_choice"),
         ([{"type": "function"}], None, "function", "tools"),
+        ([{"type": "function", "name": "x" * 129}], None, "128", "tools"),
+        ([DOOR], {"type": "function", "name": ["open_door"]}, "not among", "tool_choice"),
     ],
 )
 def test_what_cannot_be_done_is_named(declared, choice, named, param):

@@ -1,0 +1,207 @@
+"""Writes what the documents say out of the code: `docs/configuration.md`, and the tables of events and metrics.
+
+    python docs/reference.py            # what `make docs` runs
+
+A table stands between `<!-- NAME -->` and `<!-- end of NAME -->`.
+"""
+
+import ast
+import builtins
+import logging
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent))  # also where the package is not installed
+
+from proxy import config as c  # noqa: E402
+from proxy.telemetry.events import EVENTS  # noqa: E402
+from proxy.telemetry.series import Series  # noqa: E402
+
+_SECTIONS = (
+    ("server", c.ServerConfig),
+    ("clients[]", c.ClientConfig),
+    ("upstreams.NAME", c.UpstreamConfig),
+    ("models.NAME", c.ModelConfig),
+    ("tools.NAME", c.ToolConfig),
+    *((f"tools.NAME, type: {name}", kind) for name, kind in c.TOOL_TYPES.items()),
+    ("offer", c.OfferConfig),
+    ("limits", c.RequestLimits),
+    ("state", c.StateConfig),
+    ("telemetry", c.TelemetryConfig),
+)
+_WORDS = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "Any": "anything"}
+_ALIASES = {
+    c.Seconds: "seconds",
+    c.Count: "integer, 1 or more",
+    c.CountOrNone: "integer, 0 or more",
+    c.Port: "port",
+    c.Url: "URL",
+    c.Key: "key",
+}
+
+
+class NoDescription(Exception):
+    """A field of the configuration that says nothing about itself."""
+
+
+def configuration() -> str:
+    """The page `docs/configuration.md`."""
+    said = descriptions()
+    parts = [_HEAD]
+    for title, kind in _SECTIONS:
+        parts.append(f"## `{title}`\n\n{_docstring(kind)}\n")
+        fields = list(_fields(kind))
+        if fields:
+            rows = [_row(kind, info, said) for info in fields]
+            parts.append("\n".join(["| key | is | default | |", "|---|---|---|---|", *rows]) + "\n")
+    return "\n".join(parts)
+
+
+def descriptions() -> dict[tuple[str, str], str]:
+    """What stands behind every field in `proxy/config.py`, or on the line before it, by class and field."""
+    source = Path(c.__file__).read_text(encoding="utf-8")
+    lines = source.splitlines()
+    found = {}
+    for made in (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)):
+        for node in made.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                behind = lines[node.lineno - 1].partition("  # ")[2]
+                before = lines[node.lineno - 2].strip()
+                text = behind or (before.removeprefix("# ") if before.startswith("# ") else "")
+                found[made.name, node.target.id] = text
+    return found
+
+
+def events() -> str:
+    """The table of log events."""
+    rows = [
+        f"| `{name}` | {logging.getLevelName(event.level).lower()} | {event.says} |" for name, event in EVENTS.items()
+    ]
+    return "\n".join(["| event | level | |", "|---|---|---|", *rows])
+
+
+def metrics() -> str:
+    """The table of metrics."""
+    rows = []
+    series = Series()
+    for metric in series.registry.collect():
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        labels = ", ".join(f"`{label}`" for label in series.labels[metric.name])
+        rows.append(f"| `{name}` | {metric.type} | {labels} | {metric.documentation} |")
+    return "\n".join(["| metric | kind | labels | |", "|---|---|---|---|", *rows])
+
+
+def with_tables(page: str) -> str:
+    """A page with its tables made anew."""
+    for name, table in (("events", events()), ("metrics", metrics())):
+        between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+        page = between.sub(lambda match, table=table: f"{match[1]}{table}\n{match[2]}", page)
+    return page
+
+
+def _fields(kind: type[c.Value]) -> Iterator[msgspec.structs.FieldInfo]:
+    inherited = () if kind is c.ToolConfig else c.ToolConfig.__struct_fields__
+    own = kind.__annotations__
+    for info in msgspec.structs.fields(kind):
+        if descriptions().get((kind.__name__, info.name), "").startswith("not in the file"):
+            continue
+        if info.name in own or info.name not in inherited or not issubclass(kind, c.ToolConfig):
+            yield info
+
+
+def _row(kind: type[c.Value], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str]) -> str:
+    return f"| `{info.name}` | {_kind(info.type)} | {_default(info)} | {_says(kind, info, said)} |"
+
+
+def _says(kind: type[c.Value], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str]) -> str:
+    text = next((said[base.__name__, info.name] for base in kind.__mro__ if (base.__name__, info.name) in said), "")
+    if not text:
+        raise NoDescription(f"proxy/config.py: {kind.__name__}.{info.name} needs a comment that says what it means")
+    return _cell(text)
+
+
+def _kind(kind: object) -> str:
+    """A type in words."""
+    if kind in _ALIASES:
+        return _ALIASES[kind]
+    arguments = typing.get_args(kind)
+    match typing.get_origin(kind):
+        case typing.Union | types.UnionType:
+            words = _kind(next(one for one in arguments if one is not type(None)))
+        case typing.Literal:
+            words = _cell(" | ".join(f"`{one}`" for one in arguments))
+        case typing.Annotated:
+            words = _kind(arguments[0])
+        case builtins.tuple:
+            words = f"list of {_kind(arguments[0])}"
+        case builtins.dict:
+            words = f"mapping of {_kind(arguments[1])}"
+        case _:
+            words = _plain(kind)
+    return words
+
+
+def _plain(kind: object) -> str:
+    if kind in (c.LimitsConfig, c.RequestLimits):
+        return "mapping: [limits](#limits)"
+    if isinstance(kind, type) and issubclass(kind, c.Value):
+        return f"mapping: {_inner(kind)}"
+    name = getattr(kind, "__name__", str(kind))
+    return _WORDS.get(name, name)
+
+
+def _inner(kind: type[c.Value]) -> str:
+    """The keys of a mapping that has no section of its own."""
+    said = descriptions()
+    return ", ".join(
+        f"`{info.name}` ({_default(info)}; {_says(kind, info, said)})" for info in msgspec.structs.fields(kind)
+    )
+
+
+def _default(info: msgspec.structs.FieldInfo) -> str:
+    if info.required:
+        return "must be set"
+    value = info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
+    if value is None or value in ((), {}) or isinstance(value, msgspec.Struct):
+        return ""
+    if isinstance(value, tuple):
+        return f"`[{', '.join(map(str, value))}]`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _docstring(kind: type) -> str:
+    text = " ".join((kind.__doc__ or "").split())
+    return re.sub(r"^`[^`]+`[:,] ?(.)", lambda match: match[1].upper(), text)
+
+
+def _cell(text: str) -> str:
+    return text.replace("None: ", "not set: ").replace("|", "\\|")
+
+
+_HEAD = """\
+# Configuration
+
+Everything that `config.yaml` may say. This page is made of the program's own schema (`make docs`).
+
+`${NAME}` and `${NAME:-default}` are replaced from the environment. An unknown key, a wrong type, a name that is not
+defined: refused at start with its line and path, and by `toolproxy check`. An upstream, tool or client whose variable
+has no value is disabled, and the rest works.
+"""
+
+
+def main() -> None:
+    """Write all of it."""
+    (DOCS / "configuration.md").write_text(configuration(), encoding="utf-8")
+    page = DOCS / "operations.md"
+    page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+import io
+import logging
+
+import orjson
+import pytest
+import structlog
+
+from proxy.config import TelemetryConfig
+from proxy.ports import Content
+from proxy.telemetry import log
+
+
+@pytest.fixture
+def written():
+    """Configures the log and gives what is written."""
+    stream = io.StringIO()
+
+    def configure(**telemetry):
+        log.configure(TelemetryConfig(**telemetry), stream=stream)
+        return stream.getvalue
+
+    yield configure
+    structlog.reset_defaults()
+
+
+def test_an_event_is_one_json_line_at_its_level(written):
+    text = written()
+    log.observer()("tool.failed", tool="t", seconds=1.5, outcome="timeout", rung=None)
+    log.observer()("tool.started", tool="t")  # debug: not written
+    (line,) = [orjson.loads(line) for line in text().splitlines()]
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {"event": "tool.failed", "level": "warning", "tool": "t", "seconds": 1.5, "outcome": "timeout"}
+
+
+def test_for_people_it_is_text(written):
+    text = written(log_format="console", log_level="debug")
+    log.observer()("tool.started", tool="t")
+    (line,) = text().splitlines()
+    assert "tool.started" in line
+    assert "tool=t" in line
+
+
+@pytest.mark.parametrize(("log_format", "part"), [("json", '"level":"warning"'), ("console", "[warning")])
+def test_the_servers_own_lines_come_in_the_same_form(written, log_format, part):
+    text = written(log_format=log_format)
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    (line,) = text().splitlines()
+    assert "Invalid HTTP request received." in line
+    assert part in line
+
+
+def test_what_was_said_is_text_where_it_is_wanted(written):
+    text = written(log_content=True)
+    log.observer()("tool.completed", tool="t", result=Content("found"), arguments=Content({"query": "q"}))
+    line = orjson.loads(text())
+    assert (line["result"], line["arguments"]) == ("found", '{"query":"q"}')
