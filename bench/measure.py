@@ -79,6 +79,9 @@ def measure(plan: Plan) -> Results:
     results = Results()
     with all_targets(peers=plan.peers) as targets:
         results.targets = [target.name for target in targets]
+        for target in targets:  # what is imported or connected at the first request is no part of any
+            run(Scenario("warm-up", "closed", "whole", connections=32, seconds=0.5), target)
+            run(Scenario("warm-up", "streams", "burst-10", connections=10, seconds=0.1, stream=True), target)
         for number in range(plan.rounds):
             _tell(f"round {number + 1} of {plan.rounds}")
             _round(plan, targets, results)

@@ -57,6 +57,7 @@ models: {{"*": {{upstream: model}}}}
 tools: {{current_time: {{type: clock}}}}
 """
 
+_LITELLM_KEY = "sk-bench-client-key"
 _LITELLM = """
 model_list:
   - model_name: "*"
@@ -123,10 +124,13 @@ def litellm(behind: Target) -> Iterator[Target | None]:
         config, port = Path(where, "config.yaml"), _free_port()
         config.write_text(_LITELLM.format(upstream=behind.port))
         arguments = ["--config", str(config), "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
-        environ = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
-        with running([str(command), *arguments], cores=cores()[0], environ=environ, log=Path(where, "log")) as process:
+        environ = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MASTER_KEY": _LITELLM_KEY}
+        started = running(
+            [str(command), *arguments], cores=cores()[0], environ=environ, log=Path(where, "log"), cwd=Path(where)
+        )
+        with started as process:
             wait_for("LiteLLM", lambda: _answers(port))
-            yield Target("LiteLLM", port, process.pid, {"authorization": "Bearer sk-none"})
+            yield Target("LiteLLM", port, process.pid, {"authorization": f"Bearer {_LITELLM_KEY}"})
 
 
 @contextmanager
@@ -147,8 +151,9 @@ def start_up(behind: Target) -> float:
 
 
 def _answers(port: int) -> bool:
+    """Whether anything does: a 404 is an answer."""
     try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2).close()
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5).close()
     except urllib.error.HTTPError:
         return True
     except OSError:
