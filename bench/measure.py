@@ -79,9 +79,7 @@ def measure(plan: Plan) -> Results:
     results = Results()
     with all_targets(peers=plan.peers) as targets:
         results.targets = [target.name for target in targets]
-        for target in targets:  # what is imported or connected at the first request is no part of any
-            run(Scenario("warm-up", "closed", "whole", connections=32, seconds=0.5), target)
-            run(Scenario("warm-up", "streams", "burst-10", connections=10, seconds=0.1, stream=True), target)
+        _warm_up(targets)
         for number in range(plan.rounds):
             _tell(f"round {number + 1} of {plan.rounds}")
             _round(plan, targets, results)
@@ -105,6 +103,13 @@ def measure(plan: Plan) -> Results:
         _tell("workers")
         results.workers = {workers: _with_workers(behind, workers, plan.scale) for workers in (1, 2)}
     return results
+
+
+def _warm_up(targets: Iterable[Target]) -> None:
+    """What is imported or connected at the first request is no part of what any costs."""
+    for target in targets:
+        run(Scenario("warm-up", "closed", "whole", connections=32, seconds=0.5), target)
+        run(Scenario("warm-up", "streams", "burst-10", connections=10, seconds=0.1, stream=True), target)
 
 
 def _round(plan: Plan, targets: Iterable[Target], results: Results) -> None:

@@ -405,7 +405,7 @@ async def test_a_server_that_does_not_read_is_a_write_timeout(carrier):
         transport = carrier(1)
         for _ in range(2):
             with pytest.raises(httpx.WriteTimeout):
-                await fetch(transport, server.url, content=b"x" * 50_000_000, timeouts={"write": 0.1})
+                await fetch(transport, server.url, content=b"x" * 20_000_000, timeouts={"write": 0.2})
 
 
 async def test_time_may_be_unlimited(carrier):
