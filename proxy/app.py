@@ -154,7 +154,7 @@ def registry_of(
 
 def origins_of(config: Config) -> dict[str, str]:
     """Where each tool of the configuration comes from, for `toolproxy check`. Raises `ConfigurationError`."""
-    return registry_of(config, tool_client(), clock=SystemClock(), observe=log.observer()).origins
+    return registry_of(config, tool_client(), clock=SystemClock(), observe=log.LogObserver()).origins
 
 
 def tool_client(transport: httpx.AsyncBaseTransport | None = None, carry: Carry = as_it_is) -> httpx.AsyncClient:

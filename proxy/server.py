@@ -163,7 +163,7 @@ def serve(config: Config) -> None:
     url = address_of(listener)
     log.configure(config.telemetry, secrets=secrets_of(config))
     for where, entry in config.disabled.items():
-        log.observer()("configuration.disabled", where=where, why=entry.why)
+        log.LogObserver()("configuration.disabled", where=where, why=entry.why)
     with workers.counting_together(config):
         if config.server.workers == 1:
             _serve_alone(config, listener, url)
@@ -181,10 +181,10 @@ def _serve_alone(config: Config, listener: socket.socket, url: str) -> None:
 def _serve_together(config: Config, listener: socket.socket, url: str) -> None:
     create_app(_unwatched(config))  # what is wrong is said once, not by each of the workers
     if config.state.url.startswith("memory://"):
-        log.observer()("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
+        log.LogObserver()("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
     start = functools.partial(_start_worker, config, listener)
     grace = config.server.shutdown_grace_seconds
-    Supervisor(start, config.server.workers, grace=grace, observe=log.observer()).run(lambda: announce(url))
+    Supervisor(start, config.server.workers, grace=grace, observe=log.LogObserver()).run(lambda: announce(url))
 
 
 def _unwatched(config: Config) -> Config:
@@ -209,7 +209,7 @@ def work(config: Config, listener: socket.socket, orders: Connection) -> None:
 
 def uvicorn_config(config: Config, app: ASGIApp) -> uvicorn.Config:
     """Uvicorn's settings; its own logging and access log are left out for ours."""
-    protocol = functools.partial(Wire, bounds=Bounds.of(config.server), observe=log.observer())
+    protocol = functools.partial(Wire, bounds=Bounds.of(config.server), observe=log.LogObserver())
     return uvicorn.Config(
         app,
         http=protocol,  # type: ignore[arg-type] # it is called as the class would be

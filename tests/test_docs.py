@@ -6,7 +6,6 @@ from pathlib import Path
 
 import orjson
 import pytest
-from starlette.applications import Starlette
 
 from proxy import Tool
 from proxy.config_file import parse
@@ -86,7 +85,7 @@ async def test_the_template_for_tools_of_your_own_runs(tmp_path, monkeypatch, sd
 async def test_the_example_of_a_tool_object_runs():
     names: dict = {}
     exec(WITH_TOOL, names)  # noqa: S102 - the page's own code
-    assert isinstance(names["app"], Starlette)
+    assert callable(names["app"])
     assert await names["pair"].run({"a": "salt", "b": "pepper"}) == "salt and pepper"
     assert await names["loud"].run({"text": "hi"}) == "HI"
 

@@ -76,20 +76,20 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
     logging.getLogger("uvicorn.error").setLevel(max(level, logging.WARNING))
 
 
-def observer(logger: Any = None) -> Callable[..., None]:
+class LogObserver:
     """An observer that writes every event as one line, at the level that `events` gives it."""
-    log = logger or structlog.get_logger()
-    written: dict[str, bool] = {}
 
-    def observe(event: str, /, **fields: object) -> None:
-        if event not in written:
-            written[event] = log.is_enabled_for(level_of(event))
-        if not written[event]:
-            return
+    def __init__(self, logger: Any = None) -> None:
+        self._log = logger or structlog.get_logger()
+
+    def hears(self, event: str) -> bool:
+        """Whether events of that name are written at all."""
+        return bool(self._log.is_enabled_for(level_of(event)))
+
+    def __call__(self, event: str, /, **fields: object) -> None:
+        """One event."""
         with suppress(OSError, ValueError):  # a full disk or a closed pipe is no reason to refuse requests
-            log.log(level_of(event), event, **fields)
-
-    return observe
+            self._log.log(level_of(event), event, **fields)
 
 
 def told(exc_info: structlog.typing.ExcInfo) -> str:

@@ -102,6 +102,10 @@ class Metrics:
         self._series.info.labels(version).set(1)
         self._series.open_requests_limit.labels().set(config.server.max_concurrent_requests)
 
+    def hears(self, event: str) -> bool:
+        """Whether events of that name count for anything."""
+        return event in self._handlers
+
     def __call__(self, event: str, /, **fields: object) -> None:
         """One event."""
         handler = self._handlers.get(event)

@@ -50,7 +50,7 @@ class Watching:
 
 def watch(config: Config, clock: Clock, *, version: str) -> Watching:
     """The observers that the configuration asks for, behind one."""
-    observers: list[Observer] = [log.observer()]
+    observers: list[Observer] = [log.LogObserver()]
     readers: list[Reader] = []
     scrape = history = None
     if config.telemetry.metrics:

@@ -25,8 +25,8 @@ def written():
 
 def test_an_event_is_one_json_line_at_its_level(written):
     text = written()
-    log.observer()("tool.failed", tool="t", seconds=1.5, outcome="timeout", rung=None)
-    log.observer()("tool.started", tool="t")  # debug: not written
+    log.LogObserver()("tool.failed", tool="t", seconds=1.5, outcome="timeout", rung=None)
+    log.LogObserver()("tool.started", tool="t")  # debug: not written
     (line,) = [orjson.loads(line) for line in text().splitlines()]
     assert line.pop("timestamp").endswith("Z")
     assert line == {"event": "tool.failed", "level": "warning", "tool": "t", "seconds": 1.5, "outcome": "timeout"}
@@ -34,7 +34,7 @@ def test_an_event_is_one_json_line_at_its_level(written):
 
 def test_for_people_it_is_text(written):
     text = written(log_format="console", log_level="debug")
-    log.observer()("tool.started", tool="t")
+    log.LogObserver()("tool.started", tool="t")
     (line,) = text().splitlines()
     assert "tool.started" in line
     assert "tool=t" in line
@@ -51,6 +51,6 @@ def test_the_servers_own_lines_come_in_the_same_form(written, log_format, part):
 
 def test_what_was_said_is_text_where_it_is_wanted(written):
     text = written(log_content=True)
-    log.observer()("tool.completed", tool="t", result=Content("found"), arguments=Content({"query": "q"}))
+    log.LogObserver()("tool.completed", tool="t", result=Content("found"), arguments=Content({"query": "q"}))
     line = orjson.loads(text())
     assert (line["result"], line["arguments"]) == ("found", '{"query":"q"}')
