@@ -9,6 +9,7 @@ from statistics import median
 from bench.processes import cores
 from bench.scenarios import Sample, Scenario, bytes_per_stream, run
 from bench.targets import Target, all_targets, nginx, proxy, start_up, upstream
+from bench.watching import Watching, watching
 
 _PACE = 20  # milliseconds between two chunks of a stream
 
@@ -33,6 +34,7 @@ class Results:
     many_asked: int = 0
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     workers: dict[int, tuple[float, float]] = field(default_factory=dict)
+    watching: Watching | None = None
     targets: Sequence[str] = ()
 
     def middle(self, scenario: str, target: str, figure: str) -> float | None:
@@ -100,6 +102,8 @@ def measure(plan: Plan) -> Results:
             results.many = run(many, ours)
         _tell("curves")
         results.curves = _curves(behind, plan.scale)
+        _tell("being watched")
+        results.watching = watching(behind, plan.scale)
         _tell("workers")
         results.workers = {workers: _with_workers(behind, workers, plan.scale) for workers in (1, 2)}
     return results

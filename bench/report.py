@@ -6,6 +6,7 @@ import platform
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 
 from bench import measure as m
 from bench.measure import Plan, Results
@@ -17,7 +18,14 @@ _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 
 def rendered(results: Results, plan: Plan) -> str:
     """All tables."""
-    parts = [_head(results, plan), _goals(results), _details(results), _curves(results), _others(results)]
+    parts = [
+        _head(results, plan),
+        _goals(results),
+        _details(results),
+        _curves(results),
+        _watching(results),
+        _others(results),
+    ]
     return "\n\n".join(parts)
 
 
@@ -112,6 +120,22 @@ def _curves(results: Results) -> str:
         (name, ", ".join(f"{size:,}: {cost:,.1f}" for size, cost in points)) for name, points in results.curves.items()
     ]
     return "### Growth\n\n" + _table(("what grows", "size: cost"), rows)
+
+
+def _watching(results: Results) -> str:
+    seen = results.watching
+    if seen is None:
+        return "### Being watched\n\nNot measured."
+    rows = [
+        ("CPU per request, metrics and log as shipped", _us(seen.on)),
+        ("the same with `metrics: false` and `log_level: error`", _us(seen.off)),
+        (
+            "a scrape under load, median and longest",
+            f"{_ms(median(seen.scrapes) * 1e6)}, {_ms(max(seen.scrapes) * 1e6)}",
+        ),
+        ("its size, first and last", f"{seen.sizes[0]:,} and {seen.sizes[1]:,} bytes"),
+    ]
+    return "### Being watched\n\n" + _table(("", "measured"), rows)
 
 
 def _others(results: Results) -> str:

@@ -55,6 +55,7 @@ upstreams:
            transport: {transport}}}
 models: {{"*": {{upstream: model}}}}
 tools: {{current_time: {{type: clock}}}}
+telemetry: {telemetry}
 """
 
 _LITELLM_KEY = "sk-bench-client-key"
@@ -101,11 +102,14 @@ def nginx(behind: Target) -> Iterator[Target | None]:
 
 
 @contextmanager
-def proxy(behind: Target, *, workers: int = 1, transport: str = "auto", pinned: bool = True) -> Iterator[Target]:
+def proxy(
+    behind: Target, *, workers: int = 1, transport: str = "auto", telemetry: str = "{}", pinned: bool = True
+) -> Iterator[Target]:
     """The proxy as shipped, logging to a file."""
     with tempfile.TemporaryDirectory() as where:
         config = Path(where, "config.yaml")
-        config.write_text(_CONFIG.format(upstream=behind.port, key=KEY, workers=workers, transport=transport))
+        said = {"workers": workers, "transport": transport, "telemetry": telemetry}
+        config.write_text(_CONFIG.format(upstream=behind.port, key=KEY, **said))
         command = [PYTHON, "-m", "proxy", "serve", "--config", str(config)]
         with running(command, cores=cores()[0] if pinned else None, log=Path(where, "log"), cwd=ROOT) as process:
             port = int(first_line(process).rpartition(":")[2].partition("/")[0])
