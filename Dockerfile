@@ -7,7 +7,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY proxy ./proxy
 RUN python -m venv /opt/toolproxy \
- && /opt/toolproxy/bin/pip install --no-cache-dir --disable-pip-version-check '.[mcp,redis,web]'
+ && /opt/toolproxy/bin/pip install --no-cache-dir --disable-pip-version-check '.[mcp,otel,redis,web]'
 
 FROM python:3.11-slim
 RUN useradd --system --no-create-home --uid 10001 toolproxy

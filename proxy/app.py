@@ -126,10 +126,15 @@ def create_app(
             await asyncio.to_thread(watching.close)
 
     traced = [watching.incoming] if watching.incoming else []
+    hot = _hot_paths(ports)
     # Redirects would be put together from the Host header.
-    router = Router(_routes(ports), default=_not_routed, lifespan=lifespan, redirect_slashes=False)
-    app: ASGIApp = Direct(_hot_paths(ports), router)
-    for layer in reversed([*traced, *_layers(ports, state)]):
+    router = Router(_routes(ports, hot), default=_not_routed, lifespan=lifespan, redirect_slashes=False)
+    return _wrapped(Direct(hot, router), [*traced, *_layers(ports, state)])
+
+
+def _wrapped(app: ASGIApp, layers: Sequence[Callable[[ASGIApp], ASGIApp]]) -> ASGIApp:
+    """The app with layers around it, the first one outermost."""
+    for layer in reversed(layers):
         app = layer(app)
     return app
 
@@ -208,11 +213,11 @@ def _hot_paths(ports: Ports) -> dict[str, ASGIApp]:
     return {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/responses": CreateResponse(ports)}
 
 
-def _routes(ports: Ports) -> list[Route]:
+def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
     models = Models(ports)
     debug = Debug(ports, ports.history) if ports.history else None
     return [
-        *(Route(path, WrongMethod("POST")) for path in _hot_paths(ports)),
+        *(Route(path, WrongMethod("POST")) for path in hot),
         *(Route(f"/v1/responses/{name}", NothingHere(ports)) for name in ("compact", "input_tokens")),
         *_own("/v1/responses/{id}", StoredResponse(ports), "GET", "DELETE"),
         *_own("/v1/responses/{id}/input_items", InputItems(ports), "GET"),
