@@ -11,24 +11,29 @@ body of a request that offers an upgrade, and answers what is no HTTP in plain t
 Bodies are bounded where they are read, in `api.body`.
 """
 
+import asyncio
 from asyncio import TimerHandle, Transport
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 from uuid import uuid4
 
 import httptools
 import orjson
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from proxy.config import ServerConfig
 from proxy.core.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, ProxyError, RequestTimeout
+from proxy.cycle import Cycle
 from proxy.ports import Observer
 
 # An answer is still read by a client that is in the middle of sending; closed at once, it would be lost to a reset.
 _LINGER_SECONDS = 2.0
 # What the framing of a chunk may take, and what of a read is data; the rest is extensions and trailers (Go's rule).
 _CHUNK_OVERHEAD = 16
+# Of a field, beside its name and its value: the colon, a space, the line's end.
+_FIELD_OVERHEAD = 4
 _NO_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
 _VERSIONS = ("1.1", "1.0")
 # TRACE, handed on to an upstream, would come back with the upstream's key in it.
@@ -64,6 +69,8 @@ class Bounds:
 class Wire(HttpToolsProtocol):
     """One connection of a client."""
 
+    cycle: Cycle
+
     def __init__(self, *args: Any, bounds: Bounds, observe: Observer, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._bounds = bounds
@@ -79,6 +86,7 @@ class Wire(HttpToolsProtocol):
         self._fields = 0
         self._excess = 0  # bytes that were read and are no data, since they were last known to be harmless
         self._fault: ProxyError | None = None
+        self._answering: Cycle | None = None  # the latest may still wait for its turn, pipelined behind this one
 
     # -- the connection --
 
@@ -92,6 +100,8 @@ class Wire(HttpToolsProtocol):
         self._disarm()
         self._stop_send_timer()
         super().connection_lost(exc)
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.leave()
 
     def data_received(self, data: bytes) -> None:
         """From asyncio."""
@@ -140,14 +150,16 @@ class Wire(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         """From the parser."""
         super().on_url(url)
-        self._count(len(url))
+        self._head_bytes += len(url)
+        self._bound_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """From the parser; also for the fields of a trailer, which are counted and not taken for the head's."""
         self._fields += 1
-        self._count(len(name) + len(value) + 4)
+        self._head_bytes += len(name) + len(value) + _FIELD_OVERHEAD
+        self._bound_head()
         if self._in_head:
-            super().on_header(name, value)
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """From the parser. What is raised here ends the parsing."""
@@ -158,10 +170,39 @@ class Wire(HttpToolsProtocol):
             self._offered_upgrade = True
             return
         self._disarm()
-        super().on_headers_complete()
+        waiting = self.cycle is not None and not self.cycle.response_complete
+        self.cycle = self._cycle()
+        if waiting:  # an earlier request of the same connection is being answered
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+        else:
+            self._start_asgi_task(self.cycle, self.app)
         self._in_body = True
-        if self.expect_100_continue:  # answered early, it may send its body or not: what follows could be either
-            self.cycle.keep_alive = False
+
+    def _cycle(self) -> Cycle:
+        """The request whose head is complete."""
+        scope, parser = self.scope, self.parser
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["http_version"] = version = parser.get_http_version()
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        return Cycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            # Who expects to be told to continue and is answered early may send its body or not: it could be either.
+            keep_alive=version != "1.0" and parser.should_keep_alive() and not self.expect_100_continue,
+            on_response=self.on_response_complete,
+        )
 
     def on_body(self, body: bytes) -> None:
         """From the parser."""
@@ -174,10 +215,9 @@ class Wire(HttpToolsProtocol):
             self._in_body = False
             super().on_message_complete()
 
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        small = self._head_bytes <= self._bounds.max_header_bytes and self._fields <= self._bounds.max_headers
-        self._require(None if small else self._too_large())
+    def _bound_head(self) -> None:
+        if self._head_bytes > self._bounds.max_header_bytes or self._fields > self._bounds.max_headers:
+            self._require(self._too_large())
 
     def _too_large(self) -> ProxyError:
         most = f"{self._bounds.max_headers} header fields and {self._bounds.max_header_bytes} bytes of them"
@@ -195,15 +235,24 @@ class Wire(HttpToolsProtocol):
             return HttpRefused("This server speaks HTTP/1.1.", status=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
         if self.parser.get_method() in _NEVER:
             return MethodNotAllowed("This server neither opens connections nor echoes requests.")
-        names = [name for name, _ in self.headers]
-        if names.count(b"host") != 1 and (version == "1.1" or b"host" in names):
-            return HttpRefused("A request must have exactly one Host.")  # RFC 9112, section 3.2
+        hosts = 0
         for name, value in self.headers:
-            if name == b"transfer-encoding" and (value.strip().lower() != b"chunked" or version == "1.0"):
+            if name == b"host":
+                hosts += 1
+            elif name == b"transfer-encoding" and (value.strip().lower() != b"chunked" or version == "1.0"):
                 return HttpRefused("Of transfer codings only 'chunked' is understood.", status=501)
-            if name == b"expect" and value.lower() != b"100-continue":
-                return HttpRefused("Of expectations only '100-continue' is met.", status=417)
+            elif name == b"expect":
+                if value.lower() != b"100-continue":
+                    return HttpRefused("Of expectations only '100-continue' is met.", status=417)
+                self.expect_100_continue = True
+        if hosts != 1 and (version == "1.1" or hosts):
+            return HttpRefused("A request must have exactly one Host.")  # RFC 9112, section 3.2
         return None
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        assert isinstance(cycle, Cycle)  # noqa: S101 - there are no others
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     # -- the end of a response, and of a connection --
 
@@ -241,8 +290,7 @@ class Wire(HttpToolsProtocol):
         self._disarm()
         cycle = self.cycle
         if self._in_body:
-            cycle.disconnected = True  # whoever reads this body has nothing more to expect
-            cycle.message_event.set()
+            cycle.leave()  # whoever reads this body has nothing more to expect
             if cycle.response_started or self.pipeline:
                 self.transport.close()
                 return

@@ -1,5 +1,6 @@
 """Reading a request's body, bounded, and the few things in it that are checked before anything is done."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -15,12 +16,21 @@ MOST_CHOICES = 128
 MOST_MESSAGES, MOST_TOOLS = 10_000, 1024
 
 
+_HEADERS = "toolproxy.headers"
+
+
 def header(scope: Scope, name: bytes) -> str | None:
-    """The value of a request header; `name` in lower case."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return str(value.decode("latin-1"))
-    return None
+    """The value of a request header, the first one where there are several; `name` in lower case."""
+    value = headers_of(scope).get(name)
+    return None if value is None else value.decode("latin-1")
+
+
+def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
+    """The request's headers by name, the first of each name."""
+    known: Mapping[bytes, bytes] | None = scope.get(_HEADERS)
+    if known is None:
+        known = scope[_HEADERS] = dict(reversed(scope["headers"]))
+    return known
 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
@@ -84,16 +94,9 @@ def parse_chat_request(body: bytes) -> Json:
     _expect(isinstance(messages, list) and messages, "messages", "must be a list of at least one message")
     _expect(len(request["messages"]) <= MOST_MESSAGES, "messages", f"may hold {MOST_MESSAGES} messages at most")
     for at, message in enumerate(request["messages"]):
-        _expect(isinstance(message, dict), f"messages[{at}]", "must be an object")
-        _expect(isinstance(message.get("role"), str | None), f"messages[{at}].role", "must be a string")
-        content = message.get("content")
-        _expect(not isinstance(content, list) or _objects(content), f"messages[{at}].content", "must hold objects only")
-        calls = message.get("tool_calls")
-        _expect(
-            calls is None or _objects(calls),
-            f"messages[{at}].tool_calls",
-            "must be a list of objects, each with a type",
-        )
+        if fault := _fault_of(message):
+            place, demand = fault
+            _expect(False, f"messages[{at}]{place}", demand)
     choice = request.get("tool_choice")
     _expect(not isinstance(choice, dict) or _objects([choice]), "tool_choice", "must have a type")
     tools = request.get("tools")
@@ -105,6 +108,20 @@ def parse_chat_request(body: bytes) -> Json:
         fine = request.get(name) is None or _integer(request[name], least, most)
         _expect(fine, name, f"must be an integer from {least} to {most}")
     return request
+
+
+def _fault_of(message: Any) -> tuple[str, str] | None:
+    """Where a message is not what the loop can read, and what it should be. There may be thousands of messages."""
+    if not isinstance(message, dict):
+        return "", "must be an object"
+    if not isinstance(message.get("role"), str | None):
+        return ".role", "must be a string"
+    content, calls = message.get("content"), message.get("tool_calls")
+    if isinstance(content, list) and not _objects(content):
+        return ".content", "must hold objects only"
+    if calls is not None and not _objects(calls):
+        return ".tool_calls", "must be a list of objects, each with a type"
+    return None
 
 
 def _objects(value: Any) -> bool:

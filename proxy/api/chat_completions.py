@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
@@ -34,18 +35,18 @@ class ChatCompletions:
         exchange = await self._exchanges.open(scope, parse_chat_request(body), body=body)
         offer = make_offer(exchange.request, exchange.usable, exchange.asked)
         reply = self._streamed if exchange.request.get("stream") else self._whole
-        await reply(exchange, offer, receive, send)
+        await reply(exchange, offer, scope, receive, send)
 
-    async def _whole(self, exchange: Exchange, offer: Offer, receive: Receive, send: Send) -> None:
+    async def _whole(self, exchange: Exchange, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
         work = self._loop_whole if offer.in_play else self._relay_whole
-        reply = await exchange.bounded(receive, work(exchange, offer))
+        reply = await exchange.bounded(scope, receive, partial(work, exchange, offer))
         await send_bytes(send, 200, reply.headers, reply.body)
 
-    async def _streamed(self, exchange: Exchange, offer: Offer, receive: Receive, send: Send) -> None:
+    async def _streamed(self, exchange: Exchange, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
         stream = EventStream(send)
         work = self._loop_stream if offer.in_play else self._relay_stream
-        beating = stream.keep_alive(self._server.keepalive_seconds)
-        await exchange.bounded(receive, work(exchange, offer, stream), beside=beating)
+        beating = partial(stream.keep_alive, self._server.keepalive_seconds)
+        await exchange.bounded(scope, receive, partial(work, exchange, offer, stream), beside=beating)
 
     async def _relay_whole(self, exchange: Exchange, _: Offer) -> "_Reply":
         answer = await exchange.model.upstream.relay(*exchange.for_upstream())

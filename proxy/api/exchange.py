@@ -4,17 +4,17 @@ What every surface shares. A surface reads a client's request into the words of 
 it, runs its loops, and tells the client in its own shape what came of them.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-import structlog
 from starlette.types import Receive, Scope
 
+from proxy import facts
 from proxy.api.body import header, written
 from proxy.api.caller import Caller, caller_of
-from proxy.api.race import together, until_disconnect
+from proxy.api.race import TimeOver, Work, alongside, together, while_wanted
 from proxy.config import RequestLimits
 from proxy.core.actions import Respond, Tally, sum_of
 from proxy.core.chat import Json, ToolSpec, carries_image
@@ -29,6 +29,7 @@ from proxy.runner import Pace, Runner
 T = TypeVar("T")
 
 _OURS = "max_tool_calls"  # an upstream may refuse a field that it does not know
+_MOST_TERMS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +84,17 @@ class Exchange:
             max_total_result_bytes=self.limits.max_total_result_bytes,
         )
 
-    async def bounded(
-        self, receive: Receive, work: Awaitable[T], *, beside: Coroutine[None, None, None] | None = None
-    ) -> T:
+    async def bounded(self, scope: Scope, receive: Receive, work: Work[T], *, beside: Work[None] | None = None) -> T:
         """The result of `work`, within `max_duration` and while the client is there; `beside` runs along.
 
         Raises:
             MaxDurationExceeded: it took longer.
             ClientLeft: the client was gone first.
         """
+        both = work if beside is None else functools.partial(alongside, beside, work)
         try:
-            async with asyncio.timeout(self.limits.max_duration):
-                return await until_disconnect(receive, work, beside=beside)
-        except TimeoutError as exc:
+            return await while_wanted(scope, receive, both, seconds=self.limits.max_duration)
+        except TimeOver as exc:
             raise MaxDurationExceeded(f"The request took longer than {self.limits.max_duration:g} seconds.") from exc
 
 
@@ -104,6 +103,7 @@ class Exchanges:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
+        self._terms: dict[tuple[str | None, str], _Terms] = {}
 
     async def open(
         self,
@@ -132,20 +132,19 @@ class Exchanges:
         request, asked_by_prefix = self._without_prefix(request)
         image = carries_image(request["messages"])
         model = self._ports.router.resolve(name, client_key=caller.upstream_key, image=image)
-        if not caller.may_use(model.name):
+        terms = self._terms_of(caller, model)
+        if not terms.permitted:
             raise ModelNotAllowed(model.name)
-        stream = bool(request.get("stream"))
-        structlog.contextvars.bind_contextvars(model=model.name, upstream=model.upstream.name, stream=stream)
-        limits = self._ports.config.limits.overridden(model.limits, caller.limits)
-        budget = limits.budget(max_tool_calls=request.get(_OURS))
+        facts.note(model=model.name, upstream=model.upstream.name, stream=bool(request.get("stream")))
+        budget = terms.budget(request.get(_OURS))
         chosen = _chosen_tools(header(scope, b"x-server-tools"))
         return Exchange(
             request,
             caller,
             model,
-            limits,
+            terms.limits,
             budget,
-            usable=tuple(self._tools(caller.tools, model.tools, chosen)) if budget.allow_tools else (),
+            usable=terms.usable(self._ports.toolset.specs, chosen) if budget.allow_tools else (),
             asked=Asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
             tell_events=(header(scope, b"x-tool-events") or "").lower() == "true",
             body=body if request is given else None,
@@ -188,7 +187,7 @@ class Exchanges:
             answers = await together(loop(run, show(index)) for index, run in enumerate(runs))
         finally:  # what was used is paid for, also where there is no answer
             note_tally(sum_of([run.tally for run in runs]))
-        structlog.contextvars.bind_contextvars(stop=answers[0].stop, rung=answers[0].rung)
+        facts.note(stop=answers[0].stop, rung=answers[0].rung)
         return answers
 
     async def forget(self, caller: Caller, run_id: str) -> None:
@@ -219,10 +218,50 @@ class Exchanges:
         messages = take_prefix(request["messages"], prefix) if prefix else None
         return (request, False) if messages is None else ({**request, "messages": messages}, True)
 
-    def _tools(self, *allowed: frozenset[str] | None) -> list[ToolSpec]:
-        """The server tools that all of `allowed` permit; None permits every one."""
-        specs = self._ports.toolset.specs.values()
-        return [spec for spec in specs if all(names is None or spec.is_among(names) for names in allowed)]
+    def _terms_of(self, caller: Caller, model: Model) -> "_Terms":
+        """What holds between a client and a model, worked out once; the names of models are a stranger's to choose."""
+        known = self._terms.get((caller.name, model.name))
+        if known is None:
+            if len(self._terms) >= _MOST_TERMS:
+                self._terms.clear()
+            limits = self._ports.config.limits.overridden(model.limits, caller.limits)
+            known = _Terms(limits, (caller.tools, model.tools), permitted=caller.may_use(model.name))
+            self._terms[caller.name, model.name] = known
+        return known
+
+
+class _Terms:
+    """What holds between one client and one model, whatever a request says.
+
+    Attributes:
+        permitted: whether the client may use the model.
+        limits: of the configuration, the model's and the client's own put over them.
+    """
+
+    __slots__ = ("_allowed", "_budget", "_specs", "_usable", "limits", "permitted")
+
+    def __init__(self, limits: RequestLimits, allowed: tuple[frozenset[str] | None, ...], *, permitted: bool) -> None:
+        self.permitted = permitted
+        self.limits = limits
+        self._allowed = allowed
+        self._budget = limits.budget()
+        self._specs: Mapping[str, ToolSpec] = {}
+        self._usable: tuple[ToolSpec, ...] = ()
+
+    def budget(self, max_tool_calls: int | None) -> Limits:
+        """What a request may use that asks for so many calls at the most."""
+        return self._budget if max_tool_calls is None else self.limits.budget(max_tool_calls=max_tool_calls)
+
+    def usable(self, specs: Mapping[str, ToolSpec], chosen: frozenset[str] | None) -> tuple[ToolSpec, ...]:
+        """The tools that client and model both may use, among those that the request has `chosen`."""
+        if specs is not self._specs:  # tools of MCP servers come and go
+            self._specs, self._usable = specs, tuple(_among(specs.values(), *self._allowed))
+        return self._usable if chosen is None else tuple(_among(self._usable, chosen))
+
+
+def _among(specs: Iterable[ToolSpec], *allowed: frozenset[str] | None) -> list[ToolSpec]:
+    """The tools that all of `allowed` permit; None permits every one."""
+    return [spec for spec in specs if all(names is None or spec.is_among(names) for names in allowed)]
 
 
 def _key(caller: Caller, run_id: str) -> str:
@@ -252,13 +291,11 @@ async def show_nothing(_: Json) -> None:
 
 def note_tally(tally: Tally) -> None:
     """What a loop has used, for the request's log line."""
-    structlog.contextvars.bind_contextvars(turns=tally.turns, tool_calls=tally.total_tool_calls)
+    facts.note(turns=tally.turns, tool_calls=tally.total_tool_calls)
     note_usage(tally.usage)
 
 
 def note_usage(usage: Json | None) -> None:
     """The tokens of a request, for its log line."""
     if usage:
-        structlog.contextvars.bind_contextvars(
-            prompt_tokens=usage.get("prompt_tokens"), completion_tokens=usage.get("completion_tokens")
-        )
+        facts.note(prompt_tokens=usage.get("prompt_tokens"), completion_tokens=usage.get("completion_tokens"))

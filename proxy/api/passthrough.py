@@ -1,14 +1,14 @@
 """Every other `/v1/*`: handed to the upstream of the request's model, the answer streamed back as it comes."""
 
-import asyncio
 import re
+from functools import partial
 
-import structlog
 from starlette.types import Receive, Scope, Send
 
+from proxy import facts
 from proxy.api.body import header, parse_object, read_body
 from proxy.api.caller import Caller, caller_of
-from proxy.api.race import until_disconnect
+from proxy.api.race import TimeOver, while_wanted
 from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed, NotFound, RequestError
 from proxy.core.rawjson import replace_model
 from proxy.ports import Model, Ports, RawRequest
@@ -53,13 +53,12 @@ class Passthrough:
         body = await read_body(scope, receive, max_bytes=self._max_body_bytes)
         caller = caller_of(scope)
         model, body = self._route(scope, body, caller)
-        structlog.contextvars.bind_contextvars(model=model.name, upstream=model.upstream.name)
+        facts.note(model=model.name, upstream=model.upstream.name)
         request = RawRequest(scope["method"], path, _forwarded(scope), body)
         most = self._limits.overridden(model.limits, caller.limits).max_duration
         try:
-            async with asyncio.timeout(most):
-                await until_disconnect(receive, _relay(model, request, send))
-        except TimeoutError as exc:
+            await while_wanted(scope, receive, partial(_relay, model, request, send), seconds=most)
+        except TimeOver as exc:
             raise MaxDurationExceeded(f"The request took longer than {most:g} seconds.") from exc
 
     def _route(self, scope: Scope, body: bytes, caller: Caller) -> tuple[Model, bytes]:
@@ -83,6 +82,7 @@ async def _relay(model: Model, request: RawRequest, send: Send) -> None:
             if name.lower() not in dropped and not _CONTROL.search(value)
         ]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head need not wait for a body
         async for data in response.body:
             await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b""})

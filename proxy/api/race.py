@@ -1,24 +1,34 @@
-"""Stops the work of a request when its client has left.
+"""Stops the work of a request when its client has left, or when its time is over.
 
 Neither uvicorn nor Starlette cancels an endpoint whose client is gone: without this, a loop would go on searching and
 paying for nobody.
 """
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeAlias, TypeVar
 
-from starlette.types import Receive
+from starlette.types import Receive, Scope
+
+from proxy.api.peer import peer_of
 
 T = TypeVar("T")
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
 
 
 class ClientLeft(Exception):
     """The client closed its connection; there is nobody left to answer."""
 
 
+class TimeOver(Exception):
+    """The work has taken longer than it may."""
+
+
 async def together(works: Iterable[Coroutine[None, None, T]]) -> list[T]:
     """All results, in order. The first failure cancels the rest and is raised as it is, not in a group."""
+    works = list(works)
+    if len(works) == 1:
+        return [await works[0]]
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
@@ -27,42 +37,75 @@ async def together(works: Iterable[Coroutine[None, None, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-async def until_disconnect(
-    receive: Receive, work: Awaitable[T], *, beside: Coroutine[None, None, None] | None = None
-) -> T:
-    """The result of `work`, which is cancelled when the client leaves. `beside` runs along and is cancelled at the end.
-
-    Raises:
-        ClientLeft: the client was gone first.
-        Exception: whatever `work` raised, as it is, not in a group.
-    """
-    worker = asyncio.current_task()
-    assert worker is not None  # noqa: S101 - this is a coroutine
-    left = False
-
-    async def watch() -> None:
-        nonlocal left
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        left = True
-        worker.cancel()
-
+async def alongside(beside: Work[None], work: Work[T]) -> T:
+    """The result of `work`, or its exception as it is; `beside` runs along and is cancelled at the end."""
     outcome: T | Exception
-    try:
-        async with asyncio.TaskGroup() as group:
-            companions = [group.create_task(side) for side in (watch(), beside) if side is not None]
-            try:
-                outcome = await work
-            except Exception as exc:  # noqa: BLE001 - raised again below, outside of the group
-                outcome = exc
-            for companion in companions:
-                companion.cancel()
-        if left:  # it left in the very moment in which the work was done: take the cancellation that is on its way
-            await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        if left and worker.uncancel() == 0:
-            raise ClientLeft from None
-        raise
+    async with asyncio.TaskGroup() as group:
+        companion = group.create_task(beside())
+        try:
+            outcome = await work()
+        except Exception as exc:  # noqa: BLE001 - raised again below, outside of the group
+            outcome = exc
+        companion.cancel()
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
+
+
+async def while_wanted(scope: Scope, receive: Receive, work: Work[T], *, seconds: float) -> T:
+    """The result of `work`, which is cancelled when the client leaves or the time is over.
+
+    Raises:
+        ClientLeft: the client was gone first.
+        TimeOver: it took longer than `seconds`.
+    """
+    stopper = _Stopper()
+    unwatch = _watch(scope, receive, stopper)
+    timer = asyncio.get_running_loop().call_later(seconds, stopper.stop, TimeOver)
+    try:
+        return await work()
+    except asyncio.CancelledError:
+        if stopper.why is not None and stopper.task.uncancel() == 0:
+            raise stopper.why from None
+        raise
+    finally:
+        timer.cancel()
+        unwatch()
+
+
+class _Stopper:
+    """Cancels the task that made it, once, and remembers why."""
+
+    __slots__ = ("task", "why")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - this is called in a coroutine
+        self.task = task
+        self.why: type[Exception] | None = None
+
+    def stop(self, why: type[Exception]) -> None:
+        if self.why is None:
+            self.why = why
+            self.task.cancel()
+
+    def client_left(self) -> None:
+        self.stop(ClientLeft)
+
+
+def _watch(scope: Scope, receive: Receive, stopper: _Stopper) -> Callable[[], object]:
+    """Have the work stopped when the client leaves; gives what ends the watch. Raises `ClientLeft` where it has left.
+
+    Only a server that does not tell when a client leaves has to be asked by a task of its own.
+    """
+    if (peer := peer_of(scope)) is None:
+        return asyncio.create_task(_until_left(receive, stopper)).cancel
+    if not peer.call_when_left(stopper.client_left):
+        raise ClientLeft
+    return lambda: peer.call_when_left(None)
+
+
+async def _until_left(receive: Receive, stopper: _Stopper) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    stopper.client_left()

@@ -68,7 +68,11 @@ class Continuation:
 
 def runs_in(messages: Iterable[Json]) -> list[str]:
     """The runs whose hidden parts a history asks for, in the order in which they come."""
-    return list(dict.fromkeys(run for message in messages for run in _runs_of(message)))
+    runs: dict[str, None] = {}
+    for message in messages:
+        if message.get("tool_calls") or message.get("role") == "tool":  # most messages have no id at all
+            runs.update(dict.fromkeys(_runs_of(message)))
+    return list(runs)
 
 
 def put_back(messages: Sequence[Json], found: Mapping[str, Continuation]) -> list[Json]:

@@ -81,6 +81,9 @@ class Offer:
         return tuple(tool for tool in self.tools if name_of(tool) not in self.owned)
 
 
+_NOTHING = Offer()
+
+
 def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | None = None) -> Offer:
     """Decide which of the `server_tools` that this client may use are in play for `request`.
 
@@ -89,6 +92,8 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | N
         server_tools: the whitelist, already narrowed to this client and model.
         asked: how else the request asks for tools.
     """
+    if not server_tools and not request.get("tools") and request.get("tool_choice") is None:
+        return _NOTHING
     asked = asked or Asked()
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")

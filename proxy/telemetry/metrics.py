@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
+from proxy import facts
 from proxy.config import Config
 from proxy.telemetry import workers
 from proxy.telemetry.routes import OTHER, route_of
@@ -126,7 +125,7 @@ class Metrics:
             self._series.open_streams.labels().inc()
 
     def _request_completed(self, fields: Mapping[str, Any]) -> None:
-        said = structlog.contextvars.get_contextvars()
+        said = facts.known()
         series, route = self._series, route_of(fields["path"])
         client, model = self._client(said.get("client")), self._model(said.get("model"))
         series.open_requests.labels().dec()

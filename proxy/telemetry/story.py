@@ -15,8 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-import structlog
-
+from proxy import facts
 from proxy.core.chat import Json
 from proxy.ports import Clock, Content
 from proxy.telemetry import traceparent
@@ -119,7 +118,7 @@ class Storyteller:
 
     def _begin(self, fields: Fields) -> None:
         caller = parent.get()
-        request_id = str(structlog.contextvars.get_contextvars().get("request_id", ""))
+        request_id = str(facts.known().get("request_id", ""))
         span = caller.child() if caller else traceparent.root()
         story = Story(request_id, self._clock.monotonic(), self._clock.time(), span, caller, fields)
         _story.set(story)
@@ -144,7 +143,7 @@ class Storyteller:
 
     def _end(self, story: Story, at: float, fields: Fields) -> None:
         story.seconds = at
-        story.fields = {**structlog.contextvars.get_contextvars(), **fields}
+        story.fields = {**facts.known(), **fields}
         for step in story.steps:
             if step.outcome is None:
                 _end_step(step, at, "abandoned", {})

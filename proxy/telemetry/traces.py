@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import httpx
-import structlog
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -18,6 +17,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from proxy import facts
 from proxy.ports import Content
 from proxy.telemetry import conventions as names
 from proxy.telemetry import story as stories
@@ -87,7 +87,7 @@ class Exporter:
 
     def begun(self, story: Story) -> None:
         """From now on the log says which trace it belongs to."""
-        structlog.contextvars.bind_contextvars(trace_id=story.span.trace_hex)
+        facts.note(trace_id=story.span.trace_hex)
 
     def ended(self, story: Story) -> None:
         """It is sent, unless its caller keeps no traces."""

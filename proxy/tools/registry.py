@@ -60,7 +60,7 @@ class Registry:
 
     @property
     def specs(self) -> Mapping[str, ToolSpec]:
-        """Every tool as a model sees it, by name."""
+        """Every tool as a model sees it, by name. Another mapping whenever something in it has changed."""
         return self._specs
 
     @property
@@ -73,8 +73,10 @@ class Registry:
 
         A tool is refused, and the others are taken, when its name or an alias is another's or its schema is none.
         """
-        for name in self._groups.pop(group, []):
-            del self._entries[name], self._specs[name]
+        gone = self._groups.pop(group, [])
+        for name in gone:
+            del self._entries[name]
+        self._specs = {name: spec for name, spec in self._specs.items() if name not in gone}
         self._groups[group] = added = []
         refused = []
         for tool in tools:
@@ -93,7 +95,7 @@ class Registry:
         if fault := schema_fault(tool.parameters):
             raise ValueError(f"the parameters of {tool.name!r}: {fault}")
         self._entries[tool.name] = _Entry(tool, self._caches)
-        self._specs[tool.name] = replace(tool.spec, group=group)
+        self._specs = {**self._specs, tool.name: replace(tool.spec, group=group)}
 
     async def execute(self, call: ToolCall, *, patience: float, scope: str) -> ToolOutput:
         """Run one call.

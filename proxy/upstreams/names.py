@@ -72,7 +72,8 @@ def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:
 def _names_in(body: Json) -> Iterator[str]:
     entries: list[Any] = [*(body.get("tools") or ()), body.get("tool_choice")]
     for message in body["messages"]:
-        entries += message.get("tool_calls") or ()
+        if calls := message.get("tool_calls"):
+            entries += calls
     return (name for entry in entries if isinstance(entry, dict) and (name := name_of(entry)) is not None)
 
 

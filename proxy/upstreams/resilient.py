@@ -6,8 +6,8 @@ hammered by its own loop. An upstream that fails everybody is left alone for a w
 """
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from proxy.core.actions import CallUpstream, Rung
@@ -85,38 +85,27 @@ class Resilient:
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through."""
-        async with self._relayed(messages=Content(request.get("messages"))):
+        with self._relayed(messages=Content(request.get("messages"))):
             return await self._attempt(lambda upstream: upstream.relay(body, request), self._watched(_nobody))
 
     async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
         """Hand a streamed completion through."""
         watched = self._watched(write)
-        async with self._relayed(messages=Content(request.get("messages"))):
+        with self._relayed(messages=Content(request.get("messages"))):
             return await self._attempt(lambda upstream: upstream.relay_stream(body, request, watched), watched)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Hand any other request through, once: what it does is not known, so neither is whether it bears repeating."""
-        with self._judged(self._current.name):
-            async with self._relayed(path=request.path.partition("?")[0]), self._current.open(request) as response:
+        with self._judged(self._current.name), self._relayed(path=request.path.partition("?")[0]):
+            async with self._current.open(request) as response:
                 yield response
 
-    @asynccontextmanager
-    async def _relayed(self, **fields: object) -> AsyncIterator[None]:
-        """Tells what becomes of a request that is handed through, however it ends."""
-        began = self._clock.monotonic()
-        self._observe("relay.started", upstream=self.name, upstream_model=self.model, **fields)
-        end, failed = "relay.abandoned", Json()
-        try:
-            yield
-            end = "relay.completed"
-        except Exception as exc:
-            fault = exc if isinstance(exc, ProxyError) else ProxyError("")
-            end, failed = "relay.failed", {"code": fault.code, "status": fault.status}
-            raise
-        finally:
-            upstream = {"upstream": self.name, "upstream_model": self.model}
-            self._observe(end, **upstream, seconds=self._since(began), **failed)
+    def _relayed(self, **fields: object) -> "_Relayed":
+        return _Relayed(self, self._observe, self._clock, fields)
+
+    def _judged(self, name: str) -> "_Judged":
+        return _Judged(name, self._breakers[name], self._observe, self._clock)
 
     def _watched(self, inner: Callable[..., Awaitable[None]]) -> "_Watched":
         return _Watched(inner, self._clock.monotonic)
@@ -144,26 +133,6 @@ class Resilient:
                 self._observe("upstream.answered", upstream=current.name, seconds=self._since(began), first=first)
                 return answer
 
-    @contextmanager
-    def _judged(self, name: str) -> Iterator[Breaker]:
-        """One call of an upstream; what becomes of it counts for all requests. Raises `UpstreamDown` instead of it."""
-        breaker = self._breakers[name]
-        now = self._clock.monotonic()
-        if not breaker.allows(now):
-            raise UpstreamDown(name, retry_after=math.ceil(breaker.wait(now)) or 1)
-        before = breaker.state
-        try:
-            yield breaker
-        except ProxyError as exc:
-            if is_outage(exc):
-                breaker.failed(self._clock.monotonic())
-                if breaker.state is State.OPEN and before is not State.OPEN:
-                    self._observe("upstream.breaker_opened", upstream=name, code=exc.code, seconds=breaker.seconds)
-            raise
-        breaker.succeeded()
-        if before is not State.CLOSED:
-            self._observe("upstream.breaker_closed", upstream=name)
-
     async def _recover(self, failure: ProxyError, seconds: float) -> bool:
         """Prepare another attempt; False where there is none left."""
         fields = {"upstream": self.name, "code": failure.code, "status": failure.status, "seconds": seconds}
@@ -179,6 +148,64 @@ class Resilient:
             self._observe("upstream.fell_back", **fields, to=self.name, upstream_model=self.model)
             return True
         return False
+
+
+class _Relayed:
+    """Tells what becomes of a request that is handed through, however it ends."""
+
+    __slots__ = ("_began", "_clock", "_fields", "_observe", "_upstream")
+
+    def __init__(self, upstream: Resilient, observe: Observer, clock: Clock, fields: Json) -> None:
+        self._upstream = upstream
+        self._observe = observe
+        self._clock = clock
+        self._fields = fields
+
+    def __enter__(self) -> None:
+        self._began = self._clock.monotonic()
+        upstream = self._upstream
+        self._observe("relay.started", upstream=upstream.name, upstream_model=upstream.model, **self._fields)
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
+        fields = {"upstream": self._upstream.name, "upstream_model": self._upstream.model}
+        seconds = round(self._clock.monotonic() - self._began, 6)
+        if exc is None:
+            self._observe("relay.completed", **fields, seconds=seconds)
+        elif isinstance(exc, Exception):
+            fault = exc if isinstance(exc, ProxyError) else ProxyError("")
+            self._observe("relay.failed", **fields, seconds=seconds, code=fault.code, status=fault.status)
+        else:
+            self._observe("relay.abandoned", **fields, seconds=seconds)
+
+
+class _Judged:
+    """One call of an upstream; what becomes of it counts for all requests. Raises `UpstreamDown` instead of it."""
+
+    __slots__ = ("_before", "_breaker", "_clock", "_name", "_observe")
+
+    def __init__(self, name: str, breaker: Breaker, observe: Observer, clock: Clock) -> None:
+        self._name = name
+        self._breaker = breaker
+        self._observe = observe
+        self._clock = clock
+
+    def __enter__(self) -> Breaker:
+        breaker, now = self._breaker, self._clock.monotonic()
+        if not breaker.allows(now):
+            raise UpstreamDown(self._name, retry_after=math.ceil(breaker.wait(now)) or 1)
+        self._before = breaker.state
+        return breaker
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
+        breaker, name = self._breaker, self._name
+        if exc is None:
+            breaker.succeeded()
+            if self._before is not State.CLOSED:
+                self._observe("upstream.breaker_closed", upstream=name)
+        elif isinstance(exc, ProxyError) and is_outage(exc):
+            breaker.failed(self._clock.monotonic())
+            if breaker.state is State.OPEN and self._before is not State.OPEN:
+                self._observe("upstream.breaker_opened", upstream=name, code=exc.code, seconds=breaker.seconds)
 
 
 class _Watched:

@@ -38,23 +38,24 @@ class ConfigRouter:
         self._breakers = breakers
         self._observe = observe
         self._clock = clock
+        self._backoffs = {name: Backoff(upstream.retries) for name, upstream in config.upstreams.items()}
 
     def resolve(self, name: str, *, client_key: str | None, image: bool = False) -> Model:
         """The model of that name, for one request."""
-        model = self._find(name)
-        if image and model.vision_model:
-            first = self._stand_in(model.vision_model, model, client_key)
+        entry = self._find(name)
+        if image and entry.vision_model:
+            first = self._stand_in(entry.vision_model, entry, client_key)
         else:
-            first = self._bind(name, model, client_key)
-        usable = [other for other in model.fallbacks if self._models[other].upstream in self._upstreams]
-        keyed = [other for other in usable if self._key(self._models[other], client_key)]
-        candidates = [first, *(self._bind(other, self._models[other], client_key) for other in keyed)]
-        backoff = Backoff(self._upstreams[model.upstream].retries)
+            first = self._bind(name, entry, client_key)
         upstream = Resilient(
-            candidates, backoff=backoff, breakers=self._breakers, clock=self._clock, observe=self._observe
+            (first, *self._fallbacks(entry, client_key)) if entry.fallbacks else (first,),
+            backoff=self._backoffs[entry.upstream],
+            breakers=self._breakers,
+            clock=self._clock,
+            observe=self._observe,
         )
-        tools = None if model.tools is None else frozenset(model.tools)
-        return Model(name, first.model, upstream, tools, model.limits)
+        tools = None if entry.tools is None else frozenset(entry.tools)
+        return Model(name, first.model, upstream, tools, entry.limits)
 
     def names(self) -> Sequence[str]:
         """The models that are listed."""
@@ -76,6 +77,12 @@ class ConfigRouter:
         if listed is not None and listed.upstream in self._upstreams:
             return self._bind(name, listed, client_key)
         return self._bind(name, ModelConfig(upstream=model.upstream), client_key)
+
+    def _fallbacks(self, model: ModelConfig, client_key: str | None) -> list[OpenAICompatible]:
+        """The models that stand in for one, as far as their upstreams are there and there is a key for them."""
+        usable = [other for other in model.fallbacks if self._models[other].upstream in self._upstreams]
+        keyed = [other for other in usable if self._key(self._models[other], client_key)]
+        return [self._bind(other, self._models[other], client_key) for other in keyed]
 
     def _key(self, model: ModelConfig, client_key: str | None) -> str | None:
         key = self._upstreams[model.upstream].api_key

@@ -1,7 +1,6 @@
 import asyncio
 
-import structlog
-
+from proxy import facts
 from proxy.ports import Content
 from proxy.telemetry import story as stories
 from proxy.telemetry.recent import Recent
@@ -17,8 +16,8 @@ class Told:
         self.clock = FakeClock()
         self.recent = Recent()
         self.tell = Storyteller([self.recent], clock=self.clock)
-        structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id="r", model="m")
+        facts.begin("r")
+        facts.note(model="m")
 
     def begin(self):
         self.tell("request.started", method="POST", path="/v1/chat/completions")

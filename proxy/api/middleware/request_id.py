@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import uuid4
 
-import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from proxy import facts
 from proxy.api.body import header
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.api.race import ClientLeft
@@ -46,8 +46,7 @@ class RequestId:
         began = self._clock.monotonic()
         given = header(scope, b"x-request-id")
         request_id = given if given and _SANE.fullmatch(given) else self._new_id()
-        structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=request_id)
+        facts.begin(request_id)
         where = {"method": scope["method"], "path": scope["path"]}
         is_probe = scope["path"] in OPEN_PATHS
         if not is_probe:
@@ -62,6 +61,7 @@ class RequestId:
             first_byte=response.first_byte,
             event_stream=response.is_event_stream or None,
         )
+        facts.end()
 
     async def _answer(self, scope: Scope, receive: Receive, response: "_Watched", request_id: str) -> int:
         try:
@@ -69,10 +69,10 @@ class RequestId:
         except ClientLeft:
             return _CLIENT_CLOSED_REQUEST
         except ProxyError as exc:
-            structlog.contextvars.bind_contextvars(error=exc.code)
+            facts.note(error=exc.code)
             await response.fail(exc)
         except asyncio.CancelledError:  # the server stops, and the time for finishing is over; nobody else cancels us
-            structlog.contextvars.bind_contextvars(error=Stopping.code)
+            facts.note(error=Stopping.code)
             await response.fail(Stopping())
         except Exception:  # noqa: BLE001 - the last line of defence: the log has the traceback, the client has the id
             self._observe("request.crashed", exc_info=True)

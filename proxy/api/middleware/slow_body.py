@@ -4,6 +4,7 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from proxy.api.peer import peer_of
 from proxy.core.errors import RequestTimeout
 from proxy.ports import Clock
 
@@ -26,7 +27,8 @@ class SlowBody:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        if scope["type"] != "http":
+        peer = peer_of(scope)
+        if scope["type"] != "http" or (peer is not None and peer.body_is_here):
             await self._app(scope, receive, send)
             return
         began = self._clock.monotonic()

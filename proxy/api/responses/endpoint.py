@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import uuid4
 
 import orjson
-import structlog
 from starlette.types import Receive, Scope, Send
 
+from proxy import facts
 from proxy.api.body import parse_object, read_body
 from proxy.api.caller import caller_of
 from proxy.api.clients import tool_headers
@@ -51,7 +52,7 @@ class CreateResponse:
         body = await read_body(scope, receive, max_bytes=self._server.max_body_bytes)
         task = await self._prepare(scope, read_request(parse_object(body)))
         if task.tools.ignored:
-            structlog.contextvars.bind_contextvars(tools_ignored=task.tools.ignored)
+            facts.note(tools_ignored=task.tools.ignored)
         reply = self._streamed if task.request.stream else self._whole
         await reply(task, scope, receive, send)
 
@@ -82,8 +83,8 @@ class CreateResponse:
     def _searches(self, tools: Tools) -> SettledSearch:
         return SettledSearch(self._ports.toolset, tools.search or SearchSettings())
 
-    async def _whole(self, task: "_Task", _: Scope, receive: Receive, send: Send) -> None:
-        body, headers = await task.exchange.bounded(receive, self._answer_whole(task))
+    async def _whole(self, task: "_Task", scope: Scope, receive: Receive, send: Send) -> None:
+        body, headers = await task.exchange.bounded(scope, receive, partial(self._answer_whole, task))
         await send_bytes(send, 200, ((b"content-type", b"application/json"), *headers), body)
 
     async def _answer_whole(self, task: "_Task") -> tuple[bytes, Headers]:
@@ -101,8 +102,8 @@ class CreateResponse:
         stream = EventStream(send, extra=task.headers)
         client = _StreamingClient(stream, Transcript(task.head), task.narrator(), hold_text=task.check is not None)
         set_farewell(scope, client.farewell)
-        beating = stream.keep_alive(self._server.keepalive_seconds)
-        await task.exchange.bounded(receive, self._answer_stream(task, client), beside=beating)
+        beating = partial(stream.keep_alive, self._server.keepalive_seconds)
+        await task.exchange.bounded(scope, receive, partial(self._answer_stream, task, client), beside=beating)
 
     async def _answer_stream(self, task: "_Task", client: "_StreamingClient") -> None:
         answer = await self._answer(task, client.show, client.tell, client.forget_held)

@@ -1,0 +1,28 @@
+"""What a server may tell of a request's client beyond ASGI: ours does, and another one need not."""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from starlette.types import Scope
+
+PEER: Final = "toolproxy.peer"
+"""Where it stands in the scope."""
+
+
+class Peer(Protocol):
+    """The client of one request, as its connection knows it."""
+
+    @property
+    def body_is_here(self) -> bool:
+        """Whether `receive` gives all that is still to come of the body without waiting."""
+        ...
+
+    def call_when_left(self, callback: Callable[[], None] | None) -> bool:
+        """Have `callback` called when the client leaves, instead of what was to be called; False where it has left."""
+        ...
+
+
+def peer_of(scope: Scope) -> Peer | None:
+    """The client of a request; None where the server tells nothing but what ASGI demands."""
+    peer: Peer | None = scope.get(PEER)
+    return peer

@@ -1,0 +1,127 @@
+"""One request and its response, as the ASGI application sees them under `wire.Wire`.
+
+uvicorn's cycle writes the head of a response as soon as it is known, and its body after it: two system calls, and two
+packets that a client wakes up for. Here the head waits for the first bytes of the body, as ASGI demands.
+
+Beyond ASGI, an application can ask in `scope[PEER]` what it would otherwise need a timer or a task of its own for:
+whether the body is here already, and to be called back when the client leaves.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import Message
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from proxy.api.peer import PEER
+
+# A line of the head. A name or a value that could be read as more than that is a bug of ours, and goes nowhere.
+_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n")
+_WITHOUT_BODY = (204, 304)
+
+
+class Cycle(RequestResponseCycle):
+    """What uvicorn makes of one request. Implements `api.peer.Peer`."""
+
+    def __init__(self, **known: Any) -> None:
+        super().__init__(**known)
+        self.scope[PEER] = self  # type: ignore[typeddict-unknown-key]
+        self._head = b""
+        self._left: Callable[[], None] | None = None
+
+    @property
+    def body_is_here(self) -> bool:
+        """Whether `receive` gives all that is still to come of the body without waiting."""
+        return not self.more_body
+
+    def call_when_left(self, callback: Callable[[], None] | None) -> bool:
+        """Have `callback` called when the client leaves, instead of what was to be called; False where it has left."""
+        self._left = callback
+        return not self.disconnected
+
+    def leave(self) -> None:
+        """The client has left."""
+        self.disconnected = True
+        self.message_event.set()
+        callback, self._left = self._left, None
+        if callback is not None:
+            callback()
+
+    async def send(self, message: Message) -> None:  # type: ignore[override] # as Starlette types it
+        """ASGI. What is sent to a client that has left goes nowhere."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if not self.response_started:
+            self._start(message["status"], message.get("headers", ()))
+        elif self.response_complete:
+            raise RuntimeError("The response is complete already.")
+        else:
+            self._go_on(message.get("body", b""), more=message.get("more_body", False))
+
+    def _start(self, status: int, headers: Any) -> None:
+        """Make the head of the response."""
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        lines = [STATUS_LINE[status]]
+        closes = False
+        for name, value in (*self.default_headers, *headers):
+            line = b"%b: %b\r\n" % (name, value)
+            if not _LINE.fullmatch(line):
+                raise RuntimeError("A header of the response cannot be sent.")
+            lines.append(line)
+            if name == b"content-length":
+                self.expected_content_length = int(value)
+                self.chunked_encoding = False
+            elif name == b"connection" and b"close" in value.lower():
+                self.keep_alive, closes = False, True
+        self._settle_framing(status, lines)
+        if not self.keep_alive and not closes:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        self._head = b"".join(lines)
+
+    def _settle_framing(self, status: int, lines: list[bytes]) -> None:
+        """How the end of the body is known, where its length is not."""
+        if self.chunked_encoding is not None or self.scope["method"] == "HEAD" or status in _WITHOUT_BODY:
+            return
+        if self.scope["http_version"] == "1.0":  # knows no chunks: the end of the connection is the end of the body
+            self.keep_alive = False
+            return
+        self.chunked_encoding = True
+        lines.append(b"transfer-encoding: chunked\r\n")
+
+    def _go_on(self, body: bytes, *, more: bool) -> None:
+        """Write a part of the body, the head before the first one."""
+        data = self._framed(body, more=more)
+        if self._head:
+            data, self._head = self._head + data, b""
+        if data:
+            self.transport.write(data)
+        if not more:
+            self._finish()
+
+    def _framed(self, body: bytes, *, more: bool) -> bytes:
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+            return b""
+        if self.chunked_encoding:
+            framed = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            return framed if more else framed + b"0\r\n\r\n"
+        if self.chunked_encoding is False:
+            self.expected_content_length -= len(body)
+            if self.expected_content_length < 0:
+                raise RuntimeError("The response is longer than its Content-Length says.")
+        return body
+
+    def _finish(self) -> None:
+        if self.expected_content_length:
+            raise RuntimeError("The response is shorter than its Content-Length says.")
+        self.response_complete = True
+        self._left = None
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
