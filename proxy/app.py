@@ -47,19 +47,11 @@ from proxy.upstreams.router import ConfigRouter
 
 
 class SystemClock:
-    """The real time."""
+    """The real time. Implements `ports.Clock`."""
 
-    def monotonic(self) -> float:
-        """Seconds that never go back."""
-        return time.monotonic()
-
-    def time(self) -> float:
-        """Seconds since 1970."""
-        return time.time()
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
+    monotonic = staticmethod(time.monotonic)
+    time = staticmethod(time.time)
+    sleep = staticmethod(asyncio.sleep)
 
 
 def create_app(

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
@@ -234,8 +234,7 @@ Caches: TypeAlias = Callable[[str, float], Results]
 """A cache for the tool of that name, in which results live for so many seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(NamedTuple):
     """A name that clients may send, resolved.
 
     Attributes:
@@ -255,13 +254,13 @@ class Model:
 class Router(Protocol):
     """From the name of a model to its upstream."""
 
-    def resolve(self, name: str, *, client_key: str | None, image: bool = False) -> Model:
+    def resolve(self, name: str, *, client_key: str | None, messages: Sequence[Json] = ()) -> Model:
         """The model of that name, for one request.
 
         Args:
             name: as the client wrote it.
             client_key: for upstreams with `api_key: from_client`.
-            image: the request shows the model an image, so that its `vision_model` is wanted.
+            messages: may show the model an image, so that its `vision_model` is wanted.
 
         Raises:
             ModelNotFound: the configuration has no such model, or its upstream is disabled.

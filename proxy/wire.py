@@ -15,7 +15,7 @@ import asyncio
 from asyncio import TimerHandle, Transport
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -151,13 +151,15 @@ class Wire(HttpToolsProtocol):
         """From the parser."""
         super().on_url(url)
         self._head_bytes += len(url)
-        self._bound_head()
+        if self._head_bytes > self._bounds.max_header_bytes:
+            self._reject(self._too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """From the parser; also for the fields of a trailer, which are counted and not taken for the head's."""
         self._fields += 1
         self._head_bytes += len(name) + len(value) + _FIELD_OVERHEAD
-        self._bound_head()
+        if self._head_bytes > self._bounds.max_header_bytes or self._fields > self._bounds.max_headers:
+            self._reject(self._too_large())
         if self._in_head:
             self.headers.append((name.lower(), value))
 
@@ -165,7 +167,8 @@ class Wire(HttpToolsProtocol):
         """From the parser. What is raised here ends the parsing."""
         self._in_head = False
         self._excess = 0
-        self._require(self._unambiguous())
+        if fault := self._ambiguity():
+            self._reject(fault)
         if self.parser.should_upgrade():
             self._offered_upgrade = True
             return
@@ -215,20 +218,15 @@ class Wire(HttpToolsProtocol):
             self._in_body = False
             super().on_message_complete()
 
-    def _bound_head(self) -> None:
-        if self._head_bytes > self._bounds.max_header_bytes or self._fields > self._bounds.max_headers:
-            self._require(self._too_large())
-
     def _too_large(self) -> ProxyError:
         most = f"{self._bounds.max_headers} header fields and {self._bounds.max_header_bytes} bytes of them"
         return HeadersTooLarge(f"A request may have {most}.")
 
-    def _require(self, fault: ProxyError | None) -> None:
-        if fault is not None:
-            self._fault = fault
-            raise fault
+    def _reject(self, fault: ProxyError) -> NoReturn:
+        self._fault = fault
+        raise fault
 
-    def _unambiguous(self) -> ProxyError | None:
+    def _ambiguity(self) -> ProxyError | None:
         """What is wrong with a head that the parser found nothing wrong with."""
         version = self.parser.get_http_version()
         if version not in _VERSIONS:

@@ -1,6 +1,6 @@
 """Past the router, for the few paths that nearly every request asks for: one look, and no patterns."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -12,7 +12,7 @@ class Direct:
         self._posts = posts
         self._router = router
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """ASGI."""
         endpoint = self._posts.get(scope["path"]) if scope.get("method") == "POST" else None
-        await (endpoint or self._router)(scope, receive, send)
+        return (endpoint or self._router)(scope, receive, send)

@@ -17,7 +17,7 @@ from proxy.api.caller import Caller, caller_of
 from proxy.api.race import TimeOver, Work, alongside, together, while_wanted
 from proxy.config import RequestLimits
 from proxy.core.actions import Respond, Tally, sum_of
-from proxy.core.chat import Json, ToolSpec, carries_image
+from proxy.core.chat import Json, ToolSpec
 from proxy.core.continuation import Continuation, put_back, runs_in
 from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed
 from proxy.core.limits import Limits
@@ -127,11 +127,12 @@ class Exchanges:
         """
         caller = caller_of(scope)
         given = request
-        request = await self._with_hidden(request, caller, hidden or {})
+        if runs := runs_in(request["messages"]):
+            request = await self._with_hidden(request, caller, runs, hidden or {})
         name, asked_by_name = self._without_suffix(request["model"])
         request, asked_by_prefix = self._without_prefix(request)
-        image = carries_image(request["messages"])
-        model = self._ports.router.resolve(name, client_key=caller.upstream_key, image=image)
+        messages = request["messages"]
+        model = self._ports.router.resolve(name, client_key=caller.upstream_key, messages=messages)
         terms = self._terms_of(caller, model)
         if not terms.permitted:
             raise ModelNotAllowed(model.name)
@@ -194,11 +195,10 @@ class Exchanges:
         """Delete what was kept of a run."""
         await self._ports.store.delete(_key(caller, run_id))
 
-    async def _with_hidden(self, request: Json, caller: Caller, brought: Mapping[str, Continuation]) -> Json:
-        """The request with what this client was not shown of earlier runs in its history again."""
-        runs = runs_in(request["messages"])
-        if not runs:
-            return request
+    async def _with_hidden(
+        self, request: Json, caller: Caller, runs: Sequence[str], brought: Mapping[str, Continuation]
+    ) -> Json:
+        """The request with what this client was not shown of earlier `runs` in its history again."""
         found = {run: brought[run] for run in runs if run in brought}
         for run in (run for run in runs if run not in found):
             stored = await self._ports.store.get(_key(caller, run))

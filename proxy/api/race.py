@@ -6,6 +6,7 @@ paying for nobody.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from starlette.types import Receive, Scope
@@ -60,7 +61,11 @@ async def while_wanted(scope: Scope, receive: Receive, work: Work[T], *, seconds
         TimeOver: it took longer than `seconds`.
     """
     stopper = _Stopper()
-    unwatch = _watch(scope, receive, stopper)
+    peer = peer_of(scope)
+    if peer is None:  # a server that does not tell when a client leaves has to be asked all the time
+        work = partial(alongside, partial(_until_left, receive, stopper), work)
+    elif not peer.call_when_left(stopper.client_left):
+        raise ClientLeft
     timer = asyncio.get_running_loop().call_later(seconds, stopper.stop, TimeOver)
     try:
         return await work()
@@ -70,7 +75,8 @@ async def while_wanted(scope: Scope, receive: Receive, work: Work[T], *, seconds
         raise
     finally:
         timer.cancel()
-        unwatch()
+        if peer is not None:
+            peer.call_when_left(None)
 
 
 class _Stopper:
@@ -91,18 +97,6 @@ class _Stopper:
 
     def client_left(self) -> None:
         self.stop(ClientLeft)
-
-
-def _watch(scope: Scope, receive: Receive, stopper: _Stopper) -> Callable[[], object]:
-    """Have the work stopped when the client leaves; gives what ends the watch. Raises `ClientLeft` where it has left.
-
-    Only a server that does not tell when a client leaves has to be asked by a task of its own.
-    """
-    if (peer := peer_of(scope)) is None:
-        return asyncio.create_task(_until_left(receive, stopper)).cancel
-    if not peer.call_when_left(stopper.client_left):
-        raise ClientLeft
-    return lambda: peer.call_when_left(None)
 
 
 async def _until_left(receive: Receive, stopper: _Stopper) -> None:

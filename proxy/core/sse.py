@@ -6,8 +6,7 @@ unescaped inside JSON strings.) An event keeps its original bytes, so that a rel
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -28,8 +27,7 @@ _DATA = b"data: "
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One event: `raw` as it came over the wire, its `data` lines joined, its type (`message` unless named)."""
 
     raw: bytes
@@ -99,7 +97,7 @@ class Decoder:
             return event
         raw = bytes(self._carried) + event.raw
         self._carried.clear()
-        return replace(event, raw=raw)
+        return event._replace(raw=raw)
 
 
 def _whole_events(data: bytes) -> list[Event]:

@@ -1,6 +1,7 @@
 """One upstream's HTTP: requests out, replies in, foreign exceptions translated once."""
 
 from contextlib import aclosing
+from typing import NoReturn
 
 import httpx
 
@@ -49,7 +50,9 @@ class Connection:
             reply = await self._carrier.send(self._stream if stream else self._whole, content, key=key)
         except _FOREIGN as exc:
             raise self._ours(exc) from exc
-        return decoded(await self._good(reply))
+        if reply.status >= _FIRST_BAD_STATUS:
+            await self._refuse(reply)
+        return decoded(reply)
 
     async def send(self, method: str, path: str, headers: Headers, content: bytes, *, key: str) -> Reply:
         """Ask for anything else below the base URL; its body stays as it is. The reply has to be closed.
@@ -61,7 +64,9 @@ class Connection:
             reply = await self._carrier.send(self._carrier.call(method, path, headers), content, key=key)
         except _FOREIGN as exc:
             raise self._ours(exc) from exc
-        return await self._good(reply)
+        if reply.status >= _FIRST_BAD_STATUS:
+            await self._refuse(reply)
+        return reply
 
     async def read(self, reply: Reply) -> bytes:
         """What has come of the body; nothing at its end. Raises `UpstreamError` when it breaks off."""
@@ -81,10 +86,8 @@ class Connection:
                 raise UpstreamError(f"The upstream {self.name!r} sent more than {MAX_ANSWER_BYTES} bytes.")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _good(self, reply: Reply) -> Reply:
-        """The reply, if it is no error. Raises what it says, and closes it, if it is."""
-        if reply.status < _FIRST_BAD_STATUS:
-            return reply
+    async def _refuse(self, reply: Reply) -> NoReturn:
+        """Raise what a reply that is an error says, and close it."""
         async with aclosing(reply):
             raise await self._failure(reply)
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from proxy.config import Config, ModelConfig
 from proxy.core.breaker import Breaker
+from proxy.core.chat import Json, carries_image
 from proxy.core.errors import InvalidApiKey, ModelNotFound
 from proxy.ports import Clock, Model, Observer
 from proxy.upstreams.connection import Connection
@@ -40,10 +41,10 @@ class ConfigRouter:
         self._clock = clock
         self._backoffs = {name: Backoff(upstream.retries) for name, upstream in config.upstreams.items()}
 
-    def resolve(self, name: str, *, client_key: str | None, image: bool = False) -> Model:
+    def resolve(self, name: str, *, client_key: str | None, messages: Sequence[Json] = ()) -> Model:
         """The model of that name, for one request."""
         entry = self._find(name)
-        if image and entry.vision_model:
+        if entry.vision_model and carries_image(messages):
             first = self._stand_in(entry.vision_model, entry, client_key)
         else:
             first = self._bind(name, entry, client_key)

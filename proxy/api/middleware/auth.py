@@ -5,7 +5,7 @@ Paths are judged by the ASGI scope, never by a URL put together from the Host he
 
 import re
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from hashlib import sha256
 from hmac import compare_digest
 
@@ -31,7 +31,7 @@ class Auth:
         self._app = app
         self._callers = [(_digest_of(client), _caller(client)) for client in clients]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """ASGI."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             try:
@@ -43,7 +43,7 @@ class Auth:
             set_caller(scope, caller)
             if caller.name:
                 facts.note(client=caller.name)
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)
 
     def _find(self, key: str | None) -> Caller:
         """The caller with that key.

@@ -4,7 +4,7 @@ A client with a rate finds in the head of every response what is left of it, in 
 """
 
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,12 +30,14 @@ class Quota:
             client.name: client for client in clients if client.requests_per_minute or client.max_concurrent_requests
         }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """ASGI."""
         client = self._client_of(scope)
         if client is None:
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
+        return self._limit(client, scope, receive, send)
+
+    async def _limit(self, client: ClientConfig, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[str, str] = {}
         try:
             await self._count(client, headers)
@@ -46,7 +48,7 @@ class Quota:
             raise
 
     def _client_of(self, scope: Scope) -> ClientConfig | None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if not self._limited or scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             return None
         return self._limited.get(caller_of(scope).name or "")
 

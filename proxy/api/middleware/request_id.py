@@ -2,9 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from uuid import uuid4
+from os import urandom
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,7 +31,7 @@ class RequestId:
         *,
         observe: Observer,
         clock: Clock,
-        new_id: Callable[[], str] = lambda: uuid4().hex,
+        new_id: Callable[[], str] = lambda: urandom(16).hex(),
     ) -> None:
         self._app = app
         self._observe = observe
@@ -97,20 +97,20 @@ class _Watched:
         self.status: int | None = None
         self.first_byte: float | None = None  # seconds after the request has come
 
-    async def __call__(self, message: Message) -> None:
+    def __call__(self, message: Message) -> Awaitable[None]:
         """ASGI."""
         if message["type"] == "http.response.start":
             message = self._start(message)
         elif not message.get("more_body", False):
             self._complete = True
-        await self._send(message)
+        return self._send(message)
 
     def _start(self, message: Message) -> Message:
         headers = message["headers"]
         self.status = message["status"]
-        self.is_event_stream = any(
-            name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
-        )
+        for name, value in headers:
+            if name == b"content-type":
+                self.is_event_stream = value.startswith(b"text/event-stream")
         self.first_byte = round(self._clock.monotonic() - self._began, 6)
         stream = self.is_event_stream
         self._observe("response.started", status=self.status, event_stream=stream, seconds=self.first_byte)

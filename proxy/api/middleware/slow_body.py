@@ -1,6 +1,7 @@
 """A request's body has to come: no long silence in it, and on the whole no slower than a certain rate."""
 
 import asyncio
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,12 +26,11 @@ class SlowBody:
         self._min_rate = min_rate
         self._clock = clock
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """ASGI."""
         peer = peer_of(scope)
         if scope["type"] != "http" or (peer is not None and peer.body_is_here):
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         began = self._clock.monotonic()
         size = 0
         complete = False
@@ -44,7 +44,7 @@ class SlowBody:
             complete = not message.get("more_body", False)
             return message
 
-        await self._app(scope, paced, send)
+        return self._app(scope, paced, send)
 
     async def _receive(self, receive: Receive, ends_at: float) -> Message:
         """The next piece. Raises `RequestTimeout`."""

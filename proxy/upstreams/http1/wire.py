@@ -133,7 +133,7 @@ class ResponseParser:
     def _begin_body(self, head: Head) -> None:
         fields = dict(head.headers)
         self.reusable = _keeps_alive(head, says=b"connection" in fields)
-        if hint := _IDLE.search(fields.get(b"keep-alive", b"")):
+        if (says := fields.get(b"keep-alive")) and (hint := _IDLE.search(says)):
             self.idle_seconds = int(hint[1])
         if self._to_head or head.status in (_NO_CONTENT, _NOT_MODIFIED):
             self.complete = True
@@ -144,7 +144,8 @@ class ResponseParser:
             self.reusable = self.reusable and head.version == b"1"
             self._state = ResponseParser._in_chunk_line
         elif b"content-length" in fields:
-            self._left = _length(head.headers)
+            single = len(fields) == len(head.headers)  # no name stands twice
+            self._left = _length([fields[b"content-length"]] if single else _values(head.headers, b"content-length"))
             self._state = ResponseParser._counted
             self.complete = not self._left
         else:
@@ -237,13 +238,20 @@ def _keeps_alive(head: Head, *, says: bool) -> bool:
     return b"close" not in tokens and (head.version == b"1" or b"keep-alive" in tokens)
 
 
-def _length(headers: Headers) -> int:
-    values = {value.strip() for value in _joined(headers, b"content-length").split(b",")}
+def _length(said: list[bytes]) -> int:
+    """The length that all of these say: said twice alike it is still one length (RFC 9110, section 8.6)."""
+    if len(said) == 1 and _LENGTH.fullmatch(said[0]):
+        return int(said[0])
+    values = {value.strip() for value in b",".join(said).split(b",")}
     value = values.pop()
     if values or not _LENGTH.fullmatch(value):
         raise httpx.RemoteProtocolError("The response's Content-Length cannot be read.")
     return int(value)
 
 
+def _values(headers: Headers, wanted: bytes) -> list[bytes]:
+    return [value for name, value in headers if name == wanted]
+
+
 def _joined(headers: Headers, wanted: bytes) -> bytes:
-    return b",".join(value for name, value in headers if name == wanted)
+    return b",".join(_values(headers, wanted))
