@@ -96,7 +96,7 @@ def parse_chat_request(body: bytes) -> Json:
     for at, message in enumerate(request["messages"]):
         if fault := _fault_of(message):
             place, demand = fault
-            _expect(False, f"messages[{at}]{place}", demand)
+            raise _at_fault(f"messages[{at}]{place}", demand)
     choice = request.get("tool_choice")
     _expect(not isinstance(choice, dict) or _objects([choice]), "tool_choice", "must have a type")
     tools = request.get("tools")
@@ -105,8 +105,9 @@ def parse_chat_request(body: bytes) -> Json:
     _expect(isinstance(request.get("stream"), bool | None), "stream", "must be true or false")
     _expect(isinstance(request.get("stream_options"), dict | None), "stream_options", "must be an object")
     for name, least, most in (("n", 1, MOST_CHOICES), ("max_tool_calls", 0, 2**31)):
-        fine = request.get(name) is None or _integer(request[name], least, most)
-        _expect(fine, name, f"must be an integer from {least} to {most}")
+        value = request.get(name)
+        if value is not None and not _integer(value, least, most):
+            raise _at_fault(name, f"must be an integer from {least} to {most}")
     return request
 
 
@@ -138,7 +139,11 @@ def _integer(value: Any, least: int, most: int) -> bool:
 
 def _expect(condition: object, param: str, demand: str) -> None:
     if not condition:
-        raise RequestError(f"'{param}' {demand}.", param=param)
+        raise _at_fault(param, demand)
+
+
+def _at_fault(param: str, demand: str) -> RequestError:
+    return RequestError(f"'{param}' {demand}.", param=param)
 
 
 def _too_large(max_bytes: int) -> RequestTooLarge:

@@ -6,8 +6,8 @@ it, runs its loops, and tells the client in its own shape what came of them.
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from starlette.types import Receive, Scope
 
@@ -21,7 +21,7 @@ from proxy.core.chat import Json, ToolSpec
 from proxy.core.continuation import Continuation, put_back, runs_in
 from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed
 from proxy.core.limits import Limits
-from proxy.core.offer import Asked, Offer, take_prefix
+from proxy.core.offer import NOT_ASKED, Asked, Offer, take_prefix
 from proxy.core.run import Run
 from proxy.ports import Model, Ports, Show, Tell, Toolset
 from proxy.runner import Pace, Runner
@@ -30,10 +30,10 @@ T = TypeVar("T")
 
 _OURS = "max_tool_calls"  # an upstream may refuse a field that it does not know
 _MOST_TERMS = 10_000
+_asked = functools.lru_cache(1024)(Asked)
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """One request, resolved.
 
     Attributes:
@@ -54,7 +54,7 @@ class Exchange:
     limits: RequestLimits
     budget: Limits
     usable: tuple[ToolSpec, ...] = ()
-    asked: Asked = field(default_factory=Asked)
+    asked: Asked = NOT_ASKED
     tell_events: bool = False
     body: bytes | None = None
 
@@ -146,7 +146,7 @@ class Exchanges:
             terms.limits,
             budget,
             usable=terms.usable(self._ports.toolset.specs, chosen) if budget.allow_tools else (),
-            asked=Asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
+            asked=_asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
             tell_events=(header(scope, b"x-tool-events") or "").lower() == "true",
             body=body if request is given else None,
         )

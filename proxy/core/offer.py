@@ -44,6 +44,9 @@ class Asked:
         return tool.mode == "always" or (tool.mode == "on_request" and self.on_request)
 
 
+NOT_ASKED = Asked()
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """The tools of one request.
@@ -94,7 +97,7 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | N
     """
     if not server_tools and not request.get("tools") and request.get("tool_choice") is None:
         return _NOTHING
-    asked = asked or Asked()
+    asked = asked or NOT_ASKED
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")
     if choice == "none" or request.get("functions"):  # the legacy field excludes `tools`

@@ -38,9 +38,9 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
     """
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[config.log_level.upper()]
-    complete = _Completed(told if not config.log_content else _in_full)
+    complete = _Completed(content=config.log_content)
     rendered: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer(serializer=_dumps)
+        _as_json
         if config.log_format == "json"
         else structlog.dev.ConsoleRenderer(
             colors=stream.isatty(),
@@ -72,8 +72,8 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
 class LogObserver:
     """An observer that writes every event as one line, at the level that `events` gives it."""
 
-    def __init__(self, logger: Any = None) -> None:
-        self._log = logger or structlog.get_logger()
+    def __init__(self) -> None:
+        self._log = structlog.get_logger().bind()  # bound once, not anew for each line
 
     def hears(self, event: str) -> bool:
         """Whether events of that name are written at all."""
@@ -93,8 +93,9 @@ class _Completed:
     One processor for all of it: each of structlog's own costs as much as the rest of the line.
     """
 
-    def __init__(self, exception: structlog.typing.ExceptionTransformer) -> None:
-        self._render_exception = structlog.processors.ExceptionRenderer(exception)
+    def __init__(self, *, content: bool) -> None:
+        self._content = content
+        self._render_exception = structlog.processors.ExceptionRenderer(_in_full if content else told)
         self._second = 0
         self._second_text = ""
 
@@ -104,7 +105,9 @@ class _Completed:
         line = {"timestamp": self._timestamp(), "level": level, "event": event.pop("event", None)}
         line.update(facts.known())
         line.update(event)
-        return {name: _plain(value) for name, value in line.items() if value is not None}
+        if self._content:
+            line = {name: value.text() if isinstance(value, Content) else value for name, value in line.items()}
+        return {name: value for name, value in line.items() if value is not None}
 
     def _timestamp(self) -> str:
         """Now, in ISO 8601. All but the last six digits stays the same for a second."""
@@ -112,11 +115,6 @@ class _Completed:
         if second != self._second:
             self._second, self._second_text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         return f"{self._second_text}.{rest // 1000:06d}Z"
-
-
-def _plain(value: object) -> object:
-    """What was said, as text; it gets here with `telemetry.log_content` only."""
-    return value.text() if value.__class__ is Content else value
 
 
 def told(exc_info: structlog.typing.ExcInfo) -> str:
@@ -172,5 +170,5 @@ def _masked(renderer: structlog.typing.Processor, secrets: Iterable[str]) -> str
     return render
 
 
-def _dumps(event: MutableMapping[str, Any], **_: object) -> str:
+def _as_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
     return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -33,6 +33,7 @@ _MEANINGS: Final[Mapping[int, str]] = {
     429: "rate_limit_exceeded",
 }
 _FIRST_SERVER_ERROR = 500
+_TOKENS: Final = (("prompt", "prompt_tokens"), ("completion", "completion_tokens"))
 
 
 class Known:
@@ -72,6 +73,10 @@ class Metrics:
     def __init__(self, config: Config, *, version: str) -> None:
         self._directory = workers.directory()
         self._series = Series()
+        self._open_requests, self._open_streams = (
+            self._series.open_requests.labels(),
+            self._series.open_streams.labels(),
+        )
         self._model = Known(name for name in config.models if name != "*")
         self._client = Known(client.name for client in config.clients)
         self._upstream = Known(config.upstreams)
@@ -118,23 +123,23 @@ class Metrics:
         return self._series.text(self._directory)
 
     def _request_started(self, _: Mapping[str, Any]) -> None:
-        self._series.open_requests.labels().inc()
+        self._open_requests.inc()
 
     def _response_started(self, fields: Mapping[str, Any]) -> None:
         if fields["event_stream"]:
-            self._series.open_streams.labels().inc()
+            self._open_streams.inc()
 
     def _request_completed(self, fields: Mapping[str, Any]) -> None:
         said = facts.known()
         series, route = self._series, route_of(fields["path"])
         client, model = self._client(said.get("client")), self._model(said.get("model"))
-        series.open_requests.labels().dec()
+        self._open_requests.dec()
         if fields.get("event_stream"):
-            series.open_streams.labels().dec()
+            self._open_streams.dec()
         series.requests.labels(route, client, model, str(fields["status"])).inc()
         series.request_seconds.labels(route, model).observe(fields["seconds"])
-        if fields.get("first_byte") is not None:
-            series.first_byte_seconds.labels(route, model).observe(fields["first_byte"])
+        if (first_byte := fields.get("first_byte")) is not None:
+            series.first_byte_seconds.labels(route, model).observe(first_byte)
         self._count_use(said, client, model)
 
     def _count_use(self, said: Mapping[str, Any], client: str, model: str) -> None:
@@ -143,10 +148,10 @@ class Metrics:
         if "turns" in said:
             series.turns.labels(model).observe(said["turns"])
             series.request_tool_calls.labels(model).observe(said.get("tool_calls") or 0)
-        for kind in ("prompt", "completion"):
-            tokens = said.get(f"{kind}_tokens")
-            if isinstance(tokens, int | float):
-                series.tokens.labels(client, model, kind).inc(max(0, tokens))
+        for kind, fact in _TOKENS:
+            tokens = said.get(fact)
+            if isinstance(tokens, (int, float)) and tokens > 0:
+                series.tokens.labels(client, model, kind).inc(tokens)
         if (stop := said.get("stop")) in LIMIT_STOPS:
             series.limits.labels(str(stop)).inc()
         if (error := said.get("error")) in LIMIT_ERRORS:

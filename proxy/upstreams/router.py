@@ -44,19 +44,27 @@ class ConfigRouter:
     def resolve(self, name: str, *, client_key: str | None, messages: Sequence[Json] = ()) -> Model:
         """The model of that name, for one request."""
         entry = self._find(name)
-        if entry.vision_model and carries_image(messages):
-            first = self._stand_in(entry.vision_model, entry, client_key)
-        else:
-            first = self._bind(name, entry, client_key)
+        pictured = bool(entry.vision_model) and carries_image(messages)
+        candidates = self._candidates(name, entry, client_key, pictured=pictured)
         upstream = Resilient(
-            (first, *self._fallbacks(entry, client_key)) if entry.fallbacks else (first,),
+            candidates,
             backoff=self._backoffs[entry.upstream],
             breakers=self._breakers,
             clock=self._clock,
             observe=self._observe,
         )
         tools = None if entry.tools is None else frozenset(entry.tools)
-        return Model(name, first.model, upstream, tools, entry.limits)
+        return Model(name, candidates[0].model, upstream, tools, entry.limits)
+
+    def _candidates(
+        self, name: str, entry: ModelConfig, client_key: str | None, *, pictured: bool
+    ) -> Sequence[OpenAICompatible]:
+        """What answers for a model, best first."""
+        if pictured and entry.vision_model:
+            first = self._stand_in(entry.vision_model, entry, client_key)
+        else:
+            first = self._bind(name, entry, client_key)
+        return (first, *self._fallbacks(entry, client_key)) if entry.fallbacks else (first,)
 
     def names(self) -> Sequence[str]:
         """The models that are listed."""

@@ -69,9 +69,9 @@ class CreateResponse:
             withdrawn = exchange.asked.names is not None or not exchange.budget.allow_tools
             tools = tools.without_search(withdrawn=withdrawn)
             without = {**exchange.request, "tools": list(tools.functions), "tool_choice": tools.choice}
-            exchange = replace(exchange, request={key: value for key, value in without.items() if value})
+            exchange = exchange._replace(request={key: value for key, value in without.items() if value})
         if tools.offline:
-            exchange = replace(exchange, usable=tuple(tool for tool in exchange.usable if tool.name != SEARCH))
+            exchange = exchange._replace(usable=tuple(tool for tool in exchange.usable if tool.name != SEARCH))
         offer = make_offer(exchange.request, exchange.usable, exchange.asked)
         # An upstream that keeps to a schema by itself is not waited for; where tools are, the end is waited for anyway.
         checked = offer.in_play or not exchange.model.upstream.json_schema
@@ -215,7 +215,7 @@ class _Task:
         turns = [{"role": "assistant", "content": text}, {"role": "user", "content": told}]
         request = {key: value for key, value in self.exchange.request.items() if key not in ("tools", "tool_choice")}
         request = {**request, "messages": [*request["messages"], *turns]}
-        return replace(self.exchange, request=request)
+        return self.exchange._replace(request=request)
 
 
 class _StreamingClient:
