@@ -38,7 +38,7 @@ class StreamingClient:
         """Shows upstream chunks, with what may be seen of them, as chunks of this completion's choice `index`."""
 
         async def show(chunk: Json) -> None:
-            opening = self._opening(index, chunk)
+            opening = self._opening(index, chunk) if self._events or index not in self._texts else b""
             for choice in chunk["choices"]:
                 choice["index"] = index
                 if isinstance(text := choice["delta"].get("content"), str):

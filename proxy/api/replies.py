@@ -1,7 +1,7 @@
 """Answers on the wire: JSON at once, or a stream of server-sent events with a heartbeat."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import orjson
@@ -62,24 +62,28 @@ class EventStream:
         self._send = send
         self._headers = (*self._HEADERS, *extra)
         self._starting = asyncio.Lock()
-        self._last_write = asyncio.get_running_loop().time()
+        self._now = asyncio.get_running_loop().time
+        self._last_write = self._now()
         self.started = False
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> Awaitable[None]:
         """Bytes of whole events, or of a comment. Waits while the client does not read."""
         if not self.started:
-            async with self._starting:
-                if not self.started:
-                    await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
-                    self.started = True
-        self._last_write = asyncio.get_running_loop().time()
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            return self._begin(data)
+        self._last_write = self._now()
+        return self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _begin(self, data: bytes) -> None:
+        async with self._starting:
+            if not self.started:
+                await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+                self.started = True
+        await self.write(data)
 
     async def keep_alive(self, seconds: float) -> None:
         """A comment whenever nothing was written for `seconds`: balancers end silent streams after 60. Never ends."""
-        clock = asyncio.get_running_loop().time
         while True:
-            silent = clock() - self._last_write
+            silent = self._now() - self._last_write
             if silent >= seconds:
                 await self.write(sse.KEEPALIVE)
                 silent = 0

@@ -102,25 +102,29 @@ class Assembler:
         self._choice: Json = {}
         self._usage: Json | None = None
         self._finish_reason: str | None = None
+        self._speaking: set[str] = set()  # the fields of the latest chunk that brought anything
 
     def feed(self, chunk: Json) -> list[Json]:
         """Take one chunk in (and apart) and return what may be shown now, in order."""
-        for key, value in chunk.items():
-            if key not in _NOT_IN_ENVELOPE:
-                self._envelope.setdefault(key, value)
+        for key in chunk:
+            if key not in self._envelope and key not in _NOT_IN_ENVELOPE:
+                self._envelope[key] = chunk[key]
         self._usage = chunk.pop("usage", None) or self._usage
         visible: list[Json] = []
-        for choice in chunk.get("choices") or ():
+        choices = chunk.get("choices") or ()
+        for choice in choices:
             if not choice.get("index") and self._take(choice):
-                visible = [{**chunk, "choices": [choice]}]
+                visible = [chunk if len(choices) == 1 else {**chunk, "choices": [choice]}]
         if not visible and any(chunk.get(key) for key in _RESULT_KEYS):
             visible = [{**chunk, "choices": []}]
         return self._release(visible)
 
     def take_ready(self) -> list[ToolCall]:
         """The calls that are not the client's and whose arguments have become complete since this was last asked."""
-        last = max(self._calls, default=-1)
         ready: list[ToolCall] = []
+        if not self._calls:
+            return ready
+        last = max(self._calls)
         for index, call in self._calls.items():
             if call.told_ready or not call.name or call.client_id or not (index < last or call.is_whole()):
                 continue
@@ -180,6 +184,8 @@ class Assembler:
                 self._choice[key] = value
         delta = choice["delta"] = choice.get("delta") or {}
         delta.pop("role", None)
+        if len(delta) == 1 and self._speaks_on(delta):
+            return bool(delta)
         going_on = {key for key in (*TEXT_FIELDS, "tool_calls") if delta.get(key)}
         for key in TEXT_FIELDS:
             if isinstance(text := delta.get(key), str):
@@ -188,6 +194,7 @@ class Assembler:
                 self._texts.setdefault(key, []).append(delta[key])
         if going_on:
             self._settle(delta, going_on)
+            self._speaking = going_on
         for key, value in delta.items():
             if key not in _FOLDED_KEYS and value is not None:
                 known = self._extra.get(key)
@@ -195,6 +202,22 @@ class Assembler:
         self._show_text(delta)
         self._show_calls(delta)
         return any(value not in (None, "", []) for value in delta.values())
+
+    def _speaks_on(self, delta: Json) -> bool:
+        """The short way, which nearly all chunks go: more of the text that the chunk before had, and nothing else."""
+        [(key, text)] = delta.items()
+        if self._speaking != {key} or key not in TEXT_FIELDS or not isinstance(text, str) or not text:
+            return False
+        leaks = self._filters.get(key)
+        shown = leaks.feed(text) if leaks else text
+        self._texts[key].append(shown)
+        if shown:
+            delta[key] = shown
+            if key == "content":
+                self._show_text(delta)
+        else:
+            del delta[key]
+        return True
 
     def _settle(self, delta: Json, going_on: set[str]) -> None:
         """When the model goes on to something else, what was kept back of its text before comes along."""

@@ -48,7 +48,10 @@ _HEADER = re.compile(
     r"\s*(?:<\|start\|>)?\s*(?:[\w.-]+)?\s*(?:to=\s*[\w.-]+)?\s*(?:<\|channel\|>\s*\w+)*"
     r"\s*(?:to=\s*[\w.-]+)?\s*(?:<\|constrain\|>)?\s*\w*\s*"
 )
-_LAST_WORD = re.compile(r"[\w.=-]+\s*\Z")
+_WORD_AT_END = re.compile(r"[\w.=-]+\Z")
+# What begins a marker or delimits code.
+_OF_INTEREST = re.compile(r"[<`~]")
+_ROLE = "assistant"
 _FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
 
 # What gpt-oss's own browser takes. A model that writes a cursor instead of an answer reaches for a browser that is not
@@ -93,9 +96,15 @@ class LeakFilter:
     _fence: str = ""  # what closes the code that the text is in
     _held: str = ""
     _searched: int = 0
+    _names: str = ""  # a line each, with a line end before it: a search in C for what begins like one
 
     def feed(self, text: str) -> str:
         """The text that may be shown now."""
+        # The short way, which nearly all text goes: nothing is held, and nothing in it or at its end is of interest.
+        if self._mode is _Mode.TEXT and not self._held and len(text) <= _STEP and not _OF_INTEREST.search(text):
+            word = _last_word(text)
+            if not word or not self._may_be_name(word.strip(), whole=False):
+                return text
         return "".join([self._feed(text[at : at + _STEP]) for at in range(0, len(text), _STEP)])
 
     def close(self) -> str:
@@ -168,11 +177,9 @@ class LeakFilter:
     def _begin_capture(self, mark: str, start: int) -> str:
         self._mode = _Mode.GLM if mark == _GLM_OPEN else _Mode.HARMONY
         self._searched = 0
-        if self._mode is _Mode.HARMONY and (
-            word := _LAST_WORD.search(self._held[max(0, start - _LONGEST_NAME) : start])
-        ):
-            name = word.group()  # web_search<|channel|>commentary: the name in front belongs to it
-            if clean_name(name.strip(), self.tools) in (*self.tools, "assistant"):
+        if self._mode is _Mode.HARMONY and (name := _last_word(self._held[max(0, start - _LONGEST_NAME) : start])):
+            # web_search<|channel|>commentary: the name in front belongs to it
+            if clean_name(name.strip(), self.tools) in (*self.tools, _ROLE):
                 start -= len(name)
         return self._release(start)
 
@@ -184,17 +191,19 @@ class LeakFilter:
         at = held.rfind("<", max(0, len(held) - _LONGEST_MARKER))
         if at >= 0 and not any(marker.startswith(held[at:]) for marker in _MARKERS):
             at = -1
-        word = _LAST_WORD.search(held if at < 0 else held[:at])
-        if word is not None and self._may_be_name(word.group().strip(), whole=at >= 0):
-            return len(held) - word.start()
+        before = held if at < 0 else held[:at]
+        word = _last_word(before)
+        if word and self._may_be_name(word.strip(), whole=at >= 0):
+            return len(held) - len(before) + len(word)
         return len(held) - at if at >= 0 else 0
 
     def _may_be_name(self, word: str, *, whole: bool) -> bool:
         bare = word.removeprefix("to=").removeprefix("functions.")
-        names = (*self.tools, "assistant")
         if whole:
-            return bare in names
-        return any(name.startswith(bare) for name in names) or "functions.".startswith(word) or "to=".startswith(word)
+            return bare in self.tools or bare == _ROLE
+        if not self._names:
+            self._names = "\n".join(("", *self.tools, _ROLE))
+        return f"\n{bare}" in self._names or "functions.".startswith(word) or "to=".startswith(word)
 
     def _capture_glm(self) -> str:
         while (end := self._held.find(_GLM_CLOSE, self._searched)) >= 0:
@@ -271,6 +280,13 @@ class LeakFilter:
             self.garbled = True
             return ""
         return held
+
+
+def _last_word(text: str) -> str:
+    """The word that a text ends with, and the blanks behind it; empty where it ends with none."""
+    words = text.rsplit(None, 1)
+    match = _WORD_AT_END.search(words[-1]) if words else None
+    return text[text.rindex(words[-1]) + match.start() :] if match else ""
 
 
 def parse_glm(text: str, tools: Mapping[str, Json]) -> tuple[Leak | None, str]:

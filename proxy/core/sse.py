@@ -24,6 +24,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
 _LONGEST_END = 4
 _DATA = b"data: "
+_LINE_ENDS = 2  # of one event of one line
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -104,14 +105,14 @@ def _whole_events(data: bytes) -> list[Event]:
     """The events of a read that holds nothing but whole ones of one `data: ` line each, as nearly all do; else none."""
     if not data.endswith(b"\n\n") or b"\r" in data:
         return []
+    if data.startswith(_DATA) and data.count(b"\n") == _LINE_ENDS:
+        return [Event(data, data[len(_DATA) : -2])] if len(data) > len(_DATA) + _LINE_ENDS else []
     lines = data[:-2].split(b"\n\n")
     if data.count(b"\n") != 2 * len(lines):
         return []
     for line in lines:
         if len(line) <= len(_DATA) or not line.startswith(_DATA):
             return []
-    if len(lines) == 1:
-        return [Event(data, data[len(_DATA) : -2])]
     return [Event(line + b"\n\n", line[len(_DATA) :]) for line in lines]
 
 

@@ -17,7 +17,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 # A redirect is no answer either: it would send the request, or its client, to a place that nobody configured.
 _FIRST_BAD_STATUS, _FIRST_CLIENT_ERROR = 300, 400
 _COMPLETIONS = "/chat/completions"
-_FOREIGN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, ValueError)
+FOREIGN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, ValueError)
 
 
 class Connection:
@@ -48,8 +48,8 @@ class Connection:
         """
         try:
             reply = await self._carrier.send(self._stream if stream else self._whole, content, key=key)
-        except _FOREIGN as exc:
-            raise self._ours(exc) from exc
+        except FOREIGN as exc:
+            raise self.ours(exc) from exc
         if reply.status >= _FIRST_BAD_STATUS:
             await self._refuse(reply)
         return decoded(reply)
@@ -62,8 +62,8 @@ class Connection:
         """
         try:
             reply = await self._carrier.send(self._carrier.call(method, path, headers), content, key=key)
-        except _FOREIGN as exc:
-            raise self._ours(exc) from exc
+        except FOREIGN as exc:
+            raise self.ours(exc) from exc
         if reply.status >= _FIRST_BAD_STATUS:
             await self._refuse(reply)
         return reply
@@ -72,8 +72,8 @@ class Connection:
         """What has come of the body; nothing at its end. Raises `UpstreamError` when it breaks off."""
         try:
             return await reply.read()
-        except _FOREIGN as exc:
-            raise self._ours(exc) from exc
+        except FOREIGN as exc:
+            raise self.ours(exc) from exc
 
     async def read_whole(self, reply: Reply) -> bytes:
         """The body at once. Raises `UpstreamError` when it breaks off or is too large."""
@@ -105,7 +105,7 @@ class Connection:
             return exc
         return failures.from_response(reply.status, httpx.Headers(reply.headers), bytes(body[:MAX_ERROR_BYTES]))
 
-    def _ours(self, exc: Exception) -> ProxyError:
+    def ours(self, exc: Exception) -> ProxyError:
         """An exception of httpx as one of ours. What it says stays in the log: it may hold addresses."""
         match exc:
             case httpx.PoolTimeout():

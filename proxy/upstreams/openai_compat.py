@@ -18,7 +18,7 @@ from proxy.core.rawjson import replace_model
 from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
 from proxy.upstreams import failures
 from proxy.upstreams.carrier import Reply
-from proxy.upstreams.connection import Connection, is_event_stream
+from proxy.upstreams.connection import FOREIGN, Connection, is_event_stream
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import CHUNK, Profile, mend, prepare
 
@@ -82,7 +82,10 @@ class OpenAICompatible:
             async with aclosing(await self._ask(content, stream=True)) as reply:
                 reading = _Events(self.connection, reply)
                 while events := await reading.next():
-                    await _write_good(events, relayed, write)
+                    if len(events) == 1:
+                        await write(relayed.take(events[0]))
+                    else:
+                        await _write_good(events, relayed, write)
         relayed.require_finished()
         return relayed.usage
 
@@ -159,7 +162,10 @@ class _Events:
     async def next(self) -> list[sse.Event]:
         """The next ones, at least one; none at the end."""
         while not self._done and not self._ended:
-            data = await self._connection.read(self._reply)
+            try:
+                data = await self._reply.read()
+            except FOREIGN as exc:
+                raise self._connection.ours(exc) from exc
             if data:
                 events, self._done = _until_done(self._decoder.feed(data))
             else:
@@ -218,7 +224,7 @@ class _Relayed:
 def _chunk(event: sse.Event, profile: Profile, names: ToolNames) -> tuple[Json, bool]:
     """The chunk in an event, and whether it had to be mended. Raises the error that it holds, if it holds one."""
     chunk = _parsed(event.data)
-    failure = failures.from_body(chunk)
+    failure = None if chunk.get("choices") and "error" not in chunk else failures.from_body(chunk)
     if failure is None and event.type == "error":
         failure = UpstreamError("The upstream reported an error in the middle of its stream.")
     if failure is not None:
@@ -250,11 +256,10 @@ def _written(body: Json) -> bytes:
 
 def _until_done(events: Iterable[sse.Event]) -> tuple[list[sse.Event], bool]:
     """The events up to the end mark, and whether it was among them; nothing that follows it counts."""
-    counted: list[sse.Event] = []
-    for event in events:
-        counted.append(event)
+    counted = list(events)
+    for at, event in enumerate(counted):
         if event.is_done:
-            return counted, True
+            return counted[: at + 1], True
     return counted, False
 
 

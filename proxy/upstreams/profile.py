@@ -22,6 +22,7 @@ from proxy.core.run import DEFAULT_LADDER
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 
 CHUNK = "chat.completion.chunk"
+_PARTS = ("message", "delta")
 
 # The names under which thoughts go round; an upstream that reads one is sent it under that one.
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -227,10 +228,13 @@ def mend(answer: Json, profile: Profile, *, kind: str) -> bool:
         answer["usage"] = None
         changed = True
     for choice in _objects(answer["choices"]):
-        changed = _mend_reason(choice, profile) or changed
-        for key in ("message", "delta"):
+        if choice.get("finish_reason") is not None:
+            changed = _mend_reason(choice, profile) or changed
+        for key in _PARTS:
             if key in choice:
-                changed = _mend_message(choice, key) or changed
+                part = choice[key]
+                if not isinstance(part, dict) or "tool_calls" in part:  # most say something and call nothing
+                    changed = _mend_message(choice, key) or changed
     return changed
 
 

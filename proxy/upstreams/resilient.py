@@ -224,12 +224,12 @@ class _Watched:
         """Whether something was shown."""
         return self.first_at is not None
 
-    async def __call__(self, shown: object) -> None:
+    def __call__(self, shown: object) -> Awaitable[None]:
         if self.first_at is None:
             self.first_at = self._timer()
             if self.breaker is not None and self.breaker.state is State.HALF_OPEN:
                 self.breaker.succeeded()  # others need not wait for the end of a long answer
-        await self._inner(shown)
+        return self._inner(shown)
 
 
 async def _nobody(_: object) -> None:
