@@ -177,9 +177,9 @@ class LeakFilter:
     def _begin_capture(self, mark: str, start: int) -> str:
         self._mode = _Mode.GLM if mark == _GLM_OPEN else _Mode.HARMONY
         self._searched = 0
-        if self._mode is _Mode.HARMONY and (name := _last_word(self._held[max(0, start - _LONGEST_NAME) : start])):
-            # web_search<|channel|>commentary: the name in front belongs to it
-            if clean_name(name.strip(), self.tools) in (*self.tools, _ROLE):
+        if self._mode is _Mode.HARMONY:  # web_search<|channel|>commentary: the name in front belongs to it
+            name = _last_word(self._held[:start])
+            if name and clean_name(name.strip(), self.tools) in (*self.tools, _ROLE):
                 start -= len(name)
         return self._release(start)
 
@@ -283,7 +283,8 @@ class LeakFilter:
 
 
 def _last_word(text: str) -> str:
-    """The word that a text ends with, and the blanks behind it; empty where it ends with none."""
+    """The word that a text ends with, and the blanks behind it; empty where it ends with none, or a very long one."""
+    text = text[-_LONGEST_NAME:]
     words = text.rsplit(None, 1)
     match = _WORD_AT_END.search(words[-1]) if words else None
     return text[text.rindex(words[-1]) + match.start() :] if match else ""
