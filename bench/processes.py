@@ -13,6 +13,8 @@ from typing import IO
 _TICK = os.sysconf("SC_CLK_TCK")
 _START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
+# What is installed has its bytecode beside it; where none may be written, each start would compile everything anew.
+_ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 @contextmanager
@@ -33,7 +35,7 @@ def running(
             stderr=errors,
             text=True,
             cwd=cwd,
-            env={**os.environ, **(environ or {})},
+            env={**_ENVIRON, **(environ or {})},
             preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,  # noqa: PLW1509 - no threads here
         )
         try:

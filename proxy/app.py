@@ -233,11 +233,12 @@ def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
 def _layers(ports: Ports, state: State) -> list[Callable[[ASGIApp], ASGIApp]]:
     """The middleware, from the outside in."""
     server, clients = ports.config.server, ports.config.clients
+    rates = state.rates() if any(client.requests_per_minute for client in clients) else None
     return [
         functools.partial(RequestId, observe=ports.observe, clock=ports.clock),
         functools.partial(Admission, server=server, lifecycle=ports.lifecycle),
         functools.partial(Auth, clients=clients),
-        functools.partial(Quota, clients=clients, rates=state.rates, leases=state.leases),
+        functools.partial(Quota, clients=clients, rates=rates, leases=state.leases),
         functools.partial(
             SlowBody, timeout=server.body_timeout_seconds, min_rate=server.min_body_rate, clock=ports.clock
         ),

@@ -1,6 +1,7 @@
 """The command `toolproxy`. Exit codes: 0 fine, 1 a fault of configuration or start-up, 2 wrong usage."""
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,7 @@ def _number(text: str, what: str, least: int, most: int) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
+    gc.disable()  # nothing that is made on the way to a running server is garbage; the server turns it on again
     from proxy import server  # noqa: PLC0415 - `check` and `--help` need no web server
 
     _make_importable(arguments.app_dir)

@@ -147,6 +147,7 @@ def _leave_what_is_there_alone() -> None:
 
     Requests make few cycles, so it looks for new ones less often too: after 50,000 objects, not after 700.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

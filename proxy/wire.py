@@ -21,6 +21,8 @@ from uuid import uuid4
 
 import httptools
 import orjson
+from uvicorn._types import ASGIVersions
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from proxy.config import ServerConfig
@@ -32,6 +34,7 @@ from proxy.ports import Observer
 _LINGER_SECONDS = 2.0
 # What the framing of a chunk may take, and what of a read is data; the rest is extensions and trailers (Go's rule).
 _CHUNK_OVERHEAD = 16
+_ASGI: ASGIVersions = {"version": "3.0", "spec_version": "2.3"}
 # Of a field, beside its name and its value: the colon, a space, the line's end.
 _FIELD_OVERHEAD = 4
 _NO_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
@@ -143,13 +146,15 @@ class Wire(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """From the parser."""
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
         self._in_head = True
         self._head_bytes = self._fields = self._excess = 0
 
     def on_url(self, url: bytes) -> None:
         """From the parser."""
-        super().on_url(url)
+        self.url += url
         self._head_bytes += len(url)
         if self._head_bytes > self._bounds.max_header_bytes:
             self._reject(self._too_large())
@@ -184,16 +189,27 @@ class Wire(HttpToolsProtocol):
 
     def _cycle(self) -> Cycle:
         """The request whose head is complete."""
-        scope, parser = self.scope, self.parser
+        parser = self.parser
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
-        scope["method"] = parser.get_method().decode("ascii")
-        scope["http_version"] = version = parser.get_http_version()
-        scope["path"] = unquote(path) if "%" in path else path
-        scope["raw_path"] = url.path
-        scope["query_string"] = url.query or b""
+        version = parser.get_http_version()
+        self.scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "method": parser.get_method().decode("ascii"),
+            "scheme": "http",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+            "root_path": "",
+            "headers": self.headers,
+            "server": self.server,
+            "client": self.client,
+            "state": self.app_state.copy(),
+        }
         return Cycle(
-            scope=scope,
+            scope=self.scope,
             transport=self.transport,
             flow=self.flow,
             logger=self.logger,
@@ -210,13 +226,21 @@ class Wire(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """From the parser."""
         self._excess = max(0, self._excess - 2 * len(body) - _CHUNK_OVERHEAD)
-        super().on_body(body)
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """From the parser."""
-        if not self._offered_upgrade:
-            self._in_body = False
-            super().on_message_complete()
+        if self._offered_upgrade:
+            return
+        self._in_body = False
+        if not self.cycle.response_complete:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
 
     def _too_large(self) -> ProxyError:
         most = f"{self._bounds.max_headers} header fields and {self._bounds.max_header_bytes} bytes of them"

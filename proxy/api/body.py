@@ -89,21 +89,25 @@ def parse_chat_request(body: bytes) -> Json:
         RequestError: with the field that is at fault as `param`.
     """
     request = parse_object(body)
-    _expect(isinstance(request.get("model"), str) and request["model"], "model", "must be the name of a model")
-    messages = request.get("messages")
-    _expect(isinstance(messages, list) and messages, "messages", "must be a list of at least one message")
-    _expect(len(request["messages"]) <= MOST_MESSAGES, "messages", f"may hold {MOST_MESSAGES} messages at most")
-    for at, message in enumerate(request["messages"]):
+    model, messages = request.get("model"), request.get("messages")
+    _expect(isinstance(model, str) and model, "model", "must be the name of a model")
+    if not isinstance(messages, list) or not messages:
+        raise _at_fault("messages", "must be a list of at least one message")
+    if len(messages) > MOST_MESSAGES:
+        raise _at_fault("messages", f"may hold {MOST_MESSAGES} messages at most")
+    for at, message in enumerate(messages):
         if fault := _fault_of(message):
             place, demand = fault
             raise _at_fault(f"messages[{at}]{place}", demand)
     choice = request.get("tool_choice")
     _expect(not isinstance(choice, dict) or _objects([choice]), "tool_choice", "must have a type")
     tools = request.get("tools")
-    _expect(tools is None or _objects(tools), "tools", "must be a list of objects, each with a type")
-    _expect(len(tools or ()) <= MOST_TOOLS, "tools", f"may hold {MOST_TOOLS} tools at most")
-    _expect(isinstance(request.get("stream"), bool | None), "stream", "must be true or false")
-    _expect(isinstance(request.get("stream_options"), dict | None), "stream_options", "must be an object")
+    if tools is not None:
+        _expect(_objects(tools), "tools", "must be a list of objects, each with a type")
+        _expect(len(tools) <= MOST_TOOLS, "tools", f"may hold {MOST_TOOLS} tools at most")
+    stream, options = request.get("stream"), request.get("stream_options")
+    _expect(stream is None or isinstance(stream, bool), "stream", "must be true or false")
+    _expect(options is None or isinstance(options, dict), "stream_options", "must be an object")
     for name, least, most in (("n", 1, MOST_CHOICES), ("max_tool_calls", 0, 2**31)):
         value = request.get(name)
         if value is not None and not _integer(value, least, most):
@@ -115,9 +119,9 @@ def _fault_of(message: Any) -> tuple[str, str] | None:
     """Where a message is not what the loop can read, and what it should be. There may be thousands of messages."""
     if not isinstance(message, dict):
         return "", "must be an object"
-    if not isinstance(message.get("role"), str | None):
+    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    if role is not None and not isinstance(role, str):
         return ".role", "must be a string"
-    content, calls = message.get("content"), message.get("tool_calls")
     if isinstance(content, list) and not _objects(content):
         return ".content", "must hold objects only"
     if calls is not None and not _objects(calls):

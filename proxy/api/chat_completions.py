@@ -14,7 +14,7 @@ from proxy.api.replies import EventStream, Headers, send_bytes
 from proxy.core import sse
 from proxy.core.actions import Respond
 from proxy.core.chat import Json
-from proxy.core.offer import Offer, make_offer
+from proxy.core.offer import Offer
 from proxy.ports import Ports, Show, Tell
 
 _ID_PREFIX = "chatcmpl-"
@@ -33,7 +33,7 @@ class ChatCompletions:
         """ASGI."""
         body = await read_body(scope, receive, max_bytes=self._server.max_body_bytes)
         exchange = await self._exchanges.open(scope, parse_chat_request(body), body=body)
-        offer = make_offer(exchange.request, exchange.usable, exchange.asked)
+        offer = exchange.offer()
         reply = self._streamed if exchange.request.get("stream") else self._whole
         await reply(exchange, offer, scope, receive, send)
 

@@ -21,7 +21,7 @@ from proxy.core.chat import Json, ToolSpec
 from proxy.core.continuation import Continuation, put_back, runs_in
 from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed
 from proxy.core.limits import Limits
-from proxy.core.offer import NOT_ASKED, Asked, Offer, take_prefix
+from proxy.core.offer import NOT_ASKED, SAID_OF_TOOLS, Asked, Offer, make_offer, take_prefix
 from proxy.core.run import Run
 from proxy.ports import Model, Ports, Show, Tell, Toolset
 from proxy.runner import Pace, Runner
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _OURS = "max_tool_calls"  # an upstream may refuse a field that it does not know
 _MOST_TERMS = 10_000
+_MOST_OFFERS = 100
 _asked = functools.lru_cache(1024)(Asked)
 
 
@@ -46,6 +47,7 @@ class Exchange(NamedTuple):
         asked: how it asks for server tools, beside what it declares.
         tell_events: whether the client wants to hear of the progress.
         body: `request` as the client sent it, byte for byte; None where it is not the same any more.
+        standing: what is offered to requests that say nothing of tools themselves, by how they ask; None: not kept.
     """
 
     request: Json
@@ -57,6 +59,19 @@ class Exchange(NamedTuple):
     asked: Asked = NOT_ASKED
     tell_events: bool = False
     body: bytes | None = None
+    standing: "dict[Asked, Offer] | None" = None
+
+    def offer(self) -> Offer:
+        """The tools of this request. Where it says nothing of tools itself, they are what they were the last time."""
+        standing = self.standing
+        if standing is None or any(name in self.request for name in SAID_OF_TOOLS):
+            return make_offer(self.request, self.usable, self.asked)
+        offer = standing.get(self.asked)
+        if offer is None:
+            if len(standing) >= _MOST_OFFERS:
+                standing.clear()
+            offer = standing[self.asked] = make_offer(self.request, self.usable, self.asked)
+        return offer
 
     def for_upstream(self) -> tuple[bytes, Json]:
         """The body as the client sent it, but for the field that is said to us alone."""
@@ -149,6 +164,7 @@ class Exchanges:
             asked=_asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
             tell_events=(header(scope, b"x-tool-events") or "").lower() == "true",
             body=body if request is given else None,
+            standing=terms.standing if budget.allow_tools else None,
         )
 
     async def loops(
@@ -236,9 +252,10 @@ class _Terms:
     Attributes:
         permitted: whether the client may use the model.
         limits: of the configuration, the model's and the client's own put over them.
+        standing: as in `Exchange`; begun anew whenever there are other tools.
     """
 
-    __slots__ = ("_allowed", "_budget", "_specs", "_usable", "limits", "permitted")
+    __slots__ = ("_allowed", "_budget", "_specs", "_usable", "limits", "permitted", "standing")
 
     def __init__(self, limits: RequestLimits, allowed: tuple[frozenset[str] | None, ...], *, permitted: bool) -> None:
         self.permitted = permitted
@@ -247,6 +264,7 @@ class _Terms:
         self._budget = limits.budget()
         self._specs: Mapping[str, ToolSpec] = {}
         self._usable: tuple[ToolSpec, ...] = ()
+        self.standing: dict[Asked, Offer] = {}
 
     def budget(self, max_tool_calls: int | None) -> Limits:
         """What a request may use that asks for so many calls at the most."""
@@ -256,6 +274,7 @@ class _Terms:
         """The tools that client and model both may use, among those that the request has `chosen`."""
         if specs is not self._specs:  # tools of MCP servers come and go
             self._specs, self._usable = specs, tuple(_among(specs.values(), *self._allowed))
+            self.standing = {}
         return self._usable if chosen is None else tuple(_among(self._usable, chosen))
 
 

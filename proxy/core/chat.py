@@ -184,8 +184,8 @@ def add_usage(total: Json | None, usage: Json | None) -> Json | None:
 
 
 def _add(left: Any, right: Any) -> Any:
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return add_usage(dict(left), dict(right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return add_usage(left, right)
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return left + right
     return right if left is None else left

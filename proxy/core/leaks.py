@@ -31,7 +31,8 @@ _GLM_OPEN, _GLM_CLOSE = "<tool_call>", "</tool_call>"
 _HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|end|>", "<|return|>")
 _MARKERS = (_GLM_OPEN, *_HARMONY)
 _LONGEST_MARKER = max(map(len, _MARKERS))
-_TOKEN = re.compile("`+|~+|\n|" + "|".join(map(re.escape, _MARKERS)))
+# Each alternative begins with a plain character: what begins with none of them is then skipped at C's speed.
+_TOKEN = re.compile("``*|~~*|\n|" + "|".join(map(re.escape, _MARKERS)))
 _FENCE = 3  # as many backticks open a block of code
 
 _GLM_NAME = re.compile(r"\s*([\w.-]+)\s*")

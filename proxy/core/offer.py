@@ -46,6 +46,9 @@ class Asked:
 
 NOT_ASKED = Asked()
 
+SAID_OF_TOOLS = ("tools", "tool_choice", "functions", "web_search_options")
+"""The fields of a request that `make_offer` goes by."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -66,14 +69,20 @@ class Offer:
     client_tools: frozenset[str] = frozenset()
     tool_choice: Any = None
     dropped: frozenset[str] = frozenset()
+    _schemas: dict[str, Json] = field(default_factory=dict, compare=False)
 
     @property
     def in_play(self) -> bool:
         """Whether a server tool may be called at all. If not, the request is passed through."""
         return bool(self.shown)
 
-    def schemas(self) -> dict[str, Json]:
+    def schemas(self) -> Mapping[str, Json]:
         """Every name that may be called -> its JSON Schema."""
+        if not self._schemas:
+            self._schemas.update(self._find_schemas())
+        return self._schemas
+
+    def _find_schemas(self) -> dict[str, Json]:
         owned = {name: browser.SCHEMAS.get(name, spec.parameters) for name, spec in self.owned.items()}
         functions = [tool["function"] for tool in self.tools if isinstance(tool.get("function"), dict)]
         clients = {function["name"]: function for function in functions if function.get("name") in self.client_tools}
@@ -84,9 +93,6 @@ class Offer:
         return tuple(tool for tool in self.tools if name_of(tool) not in self.owned)
 
 
-_NOTHING = Offer()
-
-
 def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | None = None) -> Offer:
     """Decide which of the `server_tools` that this client may use are in play for `request`.
 
@@ -95,8 +101,6 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | N
         server_tools: the whitelist, already narrowed to this client and model.
         asked: how else the request asks for tools.
     """
-    if not server_tools and not request.get("tools") and request.get("tool_choice") is None:
-        return _NOTHING
     asked = asked or NOT_ASKED
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")

@@ -12,7 +12,7 @@ _CLOSING = re.compile(r"<\s*/\s*tool_result", re.IGNORECASE)
 # Control characters, some of which break chat templates; what turns the direction of text around; and the tag
 # characters, with which text is written that people do not see and models read.
 _INVISIBLE = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xE0000, 0xE0080))
-_CONTROL = {code: None for code in _INVISIBLE if chr(code) not in "\n\t"}
+_CONTROL = re.compile("[" + "".join(re.escape(chr(code)) for code in _INVISIBLE if chr(code) not in "\n\t") + "]")
 _CANNOT_STAND_IN_A_TAG = re.compile(r"[^!#-;=?-~]+")
 _LONGEST_SOURCE = 500
 _CUT = "\n[cut: {total} characters in all, {kept} shown]"
@@ -53,7 +53,7 @@ def without_note(content: str, note: str) -> str:
 
 def _harmless(text: str) -> str:
     """Text that cannot pretend to end its fence, without control characters that some chat templates choke on."""
-    return _CLOSING.sub(r"<\\/tool_result", text.translate(_CONTROL))
+    return _CLOSING.sub(r"<\\/tool_result", _CONTROL.sub("", text))
 
 
 def _encodable(text: str) -> str:

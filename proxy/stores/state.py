@@ -4,13 +4,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-from limits.aio.storage import MemoryStorage
-
 from proxy.config import StateConfig
 from proxy.ports import Caches, Clock, ContinuationStore, Leases, Observer, Rates, Readiness
 from proxy.stores.leases import LocalLeases
 from proxy.stores.memory import MemoryStore
-from proxy.stores.rates import MovingWindows
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +15,13 @@ class State:
     """The stores of one process.
 
     Attributes:
+        rates: makes the windows, where some client has a rate.
         readiness: whether what is shared can be reached, for `/readyz`.
         running: what has to go on while the process serves.
     """
 
     continuations: ContinuationStore
-    rates: Rates
+    rates: Callable[[], Rates]
     leases: Leases
     caches: Caches
     readiness: Callable[[], Readiness]
@@ -44,12 +42,20 @@ def local_state(config: StateConfig, *, clock: Clock, observe: Observer, caches:
     """`state: memory://`, and what stands in for Redis while that is away."""
     return State(
         continuations=MemoryStore(config, clock=clock, observe=observe),
-        rates=MovingWindows(MemoryStorage()),
+        rates=_local_rates,
         leases=LocalLeases(),
         caches=caches,
         readiness=lambda: Readiness("memory", usable=True),
         running=_nothing,
     )
+
+
+def _local_rates() -> Rates:
+    from limits.aio.storage import MemoryStorage  # noqa: PLC0415 - a tenth of a second, where no client has a rate
+
+    from proxy.stores.rates import MovingWindows  # noqa: PLC0415 - the same
+
+    return MovingWindows(MemoryStorage())
 
 
 @asynccontextmanager

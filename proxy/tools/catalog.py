@@ -1,4 +1,5 @@
 """From the entries of `tools:` to tools: the one place that knows every type."""
+# ruff: noqa: PLC0415 - see `make_tool`
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -22,15 +23,8 @@ from proxy.core import browser
 from proxy.core.chat import Json, ToolOutput
 from proxy.core.errors import ToolError
 from proxy.ports import Clock, Observer
-from proxy.tools.clock import clock_tool
-from proxy.tools.http_api import http_tool
-from proxy.tools.python_function import python_tool
-from proxy.tools.serper import serper_tool
-from proxy.tools.serper_scrape import serper_scrape_tool
 from proxy.tools.sources import Source
 from proxy.tools.tool import Tool
-from proxy.tools.web_fetch import web_fetch_tool
-from proxy.tools.zai_search import zai_search_tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +60,7 @@ def sources_of(config: Config, clock: Clock, observe: Observer) -> list[Source]:
     servers = {name: entry for name, entry in config.tools.items() if isinstance(entry, McpConfig)}
     if not servers:
         return []
-    from proxy.tools.mcp import McpServer  # noqa: PLC0415 - an extra, and more than a second to import
+    from proxy.tools.mcp import McpServer
 
     def terms_of(entry: McpConfig) -> Callable[[Tool], Tool]:
         return lambda tool: replace(tool, **_terms(tool, entry, config))
@@ -77,21 +71,38 @@ def sources_of(config: Config, clock: Clock, observe: Observer) -> list[Source]:
 
 
 def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # noqa: PLR0911 - one for each type
-    """One entry as a tool. The configuration's schema knows no type that is not handled here."""
+    """One entry as a tool. The configuration's schema knows no type that is not handled here.
+
+    A type is imported where there is a tool of it: all of them take a quarter of a second.
+    """
     match entry:
         case SerperConfig():
+            from proxy.tools.serper import serper_tool
+
             return serper_tool(name, entry, resources.client)
         case SerperScrapeConfig():
+            from proxy.tools.serper_scrape import serper_scrape_tool
+
             return serper_scrape_tool(name, entry, resources.client)
         case ZaiSearchConfig():
+            from proxy.tools.zai_search import zai_search_tool
+
             return zai_search_tool(name, entry, resources.client)
         case WebFetchConfig():
+            from proxy.tools.web_fetch import web_fetch_tool
+
             return web_fetch_tool(name, entry, resources.clock)
         case ClockConfig():
+            from proxy.tools.clock import clock_tool
+
             return clock_tool(name, resources.clock)
         case HttpToolConfig():
+            from proxy.tools.http_api import http_tool
+
             return http_tool(name, entry, resources.client)
         case PythonToolConfig():
+            from proxy.tools.python_function import python_tool
+
             return python_tool(name, entry)
         case _:
             raise NotImplementedError(type(entry).__name__)

@@ -224,7 +224,7 @@ def mend(answer: Json, profile: Profile, *, kind: str) -> bool:
     if answer.get("choices") is None:
         answer["choices"] = []
         changed = True
-    if not isinstance(answer.get("usage"), dict | None):
+    if (usage := answer.get("usage")) is not None and not isinstance(usage, dict):
         answer["usage"] = None
         changed = True
     for choice in _objects(answer["choices"]):

@@ -20,9 +20,16 @@ _A_MOMENT = 1  # second; nobody knows when one of the client's own requests will
 
 
 class Quota:
-    """Counts the requests of clients that have a limit. Stands below `Auth`, which finds the client."""
+    """Counts the requests of clients that have a limit. Stands below `Auth`, which finds the client.
 
-    def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig], rates: Rates, leases: Leases) -> None:
+    Args:
+        app: what is asked.
+        clients: of the configuration.
+        rates: None where no client has one.
+        leases: of the clients' open requests.
+    """
+
+    def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig], rates: Rates | None, leases: Leases) -> None:
         self._app = app
         self._rates = rates
         self._leases = leases
@@ -58,7 +65,7 @@ class Quota:
         Raises:
             RateLimitExceeded: it is one too many.
         """
-        if client.requests_per_minute is None:
+        if client.requests_per_minute is None or self._rates is None:
             return
         rate = await self._rates.hit(client.name, client.requests_per_minute)
         headers.update(rate_headers(rate))
