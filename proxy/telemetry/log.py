@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, TextIO
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from proxy import facts
 from proxy.config import TelemetryConfig
 from proxy.ports import Content
 from proxy.telemetry.events import level_of
+from proxy.telemetry.observer import Listener
 
 _MASK = "***"
 # A shorter one is a placeholder; taking it out would only garble the log.
@@ -74,29 +75,32 @@ class LogObserver:
 
     def __init__(self) -> None:
         self._log = structlog.get_logger().bind()  # bound once, not anew for each line
-        self._levels: dict[str, str | None] = {}  # of events that were told before: the level's name; None: not written
-
-    def hears(self, event: str) -> bool:
-        """Whether events of that name are written at all."""
-        return bool(self._log.is_enabled_for(level_of(event)))
 
     def __call__(self, event: str, /, **fields: object) -> None:
-        """One event. A full disk or a closed pipe is no reason to refuse requests."""
-        if event not in self._levels:
-            name = logging.getLevelName(level_of(event)).lower()
-            self._levels[event] = name if self.hears(event) else None
-        level = self._levels[event]
-        if level is None:
-            return
-        fields["event"] = event
-        line: Any = fields
-        try:
-            # What the logger's own methods come down to; on their way there they cost as much again as the line.
-            for process in self._log._processors:  # noqa: SLF001
-                line = process(self._log, level, line)
-            self._log._logger.msg(line)  # noqa: SLF001
-        except (OSError, ValueError):
-            pass
+        """One event."""
+        listener = self.listener(event)
+        if listener is not None:
+            listener(fields)
+
+    def listener(self, event: str) -> Listener | None:
+        """What writes events of that name; None: they are not loud enough."""
+        level = level_of(event)
+        if not self._log.is_enabled_for(level):
+            return None
+        # What the logger's own methods come down to; on their way there they cost as much again as the line.
+        processors, write = self._log._processors, self._log._logger.msg  # noqa: SLF001
+        name = logging.getLevelName(level).lower()
+
+        def listen(fields: Mapping[str, Any]) -> None:
+            line: Any = {"event": event, **fields}
+            for process in processors:
+                line = process(None, name, line)
+            try:  # noqa: SIM105 - `suppress` would cost more than the rest
+                write(line)
+            except (OSError, ValueError):  # a full disk or a closed pipe is no reason to refuse requests
+                pass
+
+        return listen
 
 
 class _Completed:

@@ -4,13 +4,14 @@ Whatever a stranger can choose - a model's name, a path, an error code - is a la
 any other is "other".
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from proxy import facts
 from proxy.config import Config
 from proxy.telemetry import workers
+from proxy.telemetry.observer import Listener
 from proxy.telemetry.routes import OTHER, route_of
 from proxy.telemetry.series import Series
 
@@ -81,7 +82,7 @@ class Metrics:
         self._client = Known(client.name for client in config.clients)
         self._upstream = Known(config.upstreams)
         self._tool = Few(200)  # an MCP server's tools come and go; the most that were seen at one are about a hundred
-        self._handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
+        self._handlers: Mapping[str, Listener] = {
             "request.started": self._request_started,
             "response.started": self._response_started,
             "request.completed": self._request_completed,
@@ -106,9 +107,9 @@ class Metrics:
         self._series.info.labels(version).set(1)
         self._series.open_requests_limit.labels().set(config.server.max_concurrent_requests)
 
-    def hears(self, event: str) -> bool:
-        """Whether events of that name count for anything."""
-        return event in self._handlers
+    def listener(self, event: str) -> Listener | None:
+        """What counts events of that name; None: they count for nothing."""
+        return self._handlers.get(event)
 
     def __call__(self, event: str, /, **fields: object) -> None:
         """One event."""

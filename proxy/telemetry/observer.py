@@ -1,40 +1,46 @@
 """One observer that tells several: what they may hear is decided here, and none of them can do any harm."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from proxy.ports import Content, Observer
+
+Listener: TypeAlias = Callable[[Mapping[str, Any]], None]
+"""What an observer does about one kind of event, given its fields. They are its own only where it copies them."""
 
 
 def fan_out(observers: Sequence[Observer], *, content: bool) -> Observer:
     """An observer that passes every event on to `observers`, in order.
 
     Args:
-        observers: the log first, for it is told when another one fails. One with a method `hears` is asked once for
-            each kind of event whether it wants any: most events of a request are nobody's as shipped.
+        observers: the log first, for it is told when another one fails. One with a method `listener` is asked once for
+            each kind of event what it does about it, if anything: most events of a request are nobody's as shipped.
         content: whether fields of the type `Content` are passed on too (`telemetry.log_content`).
     """
     log, failed = observers[0], set[tuple[int, str]]()
-    listening: dict[str, list[Observer]] = {}
+    listening: dict[str, list[Listener]] = {}
 
     def observe(event: str, /, **fields: object) -> None:
-        if (listeners := listening.get(event)) is None:
-            listeners = listening[event] = [observer for observer in observers if _hears(observer, event)]
+        listeners = listening.get(event)
+        if listeners is None:
+            found = (_listener(observer, event) for observer in observers)
+            listeners = listening[event] = [listener for listener in found if listener is not None]
         if not listeners:
             return
         if not content:
             for name in [name for name, value in fields.items() if value.__class__ is Content]:
                 del fields[name]
-        for observer in listeners:
+        for listener in listeners:
             try:
-                observer(event, **fields)
+                listener(fields)
             except Exception:  # noqa: BLE001 - observers watch and never steer: the request goes on
-                if (id(observer), event) not in failed:
-                    failed.add((id(observer), event))
+                if (id(listener), event) not in failed:
+                    failed.add((id(listener), event))
                     log("observer.failed", on=event, exc_info=True)
 
     return observe
 
 
-def _hears(observer: Observer, event: str) -> bool:
-    hears: Callable[[str], bool] | None = getattr(observer, "hears", None)
-    return hears is None or hears(event)
+def _listener(observer: Observer, event: str) -> Listener | None:
+    find: Callable[[str], Listener | None] | None = getattr(observer, "listener", None)
+    return find(event) if find else lambda fields: observer(event, **fields)

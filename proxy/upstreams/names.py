@@ -20,8 +20,11 @@ class ToolNames:
 
     def __init__(self, body: Json) -> None:
         names = dict.fromkeys(_names_in(body))
-        taken = {name for name in names if _GOOD.fullmatch(name)}
         self._outward: dict[str, str] = {}
+        self._inward: dict[str, str] = {}
+        if not names:
+            return
+        taken = {name for name in names if _GOOD.fullmatch(name)}
         for name in names:
             if name not in taken:
                 self._outward[name] = _unused(name, {*taken, *self._outward.values()})

@@ -127,6 +127,8 @@ def _as_string(content: Any) -> str:
 
 
 def _fit_fields(body: Json, profile: Profile) -> Json:
+    if not (profile.fields or profile.ranges or profile.lists):
+        return body
     changes: Json = {}
     for ours, theirs in profile.fields.items():
         if body.get(ours) is not None and body.get(theirs) is None:

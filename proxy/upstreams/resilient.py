@@ -41,7 +41,7 @@ class Resilient:
         clock: Clock,
         observe: Observer,
     ) -> None:
-        self._current, *self._rest = candidates
+        self.current, *self._rest = candidates
         self._longest_wait = backoff.longest
         self._delays = backoff.delays()
         self._breakers = breakers
@@ -51,27 +51,27 @@ class Resilient:
     @property
     def name(self) -> str:
         """The upstream that is being spoken to."""
-        return self._current.name
+        return self.current.name
 
     @property
     def model(self) -> str:
         """That upstream's name for the model."""
-        return self._current.model
+        return self.current.model
 
     @property
     def ladder(self) -> Sequence[Rung]:
         """The means of making its models answer."""
-        return self._current.ladder
+        return self.current.ladder
 
     @property
     def native_search(self) -> bool:
         """Whether it has a web search of its own."""
-        return self._current.profile.native_search
+        return self.current.profile.native_search
 
     @property
     def json_schema(self) -> bool:
         """Whether it makes its answers fit a schema by itself."""
-        return self._current.profile.json_schema
+        return self.current.profile.json_schema
 
     async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
         """Make one upstream call of a run. A fallback that has answered once is spoken to from then on."""
@@ -97,8 +97,8 @@ class Resilient:
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Hand any other request through, once: what it does is not known, so neither is whether it bears repeating."""
-        with self._judged(self._current.name), self._relayed(path=request.path.partition("?")[0]):
-            async with self._current.open(request) as response:
+        with self._judged(self.current.name), self._relayed(path=request.path.partition("?")[0]):
+            async with self.current.open(request) as response:
                 yield response
 
     def _relayed(self, **fields: object) -> "_Relayed":
@@ -116,7 +116,7 @@ class Resilient:
     async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], watched: "_Watched") -> T:
         failure: ProxyError | None = None
         while True:
-            current, began = self._current, self._clock.monotonic()
+            current, began = self.current, self._clock.monotonic()
             try:
                 with self._judged(current.name) as watched.breaker:
                     answer = await work(current)
@@ -125,7 +125,7 @@ class Resilient:
                 raise failure or exc from exc
             except ProxyError as exc:
                 failure = exc
-                moved_on = current is not self._current  # another choice of the same request has met the same failure
+                moved_on = current is not self.current  # another choice of the same request has met the same failure
                 if watched.anything or not (moved_on or await self._recover(exc, self._since(began))):
                     raise
             else:
@@ -144,7 +144,7 @@ class Resilient:
             await self._clock.sleep(wait)
             return True
         if may_work_elsewhere(failure) and self._rest:
-            self._current, *self._rest = self._rest
+            self.current, *self._rest = self._rest
             self._observe("upstream.fell_back", **fields, to=self.name, upstream_model=self.model)
             return True
         return False
@@ -163,11 +163,12 @@ class _Relayed:
 
     def __enter__(self) -> None:
         self._began = self._clock.monotonic()
-        upstream = self._upstream
-        self._observe("relay.started", upstream=upstream.name, upstream_model=upstream.model, **self._fields)
+        current = self._upstream.current
+        self._observe("relay.started", upstream=current.name, upstream_model=current.model, **self._fields)
 
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        fields = {"upstream": self._upstream.name, "upstream_model": self._upstream.model}
+        current = self._upstream.current
+        fields = {"upstream": current.name, "upstream_model": current.model}
         seconds = round(self._clock.monotonic() - self._began, 6)
         if exc is None:
             self._observe("relay.completed", **fields, seconds=seconds)
