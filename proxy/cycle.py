@@ -44,9 +44,14 @@ class Cycle(RequestResponseCycle):
         """The client has left."""
         self.disconnected = True
         self.message_event.set()
+        self._let_go()
         callback, self._left = self._left, None
         if callback is not None:
             callback()
+
+    def _let_go(self) -> None:
+        """Leave the scope, in which nobody looks for us any more: only the garbage collector would undo that circle."""
+        self.scope.pop(PEER, None)  # type: ignore[typeddict-item]
 
     async def send(self, message: Message) -> None:  # type: ignore[override] # as Starlette types it
         """ASGI. What is sent to a client that has left goes nowhere."""
@@ -121,6 +126,7 @@ class Cycle(RequestResponseCycle):
             raise RuntimeError("The response is shorter than its Content-Length says.")
         self.response_complete = True
         self._left = None
+        self._let_go()
         self.message_event.set()
         if not self.keep_alive:
             self.transport.close()

@@ -32,7 +32,8 @@ class Admission:
             return
         if self._lifecycle.draining:
             raise Stopping
-        await self._places.take(self._patience)
+        if not self._places.take_now():
+            await self._places.take(self._patience)
         try:
             await self._app(scope, receive, send)
         finally:
@@ -47,10 +48,16 @@ class Places:
         self._queue = queue
         self._waiting: deque[asyncio.Future[None]] = deque()
 
+    def take_now(self) -> bool:
+        """Have a place, if one is free."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
     async def take(self, patience: float) -> None:
         """Have a place, after waiting for at most `patience` seconds. Raises `Overloaded`."""
-        if self._free:
-            self._free -= 1
+        if self.take_now():
             return
         if len(self._waiting) >= self._queue:
             raise _full()
