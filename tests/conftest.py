@@ -5,11 +5,17 @@ import orjson
 import pytest
 import structlog
 import time_machine
+from hypothesis import settings
 
 from proxy.config import TelemetryConfig
 from proxy.telemetry import log
 from tests.fakes import FakeUpstream
 from tests.redis_server import RedisServer
+
+# A property is tried the same few times in every run of the suite; `make fuzz` searches, with --hypothesis-profile=fuzz.
+settings.register_profile("suite", max_examples=40, derandomize=True, database=None, deadline=None)
+settings.register_profile("fuzz", max_examples=3000, deadline=None, print_blob=True)
+settings.load_profile("suite")
 
 
 @pytest.fixture
@@ -35,7 +41,7 @@ def logged():
     """The log as it is written: a call gives its lines so far."""
     stream = io.StringIO()
     log.configure(TelemetryConfig(), stream=stream)
-    yield lambda: [orjson.loads(line) for line in stream.getvalue().splitlines()]
+    yield lambda: [orjson.loads(line) for line in stream.getvalue().split("\n") if line]
     structlog.reset_defaults()
 
 

@@ -100,7 +100,7 @@ def parse_chat_request(body: bytes) -> Json:
             place, demand = fault
             raise _at_fault(f"messages[{at}]{place}", demand)
     choice = request.get("tool_choice")
-    _expect(not isinstance(choice, dict) or _objects([choice]), "tool_choice", "must have a type")
+    _expect(not isinstance(choice, dict) or _is_choice(choice), "tool_choice", "must have a type, and what it names")
     tools = request.get("tools")
     if tools is not None:
         _expect(_objects(tools), "tools", "must be a list of objects, each with a type")
@@ -108,6 +108,9 @@ def parse_chat_request(body: bytes) -> Json:
     stream, options = request.get("stream"), request.get("stream_options")
     _expect(stream is None or isinstance(stream, bool), "stream", "must be true or false")
     _expect(options is None or isinstance(options, dict), "stream_options", "must be an object")
+    wanted = request.get("response_format")
+    schema = wanted.get("json_schema") if isinstance(wanted, dict) else None
+    _expect(schema is None or isinstance(schema, dict), "response_format.json_schema", "must be an object")
     for name, least, most in (("n", 1, MOST_CHOICES), ("max_tool_calls", 0, 2**31)):
         value = request.get(name)
         if value is not None and not _integer(value, least, most):
@@ -134,7 +137,15 @@ def _objects(value: Any) -> bool:
 
 
 def _typed(item: Json) -> bool:
-    return isinstance(item.get("type", ""), str) and isinstance(item.get("function"), dict | None)
+    function = item.get("function")
+    named = function is None or (isinstance(function, dict) and isinstance(function.get("name"), str | None))
+    return named and isinstance(item.get("type", ""), str)
+
+
+def _is_choice(choice: Json) -> bool:
+    allowed = choice.get("allowed_tools")
+    listed = allowed.get("tools") if isinstance(allowed, dict) else None
+    return _typed(choice) and (listed is None or _objects(listed))
 
 
 def _integer(value: Any, least: int, most: int) -> bool:

@@ -316,5 +316,5 @@ def note_tally(tally: Tally) -> None:
 
 def note_usage(usage: Json | None) -> None:
     """The tokens of a request, for its log line."""
-    if usage:
-        facts.note(prompt_tokens=usage.get("prompt_tokens"), completion_tokens=usage.get("completion_tokens"))
+    counts = {name: (usage or {}).get(name) for name in ("prompt_tokens", "completion_tokens")}
+    facts.note(**{name: count for name, count in counts.items() if isinstance(count, int)})

@@ -26,6 +26,7 @@ from proxy.core.chat import TEXT_FIELDS, Json, ToolCall, Turn, calls_of, name_of
 from proxy.core.continuation import client_call_id
 from proxy.core.errors import UpstreamError
 from proxy.core.leaks import Leak, LeakFilter, clean_name, parse_glm
+from proxy.core.sse import dumps
 
 # A forced turn that has written this much text is taken for an answer and shown from then on. "I'll search for ..."
 # before one more tool call is shorter; at a model's usual pace the wait is a second or two.
@@ -377,10 +378,10 @@ def unglue(name: str, arguments: str, tools: Any) -> tuple[str, str]:
 
 
 def as_text(arguments: object) -> str:
-    """Arguments as JSON text: ZOAS and native Ollama have them as an object."""
+    """Arguments as JSON text: ZOAS and native Ollama have them as an object. Raises `UpstreamError`: it is too deep."""
     if arguments is None:
         return ""
-    return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+    return arguments if isinstance(arguments, str) else dumps(arguments).decode()
 
 
 def missing_id(call: CallUpstream, index: int) -> str:

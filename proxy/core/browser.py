@@ -10,6 +10,7 @@ Each search and each page opened is a page of the browser; cursors count them fr
 is meant where a cursor or an `id` is left out or is no page's.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,8 @@ from proxy.core.errors import InvalidArguments
 SEARCH, OPEN, FIND = NAMES = ("browser.search", "browser.open", "browser.find")
 
 _INTEGER: Json = {"type": "integer"}
+# No page has a million links; and Python reads no number of more than 4300 digits.
+_NUMBER = re.compile(r"\s*-?\d{1,6}\s*")
 SCHEMAS: Mapping[str, Json] = {
     OPEN: {
         "type": "object",
@@ -98,7 +101,7 @@ class Browser:
 
     def _opening(self, arguments: Json) -> Json:
         link = arguments.get("id")
-        if isinstance(link, str) and not link.strip().lstrip("-").isdecimal():
+        if isinstance(link, str) and not _NUMBER.fullmatch(link):
             return _at_line(link, arguments)
         number = int(link) if isinstance(link, (int, str)) else -1
         url = self._opened(arguments) if number < 0 else self._link(number, arguments)

@@ -4,7 +4,7 @@ Wire JSON stays JSON: messages, chunks and bodies are plain dicts, and whatever 
 untouched. The frozen values below are what the loop itself reasons about.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -180,12 +180,20 @@ def add_usage(total: Json | None, usage: Json | None) -> Json | None:
     """The sum of two counts, field by field, details included. None stands for "the upstream did not say"."""
     if total is None or usage is None:
         return total or usage
-    return {key: _add(total.get(key), usage.get(key)) for key in (*total, *(key for key in usage if key not in total))}
+    return _sum(total, usage, _add)
+
+
+def _sum(left: Mapping[str, Any], right: Mapping[str, Any], add: Callable[[Any, Any], Any]) -> Json:
+    return {key: add(left.get(key), right.get(key)) for key in (*left, *(key for key in right if key not in left))}
 
 
 def _add(left: Any, right: Any) -> Any:
     if isinstance(left, dict) and isinstance(right, dict):
-        return add_usage(left, right)
+        return _sum(left, right, _add_counts)  # no count is deeper than in details
+    return _add_counts(left, right)
+
+
+def _add_counts(left: Any, right: Any) -> Any:
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return left + right
     return right if left is None else left

@@ -187,4 +187,10 @@ def _masked(renderer: structlog.typing.Processor, secrets: Iterable[str]) -> str
 
 
 def _as_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
-    return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    try:
+        return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except orjson.JSONEncodeError:  # what an upstream put where a word or a number belongs, nested too deep
+        plain = {
+            name: value if isinstance(value, (str, float, int)) else "(unreadable)" for name, value in event.items()
+        }
+        return orjson.dumps(plain).decode()

@@ -74,6 +74,8 @@ def parse_arguments(
         arguments = _object_in(arguments)
     if not isinstance(arguments, dict):
         raise InvalidArguments("The arguments must be one JSON object.")
+    if not _can_be_written(arguments):
+        raise InvalidArguments("The arguments are nested too deep.")
     arguments = repair(arguments)
     if faults := [_describe(error) for error in validator.iter_errors(arguments)]:
         shown = "; ".join(faults[:_MOST_FAULTS])
@@ -131,6 +133,15 @@ def _object_in(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
+
+
+def _can_be_written(arguments: Json) -> bool:
+    """Whether they are nested as flat as JSON can be written and checked here; what can be read may be deeper."""
+    try:
+        orjson.dumps(arguments)
+    except orjson.JSONEncodeError:
+        return False
+    return True
 
 
 def _depth(text: str) -> int:

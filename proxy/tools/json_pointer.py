@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 _POINTER = re.compile(r"(/([^~]|~[01])*)?")
-_INDEX = re.compile(r"0|[1-9][0-9]*")
+_INDEX = re.compile(r"0|[1-9][0-9]{0,17}")  # Python reads no number of more than 4300 digits
 
 
 def parse(pointer: str) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ def from_body(body: Any) -> ProxyError | None:
 
 
 def _refused(status: int, message: str, found: Json, headers: Mapping[str, str]) -> UpstreamError:
-    given = None if found.get("code") is None else str(found["code"])
+    given = None if found.get("code") is None else _clip(found["code"])
     meaning = ZAI_CODES.get(given or "")
     if meaning is _BACKEND:
         return UpstreamError(f"The upstream failed: {_clip(message)}")
@@ -137,7 +137,7 @@ def _is_flat_error(body: Json) -> bool:
 
 def _status_of(found: Json) -> int | None:
     """An HTTP status that an error without one carries in its fields."""
-    if meaning := ZAI_CODES.get(str(found.get("code"))):
+    if meaning := ZAI_CODES.get(_words(found.get("code"))):
         return meaning.status
     for key in ("status_code", "status", "code"):
         value = found.get(key)
@@ -163,6 +163,14 @@ def _plain_text(body: bytes) -> str:
     return "" if text.startswith(("<", "{", "[")) else text
 
 
+def _words(value: Any) -> str:
+    """Whatever an upstream has put where a text belongs, as one."""
+    try:
+        return value if isinstance(value, str) else orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        return "(nested too deep)"
+
+
 def _clip(message: Any) -> str:
-    text = message if isinstance(message, str) else str(message)
+    text = _words(message)
     return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "..."

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -234,16 +235,21 @@ def _chunk(event: sse.Event, profile: Profile, names: ToolNames) -> tuple[Json, 
 
 
 def _leniently(raw: bytes) -> Any:
-    """What orjson refuses and other parsers do not: NaN, and half of an emoji that was split over two chunks.
+    """What orjson refuses and other parsers do not: NaN, 1e400, half of an emoji that was split over two chunks.
 
     Raises:
         UpstreamError: it is no JSON for them either.
     """
     try:
-        text = json.dumps(json.loads(raw, parse_constant=lambda _: None), ensure_ascii=False)
+        answer = json.loads(raw, parse_constant=lambda _: None, parse_float=_finite)
+        return orjson.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError) as exc:
         raise UpstreamError("The upstream's answer is not JSON.") from exc
-    return orjson.loads(text.encode("utf-8", "replace"))
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if isfinite(number) else None
 
 
 def _written(body: Json) -> bytes:

@@ -13,7 +13,7 @@ import orjson
 from proxy.core.actions import Rung
 from proxy.core.assembler import as_text
 from proxy.core.chat import Json
-from proxy.core.errors import RequestError, UpstreamError
+from proxy.core.errors import InvalidJson, RequestError, UpstreamError
 from proxy.core.offer import narrowed
 from proxy.core.prompts import with_guidance
 from proxy.core.run import DEFAULT_LADDER
@@ -197,7 +197,11 @@ def _fit_response_format(body: Json, profile: Profile) -> Json:
     if profile.json_schema or not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
         return body
     schema = (wanted.get("json_schema") or {}).get("schema") or {}
-    told = f"Answer with one JSON object that fits this JSON Schema, and nothing else: {orjson.dumps(schema).decode()}"
+    try:
+        written = orjson.dumps(schema).decode()
+    except orjson.JSONEncodeError as exc:
+        raise InvalidJson("The request body is nested too deep.") from exc
+    told = f"Answer with one JSON object that fits this JSON Schema, and nothing else: {written}"
     messages = with_guidance(body["messages"], told)
     return {**body, "response_format": {"type": "json_object"}, "messages": messages}
 
@@ -266,6 +270,9 @@ def _mend_message(choice: Json, key: str) -> bool:
 
 
 def _mend_call(call: Json) -> bool:
+    # An id that is a number has its meaning; names are looked up by the others.
+    if not isinstance(call.get("id"), str | int | None) or not isinstance(call.get("type"), str | None):
+        raise UpstreamError("The upstream sent a tool call whose id or type cannot be read.")
     function = call.get("function")
     if not isinstance(function, dict | None):
         raise UpstreamError("The upstream sent something else than an object as 'function'.")

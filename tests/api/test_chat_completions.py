@@ -836,13 +836,22 @@ async def test_a_failure_in_a_later_turn_of_a_stream_is_an_error_event(upstream,
 
 @pytest.mark.parametrize("extra", [{}, {"tool_choice": "none"}])
 async def test_json_that_only_some_parsers_take_breaks_nothing(upstream, extra):
-    half = b'data: {"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a\\ud83d"}}],"score":NaN}\n\n'
+    half = b'data: {"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a\\ud83d"}}],"score":NaN,"big":1e400}\n\n'
     upstream.replies = [stream(half, b"data:\n\n", chunk({"content": "b"}), chunk({}, "stop"))]
     async with proxy_of(upstream) as url:
         response = await raw(url, {**ASK, **extra, "stream": True})
     assert response.text.endswith("data: [DONE]\n\n")
     assert (half in response.content) is bool(extra)
     assert "error" not in response.text
+
+
+async def test_a_count_that_is_none_is_not_taken_for_one(upstream, logged):
+    answer = orjson.dumps({**completion("Hi"), "usage": {"prompt_tokens": "deep", "completion_tokens": 3}})
+    upstream.replies = [Reply([answer.replace(b'"deep"', b"[" * 1000 + b"]" * 1000)])]
+    async with proxy_of(upstream) as url:
+        assert (await raw(url, {**ASK, "tool_choice": "none"})).status_code == 200
+    (done,) = [line for line in logged() if line["event"] == "request.completed"]
+    assert (done["completion_tokens"], "prompt_tokens" in done) == (3, False)
 
 
 # -- pass-through --

@@ -35,6 +35,10 @@ async def get(url, path, **headers):
         return await client.get(url + path, headers=headers)
 
 
+def allowing(tools):
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+
+
 def deep(levels):
     """A request that orjson reads and cannot write."""
     return b'{"model":"m","messages":[{"role":"user","content":"x"}],"x":' + b"[" * levels + b"]" * levels + b"}"
@@ -72,6 +76,10 @@ def deep(levels):
         ({**ASK, "tools": [{"type": []}]}, 400, "invalid_request", "tools"),
         ({**ASK, "tools": [{"type": "function", "function": 5}]}, 400, "invalid_request", "tools"),
         ({**ASK, "tool_choice": {"type": []}}, 400, "invalid_request", "tool_choice"),
+        ({**ASK, "tools": [{"type": "function", "function": {"name": []}}]}, 400, "invalid_request", "tools"),
+        ({**ASK, "tool_choice": allowing(5)}, 400, "invalid_request", "tool_choice"),
+        ({**ASK, "tool_choice": allowing([{"type": []}])}, 400, "invalid_request", "tool_choice"),
+        ({**ASK, "response_format": {"json_schema": 5}}, 400, "invalid_request", "response_format.json_schema"),
         (deep(300), 400, "invalid_json", None),
         (deep(1025), 400, "invalid_json", None),
         ({**ASK, "messages": [{"role": "user", "content": "x"}] * 100_000}, 400, "invalid_request", "messages"),

@@ -530,7 +530,14 @@ async def test_input_items_come_in_pages(upstream, sdk):
         assert [item.content[0].text async for item in pages] == ["0", "1", "2", "3", "4"]
         newest = await client.responses.input_items.list(first.id, limit=2)
         assert [item.content[0].text for item in newest.data] == ["4", "3"]
-        for wrong in ({"limit": 0}, {"limit": 101}, {"order": "x"}, {"after": "msg_x"}):
+        for wrong in (
+            {"limit": 0},
+            {"limit": 101},
+            {"limit": "0" * 8 + "155"},
+            {"limit": "0" * 8 + "1" + "9" * 5000},
+            {"order": "x"},
+            {"after": "msg_x"},
+        ):
             with pytest.raises(openai.BadRequestError) as fault:
                 await client.responses.input_items.list(first.id, **wrong)
             assert fault.value.param in wrong

@@ -62,6 +62,8 @@ def test_a_search_by_the_models_own_name_tells_the_ids_of_its_links():
         ({"id": 1, "cursor": 7}, "https://one.example/", {}),
         ({"id": 1, "loc": 40, "num_lines": 5}, "https://one.example/", {"line": 40}),
         ({"id": "https://other.example/"}, "https://other.example/", {}),
+        ({"id": "--1"}, "--1", {}),
+        ({"id": "9" * 5000}, "9" * 5000, {}),
     ],
 )
 def test_a_link_is_opened_by_its_id_or_a_page_by_its_url(arguments, url, more):

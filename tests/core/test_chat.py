@@ -1,3 +1,4 @@
+import orjson
 import pytest
 
 from proxy.core.actions import Tally, sum_of
@@ -83,6 +84,12 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 )
 def test_whether_the_last_question_carries_an_image(messages, carries):
     assert carries_image(messages) is carries
+
+
+def test_counts_are_added_down_to_their_details_and_no_deeper():
+    deep = orjson.loads(b'{"a":' * 1000 + b"1" + b"}" * 1000)
+    one = {"total_tokens": 1, "details": {"cached": 2}, "odd": deep}
+    assert add_usage(one, one) == {"total_tokens": 2, "details": {"cached": 4}, "odd": deep}
 
 
 def test_what_several_runs_have_used_is_summed():

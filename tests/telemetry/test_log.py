@@ -32,6 +32,14 @@ def test_an_event_is_one_json_line_at_its_level(written):
     assert line == {"event": "tool.failed", "level": "warning", "tool": "t", "seconds": 1.5, "outcome": "timeout"}
 
 
+def test_a_field_that_cannot_be_written_does_not_cost_the_line(written):
+    text = written()
+    deep = orjson.loads(b"[" * 1000 + b"]" * 1000)
+    log.LogObserver()("turn.completed", turn=1, response_model=deep, seconds=0.5)
+    line = orjson.loads(text())
+    assert (line["turn"], line["seconds"], line["response_model"]) == (1, 0.5, "(unreadable)")
+
+
 def test_for_people_it_is_text(written):
     text = written(log_format="console", log_level="debug")
     log.LogObserver()("tool.started", tool="t")

@@ -78,6 +78,12 @@ def test_json_that_does_not_fit_is_told_with_its_place(text, why):
         parse(text)
 
 
+@pytest.mark.parametrize("depth", [300, 1000])
+def test_arguments_that_are_nested_too_deep_to_be_checked_are_told_so(depth):
+    with pytest.raises(InvalidArguments, match="too deep"):
+        parse('{"o": {"a": ' + "[" * depth + "]" * depth + "}}")
+
+
 def test_of_many_faults_only_the_first_few_are_told():
     schema = {"type": "object", "required": [f"field_{n}" for n in range(50)]}
     with pytest.raises(InvalidArguments) as caught:

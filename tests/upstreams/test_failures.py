@@ -24,7 +24,7 @@ INVALID = "invalid_request_error"
         (404, TEXT.encode(), (404, TEXT, "not_found_error", None, None)),
         (403, b"<html>forbidden</html>", (403, "HTTP 403", "permission_error", None, None)),
         (418, b"", (418, "HTTP 418", INVALID, None, None)),
-        (422, DEEP, (422, "{'deep': 1}", INVALID, None, "7")),
+        (422, DEEP, (422, '{"deep":1}', INVALID, None, "7")),
     ],
 )  # fmt: skip
 def test_a_4xx_keeps_its_status_its_message_and_its_code_in_whatever_shape_they_come(status, body, told):
@@ -110,6 +110,14 @@ def test_a_prompt_that_is_too_long_is_known_by_what_is_said_of_it(message):
 def test_details_that_are_no_error_hide_none():
     body = {"error": {"message": "the real one", "code": "c", "details": '{"foo": 1}'}}
     assert from_response(400, {}, orjson.dumps(body)).message == "the real one"
+
+
+def test_what_an_error_says_in_other_than_words_is_told_as_far_as_it_can_be():
+    error = from_body({"error": {"message": ["x"], "code": {"a": 1}, "status": 400}})
+    assert (error.message, error.code) == ('["x"]', '{"a":1}')
+    deep = orjson.loads(b"[" * 1000 + b"]" * 1000)
+    error = from_body({"error": {"message": deep, "code": deep, "status": 400}})
+    assert (error.message, error.code) == ("(nested too deep)", "(nested too deep)")
 
 
 def test_a_message_is_bounded():

@@ -1,9 +1,12 @@
+import orjson
 import pytest
 
-from proxy.core.errors import RequestError, UpstreamError
+from proxy.core.errors import InvalidJson, RequestError, UpstreamError
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.profile import OPENAI, mend, prepare
+
+DEEP = orjson.loads(b"[" * 300 + b"]" * 300)  # can be read, and not written
 
 USER = {"role": "user", "content": "Hi"}
 EMPTY = {"type": "object", "properties": {}}
@@ -119,6 +122,12 @@ def test_a_schema_is_asked_of_glm_in_words():
     assert '{"type":"object","required":["a"]}' in sent["messages"][0]["content"]
 
 
+def test_a_schema_that_is_nested_too_deep_to_be_said_is_refused():
+    wanted = {"type": "json_schema", "json_schema": {"schema": {"items": DEEP}}}
+    with pytest.raises(InvalidJson):
+        prepare({"messages": [USER], "response_format": wanted}, GLM)
+
+
 @pytest.mark.parametrize("profile", [GLM, GPT_OSS])
 def test_a_model_is_kept_from_its_tools_by_not_being_told_of_any(profile):
     body = {"messages": [USER], "tool_choice": "none", "tools": [{}], "parallel_tool_calls": True}
@@ -172,6 +181,9 @@ def test_what_an_sdk_needs_is_filled_in():
         {"choices": [{"delta": {"tool_calls": [None]}}]},
         {"choices": [{"delta": {"tool_calls": [{"function": "x"}]}}]},
         {"choices": [{"delta": {"tool_calls": [{"function": {"name": ["x"]}}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"id": {"x": 1}}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"type": ["function"]}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": DEEP}}]}}]},
     ],
 )
 def test_what_is_no_completion_is_an_upstream_error(answer):

@@ -196,12 +196,16 @@ def _text(delta: Json, key: str) -> str:
 
 def _logprobs(logprobs: Any) -> list[Json]:
     """The entries of a choice's tokens, each with every key that it has to have here."""
-    entries = logprobs.get("content") if isinstance(logprobs, dict) else None
+    entries = _objects(logprobs.get("content")) if isinstance(logprobs, dict) else ()
     made: list[Json] = []
-    for entry in entries or ():
-        top = [{**one, "bytes": one.get("bytes") or []} for one in entry.get("top_logprobs") or ()]
+    for entry in entries:
+        top = [{**one, "bytes": one.get("bytes") or []} for one in _objects(entry.get("top_logprobs"))]
         made.append({**entry, "bytes": entry.get("bytes") or [], "top_logprobs": top})
     return made
+
+
+def _objects(listed: Any) -> list[Json]:
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
 
 def retell(narrator: Narrator, answer: Respond, events: Sequence[Json], *, json_only: bool) -> None:

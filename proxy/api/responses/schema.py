@@ -144,7 +144,10 @@ def _resolved(node: Json, schema: Json, budget: _Budget, level: int) -> Iterator
     if refers:
         target = _lookup(schema, str(reference))
         known = level <= _MAX_LEVELS and budget.affords(str(reference), target)
-        yield "allOf", [*(node.get("allOf") or ()), target if known else {}]
+        others = node.get("allOf") or []
+        if not isinstance(others, list):
+            raise RequestError(f"'{_PARAM}' has an 'allOf' that is no list.", param=_PARAM)
+        yield "allOf", [*others, target if known else {}]
 
 
 def _looks_around(name: str, inner: Any) -> bool:

@@ -127,7 +127,10 @@ class SettledSearch:
         if not isinstance(arguments, dict):
             return call
         known = self.specs[SEARCH].parameters.get("properties") or {}
-        return replace(call, arguments=orjson.dumps(self.settings.applied(arguments, known)).decode())
+        try:
+            return replace(call, arguments=orjson.dumps(self.settings.applied(arguments, known)).decode())
+        except orjson.JSONEncodeError:  # nested too deep; the same
+            return call
 
     def _allowed(self, sources: Mapping[str, str]) -> Mapping[str, str]:
         return {url: title for url, title in sources.items() if self.settings.allows(url)}

@@ -1,5 +1,6 @@
 """`GET` and `DELETE /v1/responses/{id}`, `GET /v1/responses/{id}/input_items`: what is kept, for whom it is kept."""
 
+import re
 from collections.abc import Sequence
 from urllib.parse import parse_qsl
 
@@ -15,6 +16,7 @@ from proxy.core.errors import NotFound, RequestError
 from proxy.ports import Ports
 
 _DEFAULT_LIMIT, _MOST = 20, 100  # OpenAI's
+_COUNT = re.compile(r"[0-9]{1,9}")
 
 
 class StoredResponse:
@@ -73,7 +75,7 @@ def page_of(items: Sequence[Json], query: dict[str, str]) -> Json:
     order, limit, after = query.get("order", "desc"), query.get("limit", str(_DEFAULT_LIMIT)), query.get("after")
     if order not in ("asc", "desc"):
         raise RequestError("'order' must be asc or desc.", param="order")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= _MOST):
+    if not (_COUNT.fullmatch(limit) and 1 <= int(limit) <= _MOST):
         raise RequestError(f"'limit' must be an integer from 1 to {_MOST}.", param="limit")
     ordered = list(items) if order == "asc" else list(reversed(items))
     if after is not None:

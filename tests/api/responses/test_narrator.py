@@ -1,5 +1,6 @@
 """What is told of a run: the order of events, and that folding them gives the items."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -240,6 +241,15 @@ def test_log_probabilities_have_every_key():
     _, (item,) = told(with_logprobs)
     top = [{"token": "Ho", "logprob": -2.0, "bytes": []}]
     assert item["content"][0]["logprobs"] == [{"token": "Hi", "logprob": -0.1, "bytes": [], "top_logprobs": top}]
+
+
+@pytest.mark.parametrize("content", [5, [5], [{"top_logprobs": 5}], [{"top_logprobs": [5]}]])
+def test_log_probabilities_that_are_none_are_left_out(content):
+    def with_logprobs(narrator):
+        return narrator.show({**delta(content="Hi"), "logprobs": {"content": content}})
+
+    _, (item,) = told(with_logprobs)
+    assert [entry["top_logprobs"] for entry in item["content"][0]["logprobs"]] in ([], [[]])
 
 
 STEPS = st.lists(

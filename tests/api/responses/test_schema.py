@@ -49,6 +49,11 @@ def test_what_stands_beside_a_reference_counts_too():
     assert all(check.fault(text) for text in ("9", "0", '"x"'))
 
 
+def test_a_list_that_is_none_beside_a_reference_is_a_fault():
+    with pytest.raises(RequestError, match="allOf"):
+        SchemaCheck.of({"$ref": "#", "allOf": 5})
+
+
 def test_data_that_looks_like_a_reference_is_data():
     assert unfolded({"enum": [{"$ref": "#/x"}], "properties": {"$ref": {"type": "string"}}}) == {
         "enum": [{"$ref": "#/x"}],

@@ -74,7 +74,7 @@ async def test_a_search_runs_under_the_settings_and_only_their_pages_are_sources
     assert tools.specs is inner.specs
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", ""])
+@pytest.mark.parametrize("arguments", ["{", "[1]", "", '{"query": "x", "y": ' + "[" * 300 + "]" * 300 + "}"])
 async def test_arguments_that_are_no_object_are_left_for_the_tool_to_judge(arguments):
     inner = Toolset()
     await SettledSearch(inner, SearchSettings(("a.ca",))).execute(
