@@ -120,6 +120,12 @@ class FakeUpstream:
     left: asyncio.Event = field(default_factory=asyncio.Event)  # set when somebody left in the middle of a reply
     asked: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def restart(self, replies, *, search=None) -> None:
+        """Forget what was asked, and answer with these."""
+        self.replies, self.search = replies, search or self.search
+        for remembered in (self.requests, self.bodies, self.heads, self.searches):
+            remembered.clear()
+
     async def __call__(self, scope, receive, send) -> None:
         body = b"".join([part async for part in _read(receive)])
         self.heads.append({"path": scope["path"], "query": scope["query_string"], "method": scope["method"],
