@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo run test check docs format bench bench-peers clean
+.PHONY: demo run test check fuzz docs format bench bench-peers clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -26,6 +26,9 @@ check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tes
 	$(BIN)/coverage run -m pytest --quiet -n auto
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under 90
+
+fuzz: .venv/.dev  ## parsers, endpoints and docs/openapi.yaml with thousands of examples each: some minutes
+	@$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=fuzz
 
 docs: .venv/.dev  ## the pages and tables that are made of the code
 	$(BIN)/python docs/reference.py

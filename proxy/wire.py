@@ -41,6 +41,7 @@ _NO_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
 _VERSIONS = ("1.1", "1.0")
 # TRACE, handed on to an upstream, would come back with the upstream's key in it.
 _NEVER = frozenset({b"CONNECT", b"TRACE"})
+_ALLOWED = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +257,8 @@ class Wire(HttpToolsProtocol):
         if version not in _VERSIONS:
             return HttpRefused("This server speaks HTTP/1.1.", status=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
         if self.parser.get_method() in _NEVER:
-            return MethodNotAllowed("This server neither opens connections nor echoes requests.")
+            message = "This server neither opens connections nor echoes requests."
+            return MethodNotAllowed(message, headers={"allow": _ALLOWED})
         hosts = 0
         for name, value in self.headers:
             if name == b"host":
@@ -330,6 +332,7 @@ class Wire(HttpToolsProtocol):
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
             (b"x-request-id", request_id.encode()),
+            *((name.encode(), value.encode()) for name, value in error.headers.items()),
         ]
         status = HTTPStatus(error.status)
         lines = [b"HTTP/1.1 %d %s" % (status, status.phrase.encode()), *(b": ".join(field) for field in headers)]

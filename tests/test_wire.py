@@ -180,6 +180,12 @@ async def test_what_is_http_but_not_spoken_here_is_refused_by_its_own_status(ups
     assert upstream.heads == []
 
 
+async def test_a_method_that_is_never_taken_is_refused_with_those_that_are(upstream):
+    async with proxy_of(upstream) as url:
+        ((_, headers, _),) = answers(await said(url, post(method="TRACE", path=EMBEDDINGS)))
+    assert headers["allow"] == "delete, get, head, options, patch, post, put"
+
+
 async def test_a_refused_request_has_its_line_in_the_log(upstream, logged):
     async with proxy_of(upstream) as url:
         ((_, headers, _),) = answers(await said(url, b"nonsense\r\n\r\n"))

@@ -316,5 +316,6 @@ def note_tally(tally: Tally) -> None:
 
 def note_usage(usage: Json | None) -> None:
     """The tokens of a request, for its log line."""
-    counts = {name: (usage or {}).get(name) for name in ("prompt_tokens", "completion_tokens")}
-    facts.note(**{name: count for name, count in counts.items() if isinstance(count, int)})
+    if usage:
+        counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
+        facts.note(**{name: count for name, count in counts.items() if isinstance(count, int)})

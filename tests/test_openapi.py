@@ -1,0 +1,73 @@
+"""docs/openapi.yaml says what the proxy takes and answers, and the proxy keeps to it."""
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import settings
+from openapi_spec_validator import validate
+from starlette.routing import Router
+
+from proxy.api.method import WrongMethod
+from proxy.app import create_app
+from proxy.config_file import parse
+from tests.fakes import streamed, whole
+from tests.serving import CONFIG, proxy_of
+
+ROOT = Path(__file__).parent.parent
+PAGE = yaml.safe_load((ROOT / "docs" / "openapi.yaml").read_text())
+CLIENTS = "clients: [{name: app, key: key-of-the-app, admin: true}]"  # the key that schemathesis.toml has
+SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")
+HANDED_ON = {"/v1/embeddings", "/v1/completions"}
+
+
+def router_in(app):
+    """The innermost of the app's layers."""
+    while not isinstance(app, Router):
+        app = getattr(app, "_app", None) or app._router  # noqa: SLF001 - ours
+    return app
+
+
+def test_the_page_is_an_openapi_description():
+    validate(PAGE)
+
+
+def test_every_path_of_ours_is_on_it_with_its_methods():
+    config = parse(CONFIG.format(upstream="http://up", more=""), {})
+    methods = {
+        re.sub(r":\w+\}", "}", route.path): set(route.endpoint._allowed.split(", "))  # noqa: SLF001 - ours
+        for route in router_in(create_app(config)).routes
+        if isinstance(route.endpoint, WrongMethod)  # stands behind every path of ours
+    }
+    described = {
+        path: {name.upper() for name in operations if name != "parameters"}
+        for path, operations in PAGE["paths"].items()
+        if path not in HANDED_ON
+    }
+    assert described == methods
+
+
+@pytest.mark.hypothesis
+async def test_the_proxy_keeps_to_it_whatever_it_is_sent(upstream, tmp_path, logged):
+    upstream.replies = [lambda request: streamed("Hi") if request.get("stream") else whole("Hi")]
+    known = {"enum": ["m", "alias", "nobody's"]}
+    schemas = {**PAGE["components"]["schemas"], "ModelName": {**PAGE["components"]["schemas"]["ModelName"], **known}}
+    page = {**PAGE, "components": {**PAGE["components"], "schemas": schemas}}
+    (tmp_path / "openapi.yaml").write_text(yaml.safe_dump(page))
+    options = ["--no-color", "--config-file", ROOT / "tests" / "schemathesis.toml"]
+    if settings.get_current_profile_name() == "fuzz":
+        effort = ["--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "200"]
+    else:
+        effort = ["--phases", "examples,fuzzing", "--max-examples", "4", "--seed", "1", "--generation-deterministic"]
+    async with proxy_of(upstream, more=CLIENTS) as url:
+        run = ["run", "openapi.yaml", "--url", url, "--continue-on-failure", *effort]
+        process = await asyncio.create_subprocess_exec(
+            SCHEMATHESIS, *options, *run, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    assert upstream.requests
+    assert [line for line in logged() if line["event"].endswith((".crashed", "observer.failed"))] == []
