@@ -5,7 +5,7 @@ places hold something else, or nothing.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -36,6 +36,14 @@ def written(value: Any) -> bytes:
     for name, depth in _DEEP.items():
         text = text.replace(f'"{name}"', "[" * depth + "]" * depth)
     return text.encode()
+
+
+def outcome(fault: type[Exception], call: Callable[[], Any]) -> Any:
+    """What a call returns, or raises where it may; anything else that it raises is a bug."""
+    try:
+        return call()
+    except fault as exc:
+        return exc
 
 
 @st.composite

@@ -40,11 +40,11 @@ def sources_in(answer: Json) -> dict[str, str]:
     sources: dict[str, str] = {}
     for link, title in pages:
         if link is not None:
-            sources.setdefault(link, _plain(title or ""))
+            sources.setdefault(link, plain(title or ""))
     graph = answer.get("knowledgeGraph")
     if isinstance(graph, dict):
         links = (graph.get("website"), graph.get("descriptionLink"))
-        sources |= {link: _plain(graph.get("title") or "") for link in links if isinstance(link, str)}
+        sources |= {link: plain(graph.get("title") or "") for link in links if isinstance(link, str)}
     return sources
 
 
@@ -59,27 +59,27 @@ def _answer_box(box: Any) -> Iterator[str]:
 
 def _knowledge_graph(graph: Any) -> Iterator[str]:
     if isinstance(graph, dict):
-        kind = f" ({_plain(graph['type'])})" if graph.get("type") else ""
+        kind = f" ({plain(graph['type'])})" if graph.get("type") else ""
         attributes = graph.get("attributes")
-        facts = [f"{key}: {_plain(value)}" for key, value in attributes.items()] if isinstance(attributes, dict) else []
-        title = f"{_plain(graph.get('title')) or 'About'}{kind}"
+        facts = [f"{key}: {plain(value)}" for key, value in attributes.items()] if isinstance(attributes, dict) else []
+        title = f"{plain(graph.get('title')) or 'About'}{kind}"
         yield _lines(title, graph.get("description"), *facts, graph.get("website") or graph.get("descriptionLink"))
 
 
 def _entry(item: Json) -> str:
     """One result of any kind; of a kind's own fields those that it has."""
-    where = " - ".join(_plain(item[key]) for key in ("source", "publicationInfo", "date") if item.get(key))
+    where = " - ".join(plain(item[key]) for key in ("source", "publicationInfo", "date") if item.get(key))
     return _lines(item.get("title"), _link(item), where, *_details(item), item.get("snippet"))
 
 
 def _details(item: Json) -> Iterator[str]:
     """What only pictures, places, products and papers have."""
     if item.get("rating"):
-        by = f" by {_plain(item['ratingCount'])}" if item.get("ratingCount") else ""
-        yield f"rated {_plain(item['rating'])}{by}"
+        by = f" by {plain(item['ratingCount'])}" if item.get("ratingCount") else ""
+        yield f"rated {plain(item['rating'])}{by}"
     for key, label in _DETAILS.items():
         if item.get(key):
-            yield f"{label}: {_plain(item[key])}"
+            yield f"{label}: {plain(item[key])}"
 
 
 _DETAILS = {
@@ -109,9 +109,9 @@ def _items(answer: Json, key: str) -> list[Json]:
 
 
 def _lines(*parts: Any) -> str:
-    return "\n".join(_plain(part).strip() for part in parts if part)
+    return "\n".join(plain(part).strip() for part in parts if part)
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
     """A word or a number as text; what is neither says nothing."""
     return str(value) if isinstance(value, str | int | float) else ""

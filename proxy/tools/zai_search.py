@@ -16,6 +16,7 @@ from proxy.core import browser
 from proxy.core.chat import Json, ToolOutput
 from proxy.core.errors import ToolError, ToolUnavailable
 from proxy.tools.serper import DEFAULT_RESULTS, PARAMETERS, UNAVAILABLE, read_bounded, repair
+from proxy.tools.serper_results import plain
 from proxy.tools.tool import Tool
 
 __all__ = ["DESCRIPTION", "PARAMETERS", "zai_search_tool"]
@@ -92,7 +93,7 @@ async def _post(client: httpx.AsyncClient, url: str, api_key: str, payload: Json
 def _refusal(status: int, answer: Any) -> ToolError:
     """Z.AI's errors: `{"error": {"code": "1113", "message"}}`, the code a string of digits."""
     error = answer.get("error") if isinstance(answer, dict) else None
-    code = str(error.get("code", "")) if isinstance(error, Mapping) else ""
+    code = plain(error.get("code")) if isinstance(error, Mapping) else ""
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN) or code.startswith("100"):
         return ToolError(UNAVAILABLE.format(why="its key was refused"))
     if code in ("1113", "1308"):
@@ -106,14 +107,15 @@ def _refusal(status: int, answer: Any) -> ToolError:
 def _said(answer: Json) -> str:
     """What GLM wrote about the results, in chat mode."""
     choices = answer.get("choices")
-    message = choices[0].get("message") if isinstance(choices, list) and choices else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
     content = message.get("content") if isinstance(message, dict) else None
     return content.strip() if isinstance(content, str) else ""
 
 
 def _sources_in(found: Any) -> dict[str, str]:
     items = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
-    return {item["link"]: str(item.get("title") or "") for item in items if isinstance(item.get("link"), str)}
+    return {item["link"]: plain(item.get("title") or "") for item in items if isinstance(item.get("link"), str)}
 
 
 def as_text(query: str, found: Any, *, summary: str = "") -> str:
@@ -126,6 +128,6 @@ def as_text(query: str, found: Any, *, summary: str = "") -> str:
 
 
 def _entry(item: Json) -> str:
-    where = " - ".join(str(item[key]) for key in ("media", "publish_date") if item.get(key))
+    where = " - ".join(plain(item[key]) for key in ("media", "publish_date") if item.get(key))
     parts = (item.get("title"), item.get("link"), where, item.get("content"))
-    return "\n".join(str(part).strip() for part in parts if part)
+    return "\n".join(plain(part).strip() for part in parts if part)

@@ -2,8 +2,13 @@
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from proxy.core.browser import NAMES, Browser
 from proxy.core.chat import ToolResult, ToolSpec
+from proxy.core.errors import InvalidArguments
+from tests import hostile
 from tests.playbook import SEARCH, Playbook, asks, call, calls, responds, run_of, says
 
 READER = ToolSpec(
@@ -169,3 +174,20 @@ def test_without_a_reader_of_pages_nothing_is_said_of_links():
     )
     assert told(step) == "found"
     step >> says("Done") << responds("Done")
+
+
+@given(
+    st.sampled_from(NAMES),
+    hostile.mutated(st.just({"id": 1, "cursor": 0, "loc": 3, "pattern": "x"})),
+    st.integers(0, 2),
+)
+def test_whatever_it_is_asked_it_opens_a_page_or_says_why_not(name, arguments, searches):
+    pages = Browser("fetch_page")
+    for _ in range(searches):
+        pages.record(call("web_search"), "browser.search", FOUND)
+    asked = call(name, hostile.written(arguments).decode())
+    try:
+        wanted = pages.translated(asked, name)
+    except InvalidArguments:
+        return
+    assert name == "browser.search" or isinstance(orjson.loads(wanted.arguments)["url"], str)

@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.core.citations import annotations
 
@@ -72,3 +74,19 @@ def test_the_shape_is_openais():
         "type": "url_citation",
         "url_citation": {"start_index": 0, "end_index": 18, "title": "B", "url": "https://b.example/"},
     }
+
+
+pages = st.sampled_from(
+    ["https://a.example/", "https://a.example/x", "http://b.example", "https://a.example/x?y=1", "HTTPS://c"]
+)
+
+
+@given(st.lists(st.text(" .,)x/🚢\n", max_size=5) | pages), st.sets(pages))
+def test_a_citation_is_where_it_says_and_of_a_page_that_was_found(pieces, found):
+    text, before = "".join(pieces), 0
+    for cited in annotations(text, dict.fromkeys(found, "A title")):
+        span = cited["url_citation"]
+        assert span["url"] in found
+        assert text[span["start_index"] : span["end_index"]].rstrip("/") == span["url"].rstrip("/")
+        assert before <= span["start_index"] < span["end_index"]
+        before = span["end_index"]

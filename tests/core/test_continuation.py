@@ -1,5 +1,7 @@
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.core.continuation import NO_RESULT, Continuation, client_call_id, put_back, runs_in
 
@@ -85,3 +87,27 @@ def test_ids_of_others_are_not_ours(identity):
 def test_it_survives_a_store():
     stored = orjson.loads(orjson.dumps(continuation(before=(USER,)).as_json()))
     assert Continuation.from_json(stored) == continuation(before=(USER,))
+
+
+@given(
+    st.permutations([assistant(0), assistant(1), result(0, "one"), result(1, "two"), USER]),
+    st.sets(st.integers(0, 4), max_size=3),
+)
+def test_however_a_client_arranges_its_history_the_hidden_part_stands_in_it_once(messages, left_out):
+    history = [message for at, message in enumerate(messages) if at not in left_out]
+    known = {RUN: continuation()}
+    restored = put_back(history, known)
+    assert runs_in(history) == ([RUN] if len(history) > (USER in history) else [])
+    assert [message for message in restored if message.get("tool_call_id") == "u1"] == (
+        [{"role": "tool", "content": "found", "tool_call_id": "u1"}] if runs_in(history) else []
+    )
+    at = next((at for at, message in enumerate(restored) if message.get("content") == "Let me."), None)
+    if at is not None:
+        assert [message["tool_call_id"] for message in restored[at + 1 : at + 4]] == ["u1", "u2", "u3"]
+    assert put_back(restored, known) == restored
+    assert restored.count(USER) == history.count(USER)
+
+
+def test_a_continuation_comes_back_from_a_store_as_it_was():
+    kept = continuation(before=(USER,))
+    assert Continuation.from_json(orjson.loads(orjson.dumps(kept.as_json()))) == kept

@@ -1,6 +1,8 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from proxy.telemetry.traceparent import parse, root
+from proxy.telemetry.traceparent import SpanId, parse, root
 
 GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -50,3 +52,15 @@ def test_what_the_standard_does_not_know_counts_for_nothing(header):
 
 def test_a_new_trace_has_ids():
     assert parse(root().header()) is not None
+
+
+@given(st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1), st.booleans())
+def test_a_span_is_read_as_it_was_written(trace, span, sampled):
+    written = SpanId(trace, span, sampled)
+    assert parse(written.header()) == written
+
+
+@given(st.text("0123456789abcdef-f ", max_size=60) | st.text())
+def test_any_other_header_counts_for_nothing(header):
+    found = parse(header)
+    assert found is None or header.strip()[3:52] == f"{found.trace_hex}-{found.span:016x}"

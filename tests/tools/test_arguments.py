@@ -1,7 +1,11 @@
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.core.errors import InvalidArguments
 from proxy.tools.arguments import MOST_REPAIRED_CHARACTERS, parse_arguments, validator_of
+from tests import hostile
 
 SCHEMA = {
     "type": "object",
@@ -95,3 +99,31 @@ def test_of_many_faults_only_the_first_few_are_told():
 def test_a_schema_that_refers_to_another_document_is_refused(reference):
     with pytest.raises(ValueError, match="not followed"):
         validator_of({"$ref": reference})
+
+
+FITTING = st.fixed_dictionaries({}, optional={"q": hostile.texts, "n": st.integers(-(2**63), 2**63), "o": st.just({})})
+
+
+@given(FITTING, st.booleans())
+def test_arguments_that_fit_are_what_was_written_also_as_a_string(arguments, quoted):
+    text = orjson.dumps(arguments).decode()
+    assert parse(orjson.dumps(text).decode() if quoted else text) == arguments
+
+
+@given(FITTING, st.lists(st.tuples(st.integers(0, 80), st.sampled_from('{}[]":,\\ \n0a') | st.none()), max_size=3))
+def test_broken_text_is_mended_to_its_own_words_or_refused(arguments, slips):
+    text = orjson.dumps(arguments).decode()
+    for place, character in slips:
+        at = place % (len(text) + 1)
+        text = text[:at] + text[at + 1 :] if character is None else text[:at] + character + text[at:]
+    found = hostile.outcome(InvalidArguments, lambda: parse(text))
+    if not isinstance(found, InvalidArguments):
+        assert found.keys() <= SCHEMA["properties"].keys()
+        assert isinstance(found.get("q", ""), str)
+        assert isinstance(found.get("n", 0), int)
+
+
+@given(hostile.mutated(st.just({"q": "x", "n": 1, "o": {"a": [1]}})) | hostile.texts)
+def test_whatever_a_model_writes_is_an_object_that_fits_or_a_word_to_it(value):
+    found = hostile.outcome(InvalidArguments, lambda: parse(hostile.written(value).decode()))
+    assert isinstance(found, InvalidArguments | dict)

@@ -1,10 +1,14 @@
+import re
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mcp_types import CallToolResult, EmbeddedResource, ResourceLink, TextContent, TextResourceContents, ToolAnnotations
 from mcp_types import Tool as ListedTool
 
 from proxy.tools.mcp_content import MOST_CHARACTERS, is_repeatable, output_of, tool_of
+from tests import hostile
 
 
 async def run(_):
@@ -117,3 +121,29 @@ def test_no_more_is_joined_than_is_enough():
     output = output_of(CallToolResult.model_construct(content=content, structured_content=None))
     assert output.text == "x" * half + "\n\n" + "y" * half
     assert output_of(result(text("x" * 2 * MOST_CHARACTERS))).text == "x" * MOST_CHARACTERS
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(TextContent, text=hostile.texts),
+            st.builds(ResourceLink, uri=hostile.texts | st.just("https://a.example/"), name=hostile.texts),
+            st.builds(
+                EmbeddedResource, resource=st.builds(TextResourceContents, uri=hostile.texts, text=hostile.texts)
+            ),
+        ),
+        max_size=4,
+    ),
+    hostile.json_values,
+)
+def test_any_result_is_text_and_its_sources_are_web_pages(content, structured):
+    structured = structured if isinstance(structured, dict) else None
+    output = output_of(CallToolResult(content=content, structured_content=structured))
+    assert 0 < len(output.text) <= MOST_CHARACTERS + 100
+    assert all(url.startswith(("http://", "https://")) for url in output.sources)
+
+
+@given(hostile.texts.filter(len), hostile.mutated(st.just({"type": "object", "properties": {"q": {"type": "string"}}})))
+def test_any_tool_of_a_server_is_one_of_ours_or_refused(name, schema):
+    if isinstance(schema, dict) and (tool := hostile.outcome(ValueError, lambda: made(name=name, input_schema=schema))):
+        assert isinstance(tool, ValueError) or re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool.name)

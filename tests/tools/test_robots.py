@@ -1,8 +1,12 @@
+import re
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.tools.robots import MOST_RULES, Rule, permits, rules_for
+from tests import hostile
 
 
 @pytest.mark.parametrize(
@@ -57,3 +61,32 @@ def test_hostile_rules_cost_little():
     assert permits(rules, "/" + "a" * 4000)
     assert len(rules) == MOST_RULES
     assert time.process_time() - began < 5
+
+
+lines = st.sampled_from(
+    [
+        "User-agent: *",
+        "user-agent: Toolproxy/1",
+        "Disallow: /",
+        "Disallow: /a*b$",
+        "Allow: /a",
+        "Disallow:",
+        "# x",
+        "Sitemap: x",
+        "",
+    ]
+)
+
+
+@given(st.lists(lines | hostile.texts, max_size=12), st.text("/ab*$", max_size=8))
+def test_any_file_is_read_and_only_its_own_rules_forbid(file, path):
+    rules = rules_for("\n".join(file), "toolproxy")
+    assert len(rules) <= min(MOST_RULES, len(file) * 3)
+    assert permits(rules, f"/{path}") or any(not rule.allows and rule.matches(f"/{path}") for rule in rules)
+
+
+@given(st.text("ab*$/", max_size=8), st.text("ab/", max_size=8))
+def test_a_pattern_means_what_the_same_regular_expression_means(pattern, path):
+    body = pattern.removesuffix("$")
+    meant = ".*".join(map(re.escape, body.split("*"))) + ("$" if pattern.endswith("$") else "")
+    assert Rule(allows=True, pattern=pattern).matches(path) is bool(re.match(meant, path))

@@ -2,10 +2,14 @@ import httpx
 import orjson
 import pytest
 import respx
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.config import SerperConfig
 from proxy.core.errors import ToolError
 from proxy.tools import serper
+from proxy.tools.serper_results import as_text, sources_in
+from tests import hostile
 from tests.conformance import recordings
 
 
@@ -192,3 +196,31 @@ async def test_the_whole_family_is_asked_by_its_endpoint_and_told_in_its_own_wor
     assert output.text == f'Results for "q":\n\n{told}'
     assert list(output.sources) == [source]
     assert tool.aliases == ()
+
+
+ANSWER = {
+    "answerBox": {"title": "t", "answer": "a", "snippet": "s", "link": "https://a.example/"},
+    "knowledgeGraph": {
+        "title": "t",
+        "type": "k",
+        "description": "d",
+        "attributes": {"a": "b"},
+        "website": "https://b.example/",
+    },
+    "organic": [
+        {"title": "t", "link": "https://c.example/", "snippet": "s", "date": "d", "rating": 4.5, "ratingCount": 3}
+    ],
+    "topStories": [{"title": "t", "link": "https://d.example/", "source": "s"}],
+    "peopleAlsoAsk": [{"question": "q", "snippet": "s", "link": "https://e.example/"}],
+}
+
+
+@given(hostile.mutated(st.just(ANSWER)), st.integers(1, 10))
+def test_whatever_serper_answers_is_text_and_its_pages_are_urls_with_titles(answer, most):
+    try:
+        answer = orjson.loads(hostile.written(answer))
+    except orjson.JSONDecodeError:
+        return
+    if isinstance(answer, dict):
+        assert "q" in as_text("q", answer, most=most)
+        assert all(isinstance(part, str) for pair in sources_in(answer).items() for part in pair)

@@ -4,12 +4,16 @@ import threading
 from ipaddress import ip_address
 
 import httpcore
+import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.core.errors import ToolError, ToolUnavailable
 from proxy.tools.daemon_threads import DaemonThreads
 from proxy.tools.guarded_network import GuardedBackend, SystemResolver
-from proxy.tools.url_guard import UrlGuard, carried_by, parse_rule, parse_url, why_not_public
+from proxy.tools.url_guard import STANDARD_PORTS, UrlGuard, carried_by, parse_rule, parse_url, why_not_public
+from tests import hostile
 from tests.tools.sites import Names
 
 NOT_PUBLIC = {
@@ -393,3 +397,71 @@ def test_what_an_address_carries():
         "::1": [],
     }
     assert {address: [str(inner) for inner in carried_by(ip_address(address))] for address in carried} == carried
+
+
+URLS = st.builds(
+    "".join,
+    st.lists(
+        st.sampled_from(
+            [
+                "http://",
+                "https:",
+                "//",
+                "a.example",
+                "127.0.0.1",
+                "[::1]",
+                "0x7f.1",
+                ":80",
+                ":",
+                "@",
+                "\\",
+                "/",
+                "?",
+                "#",
+                "%2e",
+                "①",
+                "。",
+                "xn--",
+                "169.254.169.254",
+                ".",
+                " ",
+            ]
+        )
+        | st.characters(exclude_categories=["Cs"]),
+        max_size=6,
+    ),
+)
+
+
+@given(URLS)
+def test_a_url_is_refused_or_taken_apart_into_what_reads_back_as_the_same(text):
+    target = hostile.outcome(ToolError, lambda: parse_url(text))
+    if isinstance(target, ToolError):
+        return
+    assert target.url.isascii()
+    assert target.path.startswith(("/", "?"))
+    assert not set("@\\#\r\n\t ") & set(target.origin)
+    assert parse_url(target.url) == target
+    again = httpx.URL(target.url)
+    assert (again.scheme, again.raw_host.decode().strip("[]"), again.port or STANDARD_PORTS[target.scheme]) == (
+        target.scheme,
+        target.host,
+        target.port,
+    )
+
+
+@given(
+    st.ip_addresses()
+    | st.sampled_from(["127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::"]).map(ip_address)
+)
+def test_no_address_that_is_not_public_is_connected_to_unless_it_is_named(address):
+    guard = UrlGuard()
+    found = hostile.outcome(ToolError, lambda: guard.check_address("a.example", 443, address))
+    if not isinstance(found, ToolError):
+        assert address.is_global
+        assert not address.is_multicast
+        assert carried_by(address) == ()
+        assert (
+            hostile.outcome(ToolError, lambda: UrlGuard(deny=[str(address)]).check_address("a.example", 443, address))
+            is not None
+        )

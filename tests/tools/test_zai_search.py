@@ -2,10 +2,13 @@ import httpx
 import orjson
 import pytest
 import respx
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.config import ZaiSearchConfig
 from proxy.core.errors import ToolError
 from proxy.tools import zai_search
+from tests import hostile
 
 RESULT = {
     "title": "T",
@@ -77,3 +80,30 @@ async def test_an_answer_without_results_says_so(client, found):
 async def test_each_way_of_failing_is_told_apart(client, response, why):
     with pytest.raises(ToolError, match=why):
         await search(client, "/web_search", response)
+
+
+FOUND = {
+    "search_result": [{"title": "t", "link": "https://a.example/", "content": "c", "media": "m", "publish_date": "d"}],
+    "choices": [{"message": {"content": "Said."}}],
+}
+
+REFUSED = {"error": {"code": "1113", "message": "m"}}
+
+
+@given(
+    st.sampled_from([200, 200, 200, 400, 429, 500]),
+    hostile.mutated(st.just(FOUND) | st.just(REFUSED)),
+    st.sampled_from(["api", "chat"]),
+)
+async def test_whatever_zai_answers_is_text_with_pages_or_an_error_for_the_model(status, answer, mode):
+    def answered(_):
+        return httpx.Response(status, content=hostile.written(answer))
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answered)) as client:
+        tool = zai_search.zai_search_tool("zai_search", ZaiSearchConfig(api_key="k", base_url=BASE, mode=mode), client)
+        try:
+            output = await tool.run({"query": "q"})
+        except ToolError:
+            return
+    assert "q" in output.text
+    assert all(isinstance(part, str) for pair in output.sources.items() for part in pair)

@@ -1,8 +1,13 @@
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from proxy.core.errors import ProxyError
 from proxy.upstreams.failures import from_body, from_response
+from tests import hostile
 from tests.conformance import recordings
+from tests.documents import WHOLE
 
 INNER = {"error": {"type": "invalid_request_error", "code": "400001", "message": "Thinking mode"}}
 OUTER = {"message": "Backend request failed", "type": "backend_error", "code": 400}
@@ -131,3 +136,31 @@ def test_recorded_error_bodies_are_understood():
             error = from_response(exchange.status, {}, exchange.body)
             assert error.status == exchange.status
             assert error.message in exchange.body.decode()
+
+
+@given(
+    hostile.mutated(st.sampled_from([*WHOLE, {"error": {"message": "m", "code": "1113", "details": "{}"}}])),
+    st.integers(400, 599),
+)
+def test_whatever_an_upstream_says_of_a_failure_it_is_one_in_openais_words(body, status):
+    raw = hostile.written(body)
+    errors = [
+        from_response(status, {}, raw),
+        from_response(status, {}, raw[: len(raw) // 2]),
+        from_body(_readable(raw)),
+    ]
+    for error in (error for error in errors if error is not None):
+        assert isinstance(error, ProxyError)
+        assert error.status in (status, 502) or 400 <= error.status < 500
+        told = error.envelope()["error"]
+        assert isinstance(told["message"], str)
+        assert isinstance(told["type"], str)
+        assert all(value is None or isinstance(value, str) for value in told.values())
+        assert len(orjson.dumps(told)) < 40_000
+
+
+def _readable(raw):
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None

@@ -1,10 +1,14 @@
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.core.errors import InvalidJson, RequestError, UpstreamError
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.profile import OPENAI, mend, prepare
+from tests import hostile
+from tests.documents import CHUNKS, WHOLE
 
 DEEP = orjson.loads(b"[" * 300 + b"]" * 300)  # can be read, and not written
 
@@ -206,3 +210,20 @@ def test_what_is_no_completion_is_an_upstream_error(answer):
 def test_what_can_be_mended_is(answer, mended):
     assert mend(answer, OPENAI, kind="chat.completion")
     assert answer == {**mended, "object": "chat.completion"}
+
+
+@given(hostile.mutated(st.sampled_from([*WHOLE, *CHUNKS])), st.sampled_from([OPENAI, GLM, GPT_OSS]))
+def test_an_answer_is_mended_once_and_for_all_or_is_none(answer, profile):
+    try:
+        answer = orjson.loads(hostile.written(answer))
+    except orjson.JSONDecodeError:
+        return
+    if not isinstance(answer, dict) or isinstance(
+        hostile.outcome(UpstreamError, lambda: mend(answer, profile, kind="k")), UpstreamError
+    ):
+        return
+    assert not mend(answer, profile, kind="k")
+    for choice in answer["choices"]:
+        for call in (choice.get("message") or choice.get("delta") or {}).get("tool_calls") or ():
+            assert isinstance((call.get("function") or {}).get("arguments"), str | None)
+            assert isinstance(call.get("id"), str | int | None)

@@ -1,0 +1,120 @@
+"""From a Responses request to a chat request: whatever is taken can be told, and whatever is not is the client's fault."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.api.body import parse_chat_request, parse_object
+from proxy.api.responses.conversation import converse, read_items
+from proxy.api.responses.parts import chat_parts
+from proxy.api.responses.request import read_request
+from proxy.api.responses.sealed import Seal, Thoughts
+from proxy.api.responses.state import with_ids
+from proxy.api.responses.stored import page_of
+from proxy.api.responses.tools import declared_in, read_tools
+from proxy.core.errors import RequestError
+from tests import hostile
+from tests.documents import RESPONSES_INPUT, SCHEMA, responses_requests
+
+RUN = "a" * 32
+SEAL = Seal(b"k" * 32, "client:app")
+
+
+@given(hostile.mutated(responses_requests))
+def test_a_request_is_refused_with_its_field_or_becomes_a_chat_request(asked):
+    chat = hostile.outcome(RequestError, lambda: chat_request(parse_object(hostile.written(asked))))
+    if isinstance(chat, RequestError):
+        assert chat.status == 400
+        assert chat.param is not None or chat.code in ("invalid_json", "invalid_request")
+    elif chat["messages"]:
+        assert parse_chat_request(hostile.written(chat)) == chat
+        check_history(chat["messages"])
+
+
+def chat_request(fields):
+    request = read_request(fields)
+    items = with_ids([item for item in request.items if item["type"] != "item_reference"], RUN)
+    tools = read_tools(declared_in(fields, items), fields.get("tool_choice"))
+    said = converse(items, instructions=fields.get("instructions"), name_of=tools.name_of, unseal=SEAL.open)
+    return request.as_chat(said, tools)
+
+
+def check_history(messages):
+    """Every call has its result straight after it, in call order, and no result stands elsewhere."""
+    at = 0
+    while at < len(messages):
+        assert messages[at]["role"] != "tool"
+        calls = messages[at].get("tool_calls") or []
+        results = messages[at + 1 : at + 1 + len(calls)]
+        assert [result.get("tool_call_id") for result in results] == [call["id"] for call in calls]
+        at += 1 + len(calls)
+
+
+@given(hostile.mutated(st.just(RESPONSES_INPUT)))
+def test_items_are_read_with_a_type_and_parts_or_refused_with_their_place(given_):
+    items = hostile.outcome(
+        RequestError, lambda: read_items(parse_object(hostile.written({"input": given_})).get("input"))
+    )
+    if isinstance(items, RequestError):
+        assert items.param is None or items.param.startswith("input")
+        return
+    assert all(isinstance(item["type"], str) for item in items)
+    assert all(
+        chat_parts(item["content"], "input") or not item["content"] for item in items if item["type"] == "message"
+    )
+    page = page_of(with_ids(items, RUN), {"limit": "100", "order": "asc"})
+    assert len(page["data"]) == min(len(items), 100)
+
+
+@given(st.lists(st.sampled_from("abc"), unique=True), st.sampled_from(["asc", "desc"]), st.integers(1, 3))
+def test_pages_hold_every_item_once_and_in_order(names, order, limit):
+    items = [{"id": name, "type": "message"} for name in names]
+    seen, after = [], {}
+    while True:
+        page = page_of(items, {"order": order, "limit": str(limit), **after})
+        seen += [item["id"] for item in page["data"]]
+        if not page["has_more"]:
+            break
+        after = {"after": page["last_id"]}
+    assert seen == (names if order == "asc" else names[::-1])
+
+
+@given(hostile.texts, hostile.texts, hostile.texts)
+def test_a_query_for_a_page_is_answered_or_refused(order, limit, after):
+    query = {"order": order, "limit": limit, "after": after}
+    page = hostile.outcome(RequestError, lambda: page_of([{"id": "a", "type": "message"}], query))
+    assert page.param in query if isinstance(page, RequestError) else len(page["data"]) <= 1
+
+
+@given(
+    hostile.mutated(
+        st.just(
+            {
+                **SCHEMA,
+                "$defs": {"a": {"$ref": "#/$defs/b", "allOf": [{"minimum": 1}]}, "b": {"$ref": "#"}},
+                "properties": {"query": {"$ref": "#/$defs/a"}, "n": {"type": "string", "pattern": "(?=x)a+"}},
+            }
+        )
+    ),
+    hostile.json_values,
+)
+def test_a_schema_is_refused_or_checks_any_answer(schema, answer):
+    wanted = {"format": {"type": "json_schema", "name": "n", "schema": schema}}
+    body = hostile.written({"model": "m", "input": "x", "text": wanted})
+    request = hostile.outcome(RequestError, lambda: read_request(parse_object(body)))
+    if not isinstance(request, RequestError):
+        assert isinstance(request.check.fault(hostile.written(answer).decode()), str | None)
+
+
+@given(hostile.json_values | st.binary())
+def test_what_was_not_sealed_here_is_ignored(value):
+    assert SEAL.open(value) is None
+
+
+@given(st.text(), st.integers(0, 500))
+def test_what_was_sealed_comes_back_and_nothing_of_it_may_be_changed(text, at):
+    sealed = SEAL.thoughts(text)
+    assert SEAL.open(sealed) == Thoughts(text)
+    at %= len(sealed)
+    changed = sealed[:at] + ("A" if sealed[at] != "A" else "B") + sealed[at + 1 :]
+    assert SEAL.open(changed) is None
+    assert Seal(b"k" * 32, "client:other").open(sealed) is None
