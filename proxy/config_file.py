@@ -155,6 +155,9 @@ class _Reader:
         if not isinstance(node, yaml.MappingNode):
             self.fault(path, f"must be a mapping, not {_kind_of(node)}")
             return
+        if any(not isinstance(key_node, yaml.ScalarNode) for key_node, _ in node.value):
+            self.fault(path, "a key must be a single value (is there a brace too many?)")
+            return
         seen: set[str] = set()
         for key_node, _ in node.value:
             if (key := str(key_node.value)) in seen:
@@ -236,6 +239,8 @@ class _Reader:
             return self.fault(path, "cannot be read as the value that its form or its tag says it is")
         try:
             return msgspec.convert(value, kind, strict=strict)
+        except UnicodeEncodeError:  # an escaped one, say
+            return self.fault(path, "holds half of a character")
         except msgspec.ValidationError as exc:
             return self.fault(path, _in_plain_words(str(exc), kind))
 

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.config import SerperConfig
 from proxy.config_file import load, parse
 from proxy.core.errors import ConfigurationError
+from tests import hostile
 
 SHIPPED = Path(__file__).parent.parent / "config.yaml"
 UP = "upstreams: {up: {base_url: 'http://u/v1', api_key: k}}\n"
@@ -305,3 +308,59 @@ def test_an_mcp_server_whose_key_is_not_set_is_disabled():
 def test_what_a_reader_of_pages_may_open_is_checked_at_start(entry, fault):
     found = faults(f"tools: {{t: {{type: web_fetch, {entry}}}}}")
     assert any(fault in line for line in found), found
+
+
+def test_a_key_that_is_no_single_value_is_a_fault_that_does_not_quote_it():
+    found = faults(UP + "clients: [{{name: app, key: the-secret}}]")
+    assert any(fault.startswith("config.yaml:2: clients[0]: a key must be a single value") for fault in found)
+    assert "the-secret" not in str(found)
+
+
+def test_half_a_character_is_a_fault():
+    (fault,) = faults(UP.replace("api_key: k", r'api_key: k, retries: "\ud83d"'))
+    assert "half of a character" in fault
+
+
+FULL = {
+    "server": {"port": 1, "max_queued_requests": None},
+    "clients": [
+        {"name": "a", "key": "${SECRET_KEY}", "models": ["*"], "tools": ["web_search"], "limits": {"max_turns": 2}}
+    ],
+    "upstreams": {
+        "u": {"base_url": "http://u/v1", "api_key": "${SECRET_KEY}", "timeouts": {"read": 1.5}, "retries": 1}
+    },
+    "models": {"m": {"upstream": "u", "fallbacks": ["n"], "tools": []}, "n": {"upstream": "u", "model": "x/y"}},
+    "tools": {
+        "web_search": {"type": "serper", "api_key": "${SECRET_KEY}", "aliases": ["s"], "fallback": "page"},
+        "page": {"type": "web_fetch", "allow_hosts": ["a.example:8080", "10.0.0.0/8"]},
+        "api": {
+            "type": "http",
+            "url": "http://a.example/{q}?x={q}",
+            "headers": {"x-key": "${SECRET_KEY}"},
+            "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
+            "result": {"json_pointer": "/a/0"},
+        },
+        "wiki": {"type": "mcp", "command": ["x"]},
+    },
+    "offer": {"mode": "on_request", "prefix": "//"},
+    "limits": {"max_turns": 5, "deadline": 1.5},
+    "state": {"url": "redis://r:6379/0"},
+    "telemetry": {"log_level": "debug"},
+}
+
+
+SECTIONS = st.sampled_from(sorted(FULL)).map(lambda name: {"upstreams": FULL["upstreams"], name: FULL[name]})
+
+
+@given(hostile.mutated(SECTIONS, most=2))
+def test_a_file_is_read_or_every_fault_of_it_has_its_line_and_no_secret(document):
+    text = hostile.written(document).decode()  # JSON is YAML
+    found = hostile.outcome(ConfigurationError, lambda: parse(text, {"SECRET_KEY": "the-secret"}))
+    if isinstance(found, ConfigurationError):
+        assert all(re.match(r"config\.yaml:(\d+:)? ", fault) for fault in found.faults)
+        assert "the-secret" not in str(found)
+
+
+@given(st.text("{}[]:-,&*!|>'\"%#@ \n\tab${}1", max_size=40))
+def test_any_text_is_read_or_refused_as_a_configuration(text):
+    hostile.outcome(ConfigurationError, lambda: parse(text, {}))

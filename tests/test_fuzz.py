@@ -1,6 +1,9 @@
 """Whatever a client and an upstream send: never a 500, never a hang, errors in OpenAI's envelope, and no key in any."""
 
+from email import message_from_bytes
+
 import httpx
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -10,6 +13,7 @@ from tests.conformance import recordings
 from tests.documents import CHUNKS, WHOLE, chat_requests, responses_requests
 from tests.fakes import DONE, Reply, completion
 from tests.serving import proxy_of
+from tests.test_wire import answers, said
 
 SECRET = "canary-of-the-upstream"
 CONFIG = """
@@ -103,10 +107,17 @@ bad_replies = bad_answers | st.builds(
 )
 
 
-@pytest.fixture
-async def proxy(upstream, logged):
+# For clients that say half of something and then nothing, or nothing more.
+IMPATIENT = "server: {header_timeout_seconds: 0.05, body_timeout_seconds: 0.05, idle_timeout_seconds: 0.05}"
+
+
+@pytest.fixture(params=[""])
+async def proxy(upstream, logged, request):
     """A client of the proxy, which answers when all is over, and has met no bug of its own."""
-    async with proxy_of(upstream, config=CONFIG) as url, httpx.AsyncClient(base_url=url, timeout=5) as client:
+    async with (
+        proxy_of(upstream, config=CONFIG, more=request.param) as url,
+        httpx.AsyncClient(base_url=url, timeout=5) as client,
+    ):
         yield client
         assert (await client.get("/readyz")).json()["status"] == "ready"
     assert [line for line in logged() if line["event"].endswith((".crashed", "observer.failed"))] == []
@@ -150,3 +161,68 @@ async def test_no_upstream_makes_a_500(proxy, upstream, asked, headers, answers,
     path, body = asked
     upstream.restart([*answers, in_the_asked_shape(completion("The end."))], search=found)
     check(await proxy.post(path, content=hostile.written(body), headers=headers))
+
+
+METHODS = st.sampled_from(["GET", "POST", "POST", "POST", "DELETE", "TRACE", "", "P\x00ST"])
+TARGETS = st.sampled_from([CHAT, RESPONSES, "/v1/models", "/v1/models/x%2f", "/v1/embeddings", "/readyz", "/metrics", "/debug", "/debug/requests/x",
+                           "/v1/responses/resp_x/input_items?limit=%ff", "//v1/models", "/v1/../metrics", "http://x/healthz", "*", "/%00", "/\xff", "?"])  # fmt: skip
+LINES = st.sampled_from([
+    "host: x", "host: a/health?x=", "content-length: 5", "content-length: 5, 5", "content-length: -1", "transfer-encoding: chunked",
+    "transfer-encoding: gzip", "connection: close", "connection: host", "upgrade: websocket", "expect: 100-continue", "authorization: Bearer",
+    "authorization: \xff\x00", "x-request-id: a b", f"x-request-id: {'x' * 129}", "x-server-tools: \xff", "x-tool-events: 1",
+    "traceparent: 00-x", "accept: application/json", "content-type: multipart/form-data; boundary=x", " folded", "no colon", ": no name", "a: b",
+])  # fmt: skip
+BODIES = st.sampled_from(
+    [
+        b"",
+        b"hello",
+        b"5\r\nhello\r\n0\r\n\r\n",
+        b"-1\r\n",
+        b'{"model":"m","messages":[{"role":"user","content":"x"}]}',
+        b"--x--",
+    ]
+)
+
+
+@pytest.mark.parametrize("proxy", [IMPATIENT], indirect=True, ids=["impatient"])
+@settings(lasting, max_examples=settings.default.max_examples // 4)  # each waits for what does not come
+@given(METHODS, TARGETS, st.lists(LINES, max_size=5), BODIES | st.binary(max_size=20), st.integers(0, 1_000))
+async def test_no_bytes_whatever_get_a_500(proxy, upstream, method, target, lines, body, place):
+    upstream.restart([in_the_asked_shape(completion("Hi"))])
+    head = "".join(f"{line}\r\n" for line in (f"{method} {target} HTTP/1.1", "host: x", *lines)).encode("latin-1")
+    raw = head + b"\r\n" + body
+    cut = place % (len(raw) + 1)
+    for status, headers, answer in answers(await said(str(proxy.base_url).rstrip("/"), raw[:cut], raw[cut:])):
+        assert status != 500
+        assert SECRET.encode() not in answer
+        assert status == 100 or "x-request-id" in headers
+        if status >= 400:
+            check_error(orjson.loads(answer)["error"])
+
+
+PART_HEADS = st.sampled_from([
+    'Content-Disposition: form-data; name="model"', 'content-disposition:form-data; filename="f"; name="model"', 'Content-Disposition: form-data; name="file"',
+    "Content-Disposition: form-data; name=model", 'Content-Disposition: form-data; name="mod\\el"', "Content-Type: text/plain", "X: y",
+    'Content-Disposition: form-data; name="a\r\nContent-Disposition: form-data; name="model"', "Content-Disposition: form-data; name*=utf-8''model",
+    'Content-Disposition: form-data; name="model"; name="file"', "", " folded",
+])  # fmt: skip
+
+
+@lasting
+@given(
+    st.lists(
+        st.tuples(st.lists(PART_HEADS, max_size=2), st.sampled_from(["m", "glm", "other", "m\r\n--b", ""])), max_size=4
+    )
+)
+async def test_no_form_brings_another_model_to_an_upstream_than_the_one_that_was_checked(proxy, upstream, parts):
+    upstream.restart([Reply([b"{}"])])
+    form = "".join("--b\r\n" + "\r\n".join(heads) + f"\r\n\r\n{value}\r\n" for heads, value in parts) + "--b--\r\n"
+    kind = {"content-type": "multipart/form-data; boundary=b"}
+    response = await proxy.post("/v1/audio/transcriptions", content=form, headers=kind)
+    check(response)
+    for body in upstream.bodies:
+        message = message_from_bytes(b"content-type: multipart/form-data; boundary=b\r\n\r\n" + body)
+        named = [
+            part for part in message.get_payload() if part.get_param("name", header="content-disposition") == "model"
+        ]
+        assert [part.get_payload() for part in named] in (["m"], ["glm"])

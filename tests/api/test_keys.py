@@ -4,6 +4,8 @@ import asyncio
 from hashlib import sha256
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.api.caller import caller_of
 from proxy.api.middleware.auth import Auth
@@ -107,3 +109,27 @@ async def test_over_the_wire_it_is_the_same(upstream, lines, statuses):
     async with proxy_of(upstream, more="clients: [{name: one, key: key-one}]") as url:
         assert await over_a_socket(url, *lines) in statuses
         assert await over_a_socket(url, b"api-key: key-one") == 200
+
+
+HEADERS = st.lists(
+    st.tuples(
+        st.sampled_from([b"authorization", b"api-key", b"x-api-key", b"cookie"]),
+        st.binary(max_size=8) | st.sampled_from([b"Bearer ", b"bearer  ", b"Basic ", b"\xff"]).flatmap(
+            lambda scheme: st.sampled_from([SHARED, f"{SHARED}-first", f"{SHARED}-firs", f"{SHARED}-first ", "", ","]).map(lambda key: scheme + key.encode())
+        ),
+    ),
+    max_size=3,
+)  # fmt: skip
+
+
+@given(HEADERS)
+async def test_nobody_is_let_in_but_by_one_whole_key_said_once(headers):
+    try:
+        found = await caller(*headers)
+    except InvalidApiKey:
+        return
+    said = [value for name, value in headers if name == b"authorization"] or [
+        value for name, value in headers if name == b"api-key"
+    ]
+    assert found.name == "first"
+    assert [value.strip().lower().removeprefix(b"bearer").strip() for value in said] == [f"{SHARED}-first".encode()]

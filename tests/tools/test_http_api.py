@@ -3,18 +3,23 @@
 import gzip
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.app import tool_client
+from proxy.config import HttpToolConfig
 from proxy.config_file import parse
 from proxy.core.chat import ToolCall
 from proxy.core.errors import ConfigurationError, InvalidArguments, ToolError, ToolUnavailable
+from proxy.tools import http_template, json_pointer
 from proxy.tools.catalog import Resources, tools_of
 from proxy.tools.registry import Registry
+from tests import hostile
 from tests.fakes import FakeClock, FakeUpstream, streamed
 from tests.serving import proxy_of, serving
 
@@ -400,3 +405,62 @@ async def test_a_conversation_uses_an_api_that_wants_a_secret_header(api, sdk):
     assert api.asked[0]["headers"]["x-key"] == "canary"
     told = upstream.requests[1]["messages"][-1]["content"]
     assert '{"sky":"rain","key":"[secret]"}' in told
+
+
+TEMPLATED = {name: {} for name in ("q", "r", "s")}
+ENTRY = HttpToolConfig(
+    description="",
+    url="http://api.example:8080/v1/{q}/x-{r}/end?a={q}&b=1",
+    method="POST",
+    query={"c": ["{s}", "x{r}y"]},
+    body={"deep": [{"er": "{s}"}], "text": "<{r}>"},
+    parameters={"type": "object", "properties": TEMPLATED},
+)
+TEMPLATE = http_template.template_of(ENTRY)
+SNEAKY = st.sampled_from(
+    [
+        "..",
+        ".",
+        "%2e%2e",
+        "a/b",
+        "a\\b",
+        "?x=1",
+        "#",
+        "@evil.example",
+        "\u2025",
+        "\uff0e\uff0e",
+        "%252e%252e%252f",
+        "\r\nHost: x",
+    ]
+)
+
+
+@given(st.dictionaries(st.sampled_from(["q", "r", "s"]), hostile.json_values | SNEAKY))
+def test_no_argument_leaves_its_place(arguments):
+    sent = hostile.outcome(InvalidArguments, lambda: TEMPLATE.fill(arguments))
+    if isinstance(sent, InvalidArguments):
+        return
+    parts = urlsplit(sent.url)
+    path = parts.path.split("/")
+    assert sent.url.isascii()
+    assert (parts.scheme, parts.netloc, parts.fragment) == ("http", "api.example:8080", "")
+    assert (len(path), path[1], path[3][:2], path[4]) == (5, "v1", "x-", "end")
+    assert not {".", "..", ""} & set(path[1:])
+    assert {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} <= {"a", "b", "c"}
+    assert orjson.loads(sent.body).keys() <= {"deep", "text"}
+
+
+@given(st.lists(hostile.texts, max_size=4))
+def test_a_pointer_leads_where_it_was_made_to_lead(keys):
+    document = "found"
+    for key in reversed(keys):
+        document = {key: document}
+    pointer = "".join("/" + key.replace("~", "~0").replace("/", "~1") for key in keys)
+    assert json_pointer.resolve(document, json_pointer.parse(pointer)) == "found"
+
+
+@given(st.text("/~01a9", max_size=8) | st.integers(10**17, 10**30).map("/{}".format), hostile.json_values)
+def test_any_pointer_finds_a_value_or_none(pointer, document):
+    steps = hostile.outcome(ValueError, lambda: json_pointer.parse(pointer))
+    if not isinstance(steps, ValueError):
+        hostile.outcome(LookupError, lambda: json_pointer.resolve(document, steps))
