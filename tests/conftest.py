@@ -13,8 +13,8 @@ from tests.fakes import FakeUpstream
 from tests.redis_server import RedisServer
 
 # A property is tried the same few times in every run of the suite; `make fuzz` searches, with --hypothesis-profile=fuzz.
-settings.register_profile("suite", max_examples=40, derandomize=True, database=None, deadline=None)
-settings.register_profile("fuzz", max_examples=3000, deadline=None, print_blob=True)
+settings.register_profile("suite", max_examples=30, derandomize=True, database=None, deadline=None)
+settings.register_profile("fuzz", max_examples=1500, deadline=None, print_blob=True)
 settings.load_profile("suite")
 
 

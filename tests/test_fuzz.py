@@ -111,7 +111,7 @@ bad_replies = bad_answers | st.builds(
 IMPATIENT = "server: {header_timeout_seconds: 0.05, body_timeout_seconds: 0.05, idle_timeout_seconds: 0.05}"
 
 
-@pytest.fixture(params=[""])
+@pytest.fixture(params=[""], ids=["patient"])
 async def proxy(upstream, logged, request):
     """A client of the proxy, which answers when all is over, and has met no bug of its own."""
     async with (

@@ -61,7 +61,7 @@ async def test_the_proxy_keeps_to_it_whatever_it_is_sent(upstream, tmp_path, log
     if settings.get_current_profile_name() == "fuzz":
         effort = ["--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "200"]
     else:
-        effort = ["--phases", "examples,fuzzing", "--max-examples", "4", "--seed", "1", "--generation-deterministic"]
+        effort = ["--phases", "examples,fuzzing", "--max-examples", "2", "--seed", "1", "--generation-deterministic"]
     async with proxy_of(upstream, more=CLIENTS) as url:
         run = ["run", "openapi.yaml", "--url", url, "--continue-on-failure", *effort]
         process = await asyncio.create_subprocess_exec(
