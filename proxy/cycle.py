@@ -128,6 +128,4 @@ class Cycle(RequestResponseCycle):
         self._left = None
         self._let_go()
         self.message_event.set()
-        if not self.keep_alive:
-            self.transport.close()
-        self.on_response()
+        self.on_response()  # which closes the connection, unless keep_alive

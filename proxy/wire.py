@@ -6,13 +6,16 @@ body of a request that offers an upgrade, and answers what is no HTTP in plain t
 - a head has `header_timeout`, and a client that takes nothing of what is sent `send_timeout`;
 - fields and bytes of a head are counted, and so is what a chunked body carries beside its data;
 - a head that two parsers could read in two ways is refused, in OpenAI's envelope, and its connection closed;
-- an upgrade is not taken up, which leaves a request like any other (RFC 9110, section 7.8).
+- an upgrade is not taken up, which leaves a request like any other (RFC 9110, section 7.8);
+- an answer that is given before the body has come is read by a client that is still sending: of a small body the rest
+  is thrown away and the connection goes on; with any other it ends, as announced, and not before the client has heard.
 
 Bodies are bounded where they are read, in `api.body`.
 """
 
 import asyncio
 from asyncio import TimerHandle, Transport
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NoReturn
@@ -30,8 +33,12 @@ from proxy.core.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, Pr
 from proxy.cycle import Cycle
 from proxy.ports import Observer
 
-# An answer is still read by a client that is in the middle of sending; closed at once, it would be lost to a reset.
-_LINGER_SECONDS = 2.0
+# How long, and for how much, a client that was answered is heard out; closed at once, the answer would be lost to a
+# reset. nginx: lingering_timeout 5 s, any number of bytes.
+_LINGER_SECONDS = 5.0
+_LINGER_BYTES = 64 * 1024 * 1024
+# The rest of a body that is not worth a new connection (Go: maxPostHandlerReadBytes).
+_SMALL_BODY = 256 * 1024
 # What the framing of a chunk may take, and what of a read is data; the rest is extensions and trailers (Go's rule).
 _CHUNK_OVERHEAD = 16
 _ASGI: ASGIVersions = {"version": "3.0", "spec_version": "2.3"}
@@ -52,12 +59,14 @@ class Bounds:
     send_timeout      in which at least something of what is sent has to be taken
     max_headers       fields of one request, trailers included
     max_header_bytes  of the request line and all fields
+    linger            for what it is still sending when it has its answer
     """
 
     header_timeout: float
     send_timeout: float
     max_headers: int
     max_header_bytes: int
+    linger: float
 
     @classmethod
     def of(cls, server: ServerConfig) -> "Bounds":
@@ -67,6 +76,7 @@ class Bounds:
             send_timeout=server.send_timeout_seconds,
             max_headers=server.max_headers,
             max_header_bytes=server.max_header_bytes,
+            linger=min(_LINGER_SECONDS, server.body_timeout_seconds),
         )
 
 
@@ -84,7 +94,10 @@ class Wire(HttpToolsProtocol):
         self._unsent = 0
         self._in_head = False
         self._in_body = False
+        self._has_small_body = False  # one of known and little length
+        self._reusable = False  # the connection, once the request that is on its way in has come in
         self._deaf = False
+        self._unheard = 0
         self._offered_upgrade = False
         self._head_bytes = 0
         self._fields = 0
@@ -111,13 +124,22 @@ class Wire(HttpToolsProtocol):
         """From asyncio."""
         self._unset_keepalive_if_required()
         if self._deaf:
+            self._overhear(data)
             return
         self._excess += len(data)
         self._feed(data)
         if not self._deaf and self._excess > self._bounds.max_header_bytes:
             self._refuse(self._too_large())
-        elif self._in_head or self.cycle is None or self.cycle.response_complete:
+        elif self._in_head or (self._is_idle() and self.timeout_keep_alive_task is None):
             self._arm(self._bounds.header_timeout)  # a head that is not whole, or nothing that is a request at all
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _overhear(self, data: bytes) -> None:
+        self._unheard += len(data)
+        if self._unheard > _LINGER_BYTES:
+            self._close()
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -147,9 +169,10 @@ class Wire(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """From the parser."""
+        self._unset_keepalive_if_required()
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
+        self.expect_100_continue = self._has_small_body = False
         self._in_head = True
         self._head_bytes = self._fields = self._excess = 0
 
@@ -181,6 +204,8 @@ class Wire(HttpToolsProtocol):
         self._disarm()
         waiting = self.cycle is not None and not self.cycle.response_complete
         self.cycle = self._cycle()
+        self._reusable = self.cycle.keep_alive
+        self.cycle.keep_alive = self._reusable and self._has_small_body
         if waiting:  # an earlier request of the same connection is being answered
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
@@ -239,9 +264,17 @@ class Wire(HttpToolsProtocol):
         if self._offered_upgrade:
             return
         self._in_body = False
-        if not self.cycle.response_complete:
-            self.cycle.more_body = False
-            self.cycle.message_event.set()
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.more_body = False
+            cycle.message_event.set()
+            if not cycle.response_started:
+                cycle.keep_alive = self._reusable
+        else:
+            self._disarm()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def _too_large(self) -> ProxyError:
         most = f"{self._bounds.max_headers} header fields and {self._bounds.max_header_bytes} bytes of them"
@@ -263,6 +296,8 @@ class Wire(HttpToolsProtocol):
         for name, value in self.headers:
             if name == b"host":
                 hosts += 1
+            elif name == b"content-length":
+                self._has_small_body = int(value) <= _SMALL_BODY
             elif name == b"transfer-encoding" and (value.strip().lower() != b"chunked" or version == "1.0"):
                 return HttpRefused("Of transfer codings only 'chunked' is understood.", status=501)
             elif name == b"expect":
@@ -281,17 +316,20 @@ class Wire(HttpToolsProtocol):
     # -- the end of a response, and of a connection --
 
     def on_response_complete(self) -> None:
-        """From uvicorn."""
-        super().on_response_complete()
-        if self.transport.is_closing():
-            if self.transport.get_write_buffer_size():
-                self._start_send_timer()
-        elif self._in_body:  # answered before its body was read to the end, as one that is too large is
+        """From the cycle."""
+        if self._deaf or not (self._answering and self._answering.keep_alive):
+            self.server_state.total_requests += 1
             self._end()
+            return
+        super().on_response_complete()
+        if self._in_body and self.cycle.response_complete:  # the rest of a small body
+            self._unset_keepalive_if_required()
+            self._arm(self._bounds.linger)
 
     def shutdown(self) -> None:
         """uvicorn: the server stops. A request that is on its way in is not cut off: it is told so."""
         if self.cycle is not None and not self._in_head:
+            self._reusable = False
             super().shutdown()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -306,7 +344,7 @@ class Wire(HttpToolsProtocol):
         if self._in_head and not self._deaf:
             self._refuse(RequestTimeout("The head of the request did not arrive in time."))
         else:
-            self.transport.close()
+            self._close()
 
     def _refuse(self, error: ProxyError) -> None:
         """Read nothing more on this connection, and say why where there is room for an answer."""
@@ -315,11 +353,13 @@ class Wire(HttpToolsProtocol):
         cycle = self.cycle
         if self._in_body:
             cycle.leave()  # whoever reads this body has nothing more to expect
-            if cycle.response_started or self.pipeline:
-                self.transport.close()
+            if self.pipeline:
+                return  # the request before is answered, and the connection ends with it
+            if cycle.response_started:
+                self._end()
                 return
         elif cycle is not None and not cycle.response_complete:
-            cycle.keep_alive = False  # the request before is answered, and the connection ends with it
+            cycle.keep_alive = False  # the same
             return
         self._answer(error)
 
@@ -341,11 +381,26 @@ class Wire(HttpToolsProtocol):
         self._end()
 
     def _end(self) -> None:
+        """Nothing more is said on this connection."""
+        if self._in_body or self._deaf:
+            self._linger()
+        else:
+            self._close()
+
+    def _linger(self) -> None:
         """Close in such a way that the answer is read: what the client is still sending is taken and thrown away."""
         self._deaf = True
+        self.flow.resume_reading()
         if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self._arm(_LINGER_SECONDS)
+            with suppress(OSError):  # it has gone, and asyncio does not know yet
+                self.transport.write_eof()
+        self._disarm()
+        self._arm(self._bounds.linger)
+
+    def _close(self) -> None:
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self._start_send_timer()
 
     # -- timers --
 

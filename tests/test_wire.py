@@ -411,6 +411,106 @@ async def test_a_body_that_is_too_large_is_answered_while_it_is_sent_and_not_rea
     assert upstream.heads == []
 
 
+# -- answers that do not wait for the body --
+
+
+async def next_answer(reader):
+    """The (status, headers, body) of the next response of known length."""
+    top = await reader.readuntil(b"\r\n\r\n")
+    length = int(re.search(rb"content-length: (\d+)", top)[1])
+    ((status, headers, body),) = answers(top + await reader.readexactly(length))
+    return status, headers, body
+
+
+async def pour(writer, size):
+    """So many bytes of a chunked body without end."""
+    for _ in range(size // 100_000):
+        writer.write(chunk(b"x" * 100_000))
+        await writer.drain()
+
+
+CLIENTS = "clients: [{name: c, key: client-key}]"
+KEY = "authorization: Bearer client-key"
+EARLY = [({"path": "/nowhere"}, KEY, 404), ({"method": "PUT"}, KEY, 405), ({}, "x: y", 401)]
+
+
+@pytest.mark.parametrize(("where", "key", "status"), EARLY)
+async def test_the_rest_of_a_small_body_is_thrown_away_and_the_connection_goes_on(upstream, where, key, status):
+    async with proxy_of(upstream, more=f"{QUICK}\n{CLIENTS}") as url, connected(url) as (reader, writer):
+        for _ in range(2):
+            writer.write(head(f"content-length: {len(BODY)}", key, **where))
+            found, headers, _ = await next_answer(reader)
+            assert (found, "connection" in headers) == (status, False)
+            writer.write(BODY[:50])
+            writer.write(BODY[50:] + head("content-length: 9", path="/healthz", method="GET") + b"x" * 9)
+            assert (await next_answer(reader))[0] == 200
+        writer.write(head(f"content-length: {len(BODY)}", key, **where))
+        await next_answer(reader)
+        writer.write(BODY)
+        with pytest.raises(TimeoutError):  # an idle connection, and no head that does not come
+            await asyncio.wait_for(reader.read(), 0.4)
+        writer.write(post(KEY))
+        assert (await next_answer(reader))[0] == 200
+    assert len(upstream.heads) == 1
+
+
+@pytest.mark.parametrize(("where", "key", "status"), EARLY)
+@pytest.mark.parametrize(
+    "lines",
+    [["content-length: 3000000"], [CHUNKED], ["content-length: 3000000", "connection: close"]],
+    ids=["large", "of unknown length", "the last one"],
+)
+async def test_with_any_other_body_the_answer_says_that_the_connection_ends_and_is_read(
+    upstream, where, key, status, lines
+):
+    async with proxy_of(upstream, more=CLIENTS) as url, connected(url) as (reader, writer):
+        writer.write(head(*lines, key, **where))
+        found, headers, _ = await next_answer(reader)
+        assert (found, headers["connection"]) == (status, "close")
+        await pour(writer, 3_000_000)  # a reset would break this off
+        assert await reader.read() == b""
+    assert upstream.heads == []
+
+
+@pytest.mark.parametrize("length", [1000, 3_000_000])
+async def test_a_client_that_was_answered_is_not_heard_out_for_ever(upstream, length):
+    drips = [b"x"] * 100
+    async with proxy_of(upstream, more=QUICK) as url, connected(url) as (reader, writer):
+        began = time.monotonic()
+        sending = asyncio.ensure_future(
+            send(writer, [head(f"content-length: {length}", path="/nowhere"), *drips], 0.05)
+        )
+        assert (await next_answer(reader))[0] == 404
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        with suppress(RuntimeError):  # uvloop's word for a transport that is closed
+            await sending
+        assert time.monotonic() - began < 3
+
+
+async def test_nor_without_measure(upstream, monkeypatch):
+    monkeypatch.setattr("proxy.wire._LINGER_BYTES", 1_000_000)
+    async with proxy_of(upstream) as url, connected(url) as (_, writer):
+        writer.write(head(CHUNKED, path="/nowhere"))
+        with pytest.raises(ConnectionError):
+            await pour(writer, 30_000_000)
+
+
+async def test_a_request_whose_body_comes_while_the_one_before_is_answered_is_answered_too(upstream):
+    gate = asyncio.Event()
+    upstream.replies = [Reply([gate, *whole("Hi").body])]
+    second = post("connection: close")
+    async with proxy_of(upstream) as url, connected(url) as (reader, writer):
+        writer.write(post() + second[:-5])
+        await upstream.asked.wait()
+        gate.set()
+        assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(second[-5:])
+        rest = await reader.read()
+    assert rest.count(b" 200 OK") == 1
+    assert len(upstream.heads) == 2
+
+
 # -- times --
 
 

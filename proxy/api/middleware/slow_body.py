@@ -52,4 +52,5 @@ class SlowBody:
             async with asyncio.timeout(min(self._timeout, ends_at - self._clock.monotonic())):
                 return await receive()
         except TimeoutError as exc:
-            raise RequestTimeout("The request body did not arrive in time.") from exc
+            closing = {"connection": "close"}  # RFC 9110, section 15.5.9
+            raise RequestTimeout("The request body did not arrive in time.", headers=closing) from exc
