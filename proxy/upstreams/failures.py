@@ -115,7 +115,7 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
 
 def _advice(headers: Mapping[str, str]) -> dict[str, str]:
     """What an upstream says about trying again."""
-    return {name: headers[name] for name in ("retry-after", "x-should-retry") if name in headers}
+    return {name: headers[name] for name in ("retry-after", "retry-after-ms", "x-should-retry") if name in headers}
 
 
 def _find(body: Any) -> Json:

@@ -136,7 +136,7 @@ class Resilient:
     async def _recover(self, failure: ProxyError, seconds: float) -> bool:
         """Prepare another attempt; False where there is none left."""
         fields = {"upstream": self.name, "code": failure.code, "status": failure.status, "seconds": seconds}
-        asked = asked_delay(failure)
+        asked = asked_delay(failure, self._clock.time())
         patient = asked <= self._longest_wait  # a client can wait for longer than we can; it is told how long
         if patient and is_transient(failure) and (delay := next(self._delays, None)) is not None:
             wait = max(asked, delay)

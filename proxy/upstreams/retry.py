@@ -4,12 +4,16 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 
 from proxy.core.errors import Overloaded, ProxyError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
 
-_SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _TOO_MANY_REQUESTS = 429
 _REQUEST_TIMEOUT = 408
+# What OpenAI's SDKs try again, besides 5xx.
+_MAY_PASS = frozenset({_REQUEST_TIMEOUT, 409, _TOO_MANY_REQUESTS})
 # No key, no balance, not permitted, no such model there, too slow, too much.
 _OUR_ACCOUNT = frozenset({401, 402, 403, 404, _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS})
 
@@ -35,7 +39,7 @@ def is_transient(failure: ProxyError) -> bool:
     if failure.headers.get("x-should-retry") == "false" or isinstance(failure, UpstreamTimeout | UpstreamDown):
         return False
     if isinstance(failure, UpstreamRefused):
-        return failure.status in (_REQUEST_TIMEOUT, _TOO_MANY_REQUESTS)
+        return failure.status in _MAY_PASS
     return isinstance(failure, UpstreamError)
 
 
@@ -54,7 +58,23 @@ def may_work_elsewhere(failure: ProxyError) -> bool:
     return isinstance(failure, UpstreamError | Overloaded)
 
 
-def asked_delay(failure: ProxyError) -> float:
-    """The `Retry-After` of a failure in seconds; 0 where it gave none, or a date, as no upstream here is known to."""
+def asked_delay(failure: ProxyError, now: float) -> float:
+    """How many seconds from `now`, a wall clock's, a failure asks to wait; 0 where it does not say, or it is over.
+
+    `retry-after-ms` is OpenAI's, and finer than Retry-After: seconds, or a date (RFC 9110, section 10.2.3).
+    """
+    milliseconds = failure.headers.get("retry-after-ms", "")
+    if _NUMBER.fullmatch(milliseconds):
+        return float(milliseconds) / 1000
     value = failure.headers.get("retry-after", "")
-    return float(value) if _SECONDS.fullmatch(value) else 0.0
+    if _NUMBER.fullmatch(value):
+        return float(value)
+    return max(0.0, _timestamp(value, otherwise=now) - now)
+
+
+def _timestamp(date: str, *, otherwise: float) -> float:
+    try:
+        when = parsedate_to_datetime(date)
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return otherwise

@@ -48,6 +48,7 @@ def test_anything_else_is_our_502(status):
     ("status", "headers", "body", "passed_on"),
     [
         (429, {"retry-after": "7"}, b"{}", {"retry-after": "7"}),
+        (503, {"retry-after": "7", "retry-after-ms": "6500"}, b"{}", {"retry-after": "7", "retry-after-ms": "6500"}),
         (429, {}, b'{"error":{"code":"1113"}}', {"x-should-retry": "false"}),
         (401, {"x-should-retry": "true"}, b"{}", {"x-should-retry": "false"}),
         (400, {"x-should-retry": "false", "set-cookie": "a"}, b"{}", {"x-should-retry": "false"}),

@@ -1,6 +1,9 @@
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.core.actions import CallUpstream
 from proxy.core.breaker import Breaker
@@ -13,13 +16,18 @@ from proxy.core.errors import (
     UpstreamTimeout,
 )
 from proxy.upstreams.resilient import Resilient
-from proxy.upstreams.retry import Backoff
+from proxy.upstreams.retry import Backoff, asked_delay
 
 CALL = CallUpstream({}, number=1)
+NOON = datetime(2026, 10, 21, 12, tzinfo=UTC).timestamp()  # what the wall clock says
 
 
 def refused(status, **headers):
     return UpstreamRefused("no", status=status, type="t", code="c", headers=headers)
+
+
+def failed(**headers):
+    return UpstreamError("503", headers=headers)
 
 
 class Candidate:
@@ -70,6 +78,9 @@ class Attempt:
     def monotonic(self):
         return self.now + sum(self.waits)
 
+    def time(self):
+        return NOON
+
     async def sleep(self, seconds):
         self.waits.append(seconds)
 
@@ -90,7 +101,9 @@ class Attempt:
         self.abandoned += 1
 
 
-@pytest.mark.parametrize("failure", [refused(429), refused(408), UpstreamError("500"), UpstreamError("cut off")])
+@pytest.mark.parametrize(
+    "failure", [refused(429), refused(408), refused(409), UpstreamError("500"), UpstreamError("cut off")]
+)
 async def test_what_may_pass_is_tried_again(failure):
     attempt = Attempt(Candidate("a", failure, "fine"))
     assert await attempt.complete() == "fine"
@@ -103,6 +116,9 @@ async def test_what_may_pass_is_tried_again(failure):
     [
         refused(400),
         refused(401),
+        refused(403),
+        refused(404),
+        refused(422),
         refused(429, **{"x-should-retry": "false"}),
         UpstreamTimeout("silent"),
         Overloaded("no connection"),
@@ -132,13 +148,26 @@ async def test_after_the_first_visible_byte_nothing_is_tried_again():
     assert (attempt.shown, fallback.tries) == (["Hel"], 0)
 
 
-async def test_the_upstreams_own_retry_after_is_kept_to():
-    attempt = Attempt(Candidate("a", refused(429, **{"retry-after": "3"}), "fine"))
+@pytest.mark.parametrize(
+    "advice",
+    [
+        {"retry-after": "3"},
+        {"retry-after": "3.0"},
+        {"retry-after": "Wed, 21 Oct 2026 12:00:03 GMT"},
+        {"retry-after": "Wednesday, 21-Oct-26 12:00:03 GMT"},
+        {"retry-after": "Wed Oct 21 12:00:03 2026"},
+        {"retry-after-ms": "3000", "retry-after": "4"},
+        {"retry-after-ms": "soon", "retry-after": "3"},
+    ],
+)
+@pytest.mark.parametrize("failure", [lambda headers: refused(429, **headers), lambda headers: failed(**headers)])
+async def test_the_upstreams_own_retry_after_is_kept_to(failure, advice):
+    attempt = Attempt(Candidate("a", failure(advice), "fine"))
     assert await attempt.complete() == "fine"
     assert attempt.waits == [3.0]
 
 
-@pytest.mark.parametrize("value", ["60", "900"])
+@pytest.mark.parametrize("value", ["60", "900", "99999999", "9" * 400, "Wed, 21 Oct 2026 12:01:00 GMT"])
 async def test_a_retry_after_that_is_too_long_for_us_is_passed_on_to_the_client(value):
     attempt = Attempt(Candidate("a", refused(429, **{"retry-after": value})))
     with pytest.raises(UpstreamRefused) as raised:
@@ -146,11 +175,26 @@ async def test_a_retry_after_that_is_too_long_for_us_is_passed_on_to_the_client(
     assert (raised.value.headers["retry-after"], attempt.waits) == (value, [])
 
 
-@pytest.mark.parametrize("value", ["\u00b2", "soon", "Wed, 21 Oct 2026 07:28:00 GMT", ""])
+@pytest.mark.parametrize("value", ["\u00b2", "soon", "-3", "1e1", "inf", "Wed, 21 Oct 2026", ""])
 async def test_an_odd_retry_after_is_none(value):
     attempt = Attempt(Candidate("a", refused(429, **{"retry-after": value}), "fine"))
     assert await attempt.complete() == "fine"
     assert attempt.waits == [0.5]
+
+
+@pytest.mark.parametrize("value", ["0", "Wed, 21 Oct 2026 11:59:00 GMT", "Thu Jan  1 00:00:00 1970"])
+async def test_a_retry_after_that_is_over_leaves_the_usual_wait(value):
+    attempt = Attempt(Candidate("a", refused(429, **{"retry-after": value}), "fine"))
+    assert await attempt.complete() == "fine"
+    assert attempt.waits == [0.5]
+
+
+DATE_LIKE = st.from_regex(r"(Wed, )?[0-9]{1,3}[ -]Oct[ -][0-9]{1,12} [0-9]{1,3}(:[0-9]{1,12}){0,3} ?(GMT|[+-][0-9]+)?")
+
+
+@given(st.one_of(st.text(), DATE_LIKE))
+def test_no_retry_after_breaks_anything(value):
+    assert asked_delay(refused(503, **{"retry-after": value, "retry-after-ms": value}), NOON) >= 0
 
 
 @pytest.mark.parametrize(
