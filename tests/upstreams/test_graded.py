@@ -1,0 +1,156 @@
+"""An upstream that misbehaves on purpose and grades its client: llmock, in front of it the proxy, in front of that the SDK."""
+
+import asyncio
+import functools
+from dataclasses import replace
+from itertools import product
+
+import openai
+import pytest
+from llmock.scenarios import Fail, Match, StreamFault, ToolFault
+
+from proxy.config_file import parse
+from proxy.upstreams.retry import Backoff
+from tests.serving import serving_as_shipped
+
+CONFIG = """
+upstreams:
+  up: {{base_url: {upstream}, api_key: upstream-secret, breaker: {{failures: 1000}}, timeouts: {{read: {read}}}}}
+models: {{"*": {{upstream: up}}}}
+tools: {{current_time: {{type: clock}}}}
+"""
+WHAT = "What time is it?"
+
+
+async def chat(client, model, **how):
+    asked = await client.chat.completions.create(model=model, messages=[{"role": "user", "content": WHAT}], **how)
+    if not how.get("stream"):
+        return asked.choices[0].message.content
+    return "".join([chunk.choices[0].delta.content or "" async for chunk in asked if chunk.choices])
+
+
+async def responses(client, model, **how):
+    asked = await client.responses.create(model=model, input=WHAT, store=False, **how)
+    if not how.get("stream"):
+        return asked.output_text
+    return "".join([event.delta async for event in asked if event.type == "response.output_text.delta"])
+
+
+WHOLE = {
+    "relayed": functools.partial(chat, extra_headers={"x-server-tools": "none"}),
+    "in-the-loop": chat,
+    "responses": responses,
+}
+STREAMED = {f"{way}-streamed": functools.partial(ask, stream=True) for way, ask in WHOLE.items()}
+WAYS = {**WHOLE, **STREAMED}
+
+PASSING = [
+    Fail(429, retry_after=0.4),
+    Fail(503, retry_after=0.3, times=2),
+    Fail(500),
+    Fail(502),
+    Fail(408),
+    Fail(409),
+]
+FINAL = {
+    400: openai.BadRequestError,
+    401: openai.AuthenticationError,
+    403: openai.PermissionDeniedError,
+    404: openai.NotFoundError,
+    422: openai.UnprocessableEntityError,
+}
+BROKEN = [StreamFault(kind, after_chunks=at) for kind in ("disconnect", "truncate", "malformed") for at in (0, 1, 4)]
+
+
+@pytest.fixture
+def read():
+    """`timeouts.read`; a busy machine makes everybody slow."""
+    return 60
+
+
+@pytest.fixture
+async def client(llmock, monkeypatch, sdk, read):
+    """Of a proxy in front of llmock that waits for less long than usual, unless it is asked to, and without dice."""
+    quick = functools.partial(Backoff, first=0.3, jitter=lambda: 1.0)
+    monkeypatch.setattr("proxy.upstreams.router.Backoff", quick)
+    config = parse(CONFIG.format(upstream=llmock.base_url(), read=read), {})
+    async with serving_as_shipped(config) as url, sdk(url) as client:
+        yield client
+
+
+async def converse(llmock, client, ways, faults, *, times=1):
+    """What comes of every way of asking under every fault, all at the same time; one that fails may be repeated."""
+    conversations = {f"{way} {fault}": (ask, fault) for (way, ask), fault in product(ways.items(), faults)}
+    llmock.add(*(replace(fault, match=Match(model=model)) for model, (_, fault) in conversations.items()))
+    asked = (repeatedly(ask, client, model, times) for model, (ask, _) in conversations.items())
+    outcomes = await asyncio.gather(*asked)
+    return dict(zip(conversations, outcomes, strict=True))
+
+
+async def repeatedly(ask, client, model, times):
+    """The answers and errors of an application that asks again after an error; up to so many times."""
+    outcomes = []
+    for _ in range(times):
+        try:
+            outcomes.append(await ask(client, model))
+        except openai.APIError as error:
+            outcomes.append(error)
+        else:
+            break
+    return outcomes
+
+
+async def verdict(llmock):
+    """Raises what it finds, warnings too."""
+    await asyncio.to_thread(llmock.assert_resilient, strict=True)
+
+
+async def test_what_passes_is_sat_out_for_as_long_as_is_asked_and_the_client_gets_its_answer(llmock, client):
+    outcomes = await converse(llmock, client, WAYS, PASSING)
+    assert [model for model, (answer,) in outcomes.items() if not isinstance(answer, str) or not answer] == []
+    await verdict(llmock)
+
+
+async def test_what_does_not_pass_is_the_clients_at_once(llmock, client):
+    outcomes = await converse(llmock, client, WAYS, [Fail(status, times=None) for status in FINAL])
+    for (error,) in outcomes.values():
+        assert type(error) is FINAL[error.status_code]
+    assert len(llmock.requests) == len(outcomes)
+    await verdict(llmock)
+
+
+async def test_an_outage_is_not_stormed_at(llmock, client):
+    outcomes = await converse(llmock, client, WAYS, [Fail(500, times=None)])
+    assert [error.status_code for (error,) in outcomes.values()] == [502] * len(WAYS)
+    assert len(llmock.requests) == len(WAYS) * 3
+    await verdict(llmock)
+
+
+async def test_a_stream_that_breaks_is_mended_unseen_or_the_client_is_told(llmock, client):
+    llmock.pace(20)  # so that it sees who stops reading
+    outcomes = await converse(llmock, client, STREAMED, BROKEN, times=2)
+    for model, (*told, answer) in outcomes.items():
+        assert isinstance(answer, str), model
+        assert not told or "after_chunks=0" not in model
+    await verdict(llmock)
+
+
+@pytest.mark.parametrize("read", [0.3])
+async def test_a_stream_that_stands_still_is_given_up(llmock, client):
+    outcomes = await converse(llmock, client, STREAMED, [StreamFault("stall", stall_seconds=5)])
+    assert all(isinstance(error, openai.APIError) for (error,) in outcomes.values())
+    await verdict(llmock)
+
+
+async def test_a_call_that_cannot_be_run_does_not_end_the_conversation(llmock, client):
+    faults = [ToolFault("malformed_arguments"), ToolFault("unknown_tool")]
+    ways = {way: ask for way, ask in WAYS.items() if "relayed" not in way}
+    outcomes = await converse(llmock, client, ways, faults)
+    assert [model for model, (answer,) in outcomes.items() if not isinstance(answer, str) or not answer] == []
+    await verdict(llmock)
+
+
+async def test_who_asks_for_more_patience_than_we_have_is_not_asked_again_and_the_client_is_told(llmock, client):
+    outcomes = await converse(llmock, client, WAYS, [Fail(429, retry_after=30), Fail(503, retry_after=30)])
+    assert [error.response.headers["retry-after"] for (error,) in outcomes.values()] == ["30"] * len(outcomes)
+    assert len(llmock.requests) == len(outcomes)
