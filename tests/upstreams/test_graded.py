@@ -78,26 +78,22 @@ async def client(llmock, monkeypatch, sdk, read):
         yield client
 
 
-async def converse(llmock, client, ways, faults, *, times=1):
-    """What comes of every way of asking under every fault, all at the same time; one that fails may be repeated."""
-    conversations = {f"{way} {fault}": (ask, fault) for (way, ask), fault in product(ways.items(), faults)}
-    llmock.add(*(replace(fault, match=Match(model=model)) for model, (_, fault) in conversations.items()))
-    asked = (repeatedly(ask, client, model, times) for model, (ask, _) in conversations.items())
-    outcomes = await asyncio.gather(*asked)
-    return dict(zip(conversations, outcomes, strict=True))
+def conversations(llmock, ways, faults):
+    """Every way of asking under every fault: the ways, by the names of models that stand for nothing else."""
+    found = {f"{way} {fault}": (ask, fault) for (way, ask), fault in product(ways.items(), faults)}
+    llmock.add(*(replace(fault, match=Match(model=model)) for model, (_, fault) in found.items()))
+    return {model: ask for model, (ask, _) in found.items()}
 
 
-async def repeatedly(ask, client, model, times):
-    """The answers and errors of an application that asks again after an error; up to so many times."""
-    outcomes = []
-    for _ in range(times):
-        try:
-            outcomes.append(await ask(client, model))
-        except openai.APIError as error:
-            outcomes.append(error)
-        else:
-            break
-    return outcomes
+async def outcomes(client, asks):
+    """The answer or the error that comes of each, all asked at the same time."""
+    found = await asyncio.gather(*(ask(client, model) for model, ask in asks.items()), return_exceptions=True)
+    return dict(zip(asks, found, strict=True))
+
+
+def unanswered(outcomes):
+    """Those in which the client was told of an error, or nothing."""
+    return [model for model, outcome in outcomes.items() if not isinstance(outcome, str) or not outcome]
 
 
 async def verdict(llmock):
@@ -106,51 +102,52 @@ async def verdict(llmock):
 
 
 async def test_what_passes_is_sat_out_for_as_long_as_is_asked_and_the_client_gets_its_answer(llmock, client):
-    outcomes = await converse(llmock, client, WAYS, PASSING)
-    assert [model for model, (answer,) in outcomes.items() if not isinstance(answer, str) or not answer] == []
+    found = await outcomes(client, conversations(llmock, WAYS, PASSING))
+    assert unanswered(found) == []
     await verdict(llmock)
 
 
 async def test_what_does_not_pass_is_the_clients_at_once(llmock, client):
-    outcomes = await converse(llmock, client, WAYS, [Fail(status, times=None) for status in FINAL])
-    for (error,) in outcomes.values():
+    found = await outcomes(client, conversations(llmock, WAYS, [Fail(status, times=None) for status in FINAL]))
+    for error in found.values():
         assert type(error) is FINAL[error.status_code]
-    assert len(llmock.requests) == len(outcomes)
+    assert len(llmock.requests) == len(found)
     await verdict(llmock)
 
 
 async def test_an_outage_is_not_stormed_at(llmock, client):
-    outcomes = await converse(llmock, client, WAYS, [Fail(500, times=None)])
-    assert [error.status_code for (error,) in outcomes.values()] == [502] * len(WAYS)
+    found = await outcomes(client, conversations(llmock, WAYS, [Fail(500, times=None)]))
+    assert [error.status_code for error in found.values()] == [502] * len(WAYS)
     assert len(llmock.requests) == len(WAYS) * 3
     await verdict(llmock)
 
 
 async def test_a_stream_that_breaks_is_mended_unseen_or_the_client_is_told(llmock, client):
     llmock.pace(20)  # so that it sees who stops reading
-    outcomes = await converse(llmock, client, STREAMED, BROKEN, times=2)
-    for model, (*told, answer) in outcomes.items():
-        assert isinstance(answer, str), model
-        assert not told or "after_chunks=0" not in model
+    asks = conversations(llmock, STREAMED, BROKEN)
+    found = await outcomes(client, asks)
+    told = unanswered(found)
+    assert all(isinstance(found[model], openai.APIError) and "after_chunks=0" not in model for model in told)
+    await asyncio.to_thread(lambda: llmock.requests)  # it has seen them all stop, and so counts what follows as retries
+    assert unanswered(await outcomes(client, {model: asks[model] for model in told})) == []
     await verdict(llmock)
 
 
 @pytest.mark.parametrize("read", [0.3])
 async def test_a_stream_that_stands_still_is_given_up(llmock, client):
-    outcomes = await converse(llmock, client, STREAMED, [StreamFault("stall", stall_seconds=5)])
-    assert all(isinstance(error, openai.APIError) for (error,) in outcomes.values())
+    found = await outcomes(client, conversations(llmock, STREAMED, [StreamFault("stall", stall_seconds=5)]))
+    assert all(isinstance(error, openai.APIError) for error in found.values())
     await verdict(llmock)
 
 
 async def test_a_call_that_cannot_be_run_does_not_end_the_conversation(llmock, client):
-    faults = [ToolFault("malformed_arguments"), ToolFault("unknown_tool")]
     ways = {way: ask for way, ask in WAYS.items() if "relayed" not in way}
-    outcomes = await converse(llmock, client, ways, faults)
-    assert [model for model, (answer,) in outcomes.items() if not isinstance(answer, str) or not answer] == []
+    faults = [ToolFault("malformed_arguments"), ToolFault("unknown_tool")]
+    assert unanswered(await outcomes(client, conversations(llmock, ways, faults))) == []
     await verdict(llmock)
 
 
 async def test_who_asks_for_more_patience_than_we_have_is_not_asked_again_and_the_client_is_told(llmock, client):
-    outcomes = await converse(llmock, client, WAYS, [Fail(429, retry_after=30), Fail(503, retry_after=30)])
-    assert [error.response.headers["retry-after"] for (error,) in outcomes.values()] == ["30"] * len(outcomes)
-    assert len(llmock.requests) == len(outcomes)
+    found = await outcomes(client, conversations(llmock, WAYS, [Fail(429, retry_after=30), Fail(503, retry_after=30)]))
+    assert [error.response.headers["retry-after"] for error in found.values()] == ["30"] * len(found)
+    assert len(llmock.requests) == len(found)
