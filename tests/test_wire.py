@@ -1,15 +1,19 @@
 """What comes over the wire, byte by byte: framing, sizes, times, and what is answered where HTTP ends."""
 
 import asyncio
+import errno
 import re
 import time
 from contextlib import asynccontextmanager, suppress
 
 import orjson
 import pytest
+from uvicorn.server import ServerState
 
+from proxy.config_file import parse
+from proxy.server import uvicorn_config
 from tests.fakes import FakeUpstream, Reply, whole
-from tests.serving import proxy_of
+from tests.serving import CONFIG, proxy_of
 
 CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
 PATHS = [CHAT, RESPONSES, EMBEDDINGS]
@@ -494,6 +498,45 @@ async def test_nor_without_measure(upstream, monkeypatch):
         writer.write(head(CHUNKED, path="/nowhere"))
         with pytest.raises(ConnectionError):
             await pour(writer, 30_000_000)
+
+
+class Gone(asyncio.Transport):
+    """What asyncio has of a client that has just reset its connection, and does not know yet."""
+
+    def __init__(self):
+        super().__init__()
+        self.written = b""
+
+    def write(self, data):
+        self.written += data
+
+    def can_write_eof(self):
+        return True
+
+    def write_eof(self):
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    def is_closing(self):
+        return False
+
+    def resume_reading(self):
+        pass
+
+    def get_write_buffer_size(self):
+        return 0
+
+    def close(self):
+        pass
+
+
+async def test_who_has_gone_when_its_answer_is_given_does_no_harm():
+    config = uvicorn_config(parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {}), None)
+    wire = config.http(config=config, server_state=ServerState(), app_state={})
+    gone = Gone()
+    wire.connection_made(gone)
+    wire.data_received(b"nonsense\r\n\r\n")
+    wire.connection_lost(None)
+    assert gone.written.startswith(b"HTTP/1.1 400 ")
 
 
 async def test_a_request_whose_body_comes_while_the_one_before_is_answered_is_answered_too(upstream):
