@@ -1,13 +1,10 @@
 """What is in deploy/ is what its readers accept, and speaks of nothing that does not exist."""
 
-import asyncio
 import re
-import shutil
 import subprocess
 from importlib import resources
 from pathlib import Path
 
-import httpx
 import jsonschema_rs
 import orjson
 import pytest
@@ -15,8 +12,7 @@ import yaml
 
 from proxy.config_file import parse
 from proxy.telemetry.series import Series
-from tests.fakes import DONE, FakeUpstream, chunk, stream
-from tests.serving import proxy_of
+from tests.fronts import found
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -24,10 +20,6 @@ ALERTS = DEPLOY / "prometheus" / "alerts.yml"
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "toolproxy.json"
 MANIFESTS = sorted(path for path in (DEPLOY / "kubernetes").glob("*.yaml") if path.name != "kustomization.yaml")
 METRIC = re.compile(r"\btoolproxy_\w+")
-
-
-def found(command):
-    return pytest.mark.skipif(shutil.which(command) is None, reason=f"there is no {command} here")
 
 
 def names_that_exist():
@@ -148,76 +140,6 @@ def test_the_configuration_in_the_manifests_is_good_and_gets_every_key_that_it_w
     grace = manifest("deployment")["spec"]["template"]["spec"]
     pause = grace["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert grace["terminationGracePeriodSeconds"] > config.server.shutdown_grace_seconds + pause
-
-
-@found("nginx")
-async def test_nginx_accepts_the_snippet_holds_no_event_back_and_keeps_what_is_the_operators(tmp_path):
-    go_on = asyncio.Event()
-    upstream = FakeUpstream(
-        [stream(chunk({"content": "first"}), go_on, chunk({"content": "last"}, "stop"), DONE, done=False)]
-    )
-    async with proxy_of(upstream) as url:
-        port = _free_port()
-        snippet = (DEPLOY / "nginx" / "toolproxy.conf").read_text()
-        (tmp_path / "toolproxy.conf").write_text(
-            snippet.replace("127.0.0.1:8080", url.removeprefix("http://")).replace(
-                "listen 80;", f"listen 127.0.0.1:{port};"
-            )
-        )
-        main = tmp_path / "nginx.conf"
-        temporary = "".join(
-            f"{kind}_temp_path {tmp_path}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        )
-        main.write_text(
-            f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/error.log; events {{}}\n"
-            f"http {{ access_log off; {temporary} include {tmp_path}/toolproxy.conf; }}\n"
-        )
-        command = ["nginx", "-p", str(tmp_path), "-c", str(main)]
-        tested = await asyncio.create_subprocess_exec(*command, "-t", stderr=asyncio.subprocess.PIPE)
-        _, said = await tested.communicate()
-        assert tested.returncode == 0, said.decode()
-        nginx = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
-        try:
-            await _reachable(port)
-            await _first_event_comes_before_the_last_is_written(port, go_on)
-        finally:
-            nginx.terminate()
-            await nginx.wait()
-
-
-async def _first_event_comes_before_the_last_is_written(port, go_on):
-    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
-        for path in ("/metrics", "/debug", "/debug/requests/x"):
-            assert (await client.get(path)).headers["server"].startswith("nginx")
-            assert (await client.get(path)).status_code == 404
-        async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-            seen = ""
-            async for text in response.aiter_text():
-                seen += text
-                if "first" in seen:
-                    go_on.set()
-    assert "last" in seen
-
-
-def _free_port():
-    import socket  # noqa: PLC0415
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-async def _reachable(port):
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                await asyncio.sleep(0.02)
-            else:
-                writer.close()
-                return
 
 
 @found("caddy")
