@@ -3,6 +3,7 @@
 import asyncio
 import statistics
 import time
+from contextlib import suppress
 
 import httpx
 import openai
@@ -12,7 +13,7 @@ from proxy.ports import Lifecycle
 from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
 from tests.fronts import found, haproxy, nginx
 from tests.serving import proxy_of
-from tests.test_wire import BODY, answers, head, said
+from tests.test_wire import AMBIGUOUS, BODY, answers, connected, head, post, said
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 FRONTS = pytest.mark.parametrize(
@@ -92,6 +93,26 @@ async def test_errors_come_as_the_proxy_wrote_them_and_the_connection_goes_on(tm
                 assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
                 assert "x-request-id" in answer.headers
                 assert (await client.post("/chat/completions", json=ASK)).status_code == 200
+
+
+async def half_said(url, request_bytes):
+    """What comes of bytes that nothing follows."""
+    async with asyncio.timeout(10), connected(url) as (reader, writer):
+        writer.write(request_bytes)
+        writer.write_eof()
+        with suppress(ConnectionError):
+            return await reader.read()
+
+
+@FRONTS
+async def test_what_two_parsers_could_read_in_two_ways_reaches_no_upstream_and_spoils_no_connection(tmp_path, front):
+    upstream = FakeUpstream([whole("Hi")])
+    async with proxy_of(upstream) as direct, front(tmp_path, direct) as url:
+        await asyncio.gather(*(half_said(url, request_bytes) for request_bytes in AMBIGUOUS.values()))
+        assert upstream.heads == []
+        found = await asyncio.gather(*(said(url, post("connection: close")) for _ in AMBIGUOUS))
+    assert {status for raw in found for (status, _, _) in answers(raw)} == {200}
+    assert len(upstream.heads) == len(AMBIGUOUS)
 
 
 @FRONTS

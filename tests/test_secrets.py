@@ -57,6 +57,7 @@ async def broken(arguments):
     raise ValueError(f"canary-content in {arguments} with canary-upstream-key")
 
 
+UPSTREAM_KEY = "canary-upstream-key"
 BROKEN = Tool(name="broken", description="", parameters={"type": "object"}, run=broken)
 REPLIES = {
     "an answer": [whole("canary-content")],
@@ -64,6 +65,9 @@ REPLIES = {
     "a tool with a bug": [whole(calls=[("c", "broken", {"q": "canary-content"})]), whole("canary-content")],
     "arguments that do not fit": [whole(calls=[("c", "web_search", {"q": "canary-content"})]), whole("canary-content")],
     "an error that quotes the key": [Reply([b'{"error":{"message":"bad canary-upstream-key"}}'], status=401)],
+    "an error that is nothing but the key": [
+        Reply([orjson.dumps({"error": dict.fromkeys(("message", "type", "code", "param"), UPSTREAM_KEY)})], status=400)
+    ],
     "an error page": [Reply([b"<html>canary-upstream-key</html>"], status=500)],
     "nonsense": [Reply([b"canary-upstream-key"])],
     "half an answer": [Reply([b'{"canary-upstream-key"', None])],

@@ -314,6 +314,7 @@ async def test_what_belongs_to_one_hop_or_says_where_it_comes_from_is_not_handed
         "x-forwarded-anything": "1",
         "x_api_key": "1",
         "x-original-url": "/admin",
+        "x-original-host": "a",
         "x-http-method-override": "DELETE",
     }
     lines = [f"{name}: {value}" for name, value in dropped.items()]

@@ -20,7 +20,8 @@ _HOP_BY_HOP = frozenset(
 # What belongs between this client and this proxy alone, and what would choose another account at the upstream.
 _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
     b"host content-length authorization api-key x-api-key cookie openai-organization openai-project "
-    b"x-organization-id x-request-id forwarded x-real-ip x-original-url x-rewrite-url x-http-method-override".split()
+    b"x-organization-id x-request-id forwarded x-real-ip x-original-url x-original-host x-rewrite-url "
+    b"x-http-method-override".split()
 )
 # What says where a request comes from; and names that a CGI-like upstream takes for others (nginx drops them as well).
 _NOT_FORWARDED_LIKE = re.compile(rb"x-forwarded-.*|.*_.*", re.DOTALL)

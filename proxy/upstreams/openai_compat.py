@@ -291,5 +291,8 @@ class _Discreet:
         pass
 
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        if isinstance(exc, ProxyError) and len(self._secret) >= _SHORTEST_SECRET and self._secret in exc.message:
-            exc.message = exc.message.replace(self._secret, "***")
+        if isinstance(exc, ProxyError) and len(self._secret) >= _SHORTEST_SECRET:
+            for field in ("message", "type", "code", "param"):
+                said = getattr(exc, field)
+                if said and self._secret in said:
+                    setattr(exc, field, said.replace(self._secret, "***"))
