@@ -49,6 +49,33 @@ def deltas(shown):
     return [one["choices"][0]["delta"] for one in shown]
 
 
+def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
+    assembler = Assembler()
+    feed(assembler, chunk({"reasoning_content": "Hm"}))
+    assert deltas(feed(assembler, chunk({"reasoning_content": ", yes"}))) == [{"reasoning_content": ", yes"}]
+    assert deltas(feed(assembler, chunk({"content": "It"}), chunk({"content": " is "}))) == [
+        {"content": "It"},
+        {"content": " is "},
+    ]
+    assert feed(assembler, chunk({"content": "a"})) == []  # what may be the beginning of a name waits
+    assert deltas(feed(assembler, chunk({"content": "nother"}, "stop"))) == [{"content": "another"}]
+    assert assembler.take_ready() == []
+    assert finish(assembler).message == {
+        "role": "assistant",
+        "reasoning_content": "Hm, yes",
+        "content": "It is another",
+    }
+
+
+@pytest.mark.parametrize("between", [{"reasoning_content": "Hm"}, tool_delta(name="search"), {"content": None, "x": 1}])
+def test_after_anything_else_the_text_is_looked_at_again(between):
+    assembler = Assembler()
+    feed(assembler, chunk({"content": "It is"}), chunk({"content": " a"}))
+    feed(assembler, chunk(between))
+    feed(assembler, chunk({"content": " day"}, "stop"))
+    assert finish(assembler).message["content"] == "It is a day"
+
+
 def test_text_and_reasoning_are_shown_as_they_come_and_folded_into_the_message():
     assembler = Assembler()
     shown = feed(

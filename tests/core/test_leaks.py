@@ -126,6 +126,43 @@ def test_whatever_comes_the_cut_makes_no_difference_and_nothing_is_made_up(left,
     assert len(shown) <= len(left + right)
 
 
+class LongWay(LeakFilter):
+    """A filter that looks at everything."""
+
+    def feed(self, text):
+        return self._feed(text)
+
+
+PIECES = [*" \n.=-<`~|{aswebto", "the ", "functions.", "assistant", "web_", "search"]
+PROSE = st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
+
+
+@given(st.lists(PROSE, max_size=8))
+def test_the_short_way_leads_to_the_same_place_as_the_long_one(pieces):
+    short, long = LeakFilter(TOOLS), LongWay(TOOLS)
+    shown = ["", ""]
+    for piece in pieces:
+        shown = [text + leaks.feed(piece) for text, leaks in zip(shown, (short, long), strict=True)]
+        assert shown[0] == shown[1]
+    assert short.close() == long.close()
+    assert (short.leaks, short.garbled) == (long.leaks, long.garbled)
+
+
+def test_plain_text_goes_the_short_way_and_nothing_of_it_is_held():
+    leaks = LeakFilter(TOOLS)
+    leaks.feed("It")
+    for text in (" sails at nine.", " Then it", " comes back, "):
+        assert leaks.feed(text) == text
+
+
+@pytest.mark.parametrize("text", [" the web_", " assistant", " to=", " functions", " to=functions.open"])
+def test_what_may_be_the_name_of_a_call_waits_for_what_follows(text):
+    leaks = LeakFilter(TOOLS)
+    leaks.feed("Now")
+    assert leaks.feed(text) != text
+    assert leaks.feed(" it is none") != ""
+
+
 GARBLED = ['{"cursor": 2, "id": 2}', "<tool_call>web_search<arg_key>que", THOUGHT]
 
 

@@ -183,3 +183,8 @@ def test_other_hosted_tools_have_no_name_and_go_on_untouched():
 )
 def test_what_a_choice_becomes_after_the_first_turn(choice, later):
     assert freed(choice, offer({})) == later
+
+
+def test_schemas_are_found_once():
+    made = offer({})
+    assert made.schemas() is made.schemas()

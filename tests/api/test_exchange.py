@@ -1,0 +1,95 @@
+"""What is worked out once for many requests, and what is not."""
+
+from proxy.api.caller import Caller, set_caller
+from proxy.api.exchange import Exchanges
+from proxy.config import Config, OfferConfig, RequestLimits, ServerConfig
+from proxy.core.chat import ToolSpec
+from proxy.ports import Model
+
+
+def tool(name, **more):
+    return ToolSpec(name, "d", {"type": "object", "properties": {}}, **more)
+
+
+class Upstream:
+    name, model, native_search = "up", "m", False
+
+
+class Ports:
+    """As much of the ports as opening an exchange needs."""
+
+    def __init__(self, *specs):
+        self.config = Config(server=ServerConfig(), offer=OfferConfig(prefix="//"), limits=RequestLimits())
+        self.router = self.toolset = self
+        self.specs = {spec.name: spec for spec in specs}
+
+    def resolve(self, name, *, client_key, messages=()):
+        return Model(name, name, Upstream())
+
+    def observe(self, event, /, **fields):
+        raise AssertionError(event)
+
+
+class Opened:
+    """Exchanges of one process, opened for one caller after another."""
+
+    def __init__(self, *specs):
+        self.ports = Ports(*specs)
+        self.exchanges = Exchanges(self.ports)
+
+    async def offer(self, **asked):
+        return (await self.open(**asked)).offer()
+
+    async def open(self, *, caller=None, headers=(), **request):
+        scope = {"headers": [(name.encode(), value.encode()) for name, value in headers]}
+        set_caller(scope, caller or Caller("app"))
+        request = {"model": "m", "messages": [{"role": "user", "content": "x"}], **request}
+        return await self.exchanges.open(scope, request)
+
+
+async def test_what_is_offered_to_plain_requests_is_worked_out_once():
+    opened = Opened(tool("a"), tool("b", mode="on_request"))
+    first = await opened.offer()
+    assert first.shown == ("a",)
+    assert await opened.offer() is first
+
+
+async def test_a_request_that_says_something_of_tools_has_an_offer_of_its_own():
+    opened = Opened(tool("a"), tool("b", mode="on_request"))
+    plain = await opened.offer()
+    own = {"type": "function", "function": {"name": "own"}}
+    assert (await opened.offer(tools=[own])).client_tools == {"own"}
+    assert (await opened.offer(tool_choice="none")).shown == ()
+    assert (await opened.offer(functions=[{"name": "f"}])).shown == ()
+    assert await opened.offer() is plain
+
+
+async def test_how_a_request_asks_makes_a_difference():
+    opened = Opened(tool("a"), tool("b", mode="on_request"))
+    assert (await opened.offer()).shown == ("a",)
+    assert (await opened.offer(headers=[("x-server-tools", "b")])).shown == ("b",)
+    assert (await opened.offer(headers=[("x-server-tools", "none")])).shown == ()
+    assert (await opened.offer(messages=[{"role": "user", "content": "// x"}])).shown == ("a", "b")
+    assert (await opened.offer(max_tool_calls=0)).shown == ()
+    assert (await opened.offer()).shown == ("a",)
+
+
+async def test_callers_do_not_share_what_they_may_use():
+    opened = Opened(tool("a"), tool("b"))
+    assert (await opened.offer(caller=Caller("one", tools=frozenset({"a"})))).shown == ("a",)
+    assert (await opened.offer(caller=Caller("two", tools=frozenset({"b"})))).shown == ("b",)
+    assert (await opened.offer(caller=Caller("one", tools=frozenset({"a"})))).shown == ("a",)
+
+
+async def test_tools_that_come_and_go_are_noticed():
+    opened = Opened(tool("a"))
+    assert (await opened.offer()).shown == ("a",)
+    opened.ports.specs = {"a": tool("a"), "b": tool("b")}
+    assert (await opened.offer()).shown == ("a", "b")
+
+
+async def test_the_names_that_strangers_send_do_not_pile_up():
+    opened = Opened(tool("a"))
+    for number in range(300):
+        await opened.offer(headers=[("x-server-tools", f"n{number}")])
+    assert len((await opened.open()).standing) <= 100

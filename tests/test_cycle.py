@@ -1,0 +1,166 @@
+"""The response of one request, as it is written to a connection that remembers what was written."""
+
+import asyncio
+
+import pytest
+
+from proxy.api.peer import PEER
+from proxy.cycle import Cycle
+
+
+class Connection:
+    """A transport that takes everything, and the flow of it."""
+
+    write_paused = False
+
+    def __init__(self):
+        self.written = []
+        self.closed = False
+
+    def write(self, data):
+        self.written.append(data)
+
+    def close(self):
+        self.closed = True
+
+
+class Exchange:
+    """One request with its cycle and what has come of it."""
+
+    def __init__(self, *, method="POST", version="1.1", keep_alive=True):
+        self.connection = Connection()
+        self.completed = 0
+        self.scope = {"method": method, "http_version": version}
+        self.cycle = Cycle(
+            scope=self.scope,
+            transport=self.connection,
+            flow=self.connection,
+            logger=None,
+            access_logger=None,
+            access_log=False,
+            default_headers=[(b"date", b"today")],
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=keep_alive,
+            on_response=self.complete,
+        )
+
+    def complete(self):
+        self.completed += 1
+
+    async def start(self, *headers, status=200):
+        await self.cycle.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def body(self, data=b"", *, more=False):
+        await self.cycle.send({"type": "http.response.body", "body": data, "more_body": more})
+
+    @property
+    def written(self):
+        return self.connection.written
+
+
+async def test_a_whole_response_is_one_write():
+    exchange = Exchange()
+    await exchange.start((b"content-length", b"2"))
+    assert exchange.written == []
+    await exchange.body(b"ok")
+    assert exchange.written == [b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 2\r\n\r\nok"]
+    assert exchange.completed == 1
+    assert not exchange.connection.closed
+
+
+async def test_the_head_waits_for_no_more_than_the_first_part_of_the_body():
+    exchange = Exchange()
+    await exchange.start()
+    await exchange.body(b"", more=True)
+    assert exchange.written == [b"HTTP/1.1 200 OK\r\ndate: today\r\ntransfer-encoding: chunked\r\n\r\n"]
+    await exchange.body(b"one", more=True)
+    await exchange.body(b"two")
+    assert exchange.written[1:] == [b"3\r\none\r\n", b"3\r\ntwo\r\n0\r\n\r\n"]
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_what_has_no_body_says_nothing_of_its_length(status):
+    exchange = Exchange()
+    await exchange.start(status=status)
+    await exchange.body()
+    assert b"chunked" not in b"".join(exchange.written)
+
+
+async def test_to_head_the_length_is_said_and_no_body_sent():
+    exchange = Exchange(method="HEAD")
+    await exchange.start((b"content-length", b"2"))
+    await exchange.body(b"ok")
+    assert exchange.written == [b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 2\r\n\r\n"]
+
+
+async def test_an_old_client_gets_no_chunks_but_the_end_of_the_connection():
+    exchange = Exchange(version="1.0", keep_alive=False)
+    await exchange.start()
+    await exchange.body(b"ok")
+    assert exchange.written == [b"HTTP/1.1 200 OK\r\ndate: today\r\nconnection: close\r\n\r\nok"]
+    assert exchange.connection.closed
+
+
+async def test_a_connection_that_is_to_be_closed_says_so_once():
+    exchange = Exchange()
+    await exchange.start((b"connection", b"close"), (b"content-length", b"0"))
+    await exchange.body()
+    assert b"".join(exchange.written).count(b"connection: close") == 1
+    assert exchange.connection.closed
+
+
+@pytest.mark.parametrize("value", [b"a\r\nset-cookie: b", b"a\nb", b"a\x00b"])
+async def test_a_header_that_would_be_more_than_one_goes_nowhere(value):
+    exchange = Exchange()
+    with pytest.raises(RuntimeError):
+        await exchange.start((b"x-a", value))
+    assert exchange.written == []
+
+
+@pytest.mark.parametrize("body", [b"o", b"okay"])
+async def test_a_response_is_as_long_as_it_says(body):
+    exchange = Exchange()
+    await exchange.start((b"content-length", b"2"))
+    with pytest.raises(RuntimeError):
+        await exchange.body(body)
+
+
+async def test_nothing_follows_the_end():
+    exchange = Exchange()
+    await exchange.start((b"content-length", b"0"))
+    await exchange.body()
+    with pytest.raises(RuntimeError):
+        await exchange.body(b"more")
+
+
+async def test_whoever_wants_to_know_is_told_that_the_client_has_left_and_is_told_once():
+    exchange, told = Exchange(), []
+    assert exchange.cycle.call_when_left(lambda: told.append(1))
+    exchange.cycle.leave()
+    exchange.cycle.leave()
+    assert told == [1]
+    assert not exchange.cycle.call_when_left(lambda: told.append(2))
+    await exchange.start()
+    await exchange.body(b"to nobody")
+    assert (told, exchange.written) == ([1], [])
+
+
+async def test_whoever_no_longer_wants_to_know_is_not_told():
+    exchange, told = Exchange(), []
+    exchange.cycle.call_when_left(lambda: told.append(1))
+    exchange.cycle.call_when_left(None)
+    exchange.cycle.leave()
+    assert told == []
+
+
+@pytest.mark.parametrize("ends", ["answered", "left"])
+async def test_when_it_is_over_nothing_in_the_scope_leads_back_to_it(ends):
+    exchange = Exchange()
+    assert exchange.scope[PEER] is exchange.cycle
+    if ends == "left":
+        exchange.cycle.leave()
+    else:
+        await exchange.start((b"content-length", b"0"))
+        await exchange.body()
+    assert PEER not in exchange.scope
