@@ -9,6 +9,8 @@ from proxy.config import UpstreamConfig
 from proxy.core.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout
 from proxy.upstreams import failures
 from proxy.upstreams.carrier import Headers, Reply, carrier_of, decoded, header
+from proxy.upstreams.http1 import Handle
+from proxy.upstreams.http1 import Reply as Http1Reply
 
 # Error bodies are read to tell the client what is wrong, and no further.
 MAX_ERROR_BYTES = 64 * 1024
@@ -73,6 +75,22 @@ class Connection:
         try:
             return await reply.read()
         except FOREIGN as exc:
+            raise self.ours(exc) from exc
+
+    async def pump(self, reply: Reply, handle: Handle) -> None:
+        """Give the body to `handle` as it comes, until it has enough or the body ends.
+
+        Raises:
+            UpstreamError: it breaks off.
+            Exception: whatever `handle` raises.
+        """
+        if not isinstance(reply, Http1Reply):
+            while (part := await self.read(reply)) and not await handle(part):
+                pass
+            return
+        try:
+            await reply.pump(handle)
+        except httpx.HTTPError as exc:
             raise self.ours(exc) from exc
 
     async def read_whole(self, reply: Reply) -> bytes:

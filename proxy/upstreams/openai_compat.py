@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -19,7 +19,7 @@ from proxy.core.rawjson import replace_model
 from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
 from proxy.upstreams import failures
 from proxy.upstreams.carrier import Reply
-from proxy.upstreams.connection import FOREIGN, Connection, is_event_stream
+from proxy.upstreams.connection import Connection, is_event_stream
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import CHUNK, Profile, mend, prepare
 
@@ -64,7 +64,7 @@ class OpenAICompatible:
                     return turn_from_completion(answer, call)
             body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
             async with aclosing(await self._ask(_written(body), stream=True)) as reply:
-                return await self._assemble(_Events(self.connection, reply), Assembler(call), names, show, eager)
+                return await self._assemble(reply, Assembler(call), names, show, eager)
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through; its bytes stay as they are wherever they can."""
@@ -79,14 +79,16 @@ class OpenAICompatible:
         """Hand a streamed completion through, event by event, the original bytes wherever they can stay."""
         content, names = self._own_bytes(body, request)
         relayed = _Relayed(self.profile, names)
+
+        async def handle(events: list[sse.Event]) -> None:
+            if len(events) == 1:
+                await write(relayed.take(events[0]))
+            else:
+                await _write_good(events, relayed, write)
+
         with self._discreet():
             async with aclosing(await self._ask(content, stream=True)) as reply:
-                reading = _Events(self.connection, reply)
-                while events := await reading.next():
-                    if len(events) == 1:
-                        await write(relayed.take(events[0]))
-                    else:
-                        await _write_good(events, relayed, write)
+                await _each(self.connection, reply, handle)
         relayed.require_finished()
         return relayed.usage
 
@@ -121,10 +123,8 @@ class OpenAICompatible:
                 raise failures.from_body(answer) or UpstreamError("The upstream answered a stream with something else.")
         return reply
 
-    async def _assemble(
-        self, reading: "_Events", assembler: Assembler, names: ToolNames, show: Show, eager: Eager
-    ) -> Turn:
-        while events := await reading.next():
+    async def _assemble(self, reply: Reply, assembler: Assembler, names: ToolNames, show: Show, eager: Eager) -> Turn:
+        async def handle(events: list[sse.Event]) -> None:
             for event in events:
                 if not event.is_done:
                     chunk, _ = _chunk(event, self.profile, names)
@@ -132,6 +132,8 @@ class OpenAICompatible:
                         await show(visible)
                     for ready in assembler.take_ready():
                         eager.start(ready)
+
+        await _each(self.connection, reply, handle)
         for visible in assembler.close():
             await show(visible)
         return assembler.finish()
@@ -149,40 +151,30 @@ class OpenAICompatible:
         return _Discreet(self.api_key)
 
 
-class _Events:
-    """A reply as events, those of one read at a time, up to and including [DONE]."""
+async def _each(connection: Connection, reply: Reply, handle: Callable[[list[sse.Event]], Awaitable[None]]) -> None:
+    """Give the events of a reply to `handle`, those of one read at a time, up to and including [DONE]."""
+    decoder = sse.Decoder()
+    done = False
 
-    __slots__ = ("_connection", "_decoder", "_done", "_ended", "_reply")
+    async def take(data: bytes) -> bool:
+        nonlocal done
+        events, done = _until_done(decoder.feed(data))
+        if events:
+            await handle(events)
+        return done
 
-    def __init__(self, connection: Connection, reply: Reply) -> None:
-        self._connection = connection
-        self._reply = reply
-        self._decoder = sse.Decoder()
-        self._done = self._ended = False
+    await connection.pump(reply, take)
+    if done:
+        await _drain(connection, reply)
+    elif rest := list(decoder.close()):
+        await handle(rest)
 
-    async def next(self) -> list[sse.Event]:
-        """The next ones, at least one; none at the end."""
-        while not self._done and not self._ended:
-            try:
-                data = await self._reply.read()
-            except FOREIGN as exc:
-                raise self._connection.ours(exc) from exc
-            if data:
-                events, self._done = _until_done(self._decoder.feed(data))
-            else:
-                events, self._ended = list(self._decoder.close()), True
-            if events:
-                return events
-        if not self._ended:
-            self._ended = True
-            await self._drain()
-        return []
 
-    async def _drain(self) -> None:
-        with suppress(TimeoutError, UpstreamError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                while await self._connection.read(self._reply):
-                    pass
+async def _drain(connection: Connection, reply: Reply) -> None:
+    with suppress(TimeoutError, UpstreamError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            while await connection.read(reply):
+                pass
 
 
 async def _write_good(events: Iterable[sse.Event], relayed: "_Relayed", write: Write) -> None:

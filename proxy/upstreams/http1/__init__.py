@@ -7,8 +7,8 @@ pool        idle connections, and who waits for one
 transport   the httpx transport, and the door for callers that have bytes already
 """
 
-from proxy.upstreams.http1.connection import Reply, Timeouts
+from proxy.upstreams.http1.connection import Handle, Reply, Timeouts
 from proxy.upstreams.http1.dial import Origin
 from proxy.upstreams.http1.transport import Http1Transport, origin_of
 
-__all__ = ["Http1Transport", "Origin", "Reply", "Timeouts", "origin_of"]
+__all__ = ["Handle", "Http1Transport", "Origin", "Reply", "Timeouts", "origin_of"]

@@ -8,13 +8,18 @@ What goes wrong closes the connection at once, a cancelled reader included: half
 
 import asyncio
 import select
-from collections.abc import AsyncIterable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import AsyncIterable, Callable, Coroutine, Generator
+from contextvars import Context, copy_context
+from types import coroutine as awaitable_generator
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import httpx
 
 from proxy.upstreams.http1.dial import Origin
 from proxy.upstreams.http1.wire import Head, Headers, ResponseParser
+
+Handle: TypeAlias = Callable[[bytes], Coroutine[Any, Any, bool]]
+"""Takes some of a body; true: it has enough."""
 
 # What is kept for a reader that does not read: beyond it the server is no longer listened to.
 MAX_UNREAD_BYTES = 64 * 1024
@@ -201,7 +206,7 @@ class Http1Connection(asyncio.Protocol):
         elif reply.unread > MAX_UNREAD_BYTES and not self._reading_paused:
             self._reading_paused = True
             self._transport.pause_reading()
-        reply.wake()
+        reply.arrived()
 
     def eof_received(self) -> None:
         """The server has said everything."""
@@ -289,7 +294,20 @@ class Http1Connection(asyncio.Protocol):
 class Reply:
     """A response: its head, and its body as it comes. Read to its end or closed, else its connection is never free."""
 
-    __slots__ = ("_patience", "_pieces", "_too_slow", "_waiter", "connection", "due", "failure", "parser", "unread")
+    __slots__ = (
+        "_context",
+        "_end",
+        "_handle",
+        "_patience",
+        "_pieces",
+        "_too_slow",
+        "_waiter",
+        "connection",
+        "due",
+        "failure",
+        "parser",
+        "unread",
+    )
 
     def __init__(self, connection: Http1Connection, patience: float | None, *, to_head: bool) -> None:
         self.parser = ResponseParser(to_head=to_head)
@@ -299,6 +317,9 @@ class Reply:
         self.due: float | None = None
         self._pieces: list[bytes] = []
         self._patience = patience
+        self._handle: Handle | None = None  # takes what arrives in the moment in which it arrives
+        self._context: Context | None = None  # in which that is done
+        self._end: Coroutine[Any, Any, object] | None = None  # what is still to be awaited of it
         self._too_slow: type[httpx.TimeoutException] = httpx.ReadTimeout
         self._waiter: asyncio.Future[None] | None = None
 
@@ -334,12 +355,61 @@ class Reply:
             except BaseException:
                 self.close()
                 raise
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        self.unread = 0
-        if self.connection is not None:
-            self.connection.listen()
-        return data
+        return self._taken()
+
+    async def pump(self, handle: "Handle") -> None:
+        """Give the body to `handle` as it comes, until it has enough or the body ends.
+
+        What arrives is handled in the very callback in which it arrives: to wake a task for it would take another round
+        of the event loop, for each chunk of each stream. Only where `handle` has to wait for something, such as a
+        client that does not read, this does; what comes meanwhile is kept, and then the server not listened to.
+
+        Raises:
+            httpx.ReadTimeout: nothing came for too long.
+            httpx.TransportError: the response broke off, or cannot be read.
+            Exception: whatever `handle` raises.
+        """
+        self._context = copy_context()
+        try:
+            while data := await self.read():
+                if await handle(data):
+                    return
+                if self._pieces or self.parser.complete or self.connection is None:
+                    continue
+                self._handle = handle
+                await self.wait(self._patience, httpx.ReadTimeout)
+                end, self._end = self._end, None
+                if end is not None and await end:
+                    return
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._handle = self._context = self._end = None
+
+    def arrived(self) -> None:
+        """Some of it has come, or its end."""
+        if self._handle is not None and self._pieces:
+            self._hand_over(self._handle)
+        if self._handle is None or self.parser.complete:
+            self.wake()
+
+    def _hand_over(self, handle: "Handle") -> None:
+        """Let `handle` take what is there, as far as it need not wait; the rest is awaited where it is pumped."""
+        assert self._context is not None  # noqa: S101 - it is being pumped
+        coroutine = handle(self._taken())
+        if self._patience is not None and self.connection is not None:
+            self.due = self.connection.loop.time() + self._patience
+        try:
+            waiting = self._context.run(coroutine.send, None)
+        except StopIteration as stop:
+            end = _came_to(stop.value) if stop.value else None
+        except Exception as exc:  # noqa: BLE001 - raised again where it is pumped
+            end = _came_to(exc)
+        else:
+            end = _continued(coroutine, waiting)
+        if end is not None:
+            self._handle, self._end = None, end
 
     def close(self) -> None:
         """Do without the rest; a connection on which there is a rest is closed."""
@@ -354,6 +424,15 @@ class Reply:
         """Some more of it. Raises `httpx.RemoteProtocolError` when it cannot be read."""
         self.unread += len(data)
         self.parser.feed(data, self._pieces)
+
+    def _taken(self) -> bytes:
+        """What has come, which makes room for more."""
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self.unread = 0
+        if self.connection is not None:
+            self.connection.listen()
+        return data
 
     async def wait(self, patience: float | None, too_slow: type[httpx.TimeoutException]) -> None:
         """Wait until something has happened. Raises why nothing can any more, or `too_slow`."""
@@ -379,3 +458,28 @@ class Reply:
         """Nothing has happened for too long."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(self._too_slow("The server was silent for too long."))
+
+
+async def _came_to(outcome: object) -> object:
+    """A coroutine that has ended already, to be awaited as if it had not."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+@awaitable_generator
+def _continued(coroutine: Coroutine[Any, Any, object], waiting: Any) -> Generator[Any, Any, object]:
+    """The rest of a coroutine that was begun outside of any task, and is now `waiting` for something."""
+    try:
+        while True:
+            try:
+                sent = yield waiting
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as exc:  # noqa: BLE001 - it is the coroutine's
+                waiting = coroutine.throw(exc)
+            else:
+                waiting = coroutine.send(sent)
+    except StopIteration as stop:
+        return stop.value
