@@ -15,13 +15,9 @@ class Connection:
 
     def __init__(self):
         self.written = []
-        self.closed = False
 
     def write(self, data):
         self.written.append(data)
-
-    def close(self):
-        self.closed = True
 
 
 class Exchange:
@@ -66,7 +62,7 @@ async def test_a_whole_response_is_one_write():
     await exchange.body(b"ok")
     assert exchange.written == [b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 2\r\n\r\nok"]
     assert exchange.completed == 1
-    assert not exchange.connection.closed
+    assert exchange.cycle.keep_alive
 
 
 async def test_the_head_waits_for_no_more_than_the_first_part_of_the_body():
@@ -99,7 +95,7 @@ async def test_an_old_client_gets_no_chunks_but_the_end_of_the_connection():
     await exchange.start()
     await exchange.body(b"ok")
     assert exchange.written == [b"HTTP/1.1 200 OK\r\ndate: today\r\nconnection: close\r\n\r\nok"]
-    assert exchange.connection.closed
+    assert not exchange.cycle.keep_alive  # for which the wire closes it
 
 
 async def test_a_connection_that_is_to_be_closed_says_so_once():
@@ -107,7 +103,7 @@ async def test_a_connection_that_is_to_be_closed_says_so_once():
     await exchange.start((b"connection", b"close"), (b"content-length", b"0"))
     await exchange.body()
     assert b"".join(exchange.written).count(b"connection: close") == 1
-    assert exchange.connection.closed
+    assert not exchange.cycle.keep_alive  # for which the wire closes it
 
 
 @pytest.mark.parametrize("value", [b"a\r\nset-cookie: b", b"a\nb", b"a\x00b"])
