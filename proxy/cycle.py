@@ -28,6 +28,7 @@ class Cycle(RequestResponseCycle):
         super().__init__(**known)
         self.scope[PEER] = self  # type: ignore[typeddict-unknown-key]
         self._head = b""
+        self._is_streaming = False  # the head is written, and chunks follow
         self._left: Callable[[], None] | None = None
 
     @property
@@ -58,6 +59,9 @@ class Cycle(RequestResponseCycle):
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
+            return
+        if self._is_streaming and (body := message.get("body")) and message.get("more_body"):
+            self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))  # what nearly all messages of a stream are
             return
         if not self.response_started:
             self._start(message["status"], message.get("headers", ()))
@@ -103,6 +107,7 @@ class Cycle(RequestResponseCycle):
         data = self._framed(body, more=more)
         if self._head:
             data, self._head = self._head + data, b""
+            self._is_streaming = bool(self.chunked_encoding) and self.scope["method"] != "HEAD"
         if data:
             self.transport.write(data)
         if not more:
@@ -125,6 +130,7 @@ class Cycle(RequestResponseCycle):
         if self.expected_content_length:
             raise RuntimeError("The response is shorter than its Content-Length says.")
         self.response_complete = True
+        self._is_streaming = False
         self._left = None
         self._let_go()
         self.message_event.set()

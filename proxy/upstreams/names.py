@@ -67,6 +67,12 @@ class ToolNames:
         return {**entry, kind: {**entry[kind], "name": self._outward[name]}}
 
 
+def renamed_in(body: Json) -> ToolNames | None:
+    """The mapping for a request; None where every name is good, as nearly always."""
+    names = ToolNames(body)
+    return names or None
+
+
 def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:
     calls = message.get("tool_calls")
     return {**message, "tool_calls": [rename(call) for call in calls]} if calls else message

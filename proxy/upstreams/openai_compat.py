@@ -20,7 +20,7 @@ from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
 from proxy.upstreams import failures
 from proxy.upstreams.carrier import Reply
 from proxy.upstreams.connection import Connection, is_event_stream
-from proxy.upstreams.names import ToolNames
+from proxy.upstreams.names import ToolNames, renamed_in
 from proxy.upstreams.profile import CHUNK, Profile, mend, prepare
 
 _COMPLETION = "chat.completion"
@@ -54,8 +54,8 @@ class OpenAICompatible:
         body = {**prepare(call.body, self.profile), "model": self.model}
         if call.rung is Rung.RETELL:
             body |= self.profile.retelling
-        names = ToolNames(body)
-        if names:
+        names = renamed_in(body)
+        if names is not None:
             body, call = names.outward(body), replace(call, renamed=names.told)
         with self._discreet():
             if not body.get("stream"):
@@ -104,11 +104,11 @@ class OpenAICompatible:
         while part := await self.connection.read(reply):
             yield part
 
-    def _own_bytes(self, body: bytes, request: Json) -> tuple[bytes, ToolNames]:
+    def _own_bytes(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
         """The client's body for this upstream: byte for byte, but for the model's name and the profile's repairs."""
         prepared = prepare(request, self.profile)
-        names = ToolNames(prepared)
-        if names:
+        names = renamed_in(prepared)
+        if names is not None:
             prepared = names.outward(prepared)
         if prepared is not request:
             return _written({**prepared, "model": self.model}), names
@@ -123,7 +123,9 @@ class OpenAICompatible:
                 raise failures.from_body(answer) or UpstreamError("The upstream answered a stream with something else.")
         return reply
 
-    async def _assemble(self, reply: Reply, assembler: Assembler, names: ToolNames, show: Show, eager: Eager) -> Turn:
+    async def _assemble(
+        self, reply: Reply, assembler: Assembler, names: ToolNames | None, show: Show, eager: Eager
+    ) -> Turn:
         async def handle(events: list[sse.Event]) -> None:
             for event in events:
                 if not event.is_done:
@@ -138,14 +140,14 @@ class OpenAICompatible:
             await show(visible)
         return assembler.finish()
 
-    def _completion(self, raw: bytes, names: ToolNames) -> tuple[Json, bool]:
+    def _completion(self, raw: bytes, names: ToolNames | None) -> tuple[Json, bool]:
         """A whole answer, and whether it had to be mended. Raises the error that it holds, if it holds one."""
         answer = _parsed(raw)
         failure = failures.from_body(answer)
         if failure is not None:
             raise failure
         changed = mend(answer, self.profile, kind=_COMPLETION)
-        return answer, (names.inward(answer) if names else False) or changed
+        return answer, (names is not None and names.inward(answer)) or changed
 
     def _discreet(self) -> "_Discreet":
         return _Discreet(self.api_key)
@@ -158,7 +160,7 @@ async def _each(connection: Connection, reply: Reply, handle: Callable[[list[sse
 
     async def take(data: bytes) -> bool:
         nonlocal done
-        events, done = _until_done(decoder.feed(data))
+        events, done = _until_done(list(decoder.feed(data)))
         if events:
             await handle(events)
         return done
@@ -192,7 +194,7 @@ class _Relayed:
     """A stream that is handed through, event by event, and what is known of it so far."""
 
     profile: Profile
-    names: ToolNames
+    names: ToolNames | None
     usage: Json | None = None
     finished: bool = False
 
@@ -214,7 +216,7 @@ class _Relayed:
             raise UpstreamError("The upstream's stream ended without a finish_reason.")
 
 
-def _chunk(event: sse.Event, profile: Profile, names: ToolNames) -> tuple[Json, bool]:
+def _chunk(event: sse.Event, profile: Profile, names: ToolNames | None) -> tuple[Json, bool]:
     """The chunk in an event, and whether it had to be mended. Raises the error that it holds, if it holds one."""
     chunk = _parsed(event.data)
     failure = None if chunk.get("choices") and "error" not in chunk else failures.from_body(chunk)
@@ -223,7 +225,7 @@ def _chunk(event: sse.Event, profile: Profile, names: ToolNames) -> tuple[Json, 
     if failure is not None:
         raise failure
     changed = mend(chunk, profile, kind=CHUNK)
-    return chunk, (names.inward(chunk) if names else False) or changed
+    return chunk, (names is not None and names.inward(chunk)) or changed
 
 
 def _leniently(raw: bytes) -> Any:
@@ -252,13 +254,12 @@ def _written(body: Json) -> bytes:
         raise InvalidJson("The request body is nested too deep.") from exc
 
 
-def _until_done(events: Iterable[sse.Event]) -> tuple[list[sse.Event], bool]:
+def _until_done(events: list[sse.Event]) -> tuple[list[sse.Event], bool]:
     """The events up to the end mark, and whether it was among them; nothing that follows it counts."""
-    counted = list(events)
-    for at, event in enumerate(counted):
+    for at, event in enumerate(events):
         if event.is_done:
-            return counted[: at + 1], True
-    return counted, False
+            return events[: at + 1], True
+    return events, False
 
 
 def _parsed(raw: bytes) -> Json:

@@ -427,12 +427,11 @@ class Reply:
 
     def _taken(self) -> bytes:
         """What has come, which makes room for more."""
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
+        pieces, self._pieces = self._pieces, []
         self.unread = 0
         if self.connection is not None:
             self.connection.listen()
-        return data
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def wait(self, patience: float | None, too_slow: type[httpx.TimeoutException]) -> None:
         """Wait until something has happened. Raises why nothing can any more, or `too_slow`."""
