@@ -198,6 +198,8 @@ class _Calls:
 
     async def results(self, action: CallTools) -> Sequence[ToolResult]:
         """All calls of a turn at once, as many at a time as permitted; results in call order."""
+        if len(action.calls) == 1 and not self._started:
+            return [await self._one(action.calls[0])]  # there is nothing else to do meanwhile
         tasks = [self._take(call) or self._begin(call) for call in action.calls]
         self.abandon()
         return [await task for task in tasks]
