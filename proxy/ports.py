@@ -1,6 +1,6 @@
 """What the api and the runner need from the outside world, one method each where it can be."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -304,8 +304,8 @@ class History(Protocol):
         ...
 
 
-Scrape: TypeAlias = Callable[[], bytes]
-"""All metrics in Prometheus' text format."""
+Scrape: TypeAlias = Callable[[Callable[[], Sized]], bytes]
+"""All metrics in Prometheus' text format, given what finds the tasks of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from proxy.config import TelemetryConfig
 from proxy.telemetry import log
-from tests.fakes import FakeUpstream, Reply, streamed, whole
+from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
 from tests.serving import proxy_of, serving
 
 CONFIG = """
@@ -309,6 +309,22 @@ async def test_with_everything_off_there_is_nothing(sdk):
         for path in ("/metrics", "/debug"):
             assert (await client.get(f"{url}{path}")).status_code == 404
     assert b"traceparent" not in upstream.heads[0]["headers"]
+
+
+async def test_a_scrape_tells_how_many_tasks_there_are(sdk):
+    end = asyncio.Event()
+    upstream = FakeUpstream([stream(chunk({"content": "One"}), end, chunk({}, "stop"))])
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client, sdk(url) as asking:
+
+        async def tasks():
+            lines = (await client.get(f"{url}/metrics")).text.splitlines()
+            return next(float(line.split()[1]) for line in lines if line.startswith("toolproxy_asyncio_tasks "))
+
+        before = await tasks()
+        answer = await asking.chat.completions.create(**ASK, stream=True)
+        assert await tasks() > before
+        end.set()
+        assert [chunk.choices[0].finish_reason async for chunk in answer][-1] == "stop"
 
 
 async def test_a_scrape_does_not_grow_with_traffic(sdk):

@@ -4,7 +4,7 @@ Whatever a stranger can choose - a model's name, a path, an error code - is a la
 any other is "other".
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,8 +117,9 @@ class Metrics:
         if handler is not None:
             handler(fields)
 
-    def scrape(self) -> bytes:
-        """Everything in Prometheus' text format."""
+    def scrape(self, tasks: Callable[[], Sized]) -> bytes:
+        """Everything in Prometheus' text format; `tasks` finds those of the event loop."""
+        self._series.tasks.labels().set(len(tasks()))
         if self._directory:
             workers.forget_dead_ones(Path(self._directory))
         return self._series.text(self._directory)

@@ -40,6 +40,9 @@ class Series:
         self.open_requests = self._gauge("open_requests", "Requests that are being answered")
         self.open_requests_limit = self._gauge("open_requests_limit", "As many as may be (max_concurrent_requests)")
         self.open_streams = self._gauge("open_streams", "Answers that are being streamed")
+        self.tasks = self._gauge(
+            "asyncio_tasks", "Tasks of the event loop, of the worker that is asked", mode="livemostrecent"
+        )
 
     def _make_use(self) -> None:
         self.turns = self._counts("request_turns", "Upstream calls of one request with server tools", ["model"])
@@ -95,7 +98,12 @@ class Series:
         return Family(Histogram(self._named(name, labels), says, labels, buckets=COUNTS, registry=self.registry))
 
     def _gauge(
-        self, name: str, says: str, labels: Sequence[str] = (), *, mode: Literal["livesum", "livemax"] = "livesum"
+        self,
+        name: str,
+        says: str,
+        labels: Sequence[str] = (),
+        *,
+        mode: Literal["livesum", "livemax", "livemostrecent"] = "livesum",
     ) -> "Family[Gauge]":
         name = self._named(name, labels)
         return Family(Gauge(name, says, labels, registry=self.registry, multiprocess_mode=mode))

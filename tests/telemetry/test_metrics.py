@@ -34,7 +34,7 @@ class Counted:
 
     @property
     def text(self):
-        return self.metrics.scrape().decode()
+        return self.metrics.scrape(tasks=tuple).decode()
 
     @property
     def samples(self):
