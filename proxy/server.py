@@ -27,6 +27,9 @@ from proxy.telemetry import log, workers
 from proxy.wire import Bounds, Wire
 
 _BACKLOG = 2048
+# libuv takes one connection from a listener in each round of its loop, and a loop that is busy makes few rounds: a
+# health check would wait for a second behind those who came before it.
+_ACCEPTED_PER_ROUND = 32
 _TICK_SECONDS = 0.05
 # For the error event of each stream that is still open, and for nothing else.
 _FAREWELL_SECONDS = 3.0
@@ -176,7 +179,7 @@ def _serve_alone(config: Config, listener: socket.socket, url: str) -> None:
     lifecycle = Lifecycle()
     app = create_app(config, lifecycle=lifecycle)
     grace, ready = config.server.shutdown_grace_seconds, functools.partial(announce, url)
-    Server(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, ready=ready).run([listener])
+    Server(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, ready=ready).run(watched(listener))
 
 
 def _serve_together(config: Config, listener: socket.socket, url: str) -> None:
@@ -205,7 +208,7 @@ def work(config: Config, listener: socket.socket, orders: Connection) -> None:
     lifecycle = Lifecycle()
     app = create_app(config, lifecycle=lifecycle)
     grace = config.server.shutdown_grace_seconds
-    _Worker(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, orders=orders).run([listener])
+    _Worker(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, orders=orders).run(watched(listener))
 
 
 def uvicorn_config(config: Config, app: ASGIApp) -> uvicorn.Config:
@@ -263,6 +266,11 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigurationError([f"cannot listen on {host}:{port}: {why}"]) from exc
     listener.set_inheritable(True)
     return listener
+
+
+def watched(listener: socket.socket) -> list[socket.socket]:
+    """The listener as often as connections may be taken from it at once."""
+    return [listener, *(listener.dup() for _ in range(_ACCEPTED_PER_ROUND - 1))]
 
 
 def address_of(listener: socket.socket) -> str:
