@@ -1,6 +1,7 @@
 """Clients that go, at any moment: nothing of theirs is left behind."""
 
 import asyncio
+import gc
 import os
 import random
 import time
@@ -10,6 +11,9 @@ import httpx
 import orjson
 import pytest
 
+from proxy.api.exchange import Exchange
+from proxy.api.responses.narrator import Narrator
+from proxy.core.run import Run
 from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
 from tests.serving import proxy_of
 
@@ -103,6 +107,39 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind(path, extra
             pass
         upstream.replies = [whole("Hi")]
         assert await statuses(url + path, {**ASK, **extra}) == [200] * CAPACITY
+
+
+@pytest.fixture
+def uncollected():
+    """Nothing is freed but what nobody holds: the garbage collector does not run."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+CUT = stream(chunk({"content": "One"}), None, done=False)
+REFUSED = Reply([b'{"error": {"message": "no"}}'], status=400)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("reply", [streamed("Hi"), CUT, REFUSED, None], ids=["well", "cut", "refused", "left"])
+@pytest.mark.usefixtures("uncollected")
+async def test_what_a_request_has_held_is_let_go_of_with_it(path, reply):
+    never = stream(chunk({"content": "One"}), asyncio.Event())
+    upstream = FakeUpstream([reply or never])
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client, settled(5, lambda: not held()):
+        for _ in range(3):
+            async with client.stream("POST", url + path, json={**ASK, "stream": True}) as answer:
+                if reply:
+                    await answer.aread()
+                else:
+                    assert await anext(answer.aiter_bytes())
+
+
+def held():
+    """Parts of requests that are still in memory."""
+    return [thing for thing in gc.get_objects() if isinstance(thing, Exchange | Run | Narrator)]
 
 
 async def statuses(url, body):

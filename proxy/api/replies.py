@@ -28,6 +28,11 @@ def farewell_of(scope: Scope) -> Farewell:
     return farewell
 
 
+def forget_farewell(scope: Scope) -> None:
+    """Let go of what a farewell knows of its answer: the answer knows the scope, and would be kept by that circle."""
+    scope.pop(_FAREWELL, None)
+
+
 async def send_bytes(send: Send, status: int, headers: Headers, body: bytes) -> None:
     """A whole response."""
     headers = [*headers, (b"content-length", str(len(body)).encode())]

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from os import urandom
@@ -12,7 +13,7 @@ from proxy import facts
 from proxy.api.body import header
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.api.race import ClientLeft
-from proxy.api.replies import farewell_of, send_error
+from proxy.api.replies import farewell_of, forget_farewell, send_error
 from proxy.core.errors import InternalError, ProxyError, Stopping
 from proxy.ports import Clock, Observer
 
@@ -53,6 +54,7 @@ class RequestId:
             self._observe("request.started", **where)
         response = _Watched(send, request_id, scope, observe=self._observe, began=began, clock=self._clock)
         status = await self._answer(scope, receive, response, request_id)
+        forget_farewell(scope)
         self._observe(
             "probe.completed" if is_probe else "request.completed",
             **where,
@@ -66,11 +68,13 @@ class RequestId:
     async def _answer(self, scope: Scope, receive: Receive, response: "_Watched", request_id: str) -> int:
         try:
             await self._app(scope, receive, response)
-        except ClientLeft:
+        except ClientLeft as exc:
+            _forget_frames(exc)
             return _CLIENT_CLOSED_REQUEST
         except ProxyError as exc:
             facts.note(error=exc.code)
             await response.fail(exc)
+            _forget_frames(exc)
         except asyncio.CancelledError:  # the server stops, and the time for finishing is over; nobody else cancels us
             facts.note(error=Stopping.code)
             await response.fail(Stopping())
@@ -78,6 +82,19 @@ class RequestId:
             self._observe("request.crashed", exc_info=True)
             await response.fail(InternalError(request_id))
         return response.status or _CLIENT_CLOSED_REQUEST
+
+
+def _forget_frames(failure: BaseException) -> None:
+    """Let go of what the frames on a failure's way hold, the whole conversation among it.
+
+    Some of them hold the failure too, as those of a TaskGroup do: in such a circle all of it would be kept until the
+    garbage collector comes, which is seldom here.
+    """
+    link: BaseException | None = failure
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
 
 
 class _Watched:
