@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo run test check fuzz docs format bench bench-peers clean
+.PHONY: demo run test check fuzz docs format bench soak bench-peers clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -39,6 +39,10 @@ format: .venv/.dev
 
 bench: .venv/.dev  ## what a request, a chunk and an open stream cost, beside nginx; BENCH=--quick for a first look
 	$(BIN)/python -m bench $(BENCH)
+
+soak: .venv/.dev  ## faults, disconnects and tools for minutes: does anything grow? And what ten times the capacity does
+	$(BIN)/python -m bench.soak $(SOAK)
+	$(BIN)/python -m bench.overload
 
 bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, in an environment of its own
 	$(BIN)/python -m bench --peers $(BENCH)

@@ -13,13 +13,14 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import uvloop
 
 _LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
+_REFUSED = re.compile(rb"HTTP/1\.1 503 .*\r\nretry-after: ?[0-9]", re.IGNORECASE | re.DOTALL)
 _TIMED = re.compile(rb'"content": ?"([0-9]{20})"')
 # A digit string that is cut by the end of a read is found with what comes next.
 _TAIL = 64
@@ -53,9 +54,13 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct):
-    """What was seen. Times in microseconds."""
+    """What was seen: answers, refusals (503 with Retry-After), and what is neither. Times in microseconds.
+
+    `ended` is the machine's monotonic clock in seconds.
+    """
 
     answers: int = 0
+    refusals: int = 0
     failures: int = 0
     chunks: int = 0
     seconds: float = 0.0
@@ -63,23 +68,58 @@ class Figures(msgspec.Struct):
     p50: float = 0.0
     p99: float = 0.0
     worst: float = 0.0
+    refusal_p50: float = 0.0
+    refusal_p99: float = 0.0
+    ended: float = 0.0
 
-    def of_times(self, nanoseconds: list[int]) -> "Figures":
-        """With the quantiles of these."""
-        if nanoseconds:
-            nanoseconds.sort()
-            last = len(nanoseconds) - 1
-            self.p50, self.p99 = (nanoseconds[int(last * part)] / 1000 for part in (0.5, 0.99))
-            self.worst = nanoseconds[last] / 1000
+    def of_times(self, answers: list[int], refusals: Sequence[int] = ()) -> "Figures":
+        """With the quantiles of these, in nanoseconds."""
+        self.p50, self.p99, self.worst = _quantiles(answers)
+        self.refusal_p50, self.refusal_p99, _ = _quantiles(refusals)
         return self
+
+
+def _quantiles(nanoseconds: Sequence[int]) -> tuple[float, float, float]:
+    """Median, 99 % and the longest, in microseconds."""
+    if not nanoseconds:
+        return 0.0, 0.0, 0.0
+    ordered = sorted(nanoseconds)
+    last = len(ordered) - 1
+    return ordered[last // 2] / 1000, ordered[int(last * 0.99)] / 1000, ordered[last] / 1000
+
+
+class Tally:
+    """Whole answers as they come in."""
+
+    def __init__(self) -> None:
+        self.figures = Figures()
+        self._answers: list[int] = []
+        self._refusals: list[int] = []
+
+    def count(self, client: "Client") -> None:
+        """One more: what this client has just been answered."""
+        took = time.monotonic_ns() - client.began
+        if client.answered.startswith(b"HTTP/1.1 200"):
+            self.figures.answers += 1
+            self._answers.append(took)
+        elif _REFUSED.match(client.answered):
+            self.figures.refusals += 1
+            self._refusals.append(took)
+        else:
+            self.figures.failures += 1
+
+    def end(self, seconds: float) -> Figures:
+        """All of them; they took so long."""
+        self.figures.seconds = seconds
+        return self.figures.of_times(self._answers, self._refusals)
 
 
 class Client(asyncio.Protocol):
     """One connection with at most one request under way; whole answers only."""
 
-    def __init__(self, done: "Callable[[Client, bool], None]") -> None:
+    def __init__(self, done: "Callable[[Client], None]") -> None:
         self._done = done
-        self._got = b""
+        self.answered = b""
         self._need = 0
         self.began = 0
         self.transport: Any = None
@@ -90,13 +130,13 @@ class Client(asyncio.Protocol):
 
     def ask(self, request: bytes) -> None:
         """Send a request."""
-        self._got, self._need = b"", 0
+        self.answered, self._need = b"", 0
         self.began = time.monotonic_ns()
         self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
         """Some of the answer."""
-        got = self._got = self._got + data if self._got else data
+        got = self.answered = self.answered + data if self.answered else data
         if not self._need:
             end = got.find(b"\r\n\r\n")
             length = _LENGTH.search(got, 0, end) if end >= 0 else None
@@ -104,7 +144,7 @@ class Client(asyncio.Protocol):
                 return
             self._need = end + 4 + int(length[1])
         if len(got) >= self._need:
-            self._done(self, got.startswith(b"HTTP/1.1 200"))
+            self._done(self)
 
     def connection_lost(self, _: Exception | None) -> None:
         """Never meant to happen; what waits for an answer waits in vain."""
@@ -151,7 +191,7 @@ class Stream(asyncio.Protocol):
                 future.set_result(None)
 
 
-async def _clients(spec: Spec, done: Callable[[Client, bool], None]) -> list[Client]:
+async def _clients(spec: Spec, done: Callable[[Client], None]) -> list[Client]:
     made: list[Client] = []
     while len(made) < spec.connections:
         many = min(_AT_A_TIME, spec.connections - len(made))
@@ -165,18 +205,15 @@ async def _connect(spec: Spec, make: Callable[[], Any]) -> tuple[Any, Any]:
 
 
 async def _closed(spec: Spec) -> Figures:
-    request, times, figures = spec.request(), [], Figures()
+    request, tally = spec.request(), Tally()
     over = asyncio.get_running_loop().create_future()
     ends = time.monotonic_ns() + int(spec.seconds * _SECOND)
     under_way = spec.connections
 
-    def done(client: Client, good: bool) -> None:  # noqa: FBT001 - a callback
+    def done(client: Client) -> None:
         nonlocal under_way
-        now = time.monotonic_ns()
-        times.append(now - client.began)
-        figures.answers += good
-        figures.failures += not good
-        if now < ends:
+        tally.count(client)
+        if time.monotonic_ns() < ends:
             client.ask(request)
             return
         under_way -= 1
@@ -189,19 +226,17 @@ async def _closed(spec: Spec) -> Figures:
     for client in clients:
         client.ask(request)
     await over
-    figures.seconds = (time.monotonic_ns() - began) / _SECOND
-    return figures.of_times(times)
+    tally.figures.ended = time.monotonic()
+    return tally.end((time.monotonic_ns() - began) / _SECOND)
 
 
 async def _open(spec: Spec) -> Figures:
-    request, times, figures = spec.request(), [], Figures()
+    request, tally = spec.request(), Tally()
     loop = asyncio.get_running_loop()
     idle: deque[Client] = deque()
 
-    def done(client: Client, good: bool) -> None:  # noqa: FBT001 - a callback
-        times.append(time.monotonic_ns() - client.began)
-        figures.answers += good
-        figures.failures += not good
+    def done(client: Client) -> None:
+        tally.count(client)
         idle.append(client)
 
     idle.extend(await _clients(spec, done))
@@ -211,10 +246,10 @@ async def _open(spec: Spec) -> Figures:
         if idle:
             idle.popleft().ask(request)
         else:
-            figures.failures += 1
+            tally.figures.failures += 1
+    tally.figures.ended = time.monotonic()
     await asyncio.sleep(1)
-    figures.seconds = spec.seconds
-    return figures.of_times(times)
+    return tally.end(spec.seconds)
 
 
 async def _streams(spec: Spec, times: list[int], *, spread: float = 0.0) -> list[Stream]:

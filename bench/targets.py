@@ -48,7 +48,7 @@ http {{
 
 # As shipped: a key is asked for, every request is logged. The limits are raised for the thousands of open streams.
 _CONFIG = """
-server: {{port: 0, max_concurrent_requests: 20000, workers: {workers}}}
+server: {{port: 0, max_concurrent_requests: {places}, workers: {workers}}}
 clients: [{{name: bench, key: {key}}}]
 upstreams:
   model: {{base_url: "http://127.0.0.1:{upstream}/v1", api_key: bench-upstream-key, max_connections: 20000,
@@ -103,18 +103,32 @@ def nginx(behind: Target) -> Iterator[Target | None]:
 
 @contextmanager
 def proxy(
-    behind: Target, *, workers: int = 1, transport: str = "auto", telemetry: str = "{}", pinned: bool = True
+    behind: Target,
+    *,
+    workers: int = 1,
+    transport: str = "auto",
+    telemetry: str = "{}",
+    places: int = 20000,
+    pinned: bool = True,
 ) -> Iterator[Target]:
     """The proxy as shipped, logging to a file."""
-    with tempfile.TemporaryDirectory() as where:
-        config = Path(where, "config.yaml")
-        said = {"workers": workers, "transport": transport, "telemetry": telemetry}
-        config.write_text(_CONFIG.format(upstream=behind.port, key=KEY, **said))
-        command = [PYTHON, "-m", "proxy", "serve", "--config", str(config)]
-        with running(command, cores=cores()[0] if pinned else None, log=Path(where, "log"), cwd=ROOT) as process:
-            port = int(first_line(process).rpartition(":")[2].partition("/")[0])
-            wait_for("the proxy", lambda: _answers(port))
-            yield Target("proxy", port, process.pid, {"authorization": f"Bearer {KEY}"})
+    said = {"workers": workers, "transport": transport, "telemetry": telemetry, "places": places}
+    with (
+        tempfile.TemporaryDirectory() as where,
+        serving(_CONFIG.format(upstream=behind.port, key=KEY, **said), Path(where), pinned=pinned) as target,
+    ):
+        yield target
+
+
+@contextmanager
+def serving(config: str, where: Path, *, pinned: bool = True) -> Iterator[Target]:
+    """The proxy with any configuration that knows the key; its log is in `where`."""
+    (where / "config.yaml").write_text(config)
+    command = [PYTHON, "-m", "proxy", "serve", "--config", str(where / "config.yaml")]
+    with running(command, cores=cores()[0] if pinned else None, log=where / "log", cwd=ROOT) as process:
+        port = int(first_line(process).rpartition(":")[2].partition("/")[0])
+        wait_for("the proxy", lambda: _answers(port))
+        yield Target("proxy", port, process.pid, {"authorization": f"Bearer {KEY}"})
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A model server that costs next to nothing: what it answers is in the name of the model that it is asked for.
 
 whole           one answer of 1.1 KB
+after-MS        the same after MS milliseconds
 paced-N-MS      a stream of N chunks, one every MS milliseconds; each says when it was sent
 burst-N         a stream of N chunks as fast as they are taken
 idle            the head and the first chunk of a stream, then silence
@@ -105,6 +106,8 @@ class Upstream(asyncio.Protocol):
                 self._transport.write(HEAD + OPENING)
                 self._left = int(numbers[0])
                 self._pace(int(numbers[1]) / 1000, self._loop.time())
+            case b"after":
+                self._loop.call_later(int(numbers[0]) / 1000, self._transport.write, WHOLE)
             case b"burst":
                 event = timed_event()
                 self._transport.write(HEAD + OPENING + event * int(numbers[0]) + END)

@@ -27,6 +27,9 @@ from proxy.telemetry import log, workers
 from proxy.wire import Bounds, Wire
 
 _BACKLOG = 2048
+# More than this the kernel does not hold of what a client has not been sent yet. It would take megabytes for each slow
+# reader, and room for more, by which it is seen that the client reads at all, would show only after a third of them.
+_MOST_UNSENT_BYTES = 128 * 1024
 # libuv takes one connection from a listener in each round of its loop, and a loop that is busy makes few rounds: a
 # health check would wait for a second behind those who came before it.
 _ACCEPTED_PER_ROUND = 32
@@ -260,6 +263,8 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MOST_UNSENT_BYTES)
         listener.bind(address)
     except (OSError, UnicodeError) as exc:
         why = getattr(exc, "strerror", None) or exc
