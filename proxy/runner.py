@@ -68,7 +68,10 @@ class Runner:
                 outcome = exc
             calls.abandon()
         if isinstance(outcome, Exception):
-            raise outcome
+            try:
+                raise outcome
+            finally:
+                del outcome  # its traceback leads back to this frame
         return outcome
 
     async def _drive(self, run: Run, upstream: Upstream, calls: "_Calls", show: Show, tell: Tell) -> Respond:

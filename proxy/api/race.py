@@ -49,7 +49,10 @@ async def alongside(beside: Work[None], work: Work[T]) -> T:
             outcome = exc
         companion.cancel()
     if isinstance(outcome, Exception):
-        raise outcome
+        try:
+            raise outcome
+        finally:
+            del outcome  # its traceback leads back to this frame
     return outcome
 
 

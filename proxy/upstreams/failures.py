@@ -90,6 +90,16 @@ def from_body(body: Any) -> ProxyError | None:
     return _refused(status, _clip(message), found, {})
 
 
+def require_none(body: Any) -> None:
+    """Raise the error inside an answer that pretends to be a success, if there is one."""
+    failure = from_body(body)
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback leads back to this frame
+
+
 def _refused(status: int, message: str, found: Json, headers: Mapping[str, str]) -> UpstreamError:
     given = None if found.get("code") is None else _clip(found["code"])
     meaning = ZAI_CODES.get(given or "")

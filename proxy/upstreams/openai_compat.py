@@ -143,9 +143,7 @@ class OpenAICompatible:
     def _completion(self, raw: bytes, names: ToolNames | None) -> tuple[Json, bool]:
         """A whole answer, and whether it had to be mended. Raises the error that it holds, if it holds one."""
         answer = _parsed(raw)
-        failure = failures.from_body(answer)
-        if failure is not None:
-            raise failure
+        failures.require_none(answer)
         changed = mend(answer, self.profile, kind=_COMPLETION)
         return answer, (names is not None and names.inward(answer)) or changed
 
@@ -219,11 +217,10 @@ class _Relayed:
 def _chunk(event: sse.Event, profile: Profile, names: ToolNames | None) -> tuple[Json, bool]:
     """The chunk in an event, and whether it had to be mended. Raises the error that it holds, if it holds one."""
     chunk = _parsed(event.data)
-    failure = None if chunk.get("choices") and "error" not in chunk else failures.from_body(chunk)
-    if failure is None and event.type == "error":
-        failure = UpstreamError("The upstream reported an error in the middle of its stream.")
-    if failure is not None:
-        raise failure
+    if "error" in chunk or not chunk.get("choices"):
+        failures.require_none(chunk)
+    if event.type == "error":
+        raise UpstreamError("The upstream reported an error in the middle of its stream.")
     changed = mend(chunk, profile, kind=CHUNK)
     return chunk, (names is not None and names.inward(chunk)) or changed
 

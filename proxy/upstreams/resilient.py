@@ -115,23 +115,26 @@ class Resilient:
 
     async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], watched: "_Watched") -> T:
         failure: ProxyError | None = None
-        while True:
-            current, began = self.current, self._clock.monotonic()
-            try:
-                with self._judged(current.name) as watched.breaker:
-                    answer = await work(current)
-            except RequestError as exc:
-                # A fallback that cannot do what the request asks for says nothing about the request.
-                raise failure or exc from exc
-            except ProxyError as exc:
-                failure = exc
-                moved_on = current is not self.current  # another choice of the same request has met the same failure
-                if watched.anything or not (moved_on or await self._recover(exc, self._since(began))):
-                    raise
-            else:
-                first = None if watched.first_at is None else round(watched.first_at - began, 6)
-                self._observe("upstream.answered", upstream=current.name, seconds=self._since(began), first=first)
-                return answer
+        try:
+            while True:
+                current, began = self.current, self._clock.monotonic()
+                try:
+                    with self._judged(current.name) as watched.breaker:
+                        answer = await work(current)
+                except RequestError as exc:
+                    # A fallback that cannot do what the request asks for says nothing about the request.
+                    raise failure or exc from exc
+                except ProxyError as exc:
+                    failure = exc
+                    moved_on = current is not self.current  # another choice of this request has met the same failure
+                    if watched.anything or not (moved_on or await self._recover(exc, self._since(began))):
+                        raise
+                else:
+                    first = None if watched.first_at is None else round(watched.first_at - began, 6)
+                    self._observe("upstream.answered", upstream=current.name, seconds=self._since(began), first=first)
+                    return answer
+        finally:
+            failure = None  # its traceback leads back to this frame, and all that this has seen would be kept
 
     async def _recover(self, failure: ProxyError, seconds: float) -> bool:
         """Prepare another attempt; False where there is none left."""

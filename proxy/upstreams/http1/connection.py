@@ -155,7 +155,7 @@ class Http1Connection(asyncio.Protocol):
             if reply.parser.head is not None:  # answered early: the rest is of no use
                 return
             if reply.failure is not None:
-                raise reply.failure
+                raise reply.what_failed()
             self._transport.write(part)
             await self._drain(reply, patience)
         self._sent = not self._writing_paused
@@ -258,7 +258,7 @@ class Http1Connection(asyncio.Protocol):
         reply, self._reply = self._reply, None
         if reply is not None:
             reply.connection = None
-            reply.failure = error
+            reply.failure = error.with_traceback(None)  # which leads to whoever has caught it, and so back to the reply
             reply.wake()
         if self._closed:
             return
@@ -437,7 +437,7 @@ class Reply:
         """Wait until something has happened. Raises why nothing can any more, or `too_slow`."""
         connection = self.connection
         if connection is None:
-            raise self.failure or httpx.ReadError("The response is complete.")
+            raise self.what_failed()
         self._waiter = connection.loop.create_future()
         if patience is not None:
             self._too_slow = too_slow
@@ -447,6 +447,13 @@ class Reply:
             await self._waiter
         finally:
             self._waiter = self.due = None
+
+    def what_failed(self) -> httpx.TransportError:
+        """Why nothing can happen any more: made anew each time, for what is raised leads to whoever knows it."""
+        failure = self.failure or httpx.ReadError("The response is complete.")
+        again = type(failure)(str(failure))
+        again.__cause__ = failure.__cause__
+        return again
 
     def wake(self) -> None:
         """Something has happened."""
@@ -462,7 +469,10 @@ class Reply:
 async def _came_to(outcome: object) -> object:
     """A coroutine that has ended already, to be awaited as if it had not."""
     if isinstance(outcome, Exception):
-        raise outcome
+        try:
+            raise outcome
+        finally:
+            del outcome  # its traceback leads back to this frame
     return outcome
 
 
