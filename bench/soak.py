@@ -31,7 +31,7 @@ from bench.visits import HASTY_KEY, KEY, MAX_BODY, Visitors
 # What each visit may leave behind, by the slope of memory over the last two thirds of the load. One that is never let
 # go of leaves more than ten times as much.
 MOST_BYTES_PER_VISIT = 2048
-# Idle connections to the upstream and to the tool: a few may be there, or not.
+# Idle connections: a few may be there, or not.
 _SLACK_DESCRIPTORS = 8
 _WARM_UP = 0.2  # of the time
 _REST_SECONDS = 60.0
@@ -113,7 +113,6 @@ class Watcher:
         """When nothing is open any more and all is as in `baseline`, or as it will be, for nothing changes any more."""
         ends, before = time.monotonic() + _REST_SECONDS, None
         while True:
-            await self._visitors.use_the_tool()
             now = await self.sample()
             calm = not now.open_requests and (not grown(baseline, now) if baseline else _same(before, now))
             if calm or now.at > ends:

@@ -159,8 +159,8 @@ def tool_client(transport: httpx.AsyncBaseTransport | None = None, carry: Carry 
 
     The registry bounds each call, so the client does not.
     """
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    carrier = carry(transport or httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False))
+    # Not the stock transport, which keeps connections of calls that were given up, as those of clients that leave are.
+    carrier = carry(transport or Http1Transport())
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
     return httpx.AsyncClient(transport=carrier, timeout=httpx.Timeout(None), cookies=no_cookies, trust_env=False)
 
