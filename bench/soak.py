@@ -41,7 +41,7 @@ _LEVELS = re.compile(rb'"level": ?"(error|critical)"')
 # As shipped but for its times, which are short, so that in minutes each of them is over many times.
 _CONFIG = """
 server: {{port: 0, max_body_bytes: {max_body}, keepalive_seconds: 1, header_timeout_seconds: 3, body_timeout_seconds: 3,
-         send_timeout_seconds: 5, idle_timeout_seconds: 5}}
+         send_timeout_seconds: 10, idle_timeout_seconds: 5}}
 clients:
   - {{name: soak, key: {key}, admin: true}}
   - {{name: hasty, key: {hasty_key}, requests_per_minute: 120, max_concurrent_requests: 2}}

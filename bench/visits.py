@@ -206,7 +206,7 @@ class Visitor:
             return
         _, writer = await self._all.connect()
         writer.write(_on_the_wire(ask))
-        await asyncio.sleep(1 + 8 * self._dice.random())  # reads nothing at all
+        await asyncio.sleep(1 + 14 * self._dice.random())  # reads nothing at all
         await self._hang_up(writer)
         self._all.seen["reads nothing"] += 1
 

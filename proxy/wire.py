@@ -333,11 +333,13 @@ class Wire(HttpToolsProtocol):
             super().shutdown()
 
     def timeout_keep_alive_handler(self) -> None:
-        """uvicorn: no further request came. What was not taken by then is not waited for."""
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
-        else:
+        """uvicorn: no further request came. A client that still takes what it was answered is not idle."""
+        if not self.transport.get_write_buffer_size():
             super().timeout_keep_alive_handler()
+            return
+        if self._send_timer is None:
+            self._start_send_timer()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _too_slow(self) -> None:
         self._timer = None
@@ -435,8 +437,10 @@ class Wire(HttpToolsProtocol):
             self._send_timer = None
 
     def _still_unsent(self) -> None:
-        """Nothing was taken in all this time, or something was and there is more."""
-        if self.transport.get_write_buffer_size() >= self._unsent:
+        """Nothing was taken in all this time, or something was and there is more, or no more."""
+        self._send_timer = None
+        left = self.transport.get_write_buffer_size()
+        if left >= self._unsent:
             self.transport.abort()
-        else:
+        elif left:
             self._start_send_timer()

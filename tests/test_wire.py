@@ -654,3 +654,20 @@ async def test_a_client_that_does_not_read_holds_back_its_upstream_and_is_not_ke
                 await asyncio.sleep(0.2)
             await flood.ended.wait()
     assert flood.sent < 30_000_000
+
+
+async def test_a_client_that_takes_its_answer_slowly_is_not_idle():
+    """The whole answer is written at once, and what is left of it when the idle timeout is over is still being read."""
+    upstream = FakeUpstream([whole("x" * 24_000_000)])
+    more = "server: {idle_timeout_seconds: 0.5, send_timeout_seconds: 1}"
+    async with proxy_of(upstream, more=more) as url, connected(url) as (reader, writer), asyncio.timeout(30):
+        writer.write(post())
+        top = await reader.readuntil(b"\r\n\r\n")
+        length = int(top.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        taken = 0
+        for _ in range(30):
+            taken += len(await reader.read(300_000))
+            await asyncio.sleep(0.06)
+        while data := await reader.read(1_000_000):
+            taken += len(data)
+        assert taken == length
