@@ -3,7 +3,7 @@
 Whatever happens upstream, the client sees one completion: one id, one role, one finish_reason, one sum of usage.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 
 from proxy.api.replies import EventStream, Headers
@@ -37,13 +37,13 @@ class StreamingClient:
     def show(self, index: int) -> Show:
         """Shows upstream chunks, with what may be seen of them, as chunks of this completion's choice `index`."""
 
-        async def show(chunk: Json) -> None:
+        def show(chunk: Json) -> Awaitable[None]:
             opening = self._opening(index, chunk) if self._events or index not in self._texts else b""
             for choice in chunk["choices"]:
                 choice["index"] = index
                 if isinstance(text := choice["delta"].get("content"), str):
                     self._texts[index].append(text)
-            await self.stream.write(opening + sse.encode({**chunk, **self._head}))
+            return self.stream.write(opening + sse.encode({**chunk, **self._head}))
 
         return show
 

@@ -38,7 +38,7 @@ class Event(NamedTuple):
     @property
     def is_done(self) -> bool:
         """Whether this is OpenAI's end mark."""
-        return self.data.startswith(b"[DONE]")
+        return self.data[:6] == b"[DONE]"
 
 
 class Decoder:
