@@ -122,8 +122,10 @@ class Resilient:
                     with self._judged(current.name) as watched.breaker:
                         answer = await work(current)
                 except RequestError as exc:
+                    if failure is None:
+                        raise
                     # A fallback that cannot do what the request asks for says nothing about the request.
-                    raise failure or exc from exc
+                    raise failure from exc
                 except ProxyError as exc:
                     failure = exc
                     moved_on = current is not self.current  # another choice of this request has met the same failure

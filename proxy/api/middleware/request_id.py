@@ -91,7 +91,9 @@ def _forget_frames(failure: BaseException) -> None:
     garbage collector comes, which is seldom here.
     """
     link: BaseException | None = failure
-    while link is not None:
+    seen: set[int] = set()
+    while link is not None and id(link) not in seen:  # nothing keeps causes from going round in a circle
+        seen.add(id(link))
         traceback.clear_frames(link.__traceback__)
         link.__traceback__ = None
         link = link.__cause__ or link.__context__
