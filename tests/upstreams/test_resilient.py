@@ -328,3 +328,10 @@ async def test_a_client_that_leaves_says_nothing_about_its_upstream():
             async with asyncio.timeout(0):
                 await attempt.another(Hanging("a")).complete(CALL, attempt.show, attempt)
     assert attempt.breakers["a"].state == "closed"
+
+
+async def test_a_fault_of_the_request_is_not_its_own_cause():
+    attempt = Attempt(Candidate("a", RequestError("no", param="n")))
+    with pytest.raises(RequestError) as caught:
+        await attempt.upstream.complete(CALL, attempt.show, attempt)
+    assert caught.value.__cause__ is None
