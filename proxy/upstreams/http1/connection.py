@@ -378,6 +378,7 @@ class Reply:
                     continue
                 self._handle = handle
                 await self.wait(self._patience, httpx.ReadTimeout)
+                self._handle = None  # whatever it was that woke us: from here on the task handles what comes
                 end, self._end = self._end, None
                 if end is not None and await end:
                     return
