@@ -14,7 +14,7 @@ from proxy.core.actions import Action, CallTools, CallUpstream, Respond
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolResult, Turn
 from proxy.core.errors import ProxyError, ToolError, ToolTimeout
 from proxy.core.run import Run
-from proxy.ports import Clock, Content, Observer, Show, Tell, Toolset, Upstream
+from proxy.ports import Clock, Content, Observer, Show, Tell, Toolset, Upstream, elapsed
 
 OUT_OF_TIME = "The time for this request is used up; the call was stopped."
 
@@ -164,7 +164,7 @@ class Runner:
 
     def since(self, began: float) -> float:
         """Seconds."""
-        return round(self._clock.monotonic() - began, 6)
+        return elapsed(self._clock, began)
 
 
 class _Calls:

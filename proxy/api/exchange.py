@@ -64,7 +64,7 @@ class Exchange(NamedTuple):
     def offer(self) -> Offer:
         """The tools of this request. Where it says nothing of tools itself, they are what they were the last time."""
         standing = self.standing
-        if standing is None or any(name in self.request for name in SAID_OF_TOOLS):
+        if standing is None or not SAID_OF_TOOLS.isdisjoint(self.request):
             return make_offer(self.request, self.usable, self.asked)
         offer = standing.get(self.asked)
         if offer is None:

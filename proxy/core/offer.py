@@ -46,7 +46,7 @@ class Asked:
 
 NOT_ASKED = Asked()
 
-SAID_OF_TOOLS = ("tools", "tool_choice", "functions", "web_search_options")
+SAID_OF_TOOLS = frozenset({"tools", "tool_choice", "functions", "web_search_options"})
 """The fields of a request that `make_offer` goes by."""
 
 

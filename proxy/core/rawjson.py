@@ -7,10 +7,11 @@ import orjson
 # Possessive: a string of twenty megabytes costs one pass and no memory.
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TOKEN = re.compile(_STRING + rb"|[{}\[\]]", re.DOTALL)
-_MODEL = re.compile(rb'"model"\s*+:\s*+(' + _STRING + rb")", re.DOTALL)
+_KEY = b'"model"'
+_VALUE = re.compile(_KEY + rb"\s*+:\s*+(" + _STRING + rb")", re.DOTALL)
 _COLON = re.compile(rb"\s*+:")
-# The key with one of its letters escaped, as nobody writes it who has nothing to hide.
-_HIDDEN = re.compile(rb"\\u00(?:6[dDfF45cC])")
+# A letter of the key, escaped, as nobody writes it who has nothing to hide.
+_ESCAPED_LETTER = re.compile(rb"\\u006[dDfF45cC]")
 # Beyond this a body with several "model"s is written anew as a whole: looking through it costs a microsecond a bracket.
 _MOST_SEARCHED = 1024 * 1024
 
@@ -22,7 +23,8 @@ def replace_model(body: bytes, name: str) -> bytes:
     replaced: parsers disagree on which of them counts, and the one that an upstream reads has to be ours.
     """
     value = orjson.dumps(name)
-    if body.count(b'"model"') == 1 and not _HIDDEN.search(body) and (match := _MODEL.search(body)):
+    at = body.find(_KEY)
+    if at >= 0 and body.find(_KEY, at + 1) < 0 and not _has_hidden_key(body) and (match := _VALUE.match(body, at)):
         if match[1] == value:
             return body
         return body[: match.start(1)] + value + body[match.end(1) :]
@@ -34,6 +36,10 @@ def replace_model(body: bytes, name: str) -> bytes:
         parts += (body[kept:start], value)
         kept = end
     return b"".join((*parts, body[kept:]))
+
+
+def _has_hidden_key(body: bytes) -> bool:
+    return b"\\u00" in body and _ESCAPED_LETTER.search(body) is not None
 
 
 def _top_level_models(body: bytes) -> list[tuple[int, int]]:

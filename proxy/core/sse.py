@@ -25,6 +25,7 @@ _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
 _LONGEST_END = 4
 _DATA = b"data: "
 _LINE_ENDS = 2  # of one event of one line
+_CR = ord("\r")  # to look for a byte, and not for bytes, takes a tenth of the time
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -34,11 +35,6 @@ class Event(NamedTuple):
     raw: bytes
     data: bytes
     type: str = "message"
-
-    @property
-    def is_done(self) -> bool:
-        """Whether this is OpenAI's end mark."""
-        return self.data[:6] == b"[DONE]"
 
 
 class Decoder:
@@ -103,12 +99,12 @@ class Decoder:
 
 def _whole_events(data: bytes) -> list[Event]:
     """The events of a read that holds nothing but whole ones of one `data: ` line each, as nearly all do; else none."""
-    if not data.endswith(b"\n\n") or b"\r" in data:
+    if data[-2:] != b"\n\n" or _CR in data:
         return []
-    if data.startswith(_DATA) and data.count(b"\n") == _LINE_ENDS:
-        return [Event(data, data[len(_DATA) : -2])] if len(data) > len(_DATA) + _LINE_ENDS else []
+    if data[:6] == _DATA and data.find(b"\n") == len(data) - _LINE_ENDS:
+        return [Event(data, data[6:-2])] if len(data) > len(_DATA) + _LINE_ENDS else []
     lines = data[:-2].split(b"\n\n")
-    if data.count(b"\n") != 2 * len(lines):
+    if data.count(b"\n") != _LINE_ENDS * len(lines):
         return []
     for line in lines:
         if len(line) <= len(_DATA) or not line.startswith(_DATA):

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from functools import partial
 from types import TracebackType
 from typing import Any, TextIO
 from urllib.parse import quote
@@ -88,12 +89,13 @@ class LogObserver:
         if not self._log.is_enabled_for(level):
             return None
         # What the logger's own methods come down to; on their way there they cost as much again as the line.
-        processors, write = self._log._processors, self._log._logger.msg  # noqa: SLF001
+        (first, *others), write = self._log._processors, self._log._logger.msg  # noqa: SLF001
+        begun = first.line if isinstance(first, _Completed) else partial(_as_structlog_begins, first)
         name = logging.getLevelName(level).lower()
 
         def listen(fields: Mapping[str, Any]) -> None:
-            line: Any = {"event": event, **fields}
-            for process in processors:
+            line = begun(name, event, fields)
+            for process in others:
                 line = process(None, name, line)
             try:  # noqa: SIM105 - `suppress` would cost more than the rest
                 write(line)
@@ -101,6 +103,11 @@ class LogObserver:
                 pass
 
         return listen
+
+
+def _as_structlog_begins(process: structlog.typing.Processor, level: str, event: str, fields: Mapping[str, Any]) -> Any:
+    """For a process that has not called `configure`."""
+    return process(None, level, {"event": event, **fields})
 
 
 class _Completed:
@@ -115,15 +122,17 @@ class _Completed:
         self._second = 0
         self._second_text = ""
 
-    def __call__(self, logger: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        if "exc_info" in event:
-            event = self._render_exception(logger, level, event)
-        line = {"timestamp": self._timestamp(), "level": level, "event": event.pop("event", None)}
-        line.update(facts.known())
-        line.update(event)
+    def __call__(self, _: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        return self.line(level, event.pop("event", None), event)
+
+    def line(self, level: str, event: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The same, of an event that is told with its fields apart."""
+        if "exc_info" in fields:
+            fields = self._render_exception(None, level, {**fields})
+        line = {"timestamp": self._timestamp(), "level": level, "event": event, **facts.known(), **fields}
         if self._content:
             line = {name: value.text() if isinstance(value, Content) else value for name, value in line.items()}
-        return {name: value for name, value in line.items() if value is not None}
+        return {name: value for name, value in line.items() if value is not None} if None in line.values() else line
 
     def _timestamp(self) -> str:
         """Now, in ISO 8601. All but the last six digits stays the same for a second."""

@@ -5,15 +5,16 @@ any other is "other".
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from proxy import facts
 from proxy.config import Config
 from proxy.telemetry import workers
 from proxy.telemetry.observer import Listener
 from proxy.telemetry.routes import OTHER, route_of
-from proxy.telemetry.series import Series
+from proxy.telemetry.series import Counter, Histogram, Series
 
 NONE: Final = "none"
 
@@ -34,6 +35,7 @@ _MEANINGS: Final[Mapping[int, str]] = {
     429: "rate_limit_exceeded",
 }
 _FIRST_SERVER_ERROR = 500
+_MOST_KNOWN = 1000
 _TOKENS: Final = (("prompt", "prompt_tokens"), ("completion", "completion_tokens"))
 
 
@@ -68,6 +70,16 @@ class Few:
         return text
 
 
+class _Alike(NamedTuple):
+    """What requests of one route, client, model and status are counted by; `tokens`: of one kind."""
+
+    requests: Counter
+    seconds: Histogram
+    first_byte: Histogram
+    tokens: Callable[[str], Counter]
+    model: str
+
+
 class Metrics:
     """Counts what happens. Implements `ports.Observer`; `scrape` is `ports.Scrape`."""
 
@@ -82,6 +94,7 @@ class Metrics:
         self._client = Known(client.name for client in config.clients)
         self._upstream = Known(config.upstreams)
         self._tool = Few(200)  # an MCP server's tools come and go; the most that were seen at one are about a hundred
+        self._known: dict[tuple[Any, ...], _Alike] = {}
         self._handlers: Mapping[str, Listener] = {
             "request.started": self._request_started,
             "response.started": self._response_started,
@@ -133,27 +146,42 @@ class Metrics:
 
     def _request_completed(self, fields: Mapping[str, Any]) -> None:
         said = facts.known()
-        series, route = self._series, route_of(fields["path"])
-        client, model = self._client(said.get("client")), self._model(said.get("model"))
+        alike = self._alike(fields["path"], said.get("client"), said.get("model"), fields["status"])
         self._open_requests.dec()
         if fields.get("event_stream"):
             self._open_streams.dec()
-        series.requests.labels(route, client, model, str(fields["status"])).inc()
-        series.request_seconds.labels(route, model).observe(fields["seconds"])
+        alike.requests.inc()
+        alike.seconds.observe(fields["seconds"])
         if (first_byte := fields.get("first_byte")) is not None:
-            series.first_byte_seconds.labels(route, model).observe(first_byte)
-        self._count_use(said, client, model)
+            alike.first_byte.observe(first_byte)
+        self._count_use(said, alike)
 
-    def _count_use(self, said: Mapping[str, Any], client: str, model: str) -> None:
+    def _alike(self, path: Any, client: Any, model: Any, status: Any) -> "_Alike":
+        """The series of all requests like this one, found once; what it is looked up by, strangers can choose."""
+        known = self._known.get((path, client, model, status))
+        if known is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            route, by_model = route_of(path), self._model(model)
+            known = self._known[path, client, model, status] = _Alike(
+                self._series.requests.labels(route, self._client(client), by_model, str(status)),
+                self._series.request_seconds.labels(route, by_model),
+                self._series.first_byte_seconds.labels(route, by_model),
+                tokens=partial(self._series.tokens.labels, self._client(client), by_model),
+                model=by_model,
+            )
+        return known
+
+    def _count_use(self, said: Mapping[str, Any], alike: "_Alike") -> None:
         """What a request has used, and which limit it met."""
         series = self._series
         if "turns" in said:
-            series.turns.labels(model).observe(said["turns"])
-            series.request_tool_calls.labels(model).observe(said.get("tool_calls") or 0)
+            series.turns.labels(alike.model).observe(said["turns"])
+            series.request_tool_calls.labels(alike.model).observe(said.get("tool_calls") or 0)
         for kind, fact in _TOKENS:
             tokens = said.get(fact)
             if isinstance(tokens, (int, float)) and tokens > 0:
-                series.tokens.labels(client, model, kind).inc(tokens)
+                alike.tokens(kind).inc(tokens)
         if (stop := said.get("stop")) in LIMIT_STOPS:
             series.limits.labels(str(stop)).inc()
         if (error := said.get("error")) in LIMIT_ERRORS:

@@ -3,10 +3,14 @@
 Importing it imports prometheus_client, which looks at `PROMETHEUS_MULTIPROC_DIR` then and never again.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
+from prometheus_client import Counter as CheckedCounter
+from prometheus_client import Gauge as CheckedGauge
+from prometheus_client import Histogram as CheckedHistogram
 from prometheus_client.multiprocess import MultiProcessCollector
 
 # From what a cache answers in to the default of `limits.max_duration`.
@@ -16,6 +20,35 @@ COUNTS: Final = (0, 1, 2, 3, 4, 5, 7, 10, 15, 20, 50)
 _ROUTE: Final = ("route", "model")
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, with nothing in it but its age
+
+
+class Counter(CheckedCounter):
+    """The library's, without its checks: ours has its labels whenever it counts, and never counts down."""
+
+    def inc(self, amount: float = 1, _: Any = None) -> None:
+        """Count."""
+        self._value.inc(amount)
+
+
+class Gauge(CheckedGauge):
+    """The same."""
+
+    def inc(self, amount: float = 1) -> None:
+        """One more."""
+        self._value.inc(amount)
+
+    def dec(self, amount: float = 1) -> None:
+        """One less."""
+        self._value.inc(-amount)
+
+
+class Histogram(CheckedHistogram):
+    """The same; and the bucket is found by halving, not one by one."""
+
+    def observe(self, amount: float, _: Any = None) -> None:
+        """Count one, of that size."""
+        self._sum.inc(amount)
+        self._buckets[bisect_left(self._upper_bounds, amount)].inc(1)
 
 
 class Series:

@@ -5,7 +5,7 @@ expect to be called by the names that they sent.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from proxy.core.chat import Json, name_of
@@ -16,22 +16,16 @@ _LONGEST = 64
 
 
 class ToolNames:
-    """The mapping for one request; false where every name is good, so that nothing needs to be done."""
+    """The mapping for one request."""
 
     def __init__(self, body: Json) -> None:
         names = dict.fromkeys(_names_in(body))
         self._outward: dict[str, str] = {}
-        self._inward: dict[str, str] = {}
-        if not names:
-            return
         taken = {name for name in names if _GOOD.fullmatch(name)}
         for name in names:
             if name not in taken:
                 self._outward[name] = _unused(name, {*taken, *self._outward.values()})
         self._inward = {theirs: ours for ours, theirs in self._outward.items()}
-
-    def __bool__(self) -> bool:
-        return bool(self._outward)
 
     @property
     def told(self) -> Mapping[str, str]:
@@ -69,8 +63,8 @@ class ToolNames:
 
 def renamed_in(body: Json) -> ToolNames | None:
     """The mapping for a request; None where every name is good, as nearly always."""
-    names = ToolNames(body)
-    return names or None
+    names = _names_in(body)
+    return ToolNames(body) if names and not all(_GOOD.fullmatch(name) for name in names) else None
 
 
 def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:
@@ -78,12 +72,12 @@ def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:
     return {**message, "tool_calls": [rename(call) for call in calls]} if calls else message
 
 
-def _names_in(body: Json) -> Iterator[str]:
+def _names_in(body: Json) -> list[str]:
     entries: list[Any] = [*(body.get("tools") or ()), body.get("tool_choice")]
     for message in body["messages"]:
         if calls := message.get("tool_calls"):
             entries += calls
-    return (name for entry in entries if isinstance(entry, dict) and (name := name_of(entry)) is not None)
+    return [name for entry in entries if isinstance(entry, dict) and (name := name_of(entry)) is not None]
 
 
 def _unused(name: str, taken: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -24,10 +24,13 @@ from proxy.upstreams.names import ToolNames, renamed_in
 from proxy.upstreams.profile import CHUNK, Profile, mend, prepare
 
 _COMPLETION = "chat.completion"
+_DONE = b"[DONE]"
 # After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
 _DRAIN_SECONDS = 0.25
 # A shorter key is no secret but a placeholder; taking it out would only garble what is said.
 _SHORTEST_SECRET = 8
+_Handle: TypeAlias = Callable[[list[sse.Event], sse.Event | None], Awaitable[None]]
+"""Takes events, and the end mark where it follows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +83,10 @@ class OpenAICompatible:
         content, names = self._own_bytes(body, request)
         relayed = _Relayed(self.profile, names)
 
-        async def handle(events: list[sse.Event]) -> None:
-            if len(events) == 1:
-                await write(relayed.take(events[0]))
-            else:
-                await _write_good(events, relayed, write)
+        def handle(events: list[sse.Event], end: sse.Event | None) -> Awaitable[None]:
+            if end is None and len(events) == 1:
+                return write(relayed.take(events[0]))
+            return _write_good(events, end, relayed, write)
 
         with self._discreet():
             async with aclosing(await self._ask(content, stream=True)) as reply:
@@ -126,14 +128,13 @@ class OpenAICompatible:
     async def _assemble(
         self, reply: Reply, assembler: Assembler, names: ToolNames | None, show: Show, eager: Eager
     ) -> Turn:
-        async def handle(events: list[sse.Event]) -> None:
+        async def handle(events: list[sse.Event], __: sse.Event | None) -> None:
             for event in events:
-                if not event.is_done:
-                    chunk, _ = _chunk(event, self.profile, names)
-                    for visible in assembler.feed(chunk):
-                        await show(visible)
-                    for ready in assembler.take_ready():
-                        eager.start(ready)
+                chunk, _ = _chunk(event, self.profile, names)
+                for visible in assembler.feed(chunk):
+                    await show(visible)
+                for ready in assembler.take_ready():
+                    eager.start(ready)
 
         await _each(self.connection, reply, handle)
         for visible in assembler.close():
@@ -151,23 +152,23 @@ class OpenAICompatible:
         return _Discreet(self.api_key)
 
 
-async def _each(connection: Connection, reply: Reply, handle: Callable[[list[sse.Event]], Awaitable[None]]) -> None:
+async def _each(connection: Connection, reply: Reply, handle: _Handle) -> None:
     """Give the events of a reply to `handle`, those of one read at a time, up to and including [DONE]."""
     decoder = sse.Decoder()
-    done = False
+    end: sse.Event | None = None
 
     async def take(data: bytes) -> bool:
-        nonlocal done
-        events, done = _until_done(list(decoder.feed(data)))
-        if events:
-            await handle(events)
-        return done
+        nonlocal end
+        events, end = _until_done(decoder.feed(data))
+        if events or end:
+            await handle(events, end)
+        return end is not None
 
     await connection.pump(reply, take)
-    if done:
+    if end is not None:
         await _drain(connection, reply)
     elif rest := list(decoder.close()):
-        await handle(rest)
+        await handle(*_until_done(rest))
 
 
 async def _drain(connection: Connection, reply: Reply) -> None:
@@ -177,11 +178,14 @@ async def _drain(connection: Connection, reply: Reply) -> None:
                 pass
 
 
-async def _write_good(events: Iterable[sse.Event], relayed: "_Relayed", write: Write) -> None:
+async def _write_good(events: Iterable[sse.Event], end: sse.Event | None, relayed: "_Relayed", write: Write) -> None:
     """All events of one read in one write; those before a bad one are written before it is told."""
     good: list[bytes] = []
     try:
         good.extend(relayed.take(event) for event in events)
+        if end is not None:
+            relayed.require_finished()
+            good.append(end.raw)
     finally:
         if good:
             await write(b"".join(good))
@@ -198,9 +202,6 @@ class _Relayed:
 
     def take(self, event: sse.Event) -> bytes:
         """The event as the client gets it: its original bytes, unless an OpenAI SDK would choke on them."""
-        if event.is_done:
-            self.require_finished()
-            return event.raw
         chunk, changed = _chunk(event, self.profile, self.names)
         self.usage = chunk.get("usage") or self.usage
         for choice in chunk["choices"]:
@@ -251,12 +252,14 @@ def _written(body: Json) -> bytes:
         raise InvalidJson("The request body is nested too deep.") from exc
 
 
-def _until_done(events: list[sse.Event]) -> tuple[list[sse.Event], bool]:
-    """The events up to the end mark, and whether it was among them; nothing that follows it counts."""
-    for at, event in enumerate(events):
-        if event.is_done:
-            return events[: at + 1], True
-    return events, False
+def _until_done(events: Iterable[sse.Event]) -> tuple[list[sse.Event], sse.Event | None]:
+    """The events before the end mark, and the mark where it was among them; nothing that follows it counts."""
+    before: list[sse.Event] = []
+    for event in events:
+        if event.data[:6] == _DONE:
+            return before, event
+        before.append(event)
+    return before, None
 
 
 def _parsed(raw: bytes) -> Json:

@@ -14,7 +14,7 @@ from proxy.core.actions import CallUpstream, Rung
 from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, Turn
 from proxy.core.errors import ProxyError, RequestError, UpstreamDown
-from proxy.ports import Answer, Clock, Content, Eager, Observer, RawRequest, RawResponse, Show, Write
+from proxy.ports import Answer, Clock, Content, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.retry import Backoff, asked_delay, is_outage, is_transient, may_work_elsewhere
 
@@ -79,7 +79,7 @@ class Resilient:
 
         async def attempt(upstream: OpenAICompatible) -> Turn:
             eager.abandon()  # what an attempt before this one has started
-            return await upstream.complete(call, watched, eager)
+            return await upstream.complete(call, watched.show, eager)
 
         return await self._attempt(attempt, watched)
 
@@ -92,7 +92,7 @@ class Resilient:
         """Hand a streamed completion through."""
         watched = self._watched(write)
         with self._relayed(messages=Content(request.get("messages"))):
-            return await self._attempt(lambda upstream: upstream.relay_stream(body, request, watched), watched)
+            return await self._attempt(lambda upstream: upstream.relay_stream(body, request, watched.show), watched)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
@@ -108,16 +108,14 @@ class Resilient:
         return _Judged(name, self._breakers[name], self._observe, self._clock)
 
     def _watched(self, inner: Callable[..., Awaitable[None]]) -> "_Watched":
-        return _Watched(inner, self._clock.monotonic)
-
-    def _since(self, began: float) -> float:
-        return round(self._clock.monotonic() - began, 6)
+        return _Watched(inner, self._clock)
 
     async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], watched: "_Watched") -> T:
         failure: ProxyError | None = None
         try:
             while True:
-                current, began = self.current, self._clock.monotonic()
+                current = self.current
+                began = watched.began = self._clock.monotonic()
                 try:
                     with self._judged(current.name) as watched.breaker:
                         answer = await work(current)
@@ -129,11 +127,13 @@ class Resilient:
                 except ProxyError as exc:
                     failure = exc
                     moved_on = current is not self.current  # another choice of this request has met the same failure
-                    if watched.anything or not (moved_on or await self._recover(exc, self._since(began))):
+                    if watched.first_after is not None or not (
+                        moved_on or await self._recover(exc, elapsed(self._clock, began))
+                    ):
                         raise
                 else:
-                    first = None if watched.first_at is None else round(watched.first_at - began, 6)
-                    self._observe("upstream.answered", upstream=current.name, seconds=self._since(began), first=first)
+                    seconds, first = elapsed(self._clock, began), watched.first_after
+                    self._observe("upstream.answered", upstream=current.name, seconds=seconds, first=first)
                     return answer
         finally:
             failure = None  # its traceback leads back to this frame, and all that this has seen would be kept
@@ -174,7 +174,7 @@ class _Relayed:
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
         current = self._upstream.current
         fields = {"upstream": current.name, "upstream_model": current.model}
-        seconds = round(self._clock.monotonic() - self._began, 6)
+        seconds = elapsed(self._clock, self._began)
         if exc is None:
             self._observe("relay.completed", **fields, seconds=seconds)
         elif isinstance(exc, Exception):
@@ -215,24 +215,21 @@ class _Judged:
 
 
 class _Watched:
-    """Passes on what is shown, and remembers when it began."""
+    """Passes on what is shown, and remembers when the first of it was: seconds after the attempt `began`."""
 
-    __slots__ = ("_inner", "_timer", "breaker", "first_at")
+    __slots__ = ("_clock", "_inner", "began", "breaker", "first_after")
 
-    def __init__(self, inner: Callable[..., Awaitable[None]], timer: Callable[[], float]) -> None:
+    def __init__(self, inner: Callable[..., Awaitable[None]], clock: Clock) -> None:
         self._inner = inner
-        self._timer = timer
+        self._clock = clock
+        self.began = 0.0
         self.breaker: Breaker | None = None
-        self.first_at: float | None = None
+        self.first_after: float | None = None
 
-    @property
-    def anything(self) -> bool:
-        """Whether something was shown."""
-        return self.first_at is not None
-
-    def __call__(self, shown: object) -> Awaitable[None]:
-        if self.first_at is None:
-            self.first_at = self._timer()
+    def show(self, shown: object) -> Awaitable[None]:
+        """Pass it on."""
+        if self.first_after is None:
+            self.first_after = elapsed(self._clock, self.began)
             if self.breaker is not None and self.breaker.state is State.HALF_OPEN:
                 self.breaker.succeeded()  # others need not wait for the end of a long answer
         return self._inner(shown)

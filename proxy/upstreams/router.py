@@ -19,6 +19,7 @@ PROFILES = {profile.name: profile for profile in (GLM, GPT_OSS, OPENAI)}
 
 _ANY = "*"
 _FROM_CLIENT = "from_client"
+_MOST_BOUND = 1000  # with `*` the names are for strangers to choose
 
 
 class ConfigRouter:
@@ -39,6 +40,7 @@ class ConfigRouter:
         self._breakers = breakers
         self._observe = observe
         self._clock = clock
+        self._bound: dict[tuple[str, str], OpenAICompatible] = {}
         self._backoffs = {name: Backoff(upstream.retries) for name, upstream in config.upstreams.items()}
 
     def resolve(self, name: str, *, client_key: str | None, messages: Sequence[Json] = ()) -> Model:
@@ -98,9 +100,17 @@ class ConfigRouter:
         return client_key if key == _FROM_CLIENT else key
 
     def _bind(self, name: str, model: ModelConfig, client_key: str | None) -> OpenAICompatible:
-        upstream = self._upstreams[model.upstream]
-        key = self._key(model, client_key)
-        if not key:
-            raise InvalidApiKey
-        connection = self._connections[model.upstream]
-        return OpenAICompatible(connection, PROFILES[upstream.profile], model.model or name, key)
+        """The model at its upstream; kept where it is the same for everybody, as the key of a client is not."""
+        bound = self._bound.get((model.upstream, model.model or name))
+        if bound is None:
+            upstream = self._upstreams[model.upstream]
+            key = self._key(model, client_key)
+            if not key:
+                raise InvalidApiKey
+            connection = self._connections[model.upstream]
+            bound = OpenAICompatible(connection, PROFILES[upstream.profile], model.model or name, key)
+            if upstream.api_key != _FROM_CLIENT:
+                if len(self._bound) >= _MOST_BOUND:
+                    self._bound.clear()
+                self._bound[model.upstream, bound.model] = bound
+        return bound

@@ -85,8 +85,7 @@ def test_blocks_without_data_stay_in_front_of_the_next_event():
 def test_what_is_written_can_be_read():
     (event, done) = Decoder().feed(encode({"a": "é\u2028"}) + DONE)
     assert event.data == '{"a":"é\u2028"}'.encode()
-    assert done.is_done
-    assert not event.is_done
+    assert done.data == b"[DONE]"
 
 
 plain_lines = st.binary(min_size=1, max_size=20).filter(lambda line: b"\n" not in line and b"\r" not in line)

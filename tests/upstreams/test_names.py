@@ -1,4 +1,4 @@
-from proxy.upstreams.names import ToolNames
+from proxy.upstreams.names import ToolNames, renamed_in
 
 
 def function(name):
@@ -10,7 +10,7 @@ def body(*names, **rest):
 
 
 def test_good_names_need_nothing():
-    assert not ToolNames(body("web_search", "a-b", tool_choice="auto"))
+    assert renamed_in(body("web_search", "a-b", tool_choice="auto")) is None
 
 
 def test_bad_names_go_out_as_good_ones_and_come_back():

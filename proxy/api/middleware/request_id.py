@@ -15,7 +15,7 @@ from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.api.race import ClientLeft
 from proxy.api.replies import farewell_of, forget_farewell, send_error
 from proxy.core.errors import InternalError, ProxyError, Stopping
-from proxy.ports import Clock, Observer
+from proxy.ports import Clock, Observer, elapsed
 
 # Goes into headers and logs: nothing that could break out of either.
 _SANE = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -59,15 +59,15 @@ class RequestId:
             "probe.completed" if is_probe else "request.completed",
             **where,
             status=status,
-            seconds=round(self._clock.monotonic() - began, 6),
+            seconds=elapsed(self._clock, began),
             first_byte=response.first_byte,
-            event_stream=response.is_event_stream or None,
+            **({"event_stream": True} if response.is_event_stream else {}),
         )
         facts.end()
 
     async def _answer(self, scope: Scope, receive: Receive, response: "_Watched", request_id: str) -> int:
         try:
-            await self._app(scope, receive, response)
+            await self._app(scope, receive, response.send)
         except ClientLeft as exc:
             _forget_frames(exc)
             return _CLIENT_CLOSED_REQUEST
@@ -116,7 +116,7 @@ class _Watched:
         self.status: int | None = None
         self.first_byte: float | None = None  # seconds after the request has come
 
-    def __call__(self, message: Message) -> Awaitable[None]:
+    def send(self, message: Message) -> Awaitable[None]:
         """ASGI."""
         if message["type"] == "http.response.start":
             message = self._start(message)
@@ -130,7 +130,7 @@ class _Watched:
         for name, value in headers:
             if name == b"content-type":
                 self.is_event_stream = value.startswith(b"text/event-stream")
-        self.first_byte = round(self._clock.monotonic() - self._began, 6)
+        self.first_byte = elapsed(self._clock, self._began)
         stream = self.is_event_stream
         self._observe("response.started", status=self.status, event_stream=stream, seconds=self.first_byte)
         return {**message, "headers": [*headers, self._header]}
@@ -143,6 +143,6 @@ class _Watched:
         with suppress(TimeoutError):  # a client that does not read is not waited for; the connection is closed
             async with asyncio.timeout(_FAREWELL_SECONDS):
                 if self.status is None:
-                    await send_error(self, error)
+                    await send_error(self.send, error)
                 elif self.is_event_stream and not self._complete:
-                    await self({"type": "http.response.body", "body": farewell_of(self._scope)(error)})
+                    await self.send({"type": "http.response.body", "body": farewell_of(self._scope)(error)})

@@ -56,7 +56,6 @@ class Http1Connection(asyncio.Protocol):
         "_lost",
         "_owner",
         "_poll",
-        "_reading_paused",
         "_reply",
         "_sent",
         "_timer",
@@ -67,6 +66,7 @@ class Http1Connection(asyncio.Protocol):
         "heard",
         "loop",
         "origin",
+        "reading_paused",
         "requests",
     )
 
@@ -83,7 +83,8 @@ class Http1Connection(asyncio.Protocol):
         self._poll: select.poll | None = None
         self._reply: Reply | None = None
         self._sent = True
-        self._reading_paused = self._writing_paused = False
+        self._writing_paused = False
+        self.reading_paused = False  # more has come than its reader has taken
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -179,8 +180,8 @@ class Http1Connection(asyncio.Protocol):
 
     def listen(self) -> None:
         """The reply's reader has caught up."""
-        if self._reading_paused and not self._closed:
-            self._reading_paused = False
+        if self.reading_paused and not self._closed:
+            self.reading_paused = False
             self._transport.resume_reading()
 
     # What the event loop tells.
@@ -203,8 +204,8 @@ class Http1Connection(asyncio.Protocol):
             return
         if reply.parser.complete:
             self._finish(reply)
-        elif reply.unread > MAX_UNREAD_BYTES and not self._reading_paused:
-            self._reading_paused = True
+        elif reply.unread > MAX_UNREAD_BYTES and not self.reading_paused:
+            self.reading_paused = True
             self._transport.pause_reading()
         reply.arrived()
 
@@ -430,8 +431,9 @@ class Reply:
         """What has come, which makes room for more."""
         pieces, self._pieces = self._pieces, []
         self.unread = 0
-        if self.connection is not None:
-            self.connection.listen()
+        connection = self.connection
+        if connection is not None and connection.reading_paused:
+            connection.listen()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def wait(self, patience: float | None, too_slow: type[httpx.TimeoutException]) -> None:

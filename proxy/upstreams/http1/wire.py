@@ -9,6 +9,7 @@ connection would begin where the reader believes that this one has ended.
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import httpx
@@ -26,13 +27,14 @@ _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _VALUE = rb"[\t\x20-\x7e\x80-\xff]*"
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: (" + _VALUE + rb"))?\r\n")
 _HEADER = re.compile(rb"^(" + _TOKEN + rb"):[ \t]*(" + _VALUE + rb")\r\n", re.MULTILINE)
-_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;" + _VALUE + rb")?\r\n")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;" + _VALUE + rb")?")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _IDLE = re.compile(rb"timeout=([0-9]{1,6})\b", re.IGNORECASE)
 _REQUEST_LINE = re.compile(_TOKEN + rb" [\x21-\x7e]+")
 _REQUEST_HEADER = re.compile(_TOKEN + rb": " + _VALUE)
 _CR = ord("\r")
 _BEGINNING = b"HTTP/1."
+_NO_CHUNK = "The response's chunks cannot be read."
 _FIRST_FINAL, _SWITCHING, _NO_CONTENT, _NOT_MODIFIED = 200, 101, 204, 304
 
 
@@ -164,16 +166,16 @@ class ResponseParser:
         return len(data)
 
     def _in_chunk_line(self, data: bytes, at: int, pieces: list[bytes]) -> int:
-        match = _CHUNK.match(data, at)
-        if match is None or match.end() - at > MAX_CHUNK_LINE_BYTES:
+        end = data.find(b"\r\n", at, at + MAX_CHUNK_LINE_BYTES)
+        if end < 0:
             return self._keep_line(data, at, MAX_CHUNK_LINE_BYTES)
-        size = int(match[1], 16)
-        at = match.end()
+        size = _chunk_size(data[at:end])
+        at = end + 2
         if not size:
             self._state = ResponseParser._in_trailers
             return at
         end = at + size
-        if data.startswith(b"\r\n", end):  # the whole chunk is here, as one event of a stream mostly is
+        if data[end : end + 2] == b"\r\n":  # the whole chunk is here, as one event of a stream mostly is
             pieces.append(data[at:end])
             return end + 2
         self._left = size
@@ -210,7 +212,7 @@ class ResponseParser:
     def _keep_line(self, data: bytes, at: int, most: int) -> int:
         """What cannot be read yet: the beginning of a line."""
         if data.find(b"\n", at) >= 0 or len(data) - at > most:
-            raise httpx.RemoteProtocolError("The response's chunks cannot be read.")
+            raise httpx.RemoteProtocolError(_NO_CHUNK)
         return self._keep(data, at)
 
     def _keep(self, data: bytes, at: int) -> int:
@@ -229,6 +231,15 @@ def _parsed(block: bytes) -> Head:
         raise httpx.RemoteProtocolError(f"The response has more than {MAX_HEADERS} headers.")
     headers = [(name.lower(), value.rstrip(b" \t")) for name, value in found]
     return Head(int(status[2]), status[3] or b"", status[1], headers)
+
+
+@lru_cache(1024)  # a stream's chunks are of few sizes, and to look one up costs a fifth of reading it
+def _chunk_size(line: bytes) -> int:
+    """The size that the line before a chunk says."""
+    match = _CHUNK.fullmatch(line)
+    if match is None:
+        raise httpx.RemoteProtocolError(_NO_CHUNK)
+    return int(match[1], 16)
 
 
 def _keeps_alive(head: Head, *, says: bool) -> bool:
