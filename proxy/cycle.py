@@ -7,7 +7,6 @@ Beyond ASGI, an application can ask in `scope[PEER]` what it would otherwise nee
 whether the body is here already, and to be called back when the client leaves.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,10 @@ from starlette.types import Message
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from proxy.api.peer import PEER
+from proxy.core.fields import field_name, is_clean
 
-# A line of the head. A name or a value that could be read as more than that is a bug of ours, and goes nowhere.
-_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n")
+# What could be read as more than one header is a bug of ours, and goes nowhere.
+_NO_HEAD = "A header of the response cannot be sent."
 _WITHOUT_BODY = (204, 304)
 
 
@@ -77,10 +77,9 @@ class Cycle(RequestResponseCycle):
         lines = [STATUS_LINE[status]]
         closes = False
         for name, value in (*self.default_headers, *headers):
-            line = b"%b: %b\r\n" % (name, value)
-            if not _LINE.fullmatch(line):
-                raise RuntimeError("A header of the response cannot be sent.")
-            lines.append(line)
+            if field_name(name) is None:
+                raise RuntimeError(_NO_HEAD)
+            lines.append(b"%b: %b\r\n" % (name, value))
             if name == b"content-length":
                 self.expected_content_length = int(value)
                 self.chunked_encoding = False
@@ -90,7 +89,10 @@ class Cycle(RequestResponseCycle):
         if not self.keep_alive and not closes:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
-        self._head = b"".join(lines)
+        head = b"".join(lines)
+        if not is_clean(head, line_ends=len(lines)):
+            raise RuntimeError(_NO_HEAD)
+        self._head = head
 
     def _settle_framing(self, status: int, lines: list[bytes]) -> None:
         """How the end of the body is known, where its length is not."""

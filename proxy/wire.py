@@ -196,14 +196,15 @@ class Wire(HttpToolsProtocol):
         """From the parser. What is raised here ends the parsing."""
         self._in_head = False
         self._excess = 0
-        if fault := self._ambiguity():
+        version = self.parser.get_http_version()
+        if fault := self._ambiguity(version):
             self._reject(fault)
         if self.parser.should_upgrade():
             self._offered_upgrade = True
             return
         self._disarm()
         waiting = self.cycle is not None and not self.cycle.response_complete
-        self.cycle = self._cycle()
+        self.cycle = self._cycle(version)
         self._reusable = self.cycle.keep_alive
         self.cycle.keep_alive = self._reusable and self._has_small_body
         if waiting:  # an earlier request of the same connection is being answered
@@ -213,12 +214,11 @@ class Wire(HttpToolsProtocol):
             self._start_asgi_task(self.cycle, self.app)
         self._in_body = True
 
-    def _cycle(self) -> Cycle:
+    def _cycle(self, version: str) -> Cycle:
         """The request whose head is complete."""
         parser = self.parser
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
-        version = parser.get_http_version()
         self.scope = {
             "type": "http",
             "asgi": _ASGI,
@@ -284,9 +284,8 @@ class Wire(HttpToolsProtocol):
         self._fault = fault
         raise fault
 
-    def _ambiguity(self) -> ProxyError | None:
+    def _ambiguity(self, version: str) -> ProxyError | None:
         """What is wrong with a head that the parser found nothing wrong with."""
-        version = self.parser.get_http_version()
         if version not in _VERSIONS:
             return HttpRefused("This server speaks HTTP/1.1.", status=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
         if self.parser.get_method() in _NEVER:

@@ -14,6 +14,8 @@ from typing import NamedTuple, TypeAlias
 
 import httpx
 
+from proxy.core.fields import TOKEN, field_name, is_clean
+
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 _State: TypeAlias = Callable[["ResponseParser", bytes, int, list[bytes]], int]
 
@@ -23,17 +25,16 @@ MAX_HEADERS = 256
 # A size has 16 digits, its extensions (which nobody has been seen to send) the rest.
 MAX_CHUNK_LINE_BYTES = 1024
 
-_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _VALUE = rb"[\t\x20-\x7e\x80-\xff]*"
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: (" + _VALUE + rb"))?\r\n")
-_HEADER = re.compile(rb"^(" + _TOKEN + rb"):[ \t]*(" + _VALUE + rb")\r\n", re.MULTILINE)
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: (" + _VALUE + rb"))?")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;" + _VALUE + rb")?")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _IDLE = re.compile(rb"timeout=([0-9]{1,6})\b", re.IGNORECASE)
-_REQUEST_LINE = re.compile(_TOKEN + rb" [\x21-\x7e]+")
-_REQUEST_HEADER = re.compile(_TOKEN + rb": " + _VALUE)
+_REQUEST_LINE = re.compile(TOKEN + rb" [\x21-\x7e]+")
+_REQUEST_HEADER = re.compile(TOKEN + rb": " + _VALUE)
 _CR = ord("\r")
 _BEGINNING = b"HTTP/1."
+_NO_HEAD = "The head of the response cannot be read."
 _NO_CHUNK = "The response's chunks cannot be read."
 _FIRST_FINAL, _SWITCHING, _NO_CONTENT, _NOT_MODIFIED = 200, 101, 204, 304
 
@@ -121,10 +122,10 @@ class ResponseParser:
         if end < 0:
             line = data.find(b"\n", at)
             if line > 0 and data[line - 1] != _CR:
-                raise httpx.RemoteProtocolError("The head of the response cannot be read.")
+                raise httpx.RemoteProtocolError(_NO_HEAD)
             return self._keep(data, at)
         self._head_bytes += length
-        head = _parsed(data[at : end + 2])
+        head = _parsed(data[at:end])
         if head.status == _SWITCHING:
             raise httpx.RemoteProtocolError("The server switches protocols, unasked.")
         if head.status >= _FIRST_FINAL:
@@ -221,16 +222,30 @@ class ResponseParser:
 
 
 def _parsed(block: bytes) -> Head:
-    """A head, every line of it with its line end."""
-    status = _STATUS.match(block)
-    found = _HEADER.findall(block, status.end()) if status else []
-    # Each match is one whole line: as many matches as lines means that nothing was left out.
-    if status is None or len(found) != block.count(b"\n") - 1:
-        raise httpx.RemoteProtocolError("The head of the response cannot be read.")
-    if len(found) > MAX_HEADERS:
+    """A head, without the line end of its last line."""
+    first, *lines = block.split(b"\r\n")
+    status = _status(first)
+    if len(lines) > MAX_HEADERS:
         raise httpx.RemoteProtocolError(f"The response has more than {MAX_HEADERS} headers.")
-    headers = [(name.lower(), value.rstrip(b" \t")) for name, value in found]
-    return Head(int(status[2]), status[3] or b"", status[1], headers)
+    headers: Headers = []
+    for line in lines:
+        said, colon, value = line.partition(b":")
+        name = field_name(said)
+        if name is None or not colon:
+            raise httpx.RemoteProtocolError(_NO_HEAD)
+        headers.append((name, value.strip(b" \t")))
+    if not is_clean(block, line_ends=len(lines)):
+        raise httpx.RemoteProtocolError(_NO_HEAD)
+    return Head(*status, headers)
+
+
+@lru_cache(256)
+def _status(line: bytes) -> tuple[int, bytes, bytes]:
+    """Status, reason and version of a status line; servers have few of them."""
+    match = _STATUS.fullmatch(line)
+    if match is None:
+        raise httpx.RemoteProtocolError(_NO_HEAD)
+    return int(match[2]), match[3] or b"", match[1]
 
 
 @lru_cache(1024)  # a stream's chunks are of few sizes, and to look one up costs a fifth of reading it
