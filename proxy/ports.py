@@ -42,14 +42,16 @@ def elapsed(clock: Clock, began: float) -> float:
     return int((clock.monotonic() - began) * 1e6) / 1e6
 
 
-@dataclass(frozen=True, slots=True)
 class Content:
     """What was said - messages, arguments, results - as a field of an event.
 
     The type keeps it away from every observer unless `telemetry.log_content` is set.
     """
 
-    value: Any
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def text(self, most: int = 16384) -> str:
         """As text of at most so many characters: pictures come in megabytes."""

@@ -7,7 +7,6 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -70,7 +69,7 @@ def with_client_ids(turn: Turn, call: CallUpstream) -> Turn:
         client_call_id(call.run_id, next(numbers)) if name_of(entry) in call.client_tools else None
         for entry in turn.message.get("tool_calls") or ()
     ]
-    return replace(turn, client_ids=tuple(ids))
+    return turn._replace(client_ids=tuple(ids))
 
 
 # -- what comes back --

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from uuid import uuid4
+from os import urandom
 
 from starlette.types import Receive, Scope, Send
 
@@ -23,7 +23,7 @@ _ID_PREFIX = "chatcmpl-"
 class ChatCompletions:
     """The endpoint, as an ASGI callable."""
 
-    def __init__(self, ports: Ports, *, new_id: Callable[[], str] = lambda: f"{_ID_PREFIX}{uuid4().hex}") -> None:
+    def __init__(self, ports: Ports, *, new_id: Callable[[], str] = lambda: f"{_ID_PREFIX}{urandom(16).hex()}") -> None:
         self._server = ports.config.server
         self._clock = ports.clock
         self._exchanges = Exchanges(ports)

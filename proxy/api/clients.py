@@ -3,8 +3,9 @@
 Whatever happens upstream, the client sees one completion: one id, one role, one finish_reason, one sum of usage.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from proxy.api.replies import EventStream, Headers
 from proxy.core import sse
@@ -70,14 +71,14 @@ class StreamingClient:
         await self.stream.write(b"".join((*events, sse.DONE)))
         await self.stream.close()
 
-    def _opening(self, index: int, seen: Json) -> bytes:
+    def _opening(self, index: int, seen: Mapping[str, Any]) -> bytes:
         """The chunk with a choice's role, once, before anything else of it; then the events that wait."""
         role = b"" if index in self._texts else self._role(index, seen)
         told = [sse.encode({**self._head, "choices": [], "tool_event": event}) for event in self._events]
         self._events.clear()
         return b"".join((role, *told))
 
-    def _role(self, index: int, seen: Json) -> bytes:
+    def _role(self, index: int, seen: Mapping[str, Any]) -> bytes:
         self._texts[index] = []
         if not self._head:
             self._head = {

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 from proxy.core.chat import Json, ToolCall, Turn, add_usage
 from proxy.core.continuation import Continuation
@@ -37,8 +38,7 @@ class Hold(StrEnum):
     WHOLE = "whole"  # to its end: the client wants nothing but the final JSON
 
 
-@dataclass(frozen=True, slots=True)
-class CallUpstream:
+class CallUpstream(NamedTuple):
     """Make one upstream call and hand its turn to `Run.receive_turn`.
 
     Attributes:
@@ -62,13 +62,15 @@ class CallUpstream:
     separator: str = ""
     rung: Rung | None = None
     hold: Hold = Hold.NOTHING
-    tools: Mapping[str, Json] = field(default_factory=dict)
+    tools: Mapping[str, Json] = MappingProxyType({})
     json_expected: bool = False
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = MappingProxyType({})
 
     @property
     def known_names(self) -> Mapping[str, Json]:
         """`tools` under the names that the model knows as well."""
+        if not self.renamed:
+            return self.tools
         return {**self.tools, **{told: self.tools[name] for told, name in self.renamed.items() if name in self.tools}}
 
 
@@ -111,6 +113,8 @@ class Tally:
 
 def sum_of(tallies: Sequence[Tally]) -> Tally:
     """What several runs have used together."""
+    if len(tallies) == 1:
+        return tallies[0]
     turns, usage = 0, None
     calls: dict[str, int] = {}
     for tally in tallies:

@@ -41,6 +41,9 @@ _RESULT_KEYS = ("web_search",)  # what GLM's native search found, beside the cho
 _NOT_IN_ENVELOPE = ("choices", "usage")
 
 
+_NOTHING = Hold.NOTHING  # looking a member up for each chunk takes its time
+
+
 @dataclass(slots=True)
 class _Call:
     """A tool call on its way in."""
@@ -298,13 +301,13 @@ class Assembler:
         return last + 1 if identity or last < 0 else last
 
     def _release(self, visible: list[Json]) -> list[Json]:
-        if self._hold is Hold.NOTHING:
+        if self._hold is _NOTHING:
             return visible
         self._held += visible
         proven = self._shown_calls or (self._text_length >= PROOF_CHARACTERS and not self._calls)
         if not proven or self._hold is Hold.WHOLE:
             return []
-        self._hold = Hold.NOTHING
+        self._hold = _NOTHING
         visible, self._held = self._held, []
         return visible
 

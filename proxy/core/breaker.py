@@ -22,6 +22,9 @@ class State(enum.StrEnum):
     HALF_OPEN = "half_open"
 
 
+_CLOSED = State.CLOSED  # asked for at each call, and to look a member up takes longer than the rest of it
+
+
 @dataclass(slots=True, kw_only=True)
 class Breaker:
     """Keeps calls from what has failed too often, and lets one through now and then to see whether it has recovered.
@@ -38,7 +41,7 @@ class Breaker:
     seconds: float = 30.0
     _failures: int = 0
     _shut_until: float = 0.0
-    _state: State = State.CLOSED
+    _state: State = _CLOSED
 
     @property
     def state(self) -> State:
@@ -47,7 +50,7 @@ class Breaker:
 
     def allows(self, now: float) -> bool:
         """Whether a call may be made now; to be asked once for each call, for a True may be the one probe."""
-        if self._state is State.CLOSED:
+        if self._state is _CLOSED:
             return True
         if now < self._shut_until:
             return False
@@ -57,16 +60,16 @@ class Breaker:
 
     def wait(self, now: float) -> float:
         """Seconds until a call may be allowed; 0 where one is now."""
-        return 0.0 if self._state is State.CLOSED else max(0.0, self._shut_until - now)
+        return 0.0 if self._state is _CLOSED else max(0.0, self._shut_until - now)
 
     def succeeded(self) -> None:
         """A call did what it should, whenever it began."""
         self._failures = 0
-        self._state = State.CLOSED
+        self._state = _CLOSED
 
     def failed(self, now: float) -> None:
         """A call did not. One that began before the breaker opened does not keep it open for longer."""
         self._failures += 1
-        if self._state is State.HALF_OPEN or (self._state is State.CLOSED and self._failures >= self.threshold):
+        if self._state is State.HALF_OPEN or (self._state is _CLOSED and self._failures >= self.threshold):
             self._state = State.OPEN
             self._shut_until = now + self.seconds

@@ -6,7 +6,8 @@ untouched. The frozen values below are what the loop itself reasons about.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
@@ -94,8 +95,7 @@ class ToolSpec:
         return {"type": "function", "function": function}
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One whole upstream answer.
 
     Attributes:
@@ -109,7 +109,7 @@ class Turn:
     """
 
     choice: Json
-    envelope: Json = field(default_factory=dict)
+    envelope: Mapping[str, Any] = MappingProxyType({})
     calls: tuple[ToolCall, ...] = ()
     usage: Json | None = None
     held: tuple[Json, ...] = ()

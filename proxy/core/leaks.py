@@ -50,8 +50,6 @@ _HEADER = re.compile(
     r"\s*(?:to=\s*[\w.-]+)?\s*(?:<\|constrain\|>)?\s*\w*\s*"
 )
 _WORD_AT_END = re.compile(r"[\w.=-]+\Z")
-# What begins a marker or delimits code.
-_OF_INTEREST = re.compile(r"[<`~]")
 _ROLE = "assistant"
 _FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
 
@@ -80,6 +78,9 @@ class _Mode(Enum):
     JSON = auto()  # to the end of the turn
 
 
+_BEGINNING, _TEXT = _Mode.BEGINNING, _Mode.TEXT  # to look a member up takes as long as all else that is done mostly
+
+
 @dataclass(slots=True)
 class LeakFilter:
     """Text in, as it comes; text that may be shown out; `leaks` and `garbled` say what was found besides.
@@ -101,8 +102,10 @@ class LeakFilter:
 
     def feed(self, text: str) -> str:
         """The text that may be shown now."""
+        if self._mode is _BEGINNING and not self._held and _is_plain_beginning(text):
+            self._mode = _TEXT
         # The short way, which nearly all text goes: nothing is held, and nothing in it or at its end is of interest.
-        if self._mode is _Mode.TEXT and not self._held and len(text) <= _STEP and not _OF_INTEREST.search(text):
+        if self._mode is _TEXT and not self._held and len(text) <= _STEP and _is_plain(text):
             word = _last_word(text)
             if not word or not self._may_be_name(word.strip(), whole=False):
                 return text
@@ -281,6 +284,16 @@ class LeakFilter:
             self.garbled = True
             return ""
         return held
+
+
+def _is_plain_beginning(text: str) -> bool:
+    """Whether a text begins with neither a blank nor what may be the arguments of a tool."""
+    return text[:1] not in ("", "{") and not text[0].isspace()
+
+
+def _is_plain(text: str) -> bool:
+    """Whether nothing in a text begins a marker or delimits code."""
+    return "<" not in text and "`" not in text and "~" not in text
 
 
 def _last_word(text: str) -> str:

@@ -53,7 +53,10 @@ def without_note(content: str, note: str) -> str:
 
 def _harmless(text: str) -> str:
     """Text that cannot pretend to end its fence, without control characters that some chat templates choke on."""
-    return _CLOSING.sub(r"<\\/tool_result", _CONTROL.sub("", text))
+    # To see that there is nothing to do is quick; to look for it character by character is not.
+    if not text.replace("\n", "").replace("\t", "").isprintable():
+        text = _CONTROL.sub("", text)
+    return _CLOSING.sub(r"<\\/tool_result", text) if "<" in text else text
 
 
 def _encodable(text: str) -> str:

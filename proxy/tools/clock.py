@@ -19,6 +19,9 @@ PARAMETERS: Json = {
     },
 }
 
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_TIME = len("2026-01-01 00:00:00")
+
 
 def clock_tool(name: str, clock: Clock) -> Tool:
     """A clock by that name."""
@@ -31,6 +34,8 @@ def clock_tool(name: str, clock: Clock) -> Tool:
             told = f"There is no time zone named {zone_name!r}; use an IANA name such as Europe/Berlin."
             raise ToolError(told) from exc
         now = datetime.fromtimestamp(clock.time(), zone)
-        return f"{now:%A, %Y-%m-%d %H:%M:%S} {zone_name} (UTC{now:%z})"
+        moment = now.isoformat(" ", "seconds")
+        time, offset = moment[:_TIME], moment[_TIME:].replace(":", "")
+        return f"{_DAYS[now.weekday()]}, {time} {zone_name} (UTC{offset})"
 
     return Tool(name=name, description=DESCRIPTION, parameters=PARAMETERS, run=run)

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -59,7 +59,7 @@ class OpenAICompatible:
             body |= self.profile.retelling
         names = renamed_in(body)
         if names is not None:
-            body, call = names.outward(body), replace(call, renamed=names.told)
+            body, call = names.outward(body), call._replace(renamed=names.told)
         with self._discreet():
             if not body.get("stream"):
                 async with aclosing(await self._ask(_written(body), stream=False)) as reply:

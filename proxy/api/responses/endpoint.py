@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from uuid import uuid4
+from os import urandom
 
 import orjson
 from starlette.types import Receive, Scope, Send
@@ -39,7 +39,7 @@ _FROM_CLIENT = "from_client"
 class CreateResponse:
     """The endpoint, as an ASGI callable."""
 
-    def __init__(self, ports: Ports, *, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
+    def __init__(self, ports: Ports, *, new_id: Callable[[], str] = lambda: urandom(16).hex()) -> None:
         self._ports = ports
         self._server = ports.config.server
         self._exchanges = Exchanges(ports)
