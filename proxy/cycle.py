@@ -36,6 +36,15 @@ class Cycle(RequestResponseCycle):
         """Whether `receive` gives all that is still to come of the body without waiting."""
         return not self.more_body
 
+    def take_body(self) -> bytes | None:
+        """All that is still to come of the body, at once and in place of `receive`; None: it has to be waited for."""
+        if self.more_body or self.disconnected:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        self.flow.resume_reading()
+        self.message_event.clear()  # what is received next is that the client has left
+        return body
+
     def call_when_left(self, callback: Callable[[], None] | None) -> bool:
         """Have `callback` called when the client leaves, instead of what was to be called; False where it has left."""
         self._left = callback

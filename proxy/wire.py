@@ -17,6 +17,7 @@ import asyncio
 from asyncio import TimerHandle, Transport
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, NoReturn
 from urllib.parse import unquote
@@ -48,6 +49,7 @@ _NO_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
 _VERSIONS = ("1.1", "1.0")
 # TRACE, handed on to an upstream, would come back with the upstream's key in it.
 _NEVER = frozenset({b"CONNECT", b"TRACE"})
+_SHORT_URL = 256  # of those that are remembered
 _ALLOWED = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 
 
@@ -78,6 +80,16 @@ class Bounds:
             max_header_bytes=server.max_header_bytes,
             linger=min(_LINGER_SECONDS, server.body_timeout_seconds),
         )
+
+
+def _split(url: bytes) -> tuple[str, bytes, bytes]:
+    """A URL's path, the same as it was written, and its query."""
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
+
+
+_target = lru_cache(256)(_split)  # nearly all requests ask for the same few
 
 
 class Wire(HttpToolsProtocol):
@@ -217,17 +229,16 @@ class Wire(HttpToolsProtocol):
     def _cycle(self, version: str) -> Cycle:
         """The request whose head is complete."""
         parser = self.parser
-        url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
+        path, raw_path, query = _target(self.url) if len(self.url) <= _SHORT_URL else _split(self.url)
         self.scope = {
             "type": "http",
             "asgi": _ASGI,
             "http_version": version,
             "method": parser.get_method().decode("ascii"),
             "scheme": "http",
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": url.path,
-            "query_string": url.query or b"",
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
             "root_path": "",
             "headers": self.headers,
             "server": self.server,

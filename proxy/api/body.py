@@ -1,11 +1,12 @@
 """Reading a request's body, bounded, and the few things in it that are checked before anything is done."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import orjson
 from starlette.types import Receive, Scope
 
+from proxy.api.peer import peer_of
 from proxy.api.race import ClientLeft
 from proxy.core.chat import Json
 from proxy.core.errors import InvalidJson, RequestError, RequestTooLarge
@@ -15,6 +16,8 @@ MOST_CHOICES = 128
 # Each is looked at before anything is done. OpenAI takes 2,048 messages and 128 tools; long agents have had more.
 MOST_MESSAGES, MOST_TOOLS = 10_000, 1024
 
+_Fault: TypeAlias = tuple[str, str]
+"""Where in a field something is wrong, and what it should be."""
 
 _HEADERS = "toolproxy.headers"
 
@@ -43,6 +46,11 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
     length = header(scope, b"content-length")
     if length is not None and length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)
+    peer = peer_of(scope)
+    if peer is not None and (body := peer.take_body()) is not None:
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes)
+        return body
     parts: list[bytes] = []
     size = 0
     while True:
@@ -90,7 +98,8 @@ def parse_chat_request(body: bytes) -> Json:
     """
     request = parse_object(body)
     model, messages = request.get("model"), request.get("messages")
-    _expect(isinstance(model, str) and model, "model", "must be the name of a model")
+    if not isinstance(model, str) or not model:
+        raise _at_fault("model", "must be the name of a model")
     if not isinstance(messages, list) or not messages:
         raise _at_fault("messages", "must be a list of at least one message")
     if len(messages) > MOST_MESSAGES:
@@ -99,26 +108,15 @@ def parse_chat_request(body: bytes) -> Json:
         if fault := _fault_of(message):
             place, demand = fault
             raise _at_fault(f"messages[{at}]{place}", demand)
-    choice = request.get("tool_choice")
-    _expect(not isinstance(choice, dict) or _is_choice(choice), "tool_choice", "must have a type, and what it names")
-    tools = request.get("tools")
-    if tools is not None:
-        _expect(_objects(tools), "tools", "must be a list of objects, each with a type")
-        _expect(len(tools) <= MOST_TOOLS, "tools", f"may hold {MOST_TOOLS} tools at most")
-    stream, options = request.get("stream"), request.get("stream_options")
-    _expect(stream is None or isinstance(stream, bool), "stream", "must be true or false")
-    _expect(options is None or isinstance(options, dict), "stream_options", "must be an object")
-    wanted = request.get("response_format")
-    schema = wanted.get("json_schema") if isinstance(wanted, dict) else None
-    _expect(schema is None or isinstance(schema, dict), "response_format.json_schema", "must be an object")
-    for name, least, most in (("n", 1, MOST_CHOICES), ("max_tool_calls", 0, 2**31)):
+    for name, check in () if _CHECKS.keys().isdisjoint(request) else _CHECKS.items():
         value = request.get(name)
-        if value is not None and not _integer(value, least, most):
-            raise _at_fault(name, f"must be an integer from {least} to {most}")
+        if value is not None and (fault := check(value)):
+            place, demand = fault
+            raise _at_fault(f"{name}{place}", demand)
     return request
 
 
-def _fault_of(message: Any) -> tuple[str, str] | None:
+def _fault_of(message: Any) -> _Fault | None:
     """Where a message is not what the loop can read, and what it should be. There may be thousands of messages."""
     if not isinstance(message, dict):
         return "", "must be an object"
@@ -148,13 +146,48 @@ def _is_choice(choice: Json) -> bool:
     return _typed(choice) and (listed is None or _objects(listed))
 
 
-def _integer(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+def _choice(value: Any) -> _Fault | None:
+    wrong = isinstance(value, dict) and not _is_choice(value)
+    return ("", "must have a type, and what it names") if wrong else None
 
 
-def _expect(condition: object, param: str, demand: str) -> None:
-    if not condition:
-        raise _at_fault(param, demand)
+def _tools(value: Any) -> _Fault | None:
+    if not _objects(value):
+        return "", "must be a list of objects, each with a type"
+    return ("", f"may hold {MOST_TOOLS} tools at most") if len(value) > MOST_TOOLS else None
+
+
+def _boolean(value: Any) -> _Fault | None:
+    return None if isinstance(value, bool) else ("", "must be true or false")
+
+
+def _object(value: Any) -> _Fault | None:
+    return None if isinstance(value, dict) else ("", "must be an object")
+
+
+def _format(value: Any) -> _Fault | None:
+    schema = value.get("json_schema") if isinstance(value, dict) else None
+    return None if isinstance(schema, dict | None) else (".json_schema", "must be an object")
+
+
+def _integer(least: int, most: int) -> Callable[[Any], _Fault | None]:
+    def check(value: Any) -> _Fault | None:
+        fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+        return None if fits else ("", f"must be an integer from {least} to {most}")
+
+    return check
+
+
+# The other fields that are read here; most requests have few of them.
+_CHECKS: Mapping[str, Callable[[Any], _Fault | None]] = {
+    "tool_choice": _choice,
+    "tools": _tools,
+    "stream": _boolean,
+    "stream_options": _object,
+    "response_format": _format,
+    "n": _integer(1, MOST_CHOICES),
+    "max_tool_calls": _integer(0, 2**31),
+}
 
 
 def _at_fault(param: str, demand: str) -> RequestError:

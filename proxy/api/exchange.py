@@ -5,21 +5,21 @@ it, runs its loops, and tells the client in its own shape what came of them.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.types import Receive, Scope
 
 from proxy import facts
 from proxy.api.body import header, written
 from proxy.api.caller import Caller, caller_of
-from proxy.api.race import TimeOver, Work, alongside, together, while_wanted
+from proxy.api.race import Work, alongside, together, while_wanted
 from proxy.config import RequestLimits
 from proxy.core.actions import Respond, Tally, sum_of
 from proxy.core.chat import Json, ToolSpec
 from proxy.core.continuation import Continuation, put_back, runs_in
-from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed
+from proxy.core.errors import ModelNotAllowed
 from proxy.core.limits import Limits
 from proxy.core.offer import NOT_ASKED, SAID_OF_TOOLS, Asked, Offer, make_offer, take_prefix
 from proxy.core.run import Run
@@ -29,6 +29,7 @@ from proxy.runner import Pace, Runner
 T = TypeVar("T")
 
 _OURS = "max_tool_calls"  # an upstream may refuse a field that it does not know
+_COUNTS = ("prompt_tokens", "completion_tokens")
 _MOST_TERMS = 10_000
 _MOST_OFFERS = 100
 _asked = functools.lru_cache(1024)(Asked)
@@ -99,7 +100,9 @@ class Exchange(NamedTuple):
             max_total_result_bytes=self.limits.max_total_result_bytes,
         )
 
-    async def bounded(self, scope: Scope, receive: Receive, work: Work[T], *, beside: Work[None] | None = None) -> T:
+    def bounded(
+        self, scope: Scope, receive: Receive, work: Work[T], *, beside: Work[None] | None = None
+    ) -> Coroutine[Any, Any, T]:
         """The result of `work`, within `max_duration` and while the client is there; `beside` runs along.
 
         Raises:
@@ -107,10 +110,7 @@ class Exchange(NamedTuple):
             ClientLeft: the client was gone first.
         """
         both = work if beside is None else functools.partial(alongside, beside, work)
-        try:
-            return await while_wanted(scope, receive, both, seconds=self.limits.max_duration)
-        except TimeOver as exc:
-            raise MaxDurationExceeded(f"The request took longer than {self.limits.max_duration:g} seconds.") from exc
+        return while_wanted(scope, receive, both, seconds=self.limits.max_duration)
 
 
 class Exchanges:
@@ -275,12 +275,15 @@ class _Terms:
         if specs is not self._specs:  # tools of MCP servers come and go
             self._specs, self._usable = specs, tuple(_among(specs.values(), *self._allowed))
             self.standing = {}
-        return self._usable if chosen is None else tuple(_among(self._usable, chosen))
+        return tuple(_among(self._usable, chosen)) if chosen else () if chosen is not None else self._usable
 
 
 def _among(specs: Iterable[ToolSpec], *allowed: frozenset[str] | None) -> list[ToolSpec]:
     """The tools that all of `allowed` permit; None permits every one."""
-    return [spec for spec in specs if all(names is None or spec.is_among(names) for names in allowed)]
+    for names in allowed:
+        if names is not None:
+            specs = [spec for spec in specs if spec.is_among(names)]
+    return list(specs)
 
 
 def _key(caller: Caller, run_id: str) -> str:
@@ -291,7 +294,7 @@ def _chosen_tools(header_value: str | None) -> frozenset[str] | None:
     """What `x-server-tools` chooses among the tools that the client may use; None: all of them."""
     if header_value is None or header_value.strip() == "all":
         return None
-    return frozenset(name.strip() for name in header_value.split(",")) - {"none"}
+    return frozenset([name.strip() for name in header_value.split(",")]) - {"none"}
 
 
 def collect(events: list[Json] | None) -> Tell:
@@ -317,5 +320,4 @@ def note_tally(tally: Tally) -> None:
 def note_usage(usage: Json | None) -> None:
     """The tokens of a request, for its log line."""
     if usage:
-        counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
-        facts.note(**{name: count for name, count in counts.items() if isinstance(count, int)})
+        facts.note(**{name: usage[name] for name in _COUNTS if isinstance(usage.get(name), int)})

@@ -8,8 +8,8 @@ from starlette.types import Receive, Scope, Send
 from proxy import facts
 from proxy.api.body import header, parse_object, read_body
 from proxy.api.caller import Caller, caller_of
-from proxy.api.race import TimeOver, while_wanted
-from proxy.core.errors import MaxDurationExceeded, ModelNotAllowed, NotFound, RequestError
+from proxy.api.race import while_wanted
+from proxy.core.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.core.rawjson import replace_model
 from proxy.ports import Model, Ports, RawRequest
 
@@ -57,10 +57,7 @@ class Passthrough:
         facts.note(model=model.name, upstream=model.upstream.name)
         request = RawRequest(scope["method"], path, _forwarded(scope), body)
         most = self._limits.overridden(model.limits, caller.limits).max_duration
-        try:
-            await while_wanted(scope, receive, partial(_relay, model, request, send), seconds=most)
-        except TimeOver as exc:
-            raise MaxDurationExceeded(f"The request took longer than {most:g} seconds.") from exc
+        await while_wanted(scope, receive, partial(_relay, model, request, send), seconds=most)
 
     def _route(self, scope: Scope, body: bytes, caller: Caller) -> tuple[Model, bytes]:
         """The model that the request names, and the body with the upstream's name for it."""

@@ -17,6 +17,10 @@ class Peer(Protocol):
         """Whether `receive` gives all that is still to come of the body without waiting."""
         ...
 
+    def take_body(self) -> bytes | None:
+        """All that is still to come of the body, at once and in place of `receive`; None: it has to be waited for."""
+        ...
+
     def call_when_left(self, callback: Callable[[], None] | None) -> bool:
         """Have `callback` called when the client leaves, instead of what was to be called; False where it has left."""
         ...

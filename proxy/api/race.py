@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from starlette.types import Receive, Scope
 
 from proxy.api.peer import peer_of
+from proxy.core.errors import MaxDurationExceeded
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
@@ -19,10 +20,6 @@ Work: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
 
 class ClientLeft(Exception):
     """The client closed its connection; there is nobody left to answer."""
-
-
-class TimeOver(Exception):
-    """The work has taken longer than it may."""
 
 
 async def together(works: Iterable[Coroutine[None, None, T]]) -> list[T]:
@@ -61,7 +58,7 @@ async def while_wanted(scope: Scope, receive: Receive, work: Work[T], *, seconds
 
     Raises:
         ClientLeft: the client was gone first.
-        TimeOver: it took longer than `seconds`.
+        MaxDurationExceeded: it took longer than `seconds`.
     """
     stopper = _Stopper()
     peer = peer_of(scope)
@@ -69,12 +66,14 @@ async def while_wanted(scope: Scope, receive: Receive, work: Work[T], *, seconds
         work = partial(alongside, partial(_until_left, receive, stopper), work)
     elif not peer.call_when_left(stopper.client_left):
         raise ClientLeft
-    timer = asyncio.get_running_loop().call_later(seconds, stopper.stop, TimeOver)
+    timer = asyncio.get_running_loop().call_later(seconds, stopper.stop, MaxDurationExceeded)
     try:
         return await work()
     except asyncio.CancelledError:
         if stopper.why is not None and stopper.task.uncancel() == 0:
-            raise stopper.why from None
+            if stopper.why is ClientLeft:
+                raise ClientLeft from None
+            raise MaxDurationExceeded(f"The request took longer than {seconds:g} seconds.") from None
         raise
     finally:
         timer.cancel()

@@ -3,7 +3,7 @@
 Both give the same reply: status, headers, and the body's bytes as they come, still encoded as the headers say.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -60,8 +60,8 @@ class Carrier(Protocol):
         """
         ...
 
-    async def send(self, call: Call, content: bytes, *, key: str) -> Reply:
-        """One request, one response. Raises `httpx.HTTPError`."""
+    def send(self, call: Call, content: bytes, *, key: str) -> Awaitable[Reply]:
+        """One request, one response. Raises `httpx.HTTPError`, at once or when awaited."""
         ...
 
 
@@ -89,14 +89,14 @@ class Http1Carrier:
         head = request_head(method.encode("ascii"), target, [self._host, *headers])
         return Call(method, head.removesuffix(b"\r\n"))
 
-    async def send(self, call: Call, content: bytes, *, key: str) -> Reply:
+    def send(self, call: Call, content: bytes, *, key: str) -> Awaitable[Reply]:
         """One request."""
         if not (key.isascii() and key.isprintable()):
             raise httpx.LocalProtocolError("The key cannot stand in a header.")
         assert isinstance(call.head, bytes)  # noqa: S101 - `call` made it
         length = b"content-length: %d\r\n" % len(content) if content or call.method in _SAY_EMPTY else b""
         head = b"%bauthorization: Bearer %b\r\n%b\r\n" % (call.head, key.encode(), length)
-        return await self._transport.send(self._origin, call.method, head, content, self._timeouts)
+        return self._transport.send(self._origin, call.method, head, content, self._timeouts)
 
 
 class HttpxCarrier:

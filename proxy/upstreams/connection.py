@@ -42,6 +42,18 @@ class Connection:
         """Close every connection."""
         await self._transport.aclose()
 
+    async def whole(self, content: bytes, *, key: str) -> bytes:
+        """The body of a whole completion.
+
+        Raises:
+            ProxyError: there is none, or the upstream says what is wrong.
+        """
+        reply = await self.complete(content, key=key, stream=False)
+        try:
+            return await self.read_whole(reply)
+        finally:
+            await reply.aclose()
+
     async def complete(self, content: bytes, *, key: str, stream: bool) -> Reply:
         """Ask for a completion; its body is decoded. The reply has to be closed.
 

@@ -60,22 +60,27 @@ class OpenAICompatible:
         names = renamed_in(body)
         if names is not None:
             body, call = names.outward(body), call._replace(renamed=names.told)
-        with self._discreet():
+        try:
             if not body.get("stream"):
-                async with aclosing(await self._ask(_written(body), stream=False)) as reply:
-                    answer, _ = self._completion(await self.connection.read_whole(reply), names)
-                    return turn_from_completion(answer, call)
+                raw = await self.connection.whole(_written(body), key=self.api_key)
+                answer, _ = self._completion(raw, names)
+                return turn_from_completion(answer, call)
             body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
-            async with aclosing(await self._ask(_written(body), stream=True)) as reply:
+            async with aclosing(await self._stream(_written(body))) as reply:
                 return await self._assemble(reply, Assembler(call), names, show, eager)
+        except ProxyError as exc:
+            self._keep_quiet(exc)
+            raise
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through; its bytes stay as they are wherever they can."""
         content, names = self._own_bytes(body, request)
-        with self._discreet():
-            async with aclosing(await self._ask(content, stream=False)) as reply:
-                raw = await self.connection.read_whole(reply)
+        try:
+            raw = await self.connection.whole(content, key=self.api_key)
             answer, changed = self._completion(raw, names)
+        except ProxyError as exc:
+            self._keep_quiet(exc)
+            raise
         return Answer(sse.dumps(answer) if changed else raw, answer.get("usage"))
 
     async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
@@ -88,9 +93,12 @@ class OpenAICompatible:
                 return write(relayed.take(events[0]))
             return _write_good(events, end, relayed, write)
 
-        with self._discreet():
-            async with aclosing(await self._ask(content, stream=True)) as reply:
+        try:
+            async with aclosing(await self._stream(content)) as reply:
                 await _each(self.connection, reply, handle)
+        except ProxyError as exc:
+            self._keep_quiet(exc)
+            raise
         relayed.require_finished()
         return relayed.usage
 
@@ -98,9 +106,12 @@ class OpenAICompatible:
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Hand any other request through."""
         asked = request.method, request.path, request.headers, request.body
-        with self._discreet():
+        try:
             async with aclosing(await self.connection.send(*asked, key=self.api_key)) as reply:
                 yield RawResponse(reply.status, reply.headers, self._body(reply))
+        except ProxyError as exc:
+            self._keep_quiet(exc)
+            raise
 
     async def _body(self, reply: Reply) -> AsyncIterator[bytes]:
         while part := await self.connection.read(reply):
@@ -116,10 +127,10 @@ class OpenAICompatible:
             return _written({**prepared, "model": self.model}), names
         return replace_model(body, self.model), names
 
-    async def _ask(self, content: bytes, *, stream: bool) -> Reply:
-        """The reply to a Chat Completions call, which has to be closed. A stream is one."""
-        reply = await self.connection.complete(content, key=self.api_key, stream=stream)
-        if stream and not is_event_stream(reply):
+    async def _stream(self, content: bytes) -> Reply:
+        """The reply to a Chat Completions call, which is a stream and has to be closed."""
+        reply = await self.connection.complete(content, key=self.api_key, stream=True)
+        if not is_event_stream(reply):
             async with aclosing(reply):
                 answer = _parsed(await self.connection.read_whole(reply))
                 raise failures.from_body(answer) or UpstreamError("The upstream answered a stream with something else.")
@@ -148,8 +159,13 @@ class OpenAICompatible:
         changed = mend(answer, self.profile, kind=_COMPLETION)
         return answer, (names is not None and names.inward(answer)) or changed
 
-    def _discreet(self) -> "_Discreet":
-        return _Discreet(self.api_key)
+    def _keep_quiet(self, error: ProxyError) -> None:
+        """Take the upstream's key out of an error that quotes it."""
+        if len(self.api_key) >= _SHORTEST_SECRET:
+            for name in ("message", "type", "code", "param"):
+                said = getattr(error, name)
+                if said and self.api_key in said:
+                    setattr(error, name, said.replace(self.api_key, "***"))
 
 
 async def _each(connection: Connection, reply: Reply, handle: _Handle) -> None:
@@ -270,22 +286,3 @@ def _parsed(raw: bytes) -> Json:
     if not isinstance(answer, dict):
         raise UpstreamError("The upstream's answer is no JSON object.")
     return answer
-
-
-class _Discreet:
-    """Takes the upstream's key out of an error that quotes it."""
-
-    __slots__ = ("_secret",)
-
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        if isinstance(exc, ProxyError) and len(self._secret) >= _SHORTEST_SECRET:
-            for field in ("message", "type", "code", "param"):
-                said = getattr(exc, field)
-                if said and self._secret in said:
-                    setattr(exc, field, said.replace(self._secret, "***"))
