@@ -179,7 +179,7 @@ def main(*, port: int, script: Path | None) -> None:
     """Serve on loopback until told to stop. Raises `ConfigurationError`."""
     mock = Mock(load(script) if script else DEMO)
     listener = server.listen("127.0.0.1", port)
-    config = uvicorn.Config(mock.app(), log_level="warning", access_log=False, lifespan="off")
+    config = uvicorn.Config(mock.app(), log_config=None, log_level="warning", access_log=False, lifespan="off")
 
     def ready() -> None:
         sys.stdout.write(f"mock upstream is serving at {server.address_of(listener)}/v1, search at /search\n")
