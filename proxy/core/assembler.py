@@ -14,7 +14,7 @@ Known only at the end of a turn: whether it is the answer. A turn that was *made
 beginning is held back until enough text has come to tell.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -35,6 +35,7 @@ PROOF_CHARACTERS = 160
 # Calls leak into what the model says and into what it thinks, which comes under one of two names.
 _LEAKY_FIELDS = ("content", "reasoning_content", "reasoning")
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
+_PLAIN_CHOICE = frozenset({"index", "delta", "finish_reason", "logprobs"})
 _FOLDED_KEYS = (*TEXT_FIELDS, "tool_calls")
 _CALL_KEYS = ("id", "index", "type", "function")
 _RESULT_KEYS = ("web_search",)  # what GLM's native search found, beside the choices
@@ -107,21 +108,57 @@ class Assembler:
         self._usage: Json | None = None
         self._finish_reason: str | None = None
         self._speaking: set[str] = set()  # the fields of the latest chunk that brought anything
+        self._fluent = ""  # the only one of them, where more of it can go the short way
+        self._keys: set[str] = set()  # of the latest chunk; all of them are in the envelope that belong there
 
     def feed(self, chunk: Json) -> list[Json]:
         """Take one chunk in (and apart) and return what may be shown now, in order."""
-        for key in chunk:
-            if key not in self._envelope and key not in _NOT_IN_ENVELOPE:
-                self._envelope[key] = chunk[key]
         self._usage = chunk.pop("usage", None) or self._usage
+        choices: Sequence[Json] = chunk.get("choices") or ()
+        if self._fluent and len(choices) == 1 and chunk.keys() == self._keys:
+            shown = self._speak_on(choices[0])
+            if shown is not None:
+                return [chunk] if shown else []
+        if chunk.keys() != self._keys:
+            self._keys = set(chunk)
+            for key in chunk:
+                if key not in self._envelope and key not in _NOT_IN_ENVELOPE:
+                    self._envelope[key] = chunk[key]
         visible: list[Json] = []
-        choices = chunk.get("choices") or ()
         for choice in choices:
             if not choice.get("index") and self._take(choice):
                 visible = [chunk if len(choices) == 1 else {**chunk, "choices": [choice]}]
         if not visible and any(chunk.get(key) for key in _RESULT_KEYS):
             visible = [{**chunk, "choices": []}]
-        return self._release(visible)
+        released = self._release(visible)
+        self._fluent = self._field_that_goes_on()
+        return released
+
+    def _field_that_goes_on(self) -> str:
+        """The field of which more can be shown as it comes; none while there is anything else to see to."""
+        if self._hold is not _NOTHING or len(self._speaking) != 1 or not self._keys.isdisjoint(_RESULT_KEYS):
+            return ""
+        (key,) = self._speaking
+        return key if key in TEXT_FIELDS and (self._text_begun or key != "content") else ""
+
+    def _speak_on(self, choice: Json) -> bool | None:
+        """The short way, which nearly all chunks go: more of the text that the chunk before had, and nothing else.
+
+        Whether anything of it may be shown; None: it is something else, and nothing was done.
+        """
+        delta, key = choice.get("delta"), self._fluent
+        if not delta or len(delta) != 1 or not (text := delta.get(key)) or text.__class__ is not str:
+            return None
+        if not choice.keys() <= _PLAIN_CHOICE:
+            return None
+        if choice.get("index") or choice.get("logprobs") or choice.get("finish_reason"):
+            return None
+        choice["finish_reason"] = None
+        leaks = self._filters.get(key)
+        if leaks:
+            text = delta[key] = leaks.feed(text)
+        self._texts[key].append(text)
+        return bool(text)
 
     def take_ready(self) -> list[ToolCall]:
         """The calls that are not the client's and whose arguments have become complete since this was last asked."""
@@ -188,8 +225,6 @@ class Assembler:
                 self._choice[key] = value
         delta = choice["delta"] = choice.get("delta") or {}
         delta.pop("role", None)
-        if len(delta) == 1 and self._speaks_on(delta):
-            return bool(delta)
         going_on = {key for key in (*TEXT_FIELDS, "tool_calls") if delta.get(key)}
         for key in TEXT_FIELDS:
             if isinstance(text := delta.get(key), str):
@@ -206,22 +241,6 @@ class Assembler:
         self._show_text(delta)
         self._show_calls(delta)
         return any(value not in (None, "", []) for value in delta.values())
-
-    def _speaks_on(self, delta: Json) -> bool:
-        """The short way, which nearly all chunks go: more of the text that the chunk before had, and nothing else."""
-        [(key, text)] = delta.items()
-        if self._speaking != {key} or key not in TEXT_FIELDS or not isinstance(text, str) or not text:
-            return False
-        leaks = self._filters.get(key)
-        shown = leaks.feed(text) if leaks else text
-        self._texts[key].append(shown)
-        if shown:
-            delta[key] = shown
-            if key == "content":
-                self._show_text(delta)
-        else:
-            del delta[key]
-        return True
 
     def _settle(self, delta: Json, going_on: set[str]) -> None:
         """When the model goes on to something else, what was kept back of its text before comes along."""

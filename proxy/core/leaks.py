@@ -106,6 +106,9 @@ class LeakFilter:
             self._mode = _TEXT
         # The short way, which nearly all text goes: nothing is held, and nothing in it or at its end is of interest.
         if self._mode is _TEXT and not self._held and len(text) <= _STEP and _is_plain(text):
+            words = text[-_LONGEST_NAME:].rsplit(None, 1)
+            if not words or (words[-1].isalnum() and f"\n{words[-1]}" not in self._beginnings()):
+                return text
             word = _last_word(text)
             if not word or not self._may_be_name(word.strip(), whole=False):
                 return text
@@ -205,9 +208,12 @@ class LeakFilter:
         bare = word.removeprefix("to=").removeprefix("functions.")
         if whole:
             return bare in self.tools or bare == _ROLE
+        return f"\n{bare}" in self._beginnings() or f"\n{word}" in self._beginnings()
+
+    def _beginnings(self) -> str:
         if not self._names:
-            self._names = "\n".join(("", *self.tools, _ROLE))
-        return f"\n{bare}" in self._names or "functions.".startswith(word) or "to=".startswith(word)
+            self._names = "\n".join(("", *self.tools, _ROLE, "functions.", "to="))
+        return self._names
 
     def _capture_glm(self) -> str:
         while (end := self._held.find(_GLM_CLOSE, self._searched)) >= 0:

@@ -129,7 +129,7 @@ def _parse(raw: bytes) -> Event | None:
 
 def encode(payload: Any) -> bytes:
     """One event with `payload` as JSON. Raises `UpstreamError` where it is nested too deep to be written."""
-    return b"data: " + dumps(payload) + b"\n\n"
+    return b"data: %b\n\n" % dumps(payload)
 
 
 def dumps(payload: Any) -> bytes:

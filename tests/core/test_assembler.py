@@ -67,6 +67,59 @@ def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
     }
 
 
+class LongWay(AssemblerOfCall):
+    """One that looks at everything."""
+
+    def _speak_on(self, choice):
+        return None
+
+
+DELTAS = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": st.sampled_from(["It", " is ", "", "\n", None, " a", "<tool_call>search", "{"]),
+        "reasoning_content": st.sampled_from(["Hm", ", yes", ""]),
+        "role": st.just("assistant"),
+        "x": st.sampled_from([None, [1]]),
+    },
+)
+CHUNKS = st.builds(
+    lambda delta, choice, rest: {**chunk(delta), "choices": [{"index": 0, "delta": delta, **choice}], **rest},
+    DELTAS,
+    st.fixed_dictionaries({}, optional={"logprobs": st.sampled_from([None, {"content": []}]), "index": st.just(1)}),
+    st.fixed_dictionaries({}, optional={"usage": st.sampled_from([None, {"n": 1}]), "web_search": st.just([1])}),
+)
+
+
+@given(st.lists(CHUNKS, max_size=8), st.sampled_from(list(Hold)))
+def test_the_short_way_leads_to_the_same_place_as_the_long_one(chunks, hold):
+    call = CallUpstream({}, number=3, run_id="r", hold=hold, tools=TOOLS)
+    short, long = AssemblerOfCall(call), LongWay(call)
+    for one in [*chunks, chunk({}, "stop")]:
+        copy = orjson.loads(orjson.dumps(one))
+        assert [_plainly(shown) for shown in short.feed(one)] == [_plainly(shown) for shown in long.feed(copy)]
+    assert short.close() == long.close()
+    assert short.finish() == long.finish()
+
+
+def _plainly(shown):
+    """What a client reads of a chunk."""
+    return {**shown, "choices": [{**choice, "index": choice.get("index", 0)} for choice in shown["choices"]]}
+
+
+def test_only_what_says_nothing_else_goes_the_short_way(monkeypatch):
+    assembler = Assembler()
+    feed(assembler, chunk({"role": "assistant", "content": "It"}))
+    looked_at = []
+    monkeypatch.setattr(assembler, "_take", lambda choice: looked_at.append(choice) or False)
+    feed(assembler, chunk({"content": " is"}), chunk({"content": " nine"}))
+    assert looked_at == []
+    feed(
+        assembler, chunk({"content": " o'clock"}, "stop"), chunk({"content": "."}, new_field=1), chunk({"refusal": "x"})
+    )
+    assert len(looked_at) == 3
+
+
 @pytest.mark.parametrize("between", [{"reasoning_content": "Hm"}, tool_delta(name="search"), {"content": None, "x": 1}])
 def test_after_anything_else_the_text_is_looked_at_again(between):
     assembler = Assembler()
