@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.core.actions import CallUpstream, Hold
@@ -83,21 +83,24 @@ DELTAS = st.fixed_dictionaries(
         "x": st.sampled_from([None, [1]]),
     },
 )
+WORDS = st.sampled_from([{"content": " is"}, {"content": " a"}, {"reasoning_content": "Hm"}])
 CHUNKS = st.builds(
     lambda delta, choice, rest: {**chunk(delta), "choices": [{"index": 0, "delta": delta, **choice}], **rest},
-    DELTAS,
-    st.fixed_dictionaries({}, optional={"logprobs": st.sampled_from([None, {"content": []}]), "index": st.just(1)}),
-    st.fixed_dictionaries({}, optional={"usage": st.sampled_from([None, {"n": 1}]), "web_search": st.just([1])}),
+    st.one_of(WORDS, DELTAS),
+    st.sampled_from([{}, {}, {"logprobs": None}, {"logprobs": {"content": []}}, {"index": 1}, {"new_field": 1}]),
+    st.sampled_from([{}, {}, {"usage": None}, {"usage": {"n": 1}}, {"web_search": [1]}]),
 )
 
 
-@given(st.lists(CHUNKS, max_size=8), st.sampled_from(list(Hold)))
+@settings(max_examples=400)
+@given(st.lists(CHUNKS, min_size=2, max_size=8), st.sampled_from(list(Hold)))
 def test_the_short_way_leads_to_the_same_place_as_the_long_one(chunks, hold):
     call = CallUpstream({}, number=3, run_id="r", hold=hold, tools=TOOLS)
     short, long = AssemblerOfCall(call), LongWay(call)
     for one in [*chunks, chunk({}, "stop")]:
-        copy = orjson.loads(orjson.dumps(one))
-        assert [_plainly(shown) for shown in short.feed(one)] == [_plainly(shown) for shown in long.feed(copy)]
+        wire = orjson.dumps(one)
+        shown, the_same = short.feed(orjson.loads(wire)), long.feed(orjson.loads(wire))
+        assert [_plainly(each) for each in shown] == [_plainly(each) for each in the_same]
     assert short.close() == long.close()
     assert short.finish() == long.finish()
 
@@ -105,6 +108,13 @@ def test_the_short_way_leads_to_the_same_place_as_the_long_one(chunks, hold):
 def _plainly(shown):
     """What a client reads of a chunk."""
     return {**shown, "choices": [{**choice, "index": choice.get("index", 0)} for choice in shown["choices"]]}
+
+
+def test_what_a_search_found_is_shown_also_while_the_text_beside_it_waits():
+    assembler = Assembler()
+    feed(assembler, chunk({"content": "It"}, web_search=[1]))
+    (shown,) = feed(assembler, chunk({"content": " a"}, web_search=[2]))  # which may be the beginning of a name
+    assert (shown["choices"], shown["web_search"]) == ([], [2])
 
 
 def test_only_what_says_nothing_else_goes_the_short_way(monkeypatch):
