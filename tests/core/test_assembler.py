@@ -113,7 +113,7 @@ def _plainly(shown):
 def test_what_a_search_found_is_shown_also_while_the_text_beside_it_waits():
     assembler = Assembler()
     feed(assembler, chunk({"content": "It"}, web_search=[1]))
-    (shown,) = feed(assembler, chunk({"content": " a"}, web_search=[2]))  # which may be the beginning of a name
+    (shown,) = feed(assembler, chunk({"content": "a"}, web_search=[2]))  # which may be the beginning of a name
     assert (shown["choices"], shown["web_search"]) == ([], [2])
 
 
