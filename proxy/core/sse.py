@@ -25,6 +25,8 @@ _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
 _LONGEST_END = 4
 _DATA = b"data: "
 _LINE_ENDS = 2  # of one event of one line
+_BLANK_LINE = b"\n\n"
+_SHORTEST = len(_DATA) + _LINE_ENDS  # with no data at all
 _CR = ord("\r")  # to look for a byte, and not for bytes, takes a tenth of the time
 _BOM = b"\xef\xbb\xbf"
 
@@ -56,7 +58,11 @@ class Decoder:
     def feed(self, data: bytes) -> Iterable[Event]:
         """The events that `data` completes."""
         if not self._buffer and not self._carried and len(data) <= self._max_event_bytes:
-            events = _whole_events(data)
+            is_plain = data[:6] == _DATA and data[-2:] == _BLANK_LINE and _CR not in data
+            if is_plain and _SHORTEST < len(data) == data.find(b"\n") + _LINE_ENDS:  # one event, as in most reads
+                self._at_start = False
+                return [Event(data, data[6:-2])]
+            events = _whole_events(data) if is_plain else []
             if events:
                 self._at_start = False
                 return events
@@ -98,11 +104,7 @@ class Decoder:
 
 
 def _whole_events(data: bytes) -> list[Event]:
-    """The events of a read that holds nothing but whole ones of one `data: ` line each, as nearly all do; else none."""
-    if data[-2:] != b"\n\n" or _CR in data:
-        return []
-    if data[:6] == _DATA and data.find(b"\n") == len(data) - _LINE_ENDS:
-        return [Event(data, data[6:-2])] if len(data) > len(_DATA) + _LINE_ENDS else []
+    """The events of a read without CR, if it holds nothing but whole ones of one `data: ` line each; else none."""
     lines = data[:-2].split(b"\n\n")
     if data.count(b"\n") != _LINE_ENDS * len(lines):
         return []

@@ -25,6 +25,7 @@ from proxy.upstreams.profile import CHUNK, Profile, mend, prepare
 
 _COMPLETION = "chat.completion"
 _DONE = b"[DONE]"
+_NO_OBJECT = "The upstream's answer is no JSON object."
 # After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
 _DRAIN_SECONDS = 0.25
 # A shorter key is no secret but a placeholder; taking it out would only garble what is said.
@@ -233,7 +234,12 @@ class _Relayed:
 
 def _chunk(event: sse.Event, profile: Profile, names: ToolNames | None) -> tuple[Json, bool]:
     """The chunk in an event, and whether it had to be mended. Raises the error that it holds, if it holds one."""
-    chunk = _parsed(event.data)
+    try:
+        chunk = orjson.loads(event.data)
+    except orjson.JSONDecodeError:
+        chunk = _leniently(event.data)
+    if chunk.__class__ is not dict:
+        raise UpstreamError(_NO_OBJECT)
     if "error" in chunk or not chunk.get("choices"):
         failures.require_none(chunk)
     if event.type == "error":
@@ -284,5 +290,5 @@ def _parsed(raw: bytes) -> Json:
     except orjson.JSONDecodeError:
         answer = _leniently(raw)
     if not isinstance(answer, dict):
-        raise UpstreamError("The upstream's answer is no JSON object.")
+        raise UpstreamError(_NO_OBJECT)
     return answer

@@ -233,7 +233,10 @@ def mend(answer: Json, profile: Profile, *, kind: str) -> bool:
     if (usage := answer.get("usage")) is not None and not isinstance(usage, dict):
         answer["usage"] = None
         changed = True
-    for choice in _objects(answer["choices"]):
+    choices = answer["choices"]
+    if choices.__class__ is not list or len(choices) != 1 or choices[0].__class__ is not dict:
+        choices = _objects(choices)
+    for choice in choices:
         if choice.get("finish_reason") is not None:
             changed = _mend_reason(choice, profile) or changed
         for key in _PARTS:

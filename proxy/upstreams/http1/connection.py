@@ -198,7 +198,8 @@ class Http1Connection(asyncio.Protocol):
             return
         self.heard = True
         try:
-            reply.feed(data)
+            reply.unread += len(data)
+            reply.parser.feed(data, reply.pieces)
         except httpx.RemoteProtocolError as exc:
             self._break(exc)
             return
@@ -300,13 +301,13 @@ class Reply:
         "_end",
         "_handle",
         "_patience",
-        "_pieces",
         "_too_slow",
         "_waiter",
         "connection",
         "due",
         "failure",
         "parser",
+        "pieces",
         "unread",
     )
 
@@ -316,7 +317,7 @@ class Reply:
         self.failure: httpx.TransportError | None = None
         self.unread = 0
         self.due: float | None = None
-        self._pieces: list[bytes] = []
+        self.pieces: list[bytes] = []
         self._patience = patience
         self._handle: Handle | None = None  # takes what arrives in the moment in which it arrives
         self._context: Context | None = None  # in which that is done
@@ -348,7 +349,7 @@ class Reply:
             httpx.ReadTimeout: nothing came for too long.
             httpx.TransportError: the response broke off, or cannot be read.
         """
-        while not self._pieces:
+        while not self.pieces:
             if self.parser.complete:
                 return b""
             try:
@@ -375,7 +376,7 @@ class Reply:
             while data := await self.read():
                 if await handle(data):
                     return
-                if self._pieces or self.parser.complete or self.connection is None:
+                if self.pieces or self.parser.complete or self.connection is None:
                     continue
                 self._handle = handle
                 await self.wait(self._patience, httpx.ReadTimeout)
@@ -391,19 +392,18 @@ class Reply:
 
     def arrived(self) -> None:
         """Some of it has come, or its end."""
-        if self._handle is not None and self._pieces:
-            self._hand_over(self._handle)
+        if self._handle is not None and self._context is not None and self.pieces:
+            self._hand_over(self._handle, self._context)
         if self._handle is None or self.parser.complete:
             self.wake()
 
-    def _hand_over(self, handle: "Handle") -> None:
+    def _hand_over(self, handle: "Handle", context: Context) -> None:
         """Let `handle` take what is there, as far as it need not wait; the rest is awaited where it is pumped."""
-        assert self._context is not None  # noqa: S101 - it is being pumped
         coroutine = handle(self._taken())
         if self._patience is not None and self.connection is not None:
             self.due = self.connection.loop.time() + self._patience
         try:
-            waiting = self._context.run(coroutine.send, None)
+            waiting = context.run(coroutine.send, None)
         except StopIteration as stop:
             end = _came_to(stop.value) if stop.value else None
         except Exception as exc:  # noqa: BLE001 - raised again where it is pumped
@@ -422,14 +422,9 @@ class Reply:
         """The same, for callers that have to wait with other replies."""
         self.close()
 
-    def feed(self, data: bytes) -> None:
-        """Some more of it. Raises `httpx.RemoteProtocolError` when it cannot be read."""
-        self.unread += len(data)
-        self.parser.feed(data, self._pieces)
-
     def _taken(self) -> bytes:
         """What has come, which makes room for more."""
-        pieces, self._pieces = self._pieces, []
+        pieces, self.pieces = self.pieces, []
         self.unread = 0
         connection = self.connection
         if connection is not None and connection.reading_paused:
