@@ -45,6 +45,13 @@ class Cycle(RequestResponseCycle):
         self.message_event.clear()  # what is received next is that the client has left
         return body
 
+    def write_chunk(self, data: bytes) -> bool:
+        """Write a part of a response whose head and first part were sent; False where it has to be sent as well."""
+        if not self._is_streaming or not data or self.flow.write_paused or self.disconnected:
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
     def call_when_left(self, callback: Callable[[], None] | None) -> bool:
         """Have `callback` called when the client leaves, instead of what was to be called; False where it has left."""
         self._left = callback
@@ -68,9 +75,6 @@ class Cycle(RequestResponseCycle):
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
-            return
-        if self._is_streaming and (body := message.get("body")) and message.get("more_body"):
-            self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))  # what nearly all messages of a stream are
             return
         if not self.response_started:
             self._start(message["status"], message.get("headers", ()))

@@ -21,6 +21,13 @@ class Peer(Protocol):
         """All that is still to come of the body, at once and in place of `receive`; None: it has to be waited for."""
         ...
 
+    def write_chunk(self, data: bytes) -> bool:
+        """Write a part of a response whose head and first part were sent; False where it has to be sent as well.
+
+        For what no layer between here and the server has to see: there is more to come, and the client is reading.
+        """
+        ...
+
     def call_when_left(self, callback: Callable[[], None] | None) -> bool:
         """Have `callback` called when the client leaves, instead of what was to be called; False where it has left."""
         ...

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import orjson
 from starlette.types import Scope, Send
 
+from proxy.api.peer import peer_of
 from proxy.core import sse
 from proxy.core.errors import ProxyError
 
@@ -52,7 +53,7 @@ async def send_error(send: Send, error: ProxyError) -> None:
 
 
 class EventStream:
-    """A stream of server-sent events.
+    """A stream of server-sent events; `scope` tells which client it goes to.
 
     The status is committed with the first byte, so that an early failure still has its proper status.
     """
@@ -63,11 +64,15 @@ class EventStream:
         (b"x-accel-buffering", b"no"),  # nginx in front of us must not hold events back
     )
 
-    def __init__(self, send: Send, *, extra: Headers = ()) -> None:
+    def __init__(self, scope: Scope, send: Send, *, extra: Headers = ()) -> None:
+        self._peer = peer_of(scope)
         self._send = send
         self._headers = (*self._HEADERS, *extra)
         self._starting = asyncio.Lock()
-        self._now = asyncio.get_running_loop().time
+        loop = asyncio.get_running_loop()
+        self._written = loop.create_future()  # to be awaited for what needs no waiting
+        self._written.set_result(None)
+        self._now = loop.time
         self._last_write = self._now()
         self.started = False
 
@@ -76,6 +81,8 @@ class EventStream:
         if not self.started:
             return self._begin(data)
         self._last_write = self._now()
+        if self._peer is not None and self._peer.write_chunk(data):
+            return self._written
         return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def _begin(self, data: bytes) -> None:

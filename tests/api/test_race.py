@@ -15,6 +15,9 @@ class Peer:
 
     body_is_here = True
 
+    def write_chunk(self, data):
+        return False
+
     def take_body(self):
         return None
 
