@@ -105,7 +105,8 @@ class LeakFilter:
         if self._mode is _BEGINNING and not self._held and _is_plain_beginning(text):
             self._mode = _TEXT
         # The short way, which nearly all text goes: nothing is held, and nothing in it or at its end is of interest.
-        if self._mode is _TEXT and not self._held and len(text) <= _STEP and _is_plain(text):
+        plain = "<" not in text and "`" not in text and "~" not in text
+        if plain and self._mode is _TEXT and not self._held and len(text) <= _STEP:
             words = text[-_LONGEST_NAME:].rsplit(None, 1)
             if not words or (words[-1].isalnum() and f"\n{words[-1]}" not in self._beginnings()):
                 return text
@@ -295,11 +296,6 @@ class LeakFilter:
 def _is_plain_beginning(text: str) -> bool:
     """Whether a text begins with neither a blank nor what may be the arguments of a tool."""
     return text[:1] not in ("", "{") and not text[0].isspace()
-
-
-def _is_plain(text: str) -> bool:
-    """Whether nothing in a text begins a marker or delimits code."""
-    return "<" not in text and "`" not in text and "~" not in text
 
 
 def _last_word(text: str) -> str:

@@ -5,7 +5,8 @@ unescaped inside JSON strings.) An event keeps its original bytes, so that a rel
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -23,6 +24,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 # A CR that ends the buffer may be half of a CRLF; if it is, the LF is an empty line before the next event: harmless.
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
 _LONGEST_END = 4
+_TOO_DEEP = "The upstream's answer is nested too deep."
 _DATA = b"data: "
 _LINE_ENDS = 2  # of one event of one line
 _BLANK_LINE = b"\n\n"
@@ -37,6 +39,10 @@ class Event(NamedTuple):
     raw: bytes
     data: bytes
     type: str = "message"
+
+
+# An event of all its fields, in a third of the time.
+_event: Callable[[tuple[bytes, bytes, str]], Event] = partial(tuple.__new__, Event)
 
 
 class Decoder:
@@ -61,7 +67,7 @@ class Decoder:
             is_plain = data[:6] == _DATA and data[-2:] == _BLANK_LINE and _CR not in data
             if is_plain and _SHORTEST < len(data) == data.find(b"\n") + _LINE_ENDS:  # one event, as in most reads
                 self._at_start = False
-                return [Event(data, data[6:-2])]
+                return [_event((data, data[6:-2], "message"))]
             events = _whole_events(data) if is_plain else []
             if events:
                 self._at_start = False
@@ -131,7 +137,10 @@ def _parse(raw: bytes) -> Event | None:
 
 def encode(payload: Any) -> bytes:
     """One event with `payload` as JSON. Raises `UpstreamError` where it is nested too deep to be written."""
-    return b"data: %b\n\n" % dumps(payload)
+    try:
+        return b"data: %b\n\n" % orjson.dumps(payload)
+    except orjson.JSONEncodeError as exc:
+        raise UpstreamError(_TOO_DEEP) from exc
 
 
 def dumps(payload: Any) -> bytes:
@@ -139,4 +148,4 @@ def dumps(payload: Any) -> bytes:
     try:
         return orjson.dumps(payload)
     except orjson.JSONEncodeError as exc:
-        raise UpstreamError("The upstream's answer is nested too deep.") from exc
+        raise UpstreamError(_TOO_DEEP) from exc
