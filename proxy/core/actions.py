@@ -1,7 +1,7 @@
 """What a `Run` wants done next: a closed union, for `match`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -85,12 +85,11 @@ class CallTools:
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(NamedTuple):
     """What a run has used: upstream calls, tool calls by tool, and tokens by the upstream's own count."""
 
     turns: int = 0
-    tool_calls: Mapping[str, int] = field(default_factory=dict)
+    tool_calls: Mapping[str, int] = MappingProxyType({})
     usage: Json | None = None
 
     @property
@@ -125,8 +124,7 @@ def sum_of(tallies: Sequence[Tally]) -> Tally:
     return Tally(turns, calls, usage)
 
 
-@dataclass(frozen=True, slots=True)
-class Respond:
+class Respond(NamedTuple):
     """The run is over: this is the answer.
 
     Attributes:
@@ -146,7 +144,7 @@ class Respond:
     finish_reason: str
     stop: Stop
     tally: Tally
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = MappingProxyType({})
     continuation: Continuation | None = None
     rung: Rung | None = None
     served: tuple[Turn, ...] = ()

@@ -22,15 +22,27 @@ CLIENTS = (
 
 
 async def caller(*headers, clients=CLIENTS):
-    """Who a request with these headers comes from."""
+    """Who a request with these headers comes from; whether it is the first, or good keys have come before."""
     found = []
 
     async def app(scope, receive, send):
         found.append(caller_of(scope))
 
-    scope = {"type": "http", "path": "/v1/models", "headers": list(headers)}
-    await Auth(app, clients=clients)(scope, None, None)
-    return found[0]
+    async def ask(auth, headers):
+        await auth({"type": "http", "path": "/v1/models", "headers": headers}, None, None)
+        return found.pop()
+
+    first, later = Auth(app, clients=clients), Auth(app, clients=clients)
+    for name in ("first", "second"):
+        await ask(later, [bearer(f"{SHARED}-{name}")])
+    try:
+        one = await ask(first, [*headers])
+    except InvalidApiKey:
+        with pytest.raises(InvalidApiKey):
+            await ask(later, [*headers])
+        raise
+    assert await ask(later, [*headers]) == one
+    return one
 
 
 def bearer(key):
