@@ -62,14 +62,19 @@ class Breaker:
         """Seconds until a call may be allowed; 0 where one is now."""
         return 0.0 if self._state is _CLOSED else max(0.0, self._shut_until - now)
 
-    def succeeded(self) -> None:
-        """A call did what it should, whenever it began."""
+    def succeeded(self) -> bool:
+        """A call did what it should, whenever it began; whether this closed the breaker."""
         self._failures = 0
+        if self._state is _CLOSED:
+            return False
         self._state = _CLOSED
+        return True
 
-    def failed(self, now: float) -> None:
-        """A call did not. One that began before the breaker opened does not keep it open for longer."""
+    def failed(self, now: float) -> bool:
+        """A call did not; whether this opened the breaker. One that began before that does not keep it open longer."""
         self._failures += 1
-        if self._state is State.HALF_OPEN or (self._state is _CLOSED and self._failures >= self.threshold):
-            self._state = State.OPEN
-            self._shut_until = now + self.seconds
+        if self._state is State.OPEN or (self._state is _CLOSED and self._failures < self.threshold):
+            return False
+        self._state = State.OPEN
+        self._shut_until = now + self.seconds
+        return True

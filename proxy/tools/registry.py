@@ -13,7 +13,7 @@ from dataclasses import replace
 import jsonschema_rs
 import orjson
 
-from proxy.core.breaker import Breaker, State
+from proxy.core.breaker import Breaker
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
 from proxy.ports import Caches, Clock, Observer
@@ -170,9 +170,7 @@ class Registry:
 
     def _failed(self, entry: "_Entry") -> None:
         """What a tool needs did not answer: too often in a row, and it is left alone for a while."""
-        before = entry.breaker.state
-        entry.breaker.failed(self._clock.monotonic())
-        if entry.breaker.state is State.OPEN and before is not State.OPEN:
+        if entry.breaker.failed(self._clock.monotonic()):
             self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=entry.breaker.seconds)
 
 

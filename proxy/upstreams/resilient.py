@@ -27,7 +27,7 @@ class Resilient:
     Args:
         candidates: the requested model and its fallbacks.
         backoff: how often to try again, and the waits between.
-        breakers: of every upstream, by its name; shared by all requests.
+        judged: the calls of every upstream, by its name; shared by all requests.
         clock: waits.
         observe: hears of each attempt, of what is handed through, and of upstreams that are left alone for a while.
     """
@@ -37,14 +37,14 @@ class Resilient:
         candidates: Sequence[OpenAICompatible],
         *,
         backoff: Backoff,
-        breakers: Mapping[str, Breaker],
+        judged: Mapping[str, "Judged"],
         clock: Clock,
         observe: Observer,
     ) -> None:
         self.current, *self._rest = candidates
         self._longest_wait = backoff.longest
         self._delays = backoff.delays()
-        self._breakers = breakers
+        self._judged = judged
         self._clock = clock
         self._observe = observe
 
@@ -97,15 +97,12 @@ class Resilient:
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Hand any other request through, once: what it does is not known, so neither is whether it bears repeating."""
-        with self._judged(self.current.name), self._relayed(path=request.path.partition("?")[0]):
+        with self._judged[self.current.name], self._relayed(path=request.path.partition("?")[0]):
             async with self.current.open(request) as response:
                 yield response
 
     def _relayed(self, **fields: object) -> "_Relayed":
         return _Relayed(self, self._observe, self._clock, fields)
-
-    def _judged(self, name: str) -> "_Judged":
-        return _Judged(name, self._breakers[name], self._observe, self._clock)
 
     def _watched(self, inner: Callable[..., Awaitable[None]]) -> "_Watched":
         return _Watched(inner, self._clock)
@@ -117,7 +114,8 @@ class Resilient:
                 current = self.current
                 began = watched.began = self._clock.monotonic()
                 try:
-                    with self._judged(current.name) as watched.breaker:
+                    judged = watched.judged = self._judged[current.name]
+                    with judged:
                         answer = await work(current)
                 except RequestError as exc:
                     if failure is None:
@@ -184,54 +182,59 @@ class _Relayed:
             self._observe("relay.abandoned", **fields, seconds=seconds)
 
 
-class _Judged:
-    """One call of an upstream; what becomes of it counts for all requests. Raises `UpstreamDown` instead of it."""
+class Judged:
+    """The calls of one upstream, each one a `with`; what becomes of it counts for all requests.
 
-    __slots__ = ("_before", "_breaker", "_clock", "_name", "_observe")
+    Raises:
+        UpstreamDown: instead of a call, while the upstream is left alone.
+    """
 
-    def __init__(self, name: str, breaker: Breaker, observe: Observer, clock: Clock) -> None:
+    def __init__(self, name: str, breaker: Breaker, *, observe: Observer, clock: Clock) -> None:
         self._name = name
         self._breaker = breaker
         self._observe = observe
         self._clock = clock
 
-    def __enter__(self) -> Breaker:
-        breaker, now = self._breaker, self._clock.monotonic()
-        if not breaker.allows(now):
-            raise UpstreamDown(self._name, retry_after=math.ceil(breaker.wait(now)) or 1)
-        self._before = breaker.state
-        return breaker
+    def __enter__(self) -> None:
+        now = self._clock.monotonic()
+        if not self._breaker.allows(now):
+            raise UpstreamDown(self._name, retry_after=math.ceil(self._breaker.wait(now)) or 1)
 
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        breaker, name = self._breaker, self._name
         if exc is None:
-            breaker.succeeded()
-            if self._before is not State.CLOSED:
-                self._observe("upstream.breaker_closed", upstream=name)
-        elif isinstance(exc, ProxyError) and is_outage(exc):
-            breaker.failed(self._clock.monotonic())
-            if breaker.state is State.OPEN and self._before is not State.OPEN:
-                self._observe("upstream.breaker_opened", upstream=name, code=exc.code, seconds=breaker.seconds)
+            self._succeeded()
+        elif isinstance(exc, ProxyError) and is_outage(exc) and self._breaker.failed(self._clock.monotonic()):
+            seconds = self._breaker.seconds
+            self._observe("upstream.breaker_opened", upstream=self._name, code=exc.code, seconds=seconds)
+
+    def answers(self) -> None:
+        """It has begun to answer: if it was asked to see whether it does, others need not wait for the end."""
+        if self._breaker.state is State.HALF_OPEN:
+            self._succeeded()
+
+    def _succeeded(self) -> None:
+        if self._breaker.succeeded():
+            self._observe("upstream.breaker_closed", upstream=self._name)
 
 
 class _Watched:
     """Passes on what is shown, and remembers when the first of it was: seconds after the attempt `began`."""
 
-    __slots__ = ("_clock", "_inner", "began", "breaker", "first_after")
+    __slots__ = ("_clock", "_inner", "began", "first_after", "judged")
 
     def __init__(self, inner: Callable[..., Awaitable[None]], clock: Clock) -> None:
         self._inner = inner
         self._clock = clock
         self.began = 0.0
-        self.breaker: Breaker | None = None
+        self.judged: Judged | None = None
         self.first_after: float | None = None
 
     def show(self, shown: object) -> Awaitable[None]:
         """Pass it on."""
         if self.first_after is None:
             self.first_after = elapsed(self._clock, self.began)
-            if self.breaker is not None and self.breaker.state is State.HALF_OPEN:
-                self.breaker.succeeded()  # others need not wait for the end of a long answer
+            if self.judged is not None:
+                self.judged.answers()
         return self._inner(shown)
 
 

@@ -12,7 +12,7 @@ from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.profile import OPENAI
-from proxy.upstreams.resilient import Resilient
+from proxy.upstreams.resilient import Judged, Resilient
 from proxy.upstreams.retry import Backoff
 
 PROFILES = {profile.name: profile for profile in (GLM, GPT_OSS, OPENAI)}
@@ -37,7 +37,7 @@ class ConfigRouter:
         self._models = config.models
         self._upstreams = config.upstreams
         self._connections = connections
-        self._breakers = breakers
+        self._judged = {name: Judged(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
         self._observe = observe
         self._clock = clock
         self._bound: dict[tuple[str, str], OpenAICompatible] = {}
@@ -51,7 +51,7 @@ class ConfigRouter:
         upstream = Resilient(
             candidates,
             backoff=self._backoffs[entry.upstream],
-            breakers=self._breakers,
+            judged=self._judged,
             clock=self._clock,
             observe=self._observe,
         )

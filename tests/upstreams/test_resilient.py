@@ -15,7 +15,7 @@ from proxy.core.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from proxy.upstreams.resilient import Resilient
+from proxy.upstreams.resilient import Judged, Resilient
 from proxy.upstreams.retry import Backoff, asked_delay
 
 CALL = CallUpstream({}, number=1)
@@ -70,7 +70,7 @@ class Attempt:
         return Resilient(
             candidates,
             backoff=Backoff(retries, jitter=lambda: 1.0),
-            breakers=self.breakers,
+            judged={name: Judged(name, one, observe=self.hear, clock=self) for name, one in self.breakers.items()},
             clock=self,
             observe=self.hear,
         )
