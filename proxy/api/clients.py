@@ -44,7 +44,8 @@ class StreamingClient:
                 choice["index"] = index
                 if isinstance(text := choice["delta"].get("content"), str):
                     self._texts[index].append(text)
-            return self.stream.write(opening + sse.encode({**chunk, **self._head}))
+            chunk.update(self._head)
+            return self.stream.write(opening + sse.encode(chunk) if opening else sse.encode(chunk))
 
         return show
 

@@ -156,7 +156,8 @@ class OpenAICompatible:
     def _completion(self, raw: bytes, names: ToolNames | None) -> tuple[Json, bool]:
         """A whole answer, and whether it had to be mended. Raises the error that it holds, if it holds one."""
         answer = _parsed(raw)
-        failures.require_none(answer)
+        if "error" in answer or not answer.get("choices"):
+            failures.require_none(answer)
         changed = mend(answer, self.profile, kind=_COMPLETION)
         return answer, (names is not None and names.inward(answer)) or changed
 

@@ -93,7 +93,12 @@ async def raw_server(
                 writer.transport.abort()
             await state.count(-1)
 
-    server = await asyncio.start_server(serve, host, 0, ssl=ssl)
+    served: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served[asyncio.ensure_future(serve(reader, writer))] = writer
+
+    server = await asyncio.start_server(connected, host, 0, ssl=ssl)
     port = server.sockets[0].getsockname()[1]
     shown = name or (f"[{host}]" if ":" in host else host)
     state.url = f"{'https' if ssl else 'http'}://{shown}:{port}"
@@ -101,10 +106,11 @@ async def raw_server(
         yield state
     finally:
         server.close()
-        tasks = [task for task in asyncio.all_tasks() if task.get_coro().__name__ == "serve"]
-        for task in tasks:
+        for task in served:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*served, return_exceptions=True)
+        for writer in served.values():
+            writer.transport.abort()  # also where the task had not begun
 
 
 async def forever(peer: Peer) -> None:

@@ -28,7 +28,7 @@ MAX_CHUNK_LINE_BYTES = 1024
 _VALUE = rb"[\t\x20-\x7e\x80-\xff]*"
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: (" + _VALUE + rb"))?")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;" + _VALUE + rb")?")
-_LENGTH = re.compile(rb"[0-9]{1,18}")
+_LONGEST_LENGTH = 18  # digits
 _IDLE = re.compile(rb"timeout=([0-9]{1,6})\b", re.IGNORECASE)
 _REQUEST_LINE = re.compile(TOKEN + rb" [\x21-\x7e]+")
 _REQUEST_HEADER = re.compile(TOKEN + rb": " + _VALUE)
@@ -266,11 +266,11 @@ def _keeps_alive(head: Head, *, says: bool) -> bool:
 
 def _length(said: list[bytes]) -> int:
     """The length that all of these say: said twice alike it is still one length (RFC 9110, section 8.6)."""
-    if len(said) == 1 and _LENGTH.fullmatch(said[0]):
+    if len(said) == 1 and said[0].isdigit() and len(said[0]) <= _LONGEST_LENGTH:
         return int(said[0])
     values = {value.strip() for value in b",".join(said).split(b",")}
     value = values.pop()
-    if values or not _LENGTH.fullmatch(value):
+    if values or not value.isdigit() or len(value) > _LONGEST_LENGTH:
         raise httpx.RemoteProtocolError("The response's Content-Length cannot be read.")
     return int(value)
 
