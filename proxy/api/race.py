@@ -60,13 +60,14 @@ async def while_wanted(scope: Scope, receive: Receive, work: Work[T], *, seconds
         ClientLeft: the client was gone first.
         MaxDurationExceeded: it took longer than `seconds`.
     """
-    stopper = _Stopper()
+    loop = asyncio.get_running_loop()
+    stopper = _Stopper(loop)
     peer = peer_of(scope)
     if peer is None:  # a server that does not tell when a client leaves has to be asked all the time
         work = partial(alongside, partial(_until_left, receive, stopper), work)
     elif not peer.call_when_left(stopper.client_left):
         raise ClientLeft
-    timer = asyncio.get_running_loop().call_later(seconds, stopper.stop, MaxDurationExceeded)
+    timer = loop.call_later(seconds, stopper.stop, MaxDurationExceeded)
     try:
         return await work()
     except asyncio.CancelledError:
@@ -86,8 +87,8 @@ class _Stopper:
 
     __slots__ = ("task", "why")
 
-    def __init__(self) -> None:
-        task = asyncio.current_task()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        task = asyncio.current_task(loop)
         assert task is not None  # noqa: S101 - this is called in a coroutine
         self.task = task
         self.why: type[Exception] | None = None

@@ -16,7 +16,7 @@ import orjson
 from proxy.core.breaker import Breaker
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
-from proxy.ports import Caches, Clock, Observer
+from proxy.ports import Caches, Clock, Observer, Results
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
@@ -123,14 +123,14 @@ class Registry:
         seconds = entry.tool.timeout or patience
         try:
             async with asyncio.timeout(seconds):
-                return await self._kept_or_run(entry, arguments, scope)
+                if entry.cache is None:
+                    return await self._try(entry, arguments)
+                return await self._kept_or_run(entry, entry.cache, arguments, scope)
         except TimeoutError as exc:
             self._failed(entry)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
 
-    async def _kept_or_run(self, entry: "_Entry", arguments: Json, scope: str) -> ToolOutput:
-        if entry.cache is None:
-            return await self._try(entry, arguments)
+    async def _kept_or_run(self, entry: "_Entry", cache: Results, arguments: Json, scope: str) -> ToolOutput:
         was_run = False
 
         async def run() -> ToolOutput:
@@ -139,7 +139,7 @@ class Registry:
             return await self._try(entry, arguments)
 
         key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
-        output = await entry.cache.get_or_run(key, run)
+        output = await cache.get_or_run(key, run)
         if not was_run:
             self._observe("tool.cache_hit", tool=entry.tool.name)
         return output
