@@ -130,6 +130,12 @@ def test_only_what_says_nothing_else_goes_the_short_way(monkeypatch):
     assert len(looked_at) == 3
 
 
+def test_where_nothing_can_be_called_text_is_only_text():
+    assembler = Assembler(tools={})
+    said = [{"content": text} for text in ("It", " a", "<tool_call>search")]
+    assert deltas(feed(assembler, *(chunk(dict(delta)) for delta in said))) == said
+
+
 @pytest.mark.parametrize("between", [{"reasoning_content": "Hm"}, tool_delta(name="search"), {"content": None, "x": 1}])
 def test_after_anything_else_the_text_is_looked_at_again(between):
     assembler = Assembler()

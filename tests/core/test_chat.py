@@ -96,3 +96,4 @@ def test_what_several_runs_have_used_is_summed():
     one = Tally(2, {"web_search": 1}, {"total_tokens": 5})
     other = Tally(3, {"web_search": 2, "current_time": 1}, {"total_tokens": 7})
     assert sum_of([one, other, Tally()]) == Tally(5, {"web_search": 3, "current_time": 1}, {"total_tokens": 12})
+    assert sum_of([one]) == one

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.errors import UpstreamError
-from proxy.core.sse import DONE, Decoder, encode
+from proxy.core.sse import DONE, Decoder, dumps, encode
 
 STREAM = (
     b": comment\n\n"
@@ -69,12 +69,13 @@ def test_an_event_without_end_is_an_upstream_error_and_not_a_full_memory():
         list(decoder.feed(b"x" * 100))
 
 
-def test_what_is_nested_too_deep_to_be_written_is_the_upstreams_fault():
+@pytest.mark.parametrize("write", [dumps, encode])
+def test_what_is_nested_too_deep_to_be_written_is_the_upstreams_fault(write):
     deep = []
     for _ in range(300):
         deep = [deep]
     with pytest.raises(UpstreamError, match="nested too deep"):
-        encode(deep)
+        write(deep)
 
 
 def test_blocks_without_data_stay_in_front_of_the_next_event():
