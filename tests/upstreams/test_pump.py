@@ -125,6 +125,29 @@ async def test_what_has_to_wait_waits_in_the_task_and_nothing_is_handled_meanwhi
         assert taker.in_task[:3] == [True, False, True]
 
 
+async def test_whoever_is_woken_by_something_else_than_the_body_takes_it_up_alone():
+    async with conversation() as talk:
+        taker = Taker(waits_at=b"two")
+        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        await talk.send(chunk(b"one"))
+        await taker.until(1)
+        await asyncio.sleep(0)  # the task waits for what comes next
+        talk.reply.connection.resume_writing()  # the server takes the rest of the request
+        await asyncio.sleep(0)
+        await talk.send(chunk(b"two"))
+        await taker.waiting.wait()
+        await talk.send(chunk(b"three"))
+        while not talk.reply.unread:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+        for _ in range(3):  # whoever else were to take it would by now
+            await asyncio.sleep(0)
+        assert taker.pieces == [b"one", b"two"]
+        taker.go_on.set()
+        await talk.send(END)
+        await asyncio.wait_for(pumping, 10)
+        assert b"".join(taker.pieces) == b"onetwothree"
+
+
 async def test_a_reader_that_waits_holds_back_its_server():
     async with conversation() as talk:
         taker = Taker(waits_at=b"one")
