@@ -42,7 +42,7 @@ _RESULT_KEYS = ("web_search",)  # what GLM's native search found, beside the cho
 _NOT_IN_ENVELOPE = ("choices", "usage")
 
 
-_NOTHING = Hold.NOTHING  # looking a member up for each chunk takes its time
+_NOTHING = Hold.NOTHING  # asked for each chunk, see `breaker`
 
 
 @dataclass(slots=True)

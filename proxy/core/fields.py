@@ -8,7 +8,7 @@ _NAME = re.compile(TOKEN)
 _HARMLESS = bytes({ord("\t"), *range(0x20, 0x7F), *range(0x80, 0x100)})
 
 
-@lru_cache(1024)  # of all the names that there are, few are used
+@lru_cache(128)  # few are used; and one may be as long as a head
 def field_name(name: bytes) -> bytes | None:
     """The name of a field in lower case; None: it is none."""
     return name.lower() if _NAME.fullmatch(name) else None

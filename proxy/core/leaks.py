@@ -78,7 +78,7 @@ class _Mode(Enum):
     JSON = auto()  # to the end of the turn
 
 
-_BEGINNING, _TEXT = _Mode.BEGINNING, _Mode.TEXT  # to look a member up takes as long as all else that is done mostly
+_BEGINNING, _TEXT = _Mode.BEGINNING, _Mode.TEXT  # asked for each chunk, see `breaker`
 
 
 @dataclass(slots=True)

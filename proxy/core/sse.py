@@ -41,7 +41,7 @@ class Event(NamedTuple):
     type: str = "message"
 
 
-# An event of all its fields, in a third of the time.
+# An event of all its fields, without the call that fills in what is left out.
 _event: Callable[[tuple[bytes, bytes, str]], Event] = partial(tuple.__new__, Event)
 
 

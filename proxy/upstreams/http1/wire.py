@@ -239,7 +239,7 @@ def _parsed(block: bytes) -> Head:
     return Head(*status, headers)
 
 
-@lru_cache(256)
+@lru_cache(32)
 def _status(line: bytes) -> tuple[int, bytes, bytes]:
     """Status, reason and version of a status line; servers have few of them."""
     match = _STATUS.fullmatch(line)
@@ -248,7 +248,7 @@ def _status(line: bytes) -> tuple[int, bytes, bytes]:
     return int(match[2]), match[3] or b"", match[1]
 
 
-@lru_cache(1024)  # a stream's chunks are of few sizes, and to look one up costs a fifth of reading it
+@lru_cache(1024)  # a stream's chunks are of few sizes
 def _chunk_size(line: bytes) -> int:
     """The size that the line before a chunk says."""
     match = _CHUNK.fullmatch(line)
