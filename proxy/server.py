@@ -33,6 +33,8 @@ _MOST_UNSENT_BYTES = 128 * 1024
 # libuv takes one connection from a listener in each round of its loop, and a loop that is busy makes few rounds: a
 # health check would wait for a second behind those who came before it.
 _ACCEPTED_PER_ROUND = 32
+# For the first request of a connection that has just been accepted; and how often is looked for it.
+_FIRST_WORD_SECONDS, _GLANCE_SECONDS = 1.0, 0.01
 _TICK_SECONDS = 0.05
 # For the error event of each stream that is still open, and for nothing else.
 _FAREWELL_SECONDS = 3.0
@@ -103,12 +105,25 @@ class Server(uvicorn.Server):
             server.close()
         for listener in sockets or []:
             listener.close()
+        await self._first_words()
         for task in list(self.server_state.tasks):
             task.cancel()
         await self._finished(_FAREWELL_WHEN_FORCED if self.force_exit else _FAREWELL_SECONDS, even_if_forced=True)
         for connection in list(self.server_state.connections):
             connection.transport.close()
         await self.lifespan.shutdown()
+
+    async def _first_words(self) -> None:
+        """Wait a moment for what connections that were accepted just now want to ask: it is on its way."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + _FIRST_WORD_SECONDS
+        while not self.force_exit and loop.time() < ends_at and self._has_unasked():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(_GLANCE_SECONDS)
+        await self._finished(ends_at - loop.time())
+
+    def _has_unasked(self) -> bool:
+        connections = self.server_state.connections
+        return any(isinstance(one, Wire) and one.cycle is None for one in connections)
 
     async def _finished(self, seconds: float, *, even_if_forced: bool = False) -> None:
         """Wait until no request is open, at most so long."""

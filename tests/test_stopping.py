@@ -89,6 +89,29 @@ async def test_while_it_stops_open_streams_finish_health_is_answered_and_new_wor
     assert "Traceback" not in log
 
 
+async def test_who_was_let_in_before_the_door_was_closed_is_answered(tmp_path):
+    async with proxying(tmp_path, workers=1) as (process, url, _), httpx.AsyncClient() as client:
+        place = httpx.URL(url)
+        reader, writer = await asyncio.open_connection(place.host, place.port)
+        await client.get(f"{url}/healthz")  # who came later was let in, so we were
+        process.send_signal(signal.SIGTERM)
+        await until(lambda: is_closed(place))
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        code, _ = await end_of(process, 10)
+    assert code == 0
+
+
+async def is_closed(place):
+    try:
+        _, writer = await asyncio.open_connection(place.host, place.port)
+    except ConnectionRefusedError:
+        return True
+    writer.close()
+    return False
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_second_signal_is_immediate_and_streams_are_told(tmp_path, workers):
     async with (
