@@ -4,7 +4,7 @@ uvicorn's cycle writes the head of a response as soon as it is known, and its bo
 packets that a client wakes up for. Here the head waits for the first bytes of the body, as ASGI demands.
 
 Beyond ASGI, an application can ask in `scope[PEER]` what it would otherwise need a timer or a task of its own for:
-whether the body is here already, and to be called back when the client leaves.
+whether the body is here already, for that body, to be called back when the client leaves, and to write a chunk at once.
 """
 
 from collections.abc import Callable

@@ -115,6 +115,8 @@ class Server(uvicorn.Server):
 
     async def _first_words(self) -> None:
         """Wait a moment for what connections that were accepted just now want to ask: it is on its way."""
+        if self.server_state.tasks:  # the grace is over: nothing more is waited for
+            return
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + _FIRST_WORD_SECONDS
         while not self.force_exit and loop.time() < ends_at and self._has_unasked():  # noqa: ASYNC110 - nobody tells

@@ -39,7 +39,7 @@ def replace_model(body: bytes, name: str) -> bytes:
 
 
 def _has_hidden_key(body: bytes) -> bool:
-    return b"\\u00" in body and _ESCAPED_LETTER.search(body) is not None
+    return body.find(b"\\u00") >= 0 and _ESCAPED_LETTER.search(body) is not None
 
 
 def _top_level_models(body: bytes) -> list[tuple[int, int]]:
