@@ -23,6 +23,7 @@ from proxy import facts
 from proxy.config import TelemetryConfig
 from proxy.ports import Content
 from proxy.telemetry.events import level_of
+from proxy.telemetry.lines import TurnStream
 from proxy.telemetry.observer import Listener
 
 _MASK = "***"
@@ -50,13 +51,14 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
         )
     )
     renderer = _masked(rendered, secrets)
+    lines: Any = TurnStream(stream)  # as much of a text stream as a logger needs
     structlog.configure(
         processors=[complete, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(lines),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(stream)
+    handler = logging.StreamHandler(lines)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],

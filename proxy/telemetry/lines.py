@@ -1,0 +1,68 @@
+"""The stream that log lines go to: what is written in one turn of the event loop goes out together.
+
+A system call for each line costs more than the line. Nothing is kept for longer than a turn, so a line is there before
+anything else happens; only a process that is killed in the middle of a turn takes that turn's lines with it.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TextIO
+
+# So much is written to a pipe as a whole, whoever else writes to it: several workers share one (pipe(7), PIPE_BUF).
+_AT_ONCE = 4096
+
+
+class TurnStream:
+    """A text stream over another one, for whole lines; threads may share it.
+
+    What cannot be written is lost: a full disk or a closed pipe is no reason to refuse requests.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._waiting: deque[str] = deque()
+        self._writing = threading.Lock()  # a text stream is none that threads may share
+        self._flushing: asyncio.AbstractEventLoop | None = None  # which is going to
+
+    def write(self, text: str) -> int:
+        """Keep some text for the next flush."""
+        self._waiting.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is kept: at the end of this turn of the event loop, or at once where none is running."""
+        if self._flushing is not None and self._flushing.is_running():
+            return
+        loop = asyncio._get_running_loop()  # noqa: SLF001 - the public way raises where there is none
+        if loop is None:
+            self._write_out()
+        else:
+            self._flushing = loop
+            loop.call_soon(self._write_out)
+
+    def _write_out(self) -> None:
+        self._flushing = None
+        together: list[str] = []
+        size = 0
+        for text in self._taken():
+            length = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+            if together and size + length > _AT_ONCE:
+                self._put("".join(together))
+                together, size = [], 0
+            together.append(text)
+            size += length
+        if together:
+            self._put("".join(together))
+
+    def _taken(self) -> Iterator[str]:
+        with suppress(IndexError):  # another thread may have taken the last
+            while True:
+                yield self._waiting.popleft()
+
+    def _put(self, text: str) -> None:
+        with suppress(OSError, ValueError), self._writing:
+            self._stream.write(text)
+            self._stream.flush()
