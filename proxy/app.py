@@ -22,7 +22,7 @@ from proxy.api.method import WrongMethod
 from proxy.api.metrics import Metrics
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
-from proxy.api.middleware.quota import Quota
+from proxy.api.middleware.quota import Quota, is_limited
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.middleware.slow_body import SlowBody
 from proxy.api.models import Models
@@ -233,12 +233,13 @@ def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
 def _layers(ports: Ports, state: State) -> list[Callable[[ASGIApp], ASGIApp]]:
     """The middleware, from the outside in."""
     server, clients = ports.config.server, ports.config.clients
+    limited = [client for client in clients if is_limited(client)]
     rates = state.rates() if any(client.requests_per_minute for client in clients) else None
     return [
         functools.partial(RequestId, observe=ports.observe, clock=ports.clock),
         functools.partial(Admission, server=server, lifecycle=ports.lifecycle),
         functools.partial(Auth, clients=clients),
-        functools.partial(Quota, clients=clients, rates=rates, leases=state.leases),
+        *([functools.partial(Quota, clients=limited, rates=rates, leases=state.leases)] if limited else []),
         functools.partial(
             SlowBody, timeout=server.body_timeout_seconds, min_rate=server.min_body_rate, clock=ports.clock
         ),

@@ -108,8 +108,7 @@ class RawResponse:
     body: AsyncIterator[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A whole completion that is handed through: its original bytes, and the little of it that is logged."""
 
     body: bytes

@@ -134,7 +134,8 @@ class Wire(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """From asyncio."""
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         if self._deaf:
             self._overhear(data)
             return
@@ -142,7 +143,7 @@ class Wire(HttpToolsProtocol):
         self._feed(data)
         if not self._deaf and self._excess > self._bounds.max_header_bytes:
             self._refuse(self._too_large())
-        elif self._in_head or (self._is_idle() and self.timeout_keep_alive_task is None):
+        elif self._in_head or (self.timeout_keep_alive_task is None and self._is_idle()):
             self._arm(self._bounds.header_timeout)  # a head that is not whole, or nothing that is a request at all
 
     def _is_idle(self) -> bool:
@@ -181,7 +182,8 @@ class Wire(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """From the parser."""
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         self.url = b""
         self.headers = []
         self.expect_100_continue = self._has_small_body = False
@@ -214,7 +216,8 @@ class Wire(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._offered_upgrade = True
             return
-        self._disarm()
+        if self._timer is not None:
+            self._disarm()
         waiting = self.cycle is not None and not self.cycle.response_complete
         self.cycle = self._cycle(version)
         self._reusable = self.cycle.keep_alive

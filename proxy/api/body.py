@@ -24,7 +24,8 @@ _HEADERS = "toolproxy.headers"
 
 def header(scope: Scope, name: bytes) -> str | None:
     """The value of a request header, the first one where there are several; `name` in lower case."""
-    value = headers_of(scope).get(name)
+    known: Mapping[bytes, bytes] = scope.get(_HEADERS) or headers_of(scope)
+    value = known.get(name)
     return None if value is None else value.decode("latin-1")
 
 

@@ -1,9 +1,9 @@
 """`POST /v1/chat/completions`: the tool loop, or bytes handed through where no server tool is in play."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from os import urandom
+from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
@@ -84,8 +84,7 @@ class ChatCompletions:
         return Identity(self._new_id(), int(self._clock.time()), exchange.model.name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reply:
+class _Reply(NamedTuple):
     """A whole answer: its bytes, and what is said beside it."""
 
     body: bytes

@@ -153,6 +153,7 @@ class Exchanges:
             raise ModelNotAllowed(model.name)
         facts.note(model=model.name, upstream=model.upstream.name, stream=bool(request.get("stream")))
         budget = terms.budget(request.get(_OURS))
+        allow_tools = budget.allow_tools
         chosen = _chosen_tools(header(scope, b"x-server-tools"))
         return Exchange(
             request,
@@ -160,11 +161,11 @@ class Exchanges:
             model,
             terms.limits,
             budget,
-            usable=terms.usable(self._ports.toolset.specs, chosen) if budget.allow_tools else (),
+            usable=terms.usable(self._ports.toolset.specs, chosen) if allow_tools else (),
             asked=_asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
             tell_events=(header(scope, b"x-tool-events") or "").lower() == "true",
             body=body if request is given else None,
-            standing=terms.standing if budget.allow_tools else None,
+            standing=terms.standing if allow_tools else None,
         )
 
     async def loops(
@@ -290,6 +291,7 @@ def _key(caller: Caller, run_id: str) -> str:
     return f"{caller.scope}:{run_id}"
 
 
+@functools.lru_cache(1024)
 def _chosen_tools(header_value: str | None) -> frozenset[str] | None:
     """What `x-server-tools` chooses among the tools that the client may use; None: all of them."""
     if header_value is None or header_value.strip() == "all":

@@ -7,7 +7,6 @@ anything else happens; only a process that is killed in the middle of a turn tak
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import TextIO
 
@@ -47,7 +46,7 @@ class TurnStream:
         self._flushing = None
         together: list[str] = []
         size = 0
-        for text in self._taken():
+        while (text := self._taken()) is not None:
             length = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
             if together and size + length > _AT_ONCE:
                 self._put("".join(together))
@@ -57,10 +56,11 @@ class TurnStream:
         if together:
             self._put("".join(together))
 
-    def _taken(self) -> Iterator[str]:
-        with suppress(IndexError):  # another thread may have taken the last
-            while True:
-                yield self._waiting.popleft()
+    def _taken(self) -> str | None:
+        try:
+            return self._waiting.popleft()
+        except IndexError:  # also where another thread has just taken the last
+            return None
 
     def _put(self, text: str) -> None:
         with suppress(OSError, ValueError), self._writing:

@@ -27,9 +27,8 @@ def fan_out(observers: Sequence[Observer], *, content: bool) -> Observer:
             listeners = listening[event] = [listener for listener in found if listener is not None]
         if not listeners:
             return
-        if not content:
-            for name in [name for name, value in fields.items() if value.__class__ is Content]:
-                del fields[name]
+        if not content and Content in map(type, fields.values()):
+            fields = {name: value for name, value in fields.items() if value.__class__ is not Content}
         for listener in listeners:
             try:
                 listener(fields)

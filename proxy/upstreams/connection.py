@@ -49,6 +49,8 @@ class Connection:
             ProxyError: there is none, or the upstream says what is wrong.
         """
         reply = await self.complete(content, key=key, stream=False)
+        if isinstance(reply, Http1Reply) and (body := reply.take_whole()) is not None:
+            return body
         try:
             return await self.read_whole(reply)
         finally:

@@ -42,11 +42,10 @@ class OpenAICompatible:
     profile: Profile
     model: str
     api_key: str = field(repr=False)
+    name: str = field(init=False)  # the upstream's in the configuration
 
-    @property
-    def name(self) -> str:
-        """The upstream's name in the configuration."""
-        return self.connection.name
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.connection.name)
 
     @property
     def ladder(self) -> Sequence[Rung]:

@@ -80,6 +80,8 @@ def prepare(body: Json, profile: Profile) -> Json:
     Raises:
         RequestError: it asks for what the upstream cannot do.
     """
+    if profile is OPENAI:
+        return body
     _refuse(body, profile)
     for fit in (_fit_messages, _fit_fields, _fit_tools, _fit_response_format):
         body = fit(body, profile)

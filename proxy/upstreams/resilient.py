@@ -202,7 +202,8 @@ class Judged:
 
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
         if exc is None:
-            self._succeeded()
+            if self._breaker.succeeded():
+                self._observe("upstream.breaker_closed", upstream=self._name)
         elif isinstance(exc, ProxyError) and is_outage(exc) and self._breaker.failed(self._clock.monotonic()):
             seconds = self._breaker.seconds
             self._observe("upstream.breaker_opened", upstream=self._name, code=exc.code, seconds=seconds)
@@ -210,11 +211,7 @@ class Judged:
     def answers(self) -> None:
         """It has begun to answer: if it was asked to see whether it does, others need not wait for the end."""
         if self._breaker.state is State.HALF_OPEN:
-            self._succeeded()
-
-    def _succeeded(self) -> None:
-        if self._breaker.succeeded():
-            self._observe("upstream.breaker_closed", upstream=self._name)
+            self.__exit__(None, None, None)
 
 
 class _Watched:

@@ -30,15 +30,15 @@ class Auth:
     def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig]) -> None:
         self._app = app
         self._callers = [(_digest_of(client), _caller(client)) for client in clients]
-        # Keys that were right, so no more of them than clients. A look into a dict goes by a hash with a secret of its
-        # own: its time tells nobody how much of a key is right.
-        self._found: dict[str, Caller] = {}
+        # Headers with a key that was right, written as clients do, so no more of them than clients. A look into a dict
+        # goes by a hash with a secret of its own: its time tells nobody how much of a key is right.
+        self._found: dict[bytes, Caller] = {}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """ASGI."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             try:
-                caller = self._find(_key_in(scope))
+                caller = self._known(scope) or self._find(_key_in(scope))
             except InvalidApiKey as exc:
                 if _is_for_browsers(scope):
                     exc.headers["www-authenticate"] = 'Basic realm="toolproxy: any name, and an administrator\'s key"'
@@ -48,6 +48,11 @@ class Auth:
                 facts.note(client=caller.name)
         return self._app(scope, receive, send)
 
+    def _known(self, scope: Scope) -> Caller | None:
+        """The caller, where the very same header was right before, and no other header can contradict it."""
+        headers = headers_of(scope)
+        return self._found.get(headers.get(b"authorization", b"")) if len(headers) == len(scope["headers"]) else None
+
     def _find(self, key: str | None) -> Caller:
         """The caller with that key.
 
@@ -56,14 +61,12 @@ class Auth:
         """
         if not self._callers:
             return Caller(upstream_key=key)
-        if key is not None and (known := self._found.get(key)) is not None:
-            return known
         digest = sha256((key or "").encode()).digest()
         # Every digest is compared, so that the time taken does not tell which of them was the nearest.
         found = [caller for known, caller in self._callers if compare_digest(digest, known)]
         if key is None or not found:
             raise InvalidApiKey
-        self._found[key] = found[0]
+        self._found[b"Bearer " + key.encode()] = found[0]
         return found[0]
 
 

@@ -19,12 +19,17 @@ _RATE_HEADERS = (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests
 _A_MOMENT = 1  # second; nobody knows when one of the client's own requests will be done
 
 
+def is_limited(client: ClientConfig) -> bool:
+    """Whether there is anything to count."""
+    return bool(client.requests_per_minute or client.max_concurrent_requests)
+
+
 class Quota:
     """Counts the requests of clients that have a limit. Stands below `Auth`, which finds the client.
 
     Args:
         app: what is asked.
-        clients: of the configuration.
+        clients: those that have a limit.
         rates: None where no client has one.
         leases: of the clients' open requests.
     """
@@ -33,9 +38,7 @@ class Quota:
         self._app = app
         self._rates = rates
         self._leases = leases
-        self._limited = {
-            client.name: client for client in clients if client.requests_per_minute or client.max_concurrent_requests
-        }
+        self._limited = {client.name: client for client in clients}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """ASGI."""
@@ -55,7 +58,7 @@ class Quota:
             raise
 
     def _client_of(self, scope: Scope) -> ClientConfig | None:
-        if not self._limited or scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             return None
         return self._limited.get(caller_of(scope).name or "")
 

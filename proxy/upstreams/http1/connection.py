@@ -124,8 +124,9 @@ class Http1Connection(asyncio.Protocol):
                 await self._send(reply, head, body, timeouts.write)
             else:
                 await self._send_parts(reply, head, body, timeouts.write)
-            while reply.parser.head is None:
+            while (answered := reply.parser.head) is None:
                 await reply.wait(timeouts.read, httpx.ReadTimeout)
+            reply.status, reply.headers = answered.status, answered.headers
         except BaseException:
             self.close()
             raise
@@ -306,8 +307,10 @@ class Reply:
         "connection",
         "due",
         "failure",
+        "headers",
         "parser",
         "pieces",
+        "status",
         "unread",
     )
 
@@ -315,6 +318,8 @@ class Reply:
         self.parser = ResponseParser(to_head=to_head)
         self.connection: Http1Connection | None = connection  # until it is complete, or has failed
         self.failure: httpx.TransportError | None = None
+        self.status = 0
+        self.headers: Headers = []  # names in lower case
         self.unread = 0
         self.due: float | None = None
         self.pieces: list[bytes] = []
@@ -331,16 +336,6 @@ class Reply:
         if self.parser.head is None:
             raise RuntimeError("The response has no head yet.")
         return self.parser.head
-
-    @property
-    def status(self) -> int:
-        """The HTTP status."""
-        return self.head.status
-
-    @property
-    def headers(self) -> Headers:
-        """As they came, names in lower case."""
-        return self.head.headers
 
     async def read(self) -> bytes:
         """What has come of the body; waits until there is something. Nothing is the end.
@@ -412,6 +407,10 @@ class Reply:
             end = _continued(coroutine, waiting)
         if end is not None:
             self._handle, self._end = None, end
+
+    def take_whole(self) -> bytes | None:
+        """What has come of the body, where its end has come as well; None: there is more to read."""
+        return self._taken() if self.parser.complete and self.failure is None else None
 
     def close(self) -> None:
         """Do without the rest; a connection on which there is a rest is closed."""

@@ -72,7 +72,7 @@ class Pool:
 
     def idle(self, connection: Http1Connection, seconds: float | None) -> None:
         """A connection has come back."""
-        waiter = self._next_waiter()
+        waiter = self._next_waiter() if self._waiting else None
         if waiter is None:
             self._keep(connection, seconds)
         elif self._waiting[waiter] == connection.origin:
