@@ -6,8 +6,7 @@ when the deadline has passed the run is told so, and what tools are still doing 
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from proxy.core import results
 from proxy.core.actions import Action, CallTools, CallUpstream, Respond
@@ -15,12 +14,12 @@ from proxy.core.chat import Json, ToolCall, ToolOutput, ToolResult, Turn
 from proxy.core.errors import ProxyError, ToolError, ToolTimeout
 from proxy.core.run import Run
 from proxy.ports import Clock, Content, Observer, Show, Tell, Toolset, Upstream, elapsed
+from proxy.waiting import within
 
 OUT_OF_TIME = "The time for this request is used up; the call was stopped."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Pace(NamedTuple):
     """How long and how much at a time; seconds and bytes.
 
     deadline                 from the start of the run; after it no tool and no further round is begun
@@ -59,20 +58,11 @@ class Runner:
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
-        outcome: Respond | Exception
-        async with asyncio.TaskGroup() as group:
-            calls = _Calls(self, run, group, pace=pace, tell=tell)
-            try:
-                outcome = await self._drive(run, upstream, calls, show, tell)
-            except Exception as exc:  # noqa: BLE001 - raised again below, outside of the group
-                outcome = exc
-            calls.abandon()
-        if isinstance(outcome, Exception):
-            try:
-                raise outcome
-            finally:
-                del outcome  # its traceback leads back to this frame
-        return outcome
+        calls = _Calls(self, run, pace=pace, tell=tell)
+        try:
+            return await self._drive(run, upstream, calls, show, tell)
+        finally:
+            await calls.aclose()
 
     async def _drive(self, run: Run, upstream: Upstream, calls: "_Calls", show: Show, tell: Tell) -> Respond:
         action: Action = run.start()
@@ -157,8 +147,7 @@ class Runner:
         if remaining <= 0:
             raise ToolTimeout(OUT_OF_TIME)
         try:
-            async with asyncio.timeout(remaining):
-                return await self._toolset.execute(call, patience=pace.tool_timeout, scope=pace.scope)
+            return await within(remaining, self._toolset.execute(call, patience=pace.tool_timeout, scope=pace.scope))
         except TimeoutError as exc:
             raise ToolTimeout(OUT_OF_TIME) from exc
 
@@ -170,17 +159,17 @@ class Runner:
 class _Calls:
     """The tool calls of one run: begun while their turn is still being written, where they may be. Implements `Eager`.
 
-    All are owned by the run's TaskGroup, so none outlives it.
+    None outlives the run, which ends with `aclose`.
     """
 
-    def __init__(self, runner: Runner, run: Run, group: asyncio.TaskGroup, *, pace: Pace, tell: Tell) -> None:
+    def __init__(self, runner: Runner, run: Run, *, pace: Pace, tell: Tell) -> None:
         self._runner = runner
         self._run = run
-        self._group = group
         self.pace = pace
         self._result_bytes_left = pace.max_total_result_bytes
         self._tell = tell
         self._slots = asyncio.Semaphore(pace.max_parallel_tools)
+        self._tasks: set[asyncio.Task[ToolResult]] = set()
         self._started: dict[tuple[str, str], tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
         self.ends_at = runner.now() + pace.deadline
         self.turn = 0
@@ -199,6 +188,13 @@ class _Calls:
             task.cancel()
         self._started.clear()
 
+    async def aclose(self) -> None:
+        """Stop all that is under way, and see it end."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def results(self, action: CallTools) -> Sequence[ToolResult]:
         """All calls of a turn at once, as many at a time as permitted; results in call order."""
         if len(action.calls) == 1 and not self._started:
@@ -212,7 +208,15 @@ class _Calls:
         return task
 
     def _begin(self, call: ToolCall) -> "asyncio.Task[ToolResult]":
-        return self._group.create_task(self._one(call))
+        task = asyncio.create_task(self._in_turn(call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _in_turn(self, call: ToolCall) -> ToolResult:
+        """One call beside others, of which only so many may be under way."""
+        async with self._slots:
+            return await self._one(call)
 
     def fenced(self, tool: str, output: ToolOutput) -> ToolResult:
         """An output as the model gets it, within what one result and all of the run's together may take."""
@@ -221,13 +225,12 @@ class _Calls:
         return result
 
     async def _one(self, call: ToolCall) -> ToolResult:
-        async with self._slots:
-            event = {"turn": self.turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
-            began = self._runner.now()
-            await self._tell({"type": "tool.started", **event})
-            result = await self._runner.call(call, self)
-            event["seconds"] = self._runner.since(began)
-            if result.failed:
-                event["error"] = result.content
-            await self._tell({"type": "tool.failed" if result.failed else "tool.completed", **event})
-            return result
+        event = {"turn": self.turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
+        began = self._runner.now()
+        await self._tell({"type": "tool.started", **event})
+        result = await self._runner.call(call, self)
+        event["seconds"] = self._runner.since(began)
+        if result.failed:
+            event["error"] = result.content
+        await self._tell({"type": "tool.failed" if result.failed else "tool.completed", **event})
+        return result

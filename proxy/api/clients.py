@@ -5,7 +5,7 @@ Whatever happens upstream, the client sees one completion: one id, one role, one
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxy.api.replies import EventStream, Headers
 from proxy.core import sse
@@ -15,8 +15,7 @@ from proxy.core.citations import annotations
 from proxy.ports import Show
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """What is the same in every part of one completion; `model` stands in where the upstream does not name its own."""
 
     id: str

@@ -12,7 +12,7 @@ is meant where a cursor or an `id` is left out or is no page's.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -81,7 +81,7 @@ class Browser:
             return call
         arguments = _object(call.arguments)
         wanted = self._opening(arguments) if asked == OPEN else self._finding(arguments)
-        return replace(call, arguments=orjson.dumps(wanted).decode())
+        return call._replace(arguments=orjson.dumps(wanted).decode())
 
     def record(self, call: ToolCall, asked: str, result: ToolResult) -> ToolResult:
         """Take note of what a call has returned; the result comes back with what the model needs for its next step."""
@@ -91,7 +91,7 @@ class Browser:
         self._pages.append(page)
         if self._reader is None or asked not in NAMES:
             return result
-        return replace(result, content=f"{result.content}\n\n{_hint(len(self._pages) - 1, page)}")
+        return result._replace(content=f"{result.content}\n\n{_hint(len(self._pages) - 1, page)}")
 
     def _page(self, call: ToolCall, result: ToolResult) -> _Links | _Opened | None:
         if call.name == self._reader:

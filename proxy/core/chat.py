@@ -5,7 +5,7 @@ untouched. The frozen values below are what the loop itself reasons about.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,8 +18,7 @@ Json: TypeAlias = dict[str, Any]
 TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(NamedTuple):
     """One function call that a model asked for.
 
     Attributes:
@@ -42,21 +41,19 @@ class ToolCall:
         return self.name, arguments
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOutput:
+class ToolOutput(NamedTuple):
     """What a tool returned: text for the model, and the pages that it comes from, URL -> title."""
 
     text: str
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(NamedTuple):
     """What the model is told about one call: `content`. The rest is for the run: `failed`, and what may be cited."""
 
     content: str
     failed: bool = False
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from proxy.ports import Caches, Clock, Observer, Results
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
+from proxy.waiting import within
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
 
@@ -122,10 +123,9 @@ class Registry:
         arguments = parse_arguments(call.arguments, entry.validator, repair=entry.tool.repair)
         seconds = entry.tool.timeout or patience
         try:
-            async with asyncio.timeout(seconds):
-                if entry.cache is None:
-                    return await self._try(entry, arguments)
-                return await self._kept_or_run(entry, entry.cache, arguments, scope)
+            if entry.cache is None:
+                return await within(seconds, self._try(entry, arguments))
+            return await within(seconds, self._kept_or_run(entry, entry.cache, arguments, scope))
         except TimeoutError as exc:
             self._failed(entry)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc

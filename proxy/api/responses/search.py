@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -115,7 +115,7 @@ class SettledSearch:
         """Run one call. Raises `ToolError`."""
         output = await self.inner.execute(self._settled(call), patience=patience, scope=scope)
         if call.name == SEARCH:
-            output = replace(output, sources=self._allowed(output.sources))
+            output = output._replace(sources=self._allowed(output.sources))
         self.found[call.id] = output.sources
         return output
 
@@ -128,7 +128,7 @@ class SettledSearch:
             return call
         known = self.specs[SEARCH].parameters.get("properties") or {}
         try:
-            return replace(call, arguments=orjson.dumps(self.settings.applied(arguments, known)).decode())
+            return call._replace(arguments=orjson.dumps(self.settings.applied(arguments, known)).decode())
         except orjson.JSONEncodeError:  # nested too deep; the same
             return call
 

@@ -8,15 +8,15 @@ What goes wrong closes the connection at once, a cancelled reader included: half
 
 import asyncio
 import select
-from collections.abc import AsyncIterable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterable, Callable, Coroutine
 from contextvars import Context, copy_context
-from types import coroutine as awaitable_generator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import httpx
 
 from proxy.upstreams.http1.dial import Origin
 from proxy.upstreams.http1.wire import Head, Headers, ResponseParser
+from proxy.waiting import continued
 
 Handle: TypeAlias = Callable[[bytes], Coroutine[Any, Any, bool]]
 """Takes some of a body; true: it has enough."""
@@ -404,7 +404,7 @@ class Reply:
         except Exception as exc:  # noqa: BLE001 - raised again where it is pumped
             end = _came_to(exc)
         else:
-            end = _continued(coroutine, waiting)
+            end = continued(coroutine, waiting)
         if end is not None:
             self._handle, self._end = None, end
 
@@ -471,21 +471,3 @@ async def _came_to(outcome: object) -> object:
         finally:
             del outcome  # its traceback leads back to this frame
     return outcome
-
-
-@awaitable_generator
-def _continued(coroutine: Coroutine[Any, Any, object], waiting: Any) -> Generator[Any, Any, object]:
-    """The rest of a coroutine that was begun outside of any task, and is now `waiting` for something."""
-    try:
-        while True:
-            try:
-                sent = yield waiting
-            except GeneratorExit:
-                coroutine.close()
-                raise
-            except BaseException as exc:  # noqa: BLE001 - it is the coroutine's
-                waiting = coroutine.throw(exc)
-            else:
-                waiting = coroutine.send(sent)
-    except StopIteration as stop:
-        return stop.value
