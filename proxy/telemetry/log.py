@@ -134,7 +134,10 @@ class _Completed:
         line = {"timestamp": self._timestamp(), "level": level, "event": event, **facts.known(), **fields}
         if self._content:
             line = {name: value.text() if isinstance(value, Content) else value for name, value in line.items()}
-        return {name: value for name, value in line.items() if value is not None} if None in line.values() else line
+        if None in line.values():
+            for name in [name for name, value in line.items() if value is None]:
+                del line[name]
+        return line
 
     def _timestamp(self) -> str:
         """Now, in ISO 8601. All but the last six digits stays the same for a second."""
@@ -198,10 +201,11 @@ def _masked(renderer: structlog.typing.Processor, secrets: Iterable[str]) -> str
 
 
 def _as_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
-    try:
-        return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except orjson.JSONEncodeError:  # what an upstream put where a word or a number belongs, nested too deep
-        plain = {
-            name: value if isinstance(value, (str, float, int)) else "(unreadable)" for name, value in event.items()
-        }
-        return orjson.dumps(plain).decode()
+    for option in (None, orjson.OPT_NON_STR_KEYS):  # which costs something, and is seldom needed
+        try:
+            return orjson.dumps(event, default=str, option=option).decode()
+        except orjson.JSONEncodeError:
+            continue
+    # What an upstream put where a word or a number belongs, nested too deep.
+    plain = {name: value if isinstance(value, (str, float, int)) else "(unreadable)" for name, value in event.items()}
+    return orjson.dumps(plain).decode()

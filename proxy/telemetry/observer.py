@@ -27,8 +27,10 @@ def fan_out(observers: Sequence[Observer], *, content: bool) -> Observer:
             listeners = listening[event] = [listener for listener in found if listener is not None]
         if not listeners:
             return
-        if not content and Content in map(type, fields.values()):
-            fields = {name: value for name, value in fields.items() if value.__class__ is not Content}
+        if not content:
+            for name, value in list(fields.items()):
+                if value.__class__ is Content:
+                    del fields[name]
         for listener in listeners:
             try:
                 listener(fields)
