@@ -199,9 +199,9 @@ class Wire(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """From the parser; also for the fields of a trailer, which are counted and not taken for the head's."""
-        self._fields += 1
-        self._head_bytes += len(name) + len(value) + _FIELD_OVERHEAD
-        if self._head_bytes > self._bounds.max_header_bytes or self._fields > self._bounds.max_headers:
+        fields = self._fields = self._fields + 1
+        size = self._head_bytes = self._head_bytes + len(name) + len(value) + _FIELD_OVERHEAD
+        if size > self._bounds.max_header_bytes or fields > self._bounds.max_headers:
             self._reject(self._too_large())
         if self._in_head:
             self.headers.append((name.lower(), value))

@@ -185,6 +185,8 @@ def _sum(left: Mapping[str, Any], right: Mapping[str, Any], add: Callable[[Any, 
 
 
 def _add(left: Any, right: Any) -> Any:
+    if left.__class__ is int and right.__class__ is int:  # as nearly always
+        return left + right
     if isinstance(left, dict) and isinstance(right, dict):
         return _sum(left, right, _add_counts)  # no count is deeper than in details
     return _add_counts(left, right)

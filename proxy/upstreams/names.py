@@ -64,7 +64,7 @@ class ToolNames:
 def renamed_in(body: Json) -> ToolNames | None:
     """The mapping for a request; None where every name is good, as nearly always."""
     names = _names_in(body)
-    return ToolNames(body) if names and not all(_GOOD.fullmatch(name) for name in names) else None
+    return ToolNames(body) if [name for name in names if not _GOOD.fullmatch(name)] else None
 
 
 def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:
@@ -73,10 +73,14 @@ def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:
 
 
 def _names_in(body: Json) -> list[str]:
-    entries: list[Any] = [*(body.get("tools") or ()), body.get("tool_choice")]
+    entries: list[Any] = list(body.get("tools") or ())
+    if (choice := body.get("tool_choice")) is not None:
+        entries.append(choice)
     for message in body["messages"]:
         if calls := message.get("tool_calls"):
             entries += calls
+    if not entries:
+        return []
     return [name for entry in entries if isinstance(entry, dict) and (name := name_of(entry)) is not None]
 
 
