@@ -1,6 +1,7 @@
 """Who may call: keys that are almost right, and headers that are almost one."""
 
 import asyncio
+import hmac
 from hashlib import sha256
 
 import pytest
@@ -88,6 +89,30 @@ async def test_of_two_keys_none_is_taken_even_when_both_are_good(name):
     for pair in ([first, second], [first, first]):
         with pytest.raises(InvalidApiKey):
             await caller(*((name, value) for value in pair))
+
+
+@pytest.mark.parametrize(
+    ("headers", "short"),
+    [
+        ([bearer(f"{SHARED}-first")], True),
+        ([bearer(f"{SHARED}-first"), (b"accept", b"*/*")], True),
+        ([(b"authorization", f"bearer  {SHARED}-first".encode())], False),
+        ([bearer(f"{SHARED}-first"), (b"accept", b"a"), (b"accept", b"b")], False),
+        ([(b"api-key", f"{SHARED}-first".encode())], False),
+    ],
+)
+async def test_a_header_that_was_right_before_is_looked_up(monkeypatch, headers, short):
+    async def app(scope, receive, send):
+        assert caller_of(scope).name == "first"
+
+    auth, compared = Auth(app, clients=CLIENTS), []
+    for _ in range(2):
+        monkeypatch.setattr(
+            "proxy.api.middleware.auth.compare_digest",
+            lambda *both: compared.append(both) or hmac.compare_digest(*both),
+        )
+        await auth({"type": "http", "path": "/v1/models", "headers": headers}, None, None)
+    assert len(compared) == len(CLIENTS) * (1 if short else 2)
 
 
 async def test_where_there_are_no_clients_two_keys_are_as_good_as_none():

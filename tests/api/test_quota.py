@@ -6,7 +6,8 @@ import httpx
 import openai
 import pytest
 
-from proxy.api.middleware.quota import duration
+from proxy.api.middleware.quota import duration, is_limited
+from proxy.config import ClientConfig
 from tests.fakes import Reply, chunk, stream, streamed, whole
 from tests.serving import proxy_of
 
@@ -28,6 +29,14 @@ async def ask(url, key, *, path="/v1/chat/completions", **changes):
 
 def left(response):
     return [response.headers.get(name) for name in (LIMIT, REMAINING)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "counted"),
+    [({}, False), ({"requests_per_minute": 1}, True), ({"max_concurrent_requests": 1}, True)],
+)
+def test_only_clients_with_a_limit_are_counted(limits, counted):
+    assert is_limited(ClientConfig(name="a", key="k", **limits)) is counted
 
 
 async def test_a_client_over_its_rate_is_told_when_to_come_again(upstream, sdk):

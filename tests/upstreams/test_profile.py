@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import orjson
 import pytest
 from hypothesis import given
@@ -28,6 +30,26 @@ def test_a_request_that_fits_is_not_even_copied():
     body = {"messages": [USER], "tool_choice": "auto", "max_tokens": 5, "temperature": 1, "unknown": {"x": 1}, "n": 1}
     for profile in (GLM, GPT_OSS, OPENAI):
         assert prepare(body, profile) is body
+
+
+def test_openais_own_words_are_taken_as_they_are():
+    """Everything that another profile changes: the short way for this one leaves nothing out."""
+    changed = {
+        "messages": [{"role": "developer", "content": "x"}, {"role": "tool", "content": []}],
+        "max_completion_tokens": 5,
+        "temperature": 9,
+        "stop": "x",
+        "logprobs": True,
+        "n": 2,
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
+        "response_format": {"type": "json_schema", "json_schema": {"schema": {}}},
+    }
+    alike = replace(OPENAI, name="another")  # the same profile, but for who it is: goes the long way
+    for name, value in changed.items():
+        body = {"messages": [USER], name: value}
+        assert prepare(body, OPENAI) is body
+        assert prepare(body, alike) is body
 
 
 @pytest.mark.parametrize(

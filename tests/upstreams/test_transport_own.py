@@ -7,8 +7,9 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from proxy.upstreams.http1 import Http1Transport
+from proxy.upstreams.http1 import Http1Transport, Timeouts, origin_of
 from proxy.upstreams.http1.connection import Http1Connection, Reply
+from proxy.upstreams.http1.wire import request_head
 from tests.upstreams.rawserver import OK, forever, raw_server, sends
 from tests.upstreams.test_transport import LOOPS, asked, fetch, fetch_within
 
@@ -311,6 +312,48 @@ async def test_a_reply_can_be_closed_twice_and_read_after_its_end(carrier):
             assert [part async for part in response.stream] == body
         await response.stream.aclose()
         await response.stream.aclose()
+
+
+async def reply_of(transport, server):
+    url = httpx.URL(server.url)
+    head = request_head(b"GET", b"/", [(b"host", url.netloc)])
+    return await transport.send(origin_of(url), "GET", head, b"", Timeouts(5, 5, 5, 5))
+
+
+async def everything(reply):
+    parts = []
+    while part := await reply.read():
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def test_a_body_that_came_with_its_head_is_taken_at_once(carrier):
+    async with raw_server(forever) as server:
+        reply = await reply_of(carrier(), server)
+        assert reply.take_whole() == b"ok"
+        assert await reply.read() == b""
+
+
+@pytest.mark.parametrize("rest", [b"k", b""], ids=["goes on", "breaks off"])
+async def test_a_body_of_which_there_is_more_to_come_is_read(carrier, rest):
+    taken = asyncio.Event()
+
+    async def in_parts(peer):
+        await peer.request()
+        await peer.send(OK.removesuffix(b"k"))
+        await taken.wait()
+        await peer.send(rest)
+
+    async with raw_server(in_parts) as server:
+        reply = await reply_of(carrier(), server)
+        assert reply.take_whole() is None
+        taken.set()
+        if rest:
+            assert await everything(reply) == b"ok"
+        else:
+            with pytest.raises(httpx.RemoteProtocolError):
+                await everything(reply)
+            assert reply.take_whole() is None
 
 
 async def test_the_latest_connection_is_used_first(carrier):
