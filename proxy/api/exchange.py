@@ -32,7 +32,7 @@ _OURS = "max_tool_calls"  # an upstream may refuse a field that it does not know
 _COUNTS = ("prompt_tokens", "completion_tokens")
 _MOST_TERMS = 10_000
 _MOST_OFFERS = 100
-_asked = functools.lru_cache(1024)(Asked)
+_SHORT = 256  # characters of a header; a longer one is not remembered
 
 
 class Exchange(NamedTuple):
@@ -154,7 +154,9 @@ class Exchanges:
         facts.note(model=model.name, upstream=model.upstream.name, stream=bool(request.get("stream")))
         budget = terms.budget(request.get(_OURS))
         allow_tools = budget.allow_tools
-        chosen = _chosen_tools(header(scope, b"x-server-tools"))
+        said = header(scope, b"x-server-tools")
+        is_short = said is None or len(said) <= _SHORT
+        chosen = _known_choice(said) if is_short else _chosen_tools(said)
         return Exchange(
             request,
             caller,
@@ -162,10 +164,10 @@ class Exchanges:
             terms.limits,
             budget,
             usable=terms.usable(self._ports.toolset.specs, chosen) if allow_tools else (),
-            asked=_asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
+            asked=Asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
             tell_events=(header(scope, b"x-tool-events") or "").lower() == "true",
             body=body if request is given else None,
-            standing=terms.standing if allow_tools else None,
+            standing=terms.standing if allow_tools and is_short else None,
         )
 
     async def loops(
@@ -291,12 +293,14 @@ def _key(caller: Caller, run_id: str) -> str:
     return f"{caller.scope}:{run_id}"
 
 
-@functools.lru_cache(1024)
 def _chosen_tools(header_value: str | None) -> frozenset[str] | None:
     """What `x-server-tools` chooses among the tools that the client may use; None: all of them."""
     if header_value is None or header_value.strip() == "all":
         return None
     return frozenset([name.strip() for name in header_value.split(",")]) - {"none"}
+
+
+_known_choice = functools.lru_cache(256)(_chosen_tools)
 
 
 def collect(events: list[Json] | None) -> Tell:

@@ -64,7 +64,7 @@ class ToolNames:
 def renamed_in(body: Json) -> ToolNames | None:
     """The mapping for a request; None where every name is good, as nearly always."""
     names = _names_in(body)
-    return ToolNames(body) if [name for name in names if not _GOOD.fullmatch(name)] else None
+    return None if all(_GOOD.fullmatch(name) for name in names) else ToolNames(body)
 
 
 def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:

@@ -203,15 +203,18 @@ class Judged:
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
         if exc is None:
             if self._breaker.succeeded():
-                self._observe("upstream.breaker_closed", upstream=self._name)
+                self._tell_closed()
         elif isinstance(exc, ProxyError) and is_outage(exc) and self._breaker.failed(self._clock.monotonic()):
             seconds = self._breaker.seconds
             self._observe("upstream.breaker_opened", upstream=self._name, code=exc.code, seconds=seconds)
 
     def answers(self) -> None:
         """It has begun to answer: if it was asked to see whether it does, others need not wait for the end."""
-        if self._breaker.state is State.HALF_OPEN:
-            self.__exit__(None, None, None)
+        if self._breaker.state is State.HALF_OPEN and self._breaker.succeeded():
+            self._tell_closed()
+
+    def _tell_closed(self) -> None:
+        self._observe("upstream.breaker_closed", upstream=self._name)
 
 
 class _Watched:

@@ -19,7 +19,10 @@ PROFILES = {profile.name: profile for profile in (GLM, GPT_OSS, OPENAI)}
 
 _ANY = "*"
 _FROM_CLIENT = "from_client"
-_MOST_BOUND = 1000  # with `*` the names are for strangers to choose
+# With `*` the names are for strangers to choose, and they are remembered, here and by whoever asks. The longest real
+# ones (ARNs) have some 200 characters.
+_LONGEST_NAME = 512
+_MOST_BOUND = 1000
 
 
 class ConfigRouter:
@@ -74,6 +77,8 @@ class ConfigRouter:
 
     def _find(self, name: str) -> ModelConfig:
         """The entry for a name; one that is not listed is taken by `*`, if there is one."""
+        if len(name) > _LONGEST_NAME:
+            raise ModelNotFound(f"{name[:_LONGEST_NAME]}...")
         model = self._models.get(name) if name != _ANY else None
         if model is not None and model.upstream not in self._upstreams:
             raise ModelNotFound(name, why="is not available: its upstream is disabled")

@@ -507,6 +507,26 @@ async def test_what_names_no_model_goes_nowhere(upstream, body, status, code):
     assert upstream.requests == []
 
 
+ANY_MODEL = """
+upstreams: {{up: {{base_url: "{upstream}/v1", api_key: k}}}}
+models: {{"*": {{upstream: up}}}}
+{more}
+"""
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+async def test_where_any_model_is_taken_its_name_is_still_a_name(upstream, path):
+    """Names are remembered: of long ones a stranger could send so many that no memory is left."""
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream, config=ANY_MODEL) as url:
+        assert (await post(url, {**ASK, "model": "m" * 512}, path=path)).status_code == 200
+        response = await post(url, {**ASK, "model": "m" * 513}, path=path)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
+    assert len(error["message"]) < 700
+    assert len(upstream.requests) == 1
+
+
 @pytest.mark.parametrize(
     "path",
     [

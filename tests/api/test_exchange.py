@@ -93,3 +93,12 @@ async def test_the_names_that_strangers_send_do_not_pile_up():
     for number in range(300):
         await opened.offer(headers=[("x-server-tools", f"n{number}")])
     assert len((await opened.open()).standing) <= 100
+
+
+async def test_nor_do_long_ones():
+    opened = Opened(tool("a"), tool("b"))
+    long = f"b,{'x' * 300}"
+    for _ in range(2):
+        exchange = await opened.open(headers=[("x-server-tools", long)])
+        assert (exchange.offer().shown, exchange.standing) == (("b",), None)
+    assert (await opened.open()).standing == {}
