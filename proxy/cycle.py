@@ -7,6 +7,7 @@ Beyond ASGI, an application can ask in `scope[PEER]` what it would otherwise nee
 whether the body is here already, for that body, to be called back when the client leaves, and to write a chunk at once.
 """
 
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +25,9 @@ _WITHOUT_BODY = (204, 304)
 class Cycle(RequestResponseCycle):
     """What uvicorn makes of one request. Implements `api.peer.Peer`."""
 
-    def __init__(self, **known: Any) -> None:
+    def __init__(self, *, loop: AbstractEventLoop, **known: Any) -> None:
         super().__init__(**known)
+        self.loop = loop
         self.scope[PEER] = self  # type: ignore[typeddict-unknown-key]
         self._head = b""
         self._is_streaming = False  # the head is written, and chunks follow

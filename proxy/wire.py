@@ -21,7 +21,6 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, NoReturn
 from urllib.parse import unquote
-from uuid import uuid4
 
 import httptools
 import orjson
@@ -32,6 +31,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from proxy.config import ServerConfig
 from proxy.core.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, ProxyError, RequestTimeout
 from proxy.cycle import Cycle
+from proxy.ids import new_id
 from proxy.ports import Observer
 
 # How long, and for how much, a client that was answered is heard out; closed at once, the answer would be lost to a
@@ -249,6 +249,7 @@ class Wire(HttpToolsProtocol):
             "state": self.app_state.copy(),
         }
         return Cycle(
+            loop=self.loop,
             scope=self.scope,
             transport=self.transport,
             flow=self.flow,
@@ -380,7 +381,7 @@ class Wire(HttpToolsProtocol):
 
     def _answer(self, error: ProxyError) -> None:
         body = orjson.dumps(error.envelope())
-        request_id = uuid4().hex
+        request_id = new_id()
         headers = [
             *self.server_state.default_headers,
             (b"content-type", b"application/json"),

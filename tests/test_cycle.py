@@ -28,6 +28,7 @@ class Exchange:
         self.completed = 0
         self.scope = {"method": method, "http_version": version}
         self.cycle = Cycle(
+            loop=None,  # nothing here asks for it
             scope=self.scope,
             transport=self.connection,
             flow=self.connection,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from os import urandom
 from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
@@ -15,6 +14,7 @@ from proxy.core import sse
 from proxy.core.actions import Respond
 from proxy.core.chat import Json
 from proxy.core.offer import Offer
+from proxy.ids import new_id
 from proxy.ports import Ports, Show, Tell
 
 _ID_PREFIX = "chatcmpl-"
@@ -23,11 +23,10 @@ _ID_PREFIX = "chatcmpl-"
 class ChatCompletions:
     """The endpoint, as an ASGI callable."""
 
-    def __init__(self, ports: Ports, *, new_id: Callable[[], str] = lambda: f"{_ID_PREFIX}{urandom(16).hex()}") -> None:
+    def __init__(self, ports: Ports) -> None:
         self._server = ports.config.server
         self._clock = ports.clock
         self._exchanges = Exchanges(ports)
-        self._new_id = new_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -76,12 +75,11 @@ class ChatCompletions:
     ) -> list[Respond]:
         """One loop for each choice that the client wants."""
         wanted = exchange.request.get("n") or 1
-        ids = [identity.id, *(self._new_id() for _ in range(wanted - 1))]
-        run_ids = [one.removeprefix(_ID_PREFIX) for one in ids]
+        run_ids = [identity.id.removeprefix(_ID_PREFIX), *(new_id() for _ in range(wanted - 1))]
         return await self._exchanges.loops(exchange, offer, run_ids, show=show, tell=tell)
 
     def _identity(self, exchange: Exchange) -> Identity:
-        return Identity(self._new_id(), int(self._clock.time()), exchange.model.name)
+        return Identity(_ID_PREFIX + new_id(), int(self._clock.time()), exchange.model.name)
 
 
 class _Reply(NamedTuple):

@@ -1,5 +1,6 @@
 """What a server may tell of a request's client beyond ASGI: ours does, and another one need not."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -11,6 +12,9 @@ PEER: Final = "toolproxy.peer"
 
 class Peer(Protocol):
     """The client of one request, as its connection knows it."""
+
+    loop: asyncio.AbstractEventLoop
+    """The event loop that its connection lives in; to ask for the one that is running takes a system call."""
 
     @property
     def body_is_here(self) -> bool:

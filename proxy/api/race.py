@@ -60,9 +60,9 @@ async def while_wanted(scope: Scope, receive: Receive, work: Work[T], *, seconds
         ClientLeft: the client was gone first.
         MaxDurationExceeded: it took longer than `seconds`.
     """
-    loop = asyncio.get_running_loop()
-    stopper = _Stopper(loop)
     peer = peer_of(scope)
+    loop = asyncio.get_running_loop() if peer is None else peer.loop
+    stopper = _Stopper(loop)
     if peer is None:  # a server that does not tell when a client leaves has to be asked all the time
         work = partial(alongside, partial(_until_left, receive, stopper), work)
     elif not peer.call_when_left(stopper.client_left):

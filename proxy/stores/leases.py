@@ -1,15 +1,14 @@
 """How many requests each client has open, counted in this process."""
 
 from collections import defaultdict
-from collections.abc import Callable
-from uuid import uuid4
+
+from proxy.ids import new_id
 
 
 class LocalLeases:
     """Implements `ports.Leases` for one process."""
 
-    def __init__(self, *, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
-        self._new_id = new_id
+    def __init__(self) -> None:
         self._held: defaultdict[str, set[str]] = defaultdict(set)
 
     async def acquire(self, client: str, most: int) -> str | None:
@@ -17,7 +16,7 @@ class LocalLeases:
         held = self._held[client]
         if len(held) >= most:
             return None
-        lease = self._new_id()
+        lease = new_id()
         held.add(lease)
         return lease
 

@@ -15,6 +15,10 @@ class Peer:
 
     body_is_here = True
 
+    @property
+    def loop(self):
+        return asyncio.get_running_loop()
+
     def write_chunk(self, data):
         return False
 

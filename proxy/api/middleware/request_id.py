@@ -3,9 +3,8 @@
 import asyncio
 import re
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
-from os import urandom
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,6 +14,7 @@ from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.api.race import ClientLeft
 from proxy.api.replies import farewell_of, forget_farewell, send_error
 from proxy.core.errors import InternalError, ProxyError, Stopping
+from proxy.ids import new_id
 from proxy.ports import Clock, Observer, elapsed
 
 # Goes into headers and logs: nothing that could break out of either.
@@ -26,18 +26,10 @@ _CLIENT_CLOSED_REQUEST = 499  # nginx's status for it; only ever seen in the log
 class RequestId:
     """Gives a request its id and its log line, and turns whatever is raised below into a response."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        observe: Observer,
-        clock: Clock,
-        new_id: Callable[[], str] = lambda: urandom(16).hex(),
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, observe: Observer, clock: Clock) -> None:
         self._app = app
         self._observe = observe
         self._clock = clock
-        self._new_id = new_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -46,7 +38,7 @@ class RequestId:
             return
         began = self._clock.monotonic()
         given = header(scope, b"x-request-id")
-        request_id = given if given and _SANE.fullmatch(given) else self._new_id()
+        request_id = given if given and _SANE.fullmatch(given) else new_id()
         facts.begin(request_id)
         where = {"method": scope["method"], "path": scope["path"]}
         is_probe = scope["path"] in OPEN_PATHS

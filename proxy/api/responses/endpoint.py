@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from os import urandom
 
 import orjson
 from starlette.types import Receive, Scope, Send
@@ -30,6 +29,7 @@ from proxy.core.chat import Json
 from proxy.core.errors import NoFinalAnswer, ProxyError
 from proxy.core.offer import SEARCH, Offer, make_offer
 from proxy.core.prompts import DOES_NOT_FIT
+from proxy.ids import new_id
 from proxy.ports import Ports, Show, Tell
 
 _BROKEN_OFF = ("length", "content_filter")
@@ -39,11 +39,10 @@ _FROM_CLIENT = "from_client"
 class CreateResponse:
     """The endpoint, as an ASGI callable."""
 
-    def __init__(self, ports: Ports, *, new_id: Callable[[], str] = lambda: urandom(16).hex()) -> None:
+    def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._server = ports.config.server
         self._exchanges = Exchanges(ports)
-        self._new_id = new_id
         keys = [upstream.api_key for upstream in ports.config.upstreams.values()]
         self._key = key_from(key for key in keys if key != _FROM_CLIENT)
 
@@ -75,7 +74,7 @@ class CreateResponse:
         offer = make_offer(exchange.request, exchange.usable, exchange.asked)
         # An upstream that keeps to a schema by itself is not waited for; where tools are, the end is waited for anyway.
         checked = offer.in_play or not exchange.model.upstream.json_schema
-        run_id = self._new_id()
+        run_id = new_id()
         head = Head(response_id(run_id), int(self._ports.clock.time()), exchange.model.name, request)
         check = request.check if checked else None
         return _Task(request, run_id, items, tools, exchange, offer, head, seal, kept, check, self._searches(tools))
@@ -143,7 +142,7 @@ class CreateResponse:
         self._ports.observe("answer.unfit")
         forget()
         mending = task.mending(check, answer.turn.text, fault)
-        [mended] = await self._exchanges.loops(mending, Offer(), [self._new_id()], show=show, tell=tell)
+        [mended] = await self._exchanges.loops(mending, Offer(), [new_id()], show=show, tell=tell)
         tally = sum_of([answer.tally, mended.tally])
         note_tally(tally)
         if check.fault(mended.turn.text) is not None:

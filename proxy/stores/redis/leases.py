@@ -5,12 +5,11 @@ time off as long as the request is open; the leases of a process that was killed
 """
 
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
-from uuid import uuid4
 
 from proxy.core.errors import StateUnavailable
+from proxy.ids import new_id
 from proxy.ports import Clock
 from proxy.stores.redis.connection import SharedRedis, key
 
@@ -59,19 +58,17 @@ class RedisLeases:
         *,
         clock: Clock,
         seconds: float = SECONDS,
-        new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self._shared = shared
         self._clock = clock
         self._lifetime = int(seconds * 1000)
-        self._new_id = new_id
         self._held: defaultdict[str, set[str]] = defaultdict(set)
         self._acquire = shared.client.register_script(_ACQUIRE)
         self._renew = shared.client.register_script(_RENEW)
 
     async def acquire(self, client: str, most: int) -> str | None:
         """A lease, or None where `client` has `most` of them."""
-        lease = self._new_id()
+        lease = new_id()
         try:
             async with self._shared.reached():
                 granted = await self._acquire(keys=[_of(client)], args=[lease, self._lifetime, most])

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
-from uuid import uuid4
 
 import msgspec
 
 from proxy.core.chat import ToolOutput
 from proxy.core.errors import StateUnavailable
+from proxy.ids import new_id
 from proxy.ports import Clock, Results
 from proxy.stores.redis.connection import SharedRedis, key
 
@@ -72,20 +72,18 @@ class RedisResults:
         seconds: float,
         local: Results,
         clock: Clock,
-        new_token: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self._shared = shared
         self._tool = tool
         self._lifetime = int(seconds * 1000)
         self._local = local
         self._clock = clock
-        self._new_token = new_token
         self._claim = shared.client.register_script(_CLAIM)
         self._keep = shared.client.register_script(_KEEP)
 
     async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
         """The result that is kept under `key`, or that of `run`."""
-        call = _Call(_keys(self._tool, key), self._new_token())
+        call = _Call(_keys(self._tool, key), new_id())
         try:
             kept = await self._kept(call)
         except StateUnavailable:
