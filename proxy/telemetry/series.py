@@ -12,6 +12,7 @@ from prometheus_client import Counter as CheckedCounter
 from prometheus_client import Gauge as CheckedGauge
 from prometheus_client import Histogram as CheckedHistogram
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.values import MutexValue
 
 # From what a cache answers in to the default of `limits.max_duration`.
 SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1200)
@@ -23,11 +24,18 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series fo
 
 
 class Counter(CheckedCounter):
-    """The library's, without its checks: ours has its labels whenever it counts, and never counts down."""
+    """The library's, without its checks: ours has its labels whenever it counts, and never counts down.
+
+    And without its lock, where one process counts for itself: all events are heard by the thread of the event loop.
+    """
 
     def inc(self, amount: float = 1, _: Any = None) -> None:
         """Count."""
-        self._value.inc(amount)
+        value = self._value
+        if value.__class__ is MutexValue:
+            value._value += amount  # noqa: SLF001 - there is no other way around the lock
+        else:
+            value.inc(amount)
 
 
 class Gauge(CheckedGauge):
@@ -35,11 +43,15 @@ class Gauge(CheckedGauge):
 
     def inc(self, amount: float = 1) -> None:
         """One more."""
-        self._value.inc(amount)
+        value = self._value
+        if value.__class__ is MutexValue:
+            value._value += amount  # noqa: SLF001 - the same
+        else:
+            value.inc(amount)
 
     def dec(self, amount: float = 1) -> None:
         """One less."""
-        self._value.inc(-amount)
+        self.inc(-amount)
 
 
 class Histogram(CheckedHistogram):
@@ -47,8 +59,13 @@ class Histogram(CheckedHistogram):
 
     def observe(self, amount: float, _: Any = None) -> None:
         """Count one, of that size."""
-        self._sum.inc(amount)
-        self._buckets[bisect_left(self._upper_bounds, amount)].inc(1)
+        total, bucket = self._sum, self._buckets[bisect_left(self._upper_bounds, amount)]
+        if total.__class__ is MutexValue:
+            total._value += amount  # noqa: SLF001 - the same
+            bucket._value += 1  # noqa: SLF001
+        else:
+            total.inc(amount)
+            bucket.inc(1)
 
 
 class Series:
