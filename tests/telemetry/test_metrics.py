@@ -65,6 +65,17 @@ def test_a_request_is_counted_by_route_client_model_and_status(counted):
     assert samples['request_first_byte_seconds_sum{model="m",route="/v1/chat/completions"}'] == pytest.approx(0.4)
 
 
+def test_counting_with_the_librarys_lock_and_without_it_comes_to_the_same(counted, monkeypatch):
+    counted.request(client="app", model="m", prompt_tokens=7)
+    without = counted.samples
+    monkeypatch.setattr("proxy.telemetry.series.MutexValue", type("AnotherProcessCountsToo", (), {}))
+    other = Counted()
+    other.request(client="app", model="m", prompt_tokens=7)
+    assert other.samples == without
+    assert without['tokens_total{client="app",kind="prompt",model="m"}'] == 7
+    assert without['request_seconds_bucket{le="0.5",model="m",route="/v1/chat/completions"}'] == 1
+
+
 def test_what_strangers_choose_makes_no_new_series(counted):
     counted.request(client="app", model="unlisted-0", path="/nowhere/0")
     before = len(counted.text.splitlines())
