@@ -53,9 +53,11 @@ class Visitors:
         self.seen: Counter[str] = Counter()
         self.broken: list[str] = []
         self._port = port
-        self._client = self._made(limits=httpx.Limits(max_connections=None, keepalive_expiry=2))
+        # Not kept until the proxy's idle timeout: a request that goes out as the connection is closed meets a reset.
+        kept = httpx.Limits(max_connections=None, keepalive_expiry=2)
+        self._client = self._made(limits=kept)
         small = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)]
-        self._narrow = self._made(transport=httpx.AsyncHTTPTransport(socket_options=small))
+        self._narrow = self._made(transport=httpx.AsyncHTTPTransport(socket_options=small, limits=kept))
 
     def _made(self, **options: Any) -> httpx.AsyncClient:
         url = f"http://127.0.0.1:{self._port}"
