@@ -16,4 +16,4 @@ def field_name(name: bytes) -> bytes | None:
 
 def is_clean(block: bytes, *, line_ends: int) -> bool:
     """Whether a block has so many CRLFs, and no other character that controls anything."""
-    return block.translate(None, _HARMLESS) == b"\r\n" * line_ends
+    return block.count(b"\r\n") == line_ends and block.translate(None, _HARMLESS) == b"\r\n" * line_ends

@@ -27,6 +27,10 @@ def test_a_line_holds_nothing_that_ends_it_or_controls_anything(line):
     assert not is_clean(b"x: y\r\n" + line, line_ends=1)
 
 
+def test_a_lone_cr_and_a_lone_lf_do_not_make_a_line_end():
+    assert not is_clean(b"a: b\rc\nd: e\r\n", line_ends=2)
+
+
 PIECES = st.sampled_from([b"a", b": ", b"\t", b"\r\n", b"\r", b"\n", b"\x00", b"\x7f", b"\xe9"])
 
 
