@@ -11,11 +11,11 @@ class Writes:
 
     def __init__(self, broken=None):
         self.seen = []
-        self._broken = broken
+        self.broken = broken
 
     def write(self, text):
-        if self._broken:
-            raise self._broken
+        if self.broken:
+            raise self.broken
         self.seen.append(text)
 
     def flush(self):
@@ -97,4 +97,9 @@ def test_threads_lose_no_line():
 
 @pytest.mark.parametrize("broken", [OSError(28, "No space left on device"), ValueError("I/O operation on closed file")])
 def test_what_cannot_be_written_is_lost_and_nobody_suffers(broken):
-    say(TurnStream(Writes(broken)), "a\n")
+    writes = Writes(broken)
+    stream = TurnStream(writes)
+    say(stream, "a\n")
+    writes.broken = None
+    say(stream, "b\n")
+    assert writes.seen == ["b\n|"]
