@@ -3,9 +3,10 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import orjson
+from msgspec import Struct
 
 from proxy.config import Config, LimitsConfig
 from proxy.core.actions import CallUpstream, Rung
@@ -108,7 +109,7 @@ class RawResponse:
     body: AsyncIterator[bytes]
 
 
-class Answer(NamedTuple):
+class Answer(Struct, frozen=True):
     """A whole completion that is handed through: its original bytes, and the little of it that is logged."""
 
     body: bytes
@@ -241,7 +242,7 @@ Caches: TypeAlias = Callable[[str, float], Results]
 """A cache for the tool of that name, in which results live for so many seconds."""
 
 
-class Model(NamedTuple):
+class Model(Struct, frozen=True):
     """A name that clients may send, resolved.
 
     Attributes:

@@ -6,7 +6,9 @@ when the deadline has passed the run is told so, and what tools are still doing 
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple, assert_never
+from typing import assert_never
+
+from msgspec import Struct
 
 from proxy.core import results
 from proxy.core.actions import Action, CallTools, CallUpstream, Respond
@@ -19,7 +21,7 @@ from proxy.waiting import within
 OUT_OF_TIME = "The time for this request is used up; the call was stopped."
 
 
-class Pace(NamedTuple):
+class Pace(Struct, frozen=True):
     """How long and how much at a time; seconds and bytes.
 
     deadline                 from the start of the run; after it no tool and no further round is begun

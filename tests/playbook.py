@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
+from msgspec.structs import replace
+
 from proxy.core.actions import Action, CallTools, CallUpstream, Respond
 from proxy.core.chat import ToolCall, ToolResult, ToolSpec, Turn, calls_of, name_of
 from proxy.core.continuation import client_call_id
@@ -69,7 +71,7 @@ def with_client_ids(turn: Turn, call: CallUpstream) -> Turn:
         client_call_id(call.run_id, next(numbers)) if name_of(entry) in call.client_tools else None
         for entry in turn.message.get("tool_calls") or ()
     ]
-    return turn._replace(client_ids=tuple(ids))
+    return replace(turn, client_ids=tuple(ids))
 
 
 # -- what comes back --

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
+from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import parse_chat_request, read_body
@@ -82,7 +82,7 @@ class ChatCompletions:
         return Identity(_ID_PREFIX + new_id(), int(self._clock.time()), exchange.model.name)
 
 
-class _Reply(NamedTuple):
+class _Reply(Struct, frozen=True):
     """A whole answer: its bytes, and what is said beside it."""
 
     body: bytes

@@ -5,7 +5,9 @@ Whatever happens upstream, the client sees one completion: one id, one role, one
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from proxy.api.replies import EventStream, Headers
 from proxy.core import sse
@@ -15,7 +17,7 @@ from proxy.core.citations import annotations
 from proxy.ports import Show
 
 
-class Identity(NamedTuple):
+class Identity(Struct, frozen=True):
     """What is the same in every part of one completion; `model` stands in where the upstream does not name its own."""
 
     id: str

@@ -6,9 +6,10 @@ it, runs its loops, and tells the client in its own shape what came of them.
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
 from starlette.types import Receive, Scope
 
 from proxy import facts
@@ -35,7 +36,7 @@ _MOST_OFFERS = 100
 _SHORT = 256  # characters of a header; a longer one is not remembered
 
 
-class Exchange(NamedTuple):
+class Exchange(Struct, frozen=True):
     """One request, resolved.
 
     Attributes:

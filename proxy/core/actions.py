@@ -1,10 +1,11 @@
 """What a `Run` wants done next: a closed union, for `match`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from proxy.core.chat import Json, ToolCall, Turn, add_usage
 from proxy.core.continuation import Continuation
@@ -38,7 +39,7 @@ class Hold(StrEnum):
     WHOLE = "whole"  # to its end: the client wants nothing but the final JSON
 
 
-class CallUpstream(NamedTuple):
+class CallUpstream(Struct, frozen=True):
     """Make one upstream call and hand its turn to `Run.receive_turn`.
 
     Attributes:
@@ -74,8 +75,7 @@ class CallUpstream(NamedTuple):
         return {**self.tools, **{told: self.tools[name] for told, name in self.renamed.items() if name in self.tools}}
 
 
-@dataclass(frozen=True, slots=True)
-class CallTools:
+class CallTools(Struct, frozen=True):
     """Run these calls at the same time and hand their results, in this order, to `Run.receive_results`.
 
     The calls carry the tools' own names, whatever alias the model used.
@@ -85,7 +85,7 @@ class CallTools:
     turn: int
 
 
-class Tally(NamedTuple):
+class Tally(Struct, frozen=True):
     """What a run has used: upstream calls, tool calls by tool, and tokens by the upstream's own count."""
 
     turns: int = 0
@@ -124,7 +124,7 @@ def sum_of(tallies: Sequence[Tally]) -> Tally:
     return Tally(turns, calls, usage)
 
 
-class Respond(NamedTuple):
+class Respond(Struct, frozen=True):
     """The run is over: this is the answer.
 
     Attributes:

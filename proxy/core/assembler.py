@@ -15,11 +15,11 @@ beginning is held back until enough text has come to tell.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from proxy.core.actions import CallUpstream, Hold
 from proxy.core.chat import TEXT_FIELDS, Json, ToolCall, Turn, calls_of, name_of, text_of
@@ -45,15 +45,14 @@ _NOT_IN_ENVELOPE = ("choices", "usage")
 _NOTHING = Hold.NOTHING  # asked for each chunk, see `breaker`
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(Struct):
     """A tool call on its way in."""
 
     id: str = ""
     type: str = "function"
     name: str = ""
-    arguments: list[str] = field(default_factory=list)
-    extra: Json = field(default_factory=dict)  # whatever else the provider says of it
+    arguments: list[str] = []
+    extra: Json = {}  # whatever else the provider says of it
     shown_as: int | None = None  # its index in the client's stream
     client_id: str | None = None
     told_ready: bool = False

@@ -12,10 +12,11 @@ is meant where a cursor or an `id` is left out or is no page's.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.core.chat import Json, ToolCall, ToolResult
 from proxy.core.errors import InvalidArguments
@@ -46,15 +47,13 @@ SCHEMAS: Mapping[str, Json] = {
 """How the model writes the calls that no tool of the server has words for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Links:
+class _Links(Struct, frozen=True):
     """What a search found."""
 
     urls: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
+class _Opened(Struct, frozen=True):
     """A page that was read."""
 
     url: str
@@ -81,7 +80,7 @@ class Browser:
             return call
         arguments = _object(call.arguments)
         wanted = self._opening(arguments) if asked == OPEN else self._finding(arguments)
-        return call._replace(arguments=orjson.dumps(wanted).decode())
+        return replace(call, arguments=orjson.dumps(wanted).decode())
 
     def record(self, call: ToolCall, asked: str, result: ToolResult) -> ToolResult:
         """Take note of what a call has returned; the result comes back with what the model needs for its next step."""
@@ -91,7 +90,7 @@ class Browser:
         self._pages.append(page)
         if self._reader is None or asked not in NAMES:
             return result
-        return result._replace(content=f"{result.content}\n\n{_hint(len(self._pages) - 1, page)}")
+        return replace(result, content=f"{result.content}\n\n{_hint(len(self._pages) - 1, page)}")
 
     def _page(self, call: ToolCall, result: ToolResult) -> _Links | _Opened | None:
         if call.name == self._reader:

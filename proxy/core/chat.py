@@ -5,11 +5,11 @@ untouched. The frozen values below are what the loop itself reasons about.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
+from msgspec import Struct
 
 Json: TypeAlias = dict[str, Any]
 
@@ -18,7 +18,7 @@ Json: TypeAlias = dict[str, Any]
 TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
 
 
-class ToolCall(NamedTuple):
+class ToolCall(Struct, frozen=True):
     """One function call that a model asked for.
 
     Attributes:
@@ -41,14 +41,14 @@ class ToolCall(NamedTuple):
         return self.name, arguments
 
 
-class ToolOutput(NamedTuple):
+class ToolOutput(Struct, frozen=True):
     """What a tool returned: text for the model, and the pages that it comes from, URL -> title."""
 
     text: str
     sources: Mapping[str, str] = MappingProxyType({})
 
 
-class ToolResult(NamedTuple):
+class ToolResult(Struct, frozen=True):
     """What the model is told about one call: `content`. The rest is for the run: `failed`, and what may be cited."""
 
     content: str
@@ -56,8 +56,7 @@ class ToolResult(NamedTuple):
     sources: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSpec:
+class ToolSpec(Struct, frozen=True):
     """A server tool as a model sees it.
 
     Attributes:
@@ -92,7 +91,7 @@ class ToolSpec:
         return {"type": "function", "function": function}
 
 
-class Turn(NamedTuple):
+class Turn(Struct, frozen=True):
     """One whole upstream answer.
 
     Attributes:

@@ -12,7 +12,8 @@ stays as it is: it is whole in itself, only without the hidden part.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from proxy.core.chat import Json
 
@@ -25,8 +26,7 @@ def client_call_id(run_id: str, index: int) -> str:
     return f"call_{run_id}_{index}"
 
 
-@dataclass(frozen=True, slots=True)
-class Continuation:
+class Continuation(Struct, frozen=True):
     """The hidden part of a run.
 
     Attributes:

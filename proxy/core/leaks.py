@@ -13,10 +13,10 @@ Every character is looked at a bounded number of times, and no more than `MAX_HE
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum, auto
 
 import orjson
+from msgspec import Struct
 
 from proxy.core.chat import Json
 
@@ -60,8 +60,7 @@ _BROWSER_ARGUMENTS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Leak:
+class Leak(Struct, frozen=True):
     """A call found in text: the name that the model wrote, its arguments as JSON text."""
 
     name: str
@@ -81,8 +80,7 @@ class _Mode(Enum):
 _BEGINNING, _TEXT = _Mode.BEGINNING, _Mode.TEXT  # asked for each chunk, see `breaker`
 
 
-@dataclass(slots=True)
-class LeakFilter:
+class LeakFilter(Struct):
     """Text in, as it comes; text that may be shown out; `leaks` and `garbled` say what was found besides.
 
     Args:
@@ -92,7 +90,7 @@ class LeakFilter:
 
     tools: Mapping[str, Json]
     json_expected: bool = False
-    leaks: list[Leak] = field(default_factory=list)
+    leaks: list[Leak] = []
     garbled: bool = False  # raw model format that is no call of any tool was taken out
     _mode: _Mode = _Mode.BEGINNING
     _fence: str = ""  # what closes the code that the text is in

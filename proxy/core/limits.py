@@ -1,13 +1,12 @@
 """The budget of one run, and the sentence in which a model is told of it."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from proxy.core.actions import Stop, Tally
 from proxy.core.chat import Json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What one client request may use.
 
     max_turns          upstream calls, the final answer included: with 2, one round of tools and then an answer
@@ -43,12 +42,11 @@ class Limits:
         return self.max_turns > 1 and self.max_tool_calls > 0
 
 
-@dataclass(slots=True)
-class Ledger:
+class Ledger(Struct):
     """A run's account: what it has used so far."""
 
     turns: int = 0
-    tool_calls: dict[str, int] = field(default_factory=dict)
+    tool_calls: dict[str, int] = {}
     usage: Json | None = None
 
     def count_call(self, tool: str) -> None:

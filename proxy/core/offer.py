@@ -14,7 +14,9 @@ A hosted search, `{"type": "web_search"}` and its variants or `web_search_option
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from proxy.core import browser
 from proxy.core.chat import Json, ToolSpec, name_of
@@ -23,7 +25,7 @@ SEARCH = "web_search"
 HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
 
 
-class Asked(NamedTuple):
+class Asked(Struct, frozen=True):
     """How a request asks for server tools, beside what it declares.
 
     Attributes:

@@ -15,7 +15,10 @@ until a turn gives a real answer. The ladder may take two upstream calls more th
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.core import browser
 from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Rung, Stop, Tally
@@ -35,7 +38,7 @@ DEFAULT_LADDER = (Rung.NOTICE, Rung.WITHDRAW, Rung.RETELL)
 _BROKEN_OFF = ("length", "content_filter")
 
 
-class _Verdict(NamedTuple):
+class _Verdict(Struct, frozen=True):
     """What becomes of one call of a turn: `run` it, or answer it with `result` without running anything."""
 
     call: ToolCall
@@ -217,7 +220,7 @@ class Run:
         tool = self._offer.owned.get(call.name)
         if tool is None:
             raise ToolError(f"There is no tool named {call.name!r}.")
-        return tool, self._browser.translated(call._replace(name=tool.name), call.name)
+        return tool, self._browser.translated(replace(call, name=tool.name), call.name)
 
     def _affordable(self, tool: str, max_calls: int | None) -> bool:
         """Whether one more call is within the budget; a call that is not makes the run stop."""
@@ -347,7 +350,7 @@ def _without_demand(message: Json) -> Json:
 
 
 def _again(result: ToolResult) -> ToolResult:
-    return result._replace(content=f"{REPEATED}\n\n{result.content}")
+    return replace(result, content=f"{REPEATED}\n\n{result.content}")
 
 
 def _asks_for_json(response_format: object) -> bool:

@@ -5,11 +5,12 @@ unescaped inside JSON strings.) An event keeps its original bytes, so that a rel
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.core.errors import UpstreamError
 
@@ -33,16 +34,12 @@ _CR = ord("\r")  # to look for a byte, and not for bytes, takes a tenth of the t
 _BOM = b"\xef\xbb\xbf"
 
 
-class Event(NamedTuple):
+class Event(Struct, frozen=True):
     """One event: `raw` as it came over the wire, its `data` lines joined, its type (`message` unless named)."""
 
     raw: bytes
     data: bytes
     type: str = "message"
-
-
-# An event of all its fields, without the call that fills in what is left out.
-_event: Callable[[tuple[bytes, bytes, str]], Event] = partial(tuple.__new__, Event)
 
 
 class Decoder:
@@ -67,7 +64,7 @@ class Decoder:
             is_plain = data[:6] == _DATA and data[-2:] == _BLANK_LINE and _CR not in data
             if is_plain and _SHORTEST < len(data) == data.find(b"\n") + _LINE_ENDS:  # one event, as in most reads
                 self._at_start = False
-                return [_event((data, data[6:-2], "message"))]
+                return [Event(data, data[6:-2])]
             events = _whole_events(data) if is_plain else []
             if events:
                 self._at_start = False
@@ -106,7 +103,7 @@ class Decoder:
             return event
         raw = bytes(self._carried) + event.raw
         self._carried.clear()
-        return event._replace(raw=raw)
+        return replace(event, raw=raw)
 
 
 def _whole_events(data: bytes) -> list[Event]:

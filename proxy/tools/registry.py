@@ -8,10 +8,10 @@ try is tried again; at last the fallback is asked.
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
 
 import jsonschema_rs
 import orjson
+from msgspec.structs import replace
 
 from proxy.core.breaker import Breaker
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec

@@ -5,9 +5,10 @@ Both give the same reply: status, headers, and the body's bytes as they come, st
 
 from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import httpx
+from msgspec import Struct
 
 from proxy.config import Timeouts
 from proxy.core.inflate import Inflate
@@ -42,7 +43,7 @@ class Reply(Protocol):
         ...
 
 
-class Call(NamedTuple):
+class Call(Struct, frozen=True):
     """What is the same in all requests of a kind; `head` is the carrier's own form of it."""
 
     method: str

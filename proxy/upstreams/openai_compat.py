@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Any, TypeAlias
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.core import sse
 from proxy.core.actions import CallUpstream, Rung
@@ -59,7 +60,7 @@ class OpenAICompatible:
             body |= self.profile.retelling
         names = renamed_in(body)
         if names is not None:
-            body, call = names.outward(body), call._replace(renamed=names.told)
+            body, call = names.outward(body), replace(call, renamed=names.told)
         try:
             if not body.get("stream"):
                 raw = await self.connection.whole(_written(body), key=self.api_key)

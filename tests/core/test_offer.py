@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from proxy.core.chat import name_of
 from proxy.core.offer import Asked, freed, make_offer, take_prefix

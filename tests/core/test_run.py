@@ -1,9 +1,8 @@
 """One dialogue for each rule of the loop."""
 
-from dataclasses import replace
-
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from proxy.core.actions import Hold, Rung
 from proxy.core.continuation import put_back
@@ -97,7 +96,7 @@ def test_in_a_mixed_turn_the_servers_calls_are_run_and_the_client_gets_its_own_o
 
 def test_what_a_mixed_turn_hides_can_be_put_back_with_everything_that_led_to_it():
     play = Playbook(run_of({"tools": [OPEN_DOOR]})) << asks() >> calls(call(id="s0")) << runs("web_search")
-    play >> results("first") << asks() >> calls(*[one._replace(arguments='{"n":1}') for one in MIXED])
+    play >> results("first") << asks() >> calls(*[replace(one, arguments='{"n":1}') for one in MIXED])
     play << runs("web_search", "current_time") >> results("found", "noon") << responds(stop="client_tool_calls")
     visible = play.pending.message
     answer = {"role": "tool", "tool_call_id": visible["tool_calls"][0]["id"], "content": "opened"}

@@ -9,6 +9,7 @@ import pytest
 
 from proxy.upstreams.http1 import Http1Transport, Timeouts, origin_of
 from proxy.upstreams.http1.connection import Http1Connection, Reply
+from proxy.upstreams.http1.pool import Usage
 from proxy.upstreams.http1.wire import request_head
 from tests.upstreams.rawserver import OK, forever, raw_server, sends
 from tests.upstreams.test_transport import LOOPS, asked, fetch, fetch_within
@@ -268,7 +269,7 @@ async def test_a_thousand_cancelled_requests_leave_nothing_behind(carrier):
             await _cancel_a_hundred(transport, server, rounds=rounds)
         await server.until(lambda state: state.open == 0)
         assert len(asyncio.all_tasks()) == tasks_before
-        assert transport.usage == (0, 0, 0)
+        assert transport.usage == Usage(0, 0, 0)
     gc.collect()
     assert not [thing for thing in gc.get_objects() if isinstance(thing, Http1Connection | Reply)]
 
@@ -365,7 +366,7 @@ async def test_the_latest_connection_is_used_first(carrier):
     async with raw_server(script) as server:
         transport = carrier()
         await asyncio.gather(*(fetch(transport, server.url) for _ in range(5)))
-        assert transport.usage == (5, 5, 0)
+        assert transport.usage == Usage(5, 5, 0)
         assert len({(await fetch(transport, server.url)).content for _ in range(5)}) == 1
 
 

@@ -1,8 +1,11 @@
 """The response object, and the stream of events that ends in it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.api.responses.request import ResponsesRequest
 from proxy.core import sse
@@ -38,8 +41,7 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """What is the same in every state of one response; `model` stands in where the upstream does not name its own."""
 
     id: str

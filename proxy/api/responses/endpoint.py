@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import orjson
+from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from proxy import facts
@@ -68,9 +69,9 @@ class CreateResponse:
             withdrawn = exchange.asked.names is not None or not exchange.budget.allow_tools
             tools = tools.without_search(withdrawn=withdrawn)
             without = {**exchange.request, "tools": list(tools.functions), "tool_choice": tools.choice}
-            exchange = exchange._replace(request={key: value for key, value in without.items() if value})
+            exchange = replace(exchange, request={key: value for key, value in without.items() if value})
         if tools.offline:
-            exchange = exchange._replace(usable=tuple(tool for tool in exchange.usable if tool.name != SEARCH))
+            exchange = replace(exchange, usable=tuple(tool for tool in exchange.usable if tool.name != SEARCH))
         offer = make_offer(exchange.request, exchange.usable, exchange.asked)
         # An upstream that keeps to a schema by itself is not waited for; where tools are, the end is waited for anyway.
         checked = offer.in_play or not exchange.model.upstream.json_schema
@@ -148,7 +149,7 @@ class CreateResponse:
         if check.fault(mended.turn.text) is not None:
             raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
         served = (*answer.served, answer.turn)
-        return mended._replace(tally=tally, stop=answer.stop, rung=answer.rung, sources=answer.sources, served=served)
+        return replace(mended, tally=tally, stop=answer.stop, rung=answer.rung, sources=answer.sources, served=served)
 
     async def _finish(self, task: "_Task", head: Head, answer: Respond, narrator: Narrator) -> Json:
         """The finished response, kept before the client can know of it."""
@@ -214,7 +215,7 @@ class _Task:
         turns = [{"role": "assistant", "content": text}, {"role": "user", "content": told}]
         request = {key: value for key, value in self.exchange.request.items() if key not in ("tools", "tool_choice")}
         request = {**request, "messages": [*request["messages"], *turns]}
-        return self.exchange._replace(request=request)
+        return replace(self.exchange, request=request)
 
 
 class _StreamingClient:

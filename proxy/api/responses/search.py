@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.core.errors import RequestError
@@ -115,7 +116,7 @@ class SettledSearch:
         """Run one call. Raises `ToolError`."""
         output = await self.inner.execute(self._settled(call), patience=patience, scope=scope)
         if call.name == SEARCH:
-            output = output._replace(sources=self._allowed(output.sources))
+            output = replace(output, sources=self._allowed(output.sources))
         self.found[call.id] = output.sources
         return output
 
@@ -128,7 +129,7 @@ class SettledSearch:
             return call
         known = self.specs[SEARCH].parameters.get("properties") or {}
         try:
-            return call._replace(arguments=orjson.dumps(self.settings.applied(arguments, known)).decode())
+            return replace(call, arguments=orjson.dumps(self.settings.applied(arguments, known)).decode())
         except orjson.JSONEncodeError:  # nested too deep; the same
             return call
 

@@ -10,9 +10,10 @@ import asyncio
 import select
 from collections.abc import AsyncIterable, Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import httpx
+from msgspec import Struct
 
 from proxy.upstreams.http1.dial import Origin
 from proxy.upstreams.http1.wire import Head, Headers, ResponseParser
@@ -27,7 +28,7 @@ MAX_UNREAD_BYTES = 64 * 1024
 _JOINED_BYTES = 64 * 1024
 
 
-class Timeouts(NamedTuple):
+class Timeouts(Struct, frozen=True):
     """In seconds; None: forever. `read` and `write` bound the silence, not the whole."""
 
     connect: float | None = None

@@ -7,9 +7,10 @@ import socket
 import ssl
 from collections.abc import Iterable, Sequence
 from itertools import chain, zip_longest
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import certifi
+from msgspec import Struct
 
 # RFC 8305, section 8: how long an address is waited for before the next one is tried beside it.
 STAGGER_SECONDS = 0.25
@@ -17,7 +18,7 @@ STAGGER_SECONDS = 0.25
 _Address: TypeAlias = tuple[int, int, int, str, Any]  # as getaddrinfo gives it
 
 
-class Origin(NamedTuple):
+class Origin(Struct, frozen=True):
     """Whom a connection is to: requests to the same one may share it."""
 
     host: str

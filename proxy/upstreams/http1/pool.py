@@ -7,9 +7,10 @@ connection (with its place) or a bare place, in the order of asking. While someb
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import httpx
+from msgspec import Struct
 
 from proxy.upstreams.http1.connection import Http1Connection, Timeouts
 from proxy.upstreams.http1.dial import Origin
@@ -22,7 +23,7 @@ _Waiter: TypeAlias = asyncio.Future[Http1Connection | None]
 IDLE_SECONDS = 30.0
 
 
-class Usage(NamedTuple):
+class Usage(Struct, frozen=True):
     """How many connections have a place, how many of them are idle, and how many requests wait for one."""
 
     open: int

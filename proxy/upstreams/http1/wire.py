@@ -10,9 +10,10 @@ connection would begin where the reader believes that this one has ended.
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import httpx
+from msgspec import Struct
 
 from proxy.core.fields import TOKEN, field_name, is_clean
 
@@ -39,7 +40,7 @@ _NO_CHUNK = "The response's chunks cannot be read."
 _FIRST_FINAL, _SWITCHING, _NO_CONTENT, _NOT_MODIFIED = 200, 101, 204, 304
 
 
-class Head(NamedTuple):
+class Head(Struct, frozen=True):
     """Status line and headers of a response; names in lower case."""
 
     status: int
