@@ -43,16 +43,10 @@ def elapsed(clock: Clock, began: float) -> float:
     return int((clock.monotonic() - began) * 1e6) / 1e6
 
 
-class Content:
-    """What was said - messages, arguments, results - as a field of an event.
+class Content(Struct, frozen=True):
+    """What was said - messages, arguments, results - as a field of an event, where `telemetry.log_content` is set."""
 
-    The type keeps it away from every observer unless `telemetry.log_content` is set.
-    """
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    value: Any
 
     def text(self, most: int = 16384) -> str:
         """As text of at most so many characters: pictures come in megabytes."""
@@ -64,7 +58,11 @@ class Observer(Protocol):
     """Hears what goes on; watches and never steers."""
 
     def __call__(self, event: str, /, **fields: object) -> None:
-        """An event's name and its fields, for example `tool.completed` with `tool` and `seconds`."""
+        """An event's name and its fields, for example `tool.completed` with `tool` and `seconds`.
+
+        What was said - messages, arguments, results - is told by name in the field `content` and in no other: it is
+        kept from every observer unless `telemetry.log_content` is set.
+        """
         ...
 
 

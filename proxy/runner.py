@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from proxy.core import results
 from proxy.core.actions import Action, CallTools, CallUpstream, Respond
-from proxy.core.chat import Json, ToolCall, ToolOutput, ToolResult, Turn
+from proxy.core.chat import ToolCall, ToolOutput, ToolResult, Turn
 from proxy.core.errors import ProxyError, ToolError, ToolTimeout
 from proxy.core.run import Run
-from proxy.ports import Clock, Content, Observer, Show, Tell, Toolset, Upstream, elapsed
+from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream, elapsed
 from proxy.waiting import within
 
 OUT_OF_TIME = "The time for this request is used up; the call was stopped."
@@ -40,10 +40,6 @@ class Pace(Struct, frozen=True):
     max_total_result_bytes: int = 524288
 
 
-async def _tell_nobody(_: Json) -> None:
-    """For clients that did not ask for progress."""
-
-
 class Runner:
     """Everything that driving needs, for any number of runs."""
 
@@ -52,9 +48,7 @@ class Runner:
         self._observe = observe
         self._clock = clock
 
-    async def drive(
-        self, run: Run, *, upstream: Upstream, pace: Pace, show: Show, tell: Tell = _tell_nobody
-    ) -> Respond:
+    async def drive(self, run: Run, *, upstream: Upstream, pace: Pace, show: Show, tell: Tell | None = None) -> Respond:
         """Run the conversation to its answer; what the client may see goes to `show` as it comes, progress to `tell`.
 
         Raises:
@@ -62,17 +56,16 @@ class Runner:
         """
         calls = _Calls(self, run, pace=pace, tell=tell)
         try:
-            return await self._drive(run, upstream, calls, show, tell)
+            return await self._drive(run, upstream, calls, show)
         finally:
             await calls.aclose()
 
-    async def _drive(self, run: Run, upstream: Upstream, calls: "_Calls", show: Show, tell: Tell) -> Respond:
+    async def _drive(self, run: Run, upstream: Upstream, calls: "_Calls", show: Show) -> Respond:
         action: Action = run.start()
         while True:
             match action:
                 case CallUpstream():
-                    await tell({"type": "turn.started", "turn": action.number})
-                    calls.turn = action.number
+                    await calls.begin_turn(action.number)
                     turn = await self._complete(action, upstream, show, calls)
                     self._tell_time(run, calls.ends_at)
                     action = run.receive_turn(turn)
@@ -98,8 +91,8 @@ class Runner:
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "_Calls") -> Turn:
         began = self._clock.monotonic()
         fields = {"turn": call.number, "rung": call.rung}
-        asked = Content(call.body["messages"])
-        self._observe("turn.started", **fields, upstream=upstream.name, upstream_model=upstream.model, messages=asked)
+        asked = {"messages": call.body["messages"]}
+        self._observe("turn.started", **fields, upstream=upstream.name, upstream_model=upstream.model, content=asked)
         try:
             turn = await upstream.complete(call, show, calls)
         except ProxyError as exc:
@@ -119,7 +112,7 @@ class Runner:
             finish_reason=turn.finish_reason,
             calls=len(turn.calls),
             usage=turn.usage,
-            message=Content(turn.message),
+            content={"message": turn.message},
         )
         return turn
 
@@ -128,7 +121,7 @@ class Runner:
         began = self._clock.monotonic()
         fields = {"turn": calls.turn, "tool": call.name, "call_id": call.id}
         size = len(call.arguments.encode("utf-8", "replace"))
-        self._observe("tool.started", **fields, argument_bytes=size, arguments=Content(call.arguments))
+        self._observe("tool.started", **fields, argument_bytes=size, content={"arguments": call.arguments})
         try:
             output = await self._run_tool(call, calls.pace, calls.ends_at - began)
         except ToolError as exc:
@@ -140,8 +133,8 @@ class Runner:
         except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
             self._observe("tool.crashed", **fields, seconds=self.since(began), exc_info=True)
             return results.failure("The tool failed.")
-        seconds, found = self.since(began), Content(output.text)
-        self._observe("tool.completed", **fields, seconds=seconds, characters=len(output.text), result=found)
+        seconds, found = self.since(began), {"result": output.text}
+        self._observe("tool.completed", **fields, seconds=seconds, characters=len(output.text), content=found)
         return calls.fenced(call.name, output)
 
     async def _run_tool(self, call: ToolCall, pace: Pace, remaining: float) -> ToolOutput:
@@ -164,7 +157,7 @@ class _Calls:
     None outlives the run, which ends with `aclose`.
     """
 
-    def __init__(self, runner: Runner, run: Run, *, pace: Pace, tell: Tell) -> None:
+    def __init__(self, runner: Runner, run: Run, *, pace: Pace, tell: Tell | None) -> None:
         self._runner = runner
         self._run = run
         self.pace = pace
@@ -175,6 +168,12 @@ class _Calls:
         self._started: dict[tuple[str, str], tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
         self.ends_at = runner.now() + pace.deadline
         self.turn = 0
+
+    async def begin_turn(self, number: int) -> None:
+        """The turn whose calls come next."""
+        self.turn = number
+        if self._tell is not None:
+            await self._tell({"type": "turn.started", "turn": number})
 
     def start(self, call: ToolCall) -> None:
         """Begin a call whose arguments are complete, if it would be run anyway."""
@@ -227,6 +226,8 @@ class _Calls:
         return result
 
     async def _one(self, call: ToolCall) -> ToolResult:
+        if self._tell is None:
+            return await self._runner.call(call, self)
         event = {"turn": self.turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
         began = self._runner.now()
         await self._tell({"type": "tool.started", **event})

@@ -60,18 +60,19 @@ class ChatCompletions:
     async def _loop_whole(self, exchange: Exchange, offer: Offer) -> "_Reply":
         identity = self._identity(exchange)
         events: list[Json] | None = [] if exchange.tell_events else None
-        answers = await self._loops(exchange, offer, identity, lambda _: show_nothing, collect(events))
+        tell = None if events is None else collect(events)
+        answers = await self._loops(exchange, offer, identity, lambda _: show_nothing, tell)
         return _Reply(sse.dumps(whole_completion(answers, identity, events=events)), tool_headers(answers))
 
     async def _loop_stream(self, exchange: Exchange, offer: Offer, stream: EventStream) -> None:
         options = exchange.request.get("stream_options") or {}
         identity = self._identity(exchange)
         client = StreamingClient(stream, identity, include_usage=bool(options.get("include_usage")))
-        tell = client.tell if exchange.tell_events else collect(None)
+        tell = client.tell if exchange.tell_events else None
         await client.finish(await self._loops(exchange, offer, identity, client.show, tell))
 
     async def _loops(
-        self, exchange: Exchange, offer: Offer, identity: Identity, show: Callable[[int], Show], tell: Tell
+        self, exchange: Exchange, offer: Offer, identity: Identity, show: Callable[[int], Show], tell: Tell | None
     ) -> list[Respond]:
         """One loop for each choice that the client wants."""
         wanted = exchange.request.get("n") or 1

@@ -84,10 +84,9 @@ class Exchange(Struct, frozen=True):
 
     def run(self, offer: Offer, run_id: str) -> Run:
         """One loop for one choice."""
-        request = {key: value for key, value in self.request.items() if key != "n"}
         # A model that is offered none of our tools is told nothing of them.
         budget = self.budget if offer.in_play else replace(self.budget, guidance=False)
-        return Run(request, offer=offer, limits=budget, ladder=self.model.upstream.ladder, run_id=run_id)
+        return Run(self.request, offer=offer, limits=budget, ladder=self.model.upstream.ladder, run_id=run_id)
 
     def pace(self) -> Pace:
         """How long and how much at a time."""
@@ -119,6 +118,7 @@ class Exchanges:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
+        self._runner = self._runner_with(ports.toolset)
         self._terms: dict[tuple[str | None, str], _Terms] = {}
 
     async def open(
@@ -178,7 +178,7 @@ class Exchanges:
         run_ids: Sequence[str],
         *,
         show: Callable[[int], Show],
-        tell: Tell,
+        tell: Tell | None,
         toolset: Toolset | None = None,
         keep: bool = True,
     ) -> list[Respond]:
@@ -189,12 +189,12 @@ class Exchanges:
             offer: its tools.
             run_ids: 32 hexadecimal digits each; the ids of the client's own calls are made of them.
             show: for each loop, by its index, takes what the client may see.
-            tell: hears of the progress.
+            tell: hears of the progress; None: nobody does.
             toolset: runs the calls; None: the server tools as they are.
             keep: whether what stays hidden from the client is kept for when it comes back.
         """
         ports = self._ports
-        runner = Runner(toolset or ports.toolset, observe=ports.observe, clock=ports.clock)
+        runner = self._runner_with(toolset) if toolset else self._runner
         runs = [exchange.run(offer, run_id) for run_id in run_ids]
 
         async def loop(run: Run, show: Show) -> Respond:
@@ -210,6 +210,9 @@ class Exchanges:
             note_tally(sum_of([run.tally for run in runs]))
         facts.note(stop=answers[0].stop, rung=answers[0].rung)
         return answers
+
+    def _runner_with(self, toolset: Toolset) -> Runner:
+        return Runner(toolset, observe=self._ports.observe, clock=self._ports.clock)
 
     async def forget(self, caller: Caller, run_id: str) -> None:
         """Delete what was kept of a run."""
@@ -304,12 +307,11 @@ def _chosen_tools(header_value: str | None) -> frozenset[str] | None:
 _known_choice = functools.lru_cache(256)(_chosen_tools)
 
 
-def collect(events: list[Json] | None) -> Tell:
-    """Progress for a client that does not stream: told at the end, if it asked for it."""
+def collect(events: list[Json]) -> Tell:
+    """Progress for a client that does not stream: told at the end."""
 
     async def tell(event: Json) -> None:
-        if events is not None:
-            events.append(event)
+        events.append(event)
 
     return tell
 
@@ -320,11 +322,13 @@ async def show_nothing(_: Json) -> None:
 
 def note_tally(tally: Tally) -> None:
     """What a loop has used, for the request's log line."""
-    facts.note(turns=tally.turns, tool_calls=tally.total_tool_calls)
-    note_usage(tally.usage)
+    facts.note(turns=tally.turns, tool_calls=tally.total_tool_calls, **_tokens(tally.usage))
 
 
 def note_usage(usage: Json | None) -> None:
     """The tokens of a request, for its log line."""
-    if usage:
-        facts.note(**{name: usage[name] for name in _COUNTS if isinstance(usage.get(name), int)})
+    facts.note(**_tokens(usage))
+
+
+def _tokens(usage: Json | None) -> dict[str, int]:
+    return {name: usage[name] for name in _COUNTS if isinstance(usage.get(name), int)} if usage else {}

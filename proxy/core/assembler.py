@@ -14,7 +14,7 @@ Known only at the end of a turn: whether it is the answer. A turn that was *made
 beginning is held back until enough text has come to tell.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -25,7 +25,7 @@ from proxy.core.actions import CallUpstream, Hold
 from proxy.core.chat import TEXT_FIELDS, Json, ToolCall, Turn, calls_of, name_of, text_of
 from proxy.core.continuation import client_call_id
 from proxy.core.errors import UpstreamError
-from proxy.core.leaks import Leak, LeakFilter, clean_name, parse_glm
+from proxy.core.leaks import Leak, LeakFilter, clean_name, may_leak, parse_glm
 from proxy.core.sse import dumps
 
 # A forced turn that has written this much text is taken for an answer and shown from then on. "I'll search for ..."
@@ -331,12 +331,12 @@ class Assembler:
 
 
 def turn_from_completion(body: Json, call: CallUpstream) -> Turn:
-    """A whole (not streamed) upstream answer as a Turn; its message is as received but for calls that leaked.
+    """A whole (not streamed) upstream answer, taken apart, as a Turn; its message is as received but for leaked calls.
 
     Raises:
         UpstreamError: it is no completion.
     """
-    choices = body.get("choices")
+    choices, usage = body.pop("choices", None), body.pop("usage", None)
     choice = choices[0] if choices else {}
     message = choice.get("message")
     if not isinstance(message, dict):
@@ -349,32 +349,29 @@ def turn_from_completion(body: Json, call: CallUpstream) -> Turn:
             name, arguments = function.get("name") or "", as_text(function.get("arguments"))
             function["name"], function["arguments"] = unglue(name, arguments, call.tools)
     garbled = _take_leaks_out(message, call) if call.tools else False
-    envelope = {key: value for key, value in body.items() if key not in _NOT_IN_ENVELOPE}
-    return Turn(
-        choice,
-        envelope,
-        calls_of(message),
-        body.get("usage"),
-        garbled=garbled,
-        client_ids=tuple(_client_ids(message, call)),
-    )
+    return Turn(choice, body, calls_of(message), usage, garbled=garbled, client_ids=_client_ids(message, call))
 
 
-def _client_ids(message: Json, call: CallUpstream) -> Iterator[str | None]:
+def _client_ids(message: Json, call: CallUpstream) -> tuple[str | None, ...]:
+    entries = message.get("tool_calls") or ()
+    if not call.client_tools:
+        return (None,) * len(entries)
     numbers = count()
-    for entry in message.get("tool_calls") or ():
-        yield client_call_id(call.run_id, next(numbers)) if name_of(entry) in call.client_tools else None
+    are_clients = [name_of(entry) in call.client_tools for entry in entries]
+    return tuple(client_call_id(call.run_id, next(numbers)) if is_clients else None for is_clients in are_clients)
 
 
 def _take_leaks_out(message: Json, call: CallUpstream) -> bool:
     """Make calls that leaked into a message's texts calls like any other; whether raw format was found besides."""
-    filters: dict[str, LeakFilter] = {}
     if isinstance(message.get("content"), list):
         message["content"] = text_of(message)
-    for key in _LEAKY_FIELDS:
-        if isinstance(text := message.get(key), str) and text:
-            leaks = filters[key] = LeakFilter(call.known_names, json_expected=call.json_expected)
-            message[key] = leaks.feed(text) + leaks.close()
+    suspects = [key for key in _LEAKY_FIELDS if isinstance(text := message.get(key), str) and may_leak(text)]
+    if not suspects:
+        return False
+    filters: dict[str, LeakFilter] = {}
+    for key in suspects:
+        leaks = filters[key] = LeakFilter(call.known_names, json_expected=call.json_expected)
+        message[key] = leaks.feed(message[key]) + leaks.close()
     entries = message.get("tool_calls") or []
     for leak in found_leaks(filters, has_calls=bool(entries), text=str(message.get("content") or "")):
         name = call.renamed.get(leak.name, leak.name)

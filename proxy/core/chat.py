@@ -146,8 +146,8 @@ def calls_of(message: Json) -> tuple[ToolCall, ...]:
     Entries of other types are not calls of functions (bigmodel reports its own MCP results as `type: mcp`) and are
     passed over.
     """
-    entries = message.get("tool_calls") or ()
-    return tuple(_call(entry) for entry in entries if entry.get("type", "function") == "function")
+    entries = message.get("tool_calls")
+    return tuple([_call(entry) for entry in entries if entry.get("type", "function") == "function"]) if entries else ()
 
 
 def _call(entry: Json) -> ToolCall:
@@ -158,8 +158,8 @@ def _call(entry: Json) -> ToolCall:
 def name_of(tool: Json) -> str | None:
     """The name of an entry of a request's `tools`; None for hosted tools, which have none."""
     detail = tool.get(tool.get("type", "function"))
-    name = detail.get("name") if isinstance(detail, dict) else None
-    return name if isinstance(name, str) else None
+    name = detail.get("name") if detail.__class__ is dict else None
+    return name if name.__class__ is str else None
 
 
 def carries_image(messages: Sequence[Json]) -> bool:
@@ -180,7 +180,10 @@ def add_usage(total: Json | None, usage: Json | None) -> Json | None:
 
 
 def _sum(left: Mapping[str, Any], right: Mapping[str, Any], add: Callable[[Any, Any], Any]) -> Json:
-    return {key: add(left.get(key), right.get(key)) for key in (*left, *(key for key in right if key not in left))}
+    total = {**left}
+    for key, count in right.items():
+        total[key] = add(total.get(key), count)
+    return total
 
 
 def _add(left: Any, right: Any) -> Any:

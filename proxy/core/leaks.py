@@ -291,6 +291,11 @@ class LeakFilter(Struct):
         return held
 
 
+def may_leak(text: str) -> bool:
+    """Whether a whole text can hold a call at all: every marker begins like a tag, bare arguments with a brace."""
+    return "<" in text or text.lstrip()[:1] == "{"
+
+
 def _is_plain_beginning(text: str) -> bool:
     """Whether a text begins with neither a blank nor what may be the arguments of a tool."""
     return text[:1] not in ("", "{") and not text[0].isspace()

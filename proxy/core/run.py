@@ -34,6 +34,9 @@ from proxy.core.results import failure, with_note, without_note
 
 DEFAULT_LADDER = (Rung.NOTICE, Rung.WITHDRAW, Rung.RETELL)
 
+# Fields that are not for the upstream: it may refuse one that it does not know, and a run is one choice of `n`.
+_SAID_TO_US = frozenset({"max_tool_calls", "n"})
+_ASKING = frozenset({"system", "developer", "user"})  # the roles of those who say what the answer is to be like
 # A turn that ends for one of these reasons was broken off: what it holds is no whole call, and asking on cannot help.
 _BROKEN_OFF = ("length", "content_filter")
 
@@ -67,9 +70,10 @@ class Run:
         ladder: Sequence[Rung] = DEFAULT_LADDER,
         run_id: str = "0" * 32,
     ) -> None:
-        # Some fields are said to us; an upstream may refuse one that it does not know.
-        said_to_us = {"max_tool_calls", *offer.dropped}
-        self._request = {key: value for key, value in request.items() if key not in said_to_us}
+        said_to_us = _SAID_TO_US | offer.dropped
+        if not said_to_us.isdisjoint(request):
+            request = {key: value for key, value in request.items() if key not in said_to_us}
+        self._request = request
         self._messages: list[Json] = list(request["messages"])
         if limits.guidance:
             told = guidance(offer.shown, calls=limits.max_tool_calls, rounds=limits.max_turns - 1)
@@ -122,13 +126,15 @@ class Run:
             return self._respond(turn, self._stop or Stop.ANSWER)
         if any(turn.client_ids):
             return self._judge(turn, [call for call in turn.calls if call.name not in self._offer.client_tools])
-        if not turn.held and turn.text.strip():
-            self._shown_text = turn.text
+        text = turn.text
+        is_blank = not text or text.isspace()
+        if not turn.held and not is_blank:
+            self._shown_text = text
         if self._rung is not None:
             return self._receive_forced(turn)
         if turn.calls:
             return self._judge(turn, turn.calls)
-        if not turn.text.strip() and (self._ledger.turns > 1 or turn.garbled):
+        if is_blank and (self._ledger.turns > 1 or turn.garbled):
             return self._climb()
         return self._respond(turn, Stop.ANSWER)
 
@@ -145,10 +151,10 @@ class Run:
             if verdict.run is not None:
                 fresh[verdict.key] = self._browser.record(verdict.run, verdict.call.name, next(arrived))
             answers.append(verdict.result or fresh[verdict.key])
-        for result in fresh.values():
-            self._sources |= result.sources
-        # What failed may succeed when it is tried again.
-        self._results |= {key: result for key, result in fresh.items() if not result.failed}
+        for key, result in fresh.items():
+            self._sources.update(result.sources)
+            if not result.failed:  # what failed may succeed when it is tried again
+                self._results[key] = result
         turn = self._judged_turn()
         if any(turn.client_ids):
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS, self._continuation(turn, answers))
@@ -192,7 +198,7 @@ class Run:
             verdict = self._verdict(call, judged)
             judged.setdefault(verdict.key, verdict)
             self._verdicts.append(verdict)
-        runnable = tuple(verdict.run for verdict in self._verdicts if verdict.run is not None)
+        runnable = tuple([verdict.run for verdict in self._verdicts if verdict.run is not None])
         return CallTools(runnable, self._ledger.turns) if runnable else self.receive_results(())
 
     def _verdict(self, call: ToolCall, judged: Mapping[tuple[str, str], _Verdict]) -> _Verdict:
@@ -331,8 +337,8 @@ def is_answer(turn: Turn) -> bool:
 
 def visible_message(turn: Turn) -> tuple[Json, str]:
     """A turn's message with the client's calls only, under the client's ids, and the finish_reason that fits it."""
-    message = {key: value for key, value in turn.message.items() if key != "tool_calls"}
-    pairs = zip(turn.message.get("tool_calls") or (), turn.client_ids, strict=False)
+    message = {**turn.message}
+    pairs = zip(message.pop("tool_calls", None) or (), turn.client_ids, strict=False)
     entries = [{**entry, "id": client_id} for entry, client_id in pairs if client_id]
     if entries:
         message["tool_calls"] = entries
@@ -359,8 +365,7 @@ def _asks_for_json(response_format: object) -> bool:
 
 def _speaks_of_json(messages: Sequence[Json]) -> bool:
     """Whether the client asks for JSON in words. OpenAI's own JSON mode demands that messages say so."""
-    asked = (text_of(message) for message in messages if message.get("role") in ("system", "developer", "user"))
-    return any("json" in text.lower() for text in asked)
+    return any(message.get("role") in _ASKING and "json" in text_of(message).lower() for message in messages)
 
 
 def _separator(shown: str) -> str:

@@ -15,7 +15,7 @@ def fan_out(observers: Sequence[Observer], *, content: bool) -> Observer:
     Args:
         observers: the log first, for it is told when another one fails. One with a method `listener` is asked once for
             each kind of event what it does about it, if anything: most events of a request are nobody's as shipped.
-        content: whether fields of the type `Content` are passed on too (`telemetry.log_content`).
+        content: whether what was said is passed on too (`telemetry.log_content`), each of it as a `Content`.
     """
     log, failed = observers[0], set[tuple[int, str]]()
     listening: dict[str, list[Listener]] = {}
@@ -27,10 +27,9 @@ def fan_out(observers: Sequence[Observer], *, content: bool) -> Observer:
             listeners = listening[event] = [listener for listener in found if listener is not None]
         if not listeners:
             return
-        if not content:
-            for name, value in list(fields.items()):
-                if value.__class__ is Content:
-                    del fields[name]
+        said: Any = fields.pop("content", None)
+        if content and said:
+            fields.update((name, Content(value)) for name, value in said.items())
         for listener in listeners:
             try:
                 listener(fields)

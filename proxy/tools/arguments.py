@@ -77,7 +77,8 @@ def parse_arguments(
     if not _can_be_written(arguments):
         raise InvalidArguments("The arguments are nested too deep.")
     arguments = repair(arguments)
-    if faults := [_describe(error) for error in validator.iter_errors(arguments)]:
+    if not validator.is_valid(arguments):
+        faults = [_describe(error) for error in validator.iter_errors(arguments)]
         shown = "; ".join(faults[:_MOST_FAULTS])
         raise InvalidArguments(f"The arguments do not fit the tool's schema: {shown}.")
     return arguments

@@ -19,7 +19,7 @@ class ToolNames:
     """The mapping for one request."""
 
     def __init__(self, body: Json) -> None:
-        names = dict.fromkeys(_names_in(body))
+        names = dict.fromkeys(name for entry in _named_in(body) if (name := name_of(entry)) is not None)
         self._outward: dict[str, str] = {}
         taken = {name for name in names if _GOOD.fullmatch(name)}
         for name in names:
@@ -63,8 +63,11 @@ class ToolNames:
 
 def renamed_in(body: Json) -> ToolNames | None:
     """The mapping for a request; None where every name is good, as nearly always."""
-    names = _names_in(body)
-    return None if all(_GOOD.fullmatch(name) for name in names) else ToolNames(body)
+    for entry in _named_in(body):
+        name = name_of(entry)
+        if name is not None and not _GOOD.fullmatch(name):
+            return ToolNames(body)
+    return None
 
 
 def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:
@@ -72,16 +75,15 @@ def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:
     return {**message, "tool_calls": [rename(call) for call in calls]} if calls else message
 
 
-def _names_in(body: Json) -> list[str]:
-    entries: list[Any] = list(body.get("tools") or ())
-    if (choice := body.get("tool_choice")) is not None:
+def _named_in(body: Json) -> list[Json]:
+    """What has the name of a tool in it: offered, demanded or called."""
+    entries: list[Any] = [*(body.get("tools") or ())]
+    if (choice := body.get("tool_choice")).__class__ is dict:
         entries.append(choice)
     for message in body["messages"]:
-        if calls := message.get("tool_calls"):
-            entries += calls
-    if not entries:
-        return []
-    return [name for entry in entries if isinstance(entry, dict) and (name := name_of(entry)) is not None]
+        if "tool_calls" in message:
+            entries += message["tool_calls"] or ()
+    return entries
 
 
 def _unused(name: str, taken: Iterable[str]) -> str:

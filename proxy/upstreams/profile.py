@@ -274,18 +274,23 @@ def _mend_message(choice: Json, key: str) -> bool:
     return changed
 
 
+# A union is made anew each time that it is written in a call.
+_NAME = (str, type(None))
+_NAME_OR_NUMBER = (int, *_NAME)
+
+
 def _mend_call(call: Json) -> bool:
     # An id that is a number has its meaning; names are looked up by the others.
-    if not isinstance(call.get("id"), str | int | None) or not isinstance(call.get("type"), str | None):
+    if not isinstance(call.get("id"), _NAME_OR_NUMBER) or not isinstance(call.get("type"), _NAME):
         raise UpstreamError("The upstream sent a tool call whose id or type cannot be read.")
     function = call.get("function")
-    if not isinstance(function, dict | None):
+    if function is not None and not isinstance(function, dict):
         raise UpstreamError("The upstream sent something else than an object as 'function'.")
     if not function:
         return False
-    if not isinstance(function.get("name", ""), str | None):
+    if not isinstance(function.get("name"), _NAME):
         raise UpstreamError("The upstream sent something else than text as the name of a function.")
-    if isinstance(function.get("arguments", ""), str | None):
+    if isinstance(function.get("arguments"), _NAME):
         return False
     function["arguments"] = as_text(function["arguments"])
     return True

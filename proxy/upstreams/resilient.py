@@ -14,7 +14,7 @@ from proxy.core.actions import CallUpstream, Rung
 from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, Turn
 from proxy.core.errors import ProxyError, RequestError, UpstreamDown
-from proxy.ports import Answer, Clock, Content, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed
+from proxy.ports import Answer, Clock, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.retry import Backoff, asked_delay, is_outage, is_transient, may_work_elsewhere
 
@@ -85,13 +85,13 @@ class Resilient:
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through."""
-        with self._relayed(messages=Content(request.get("messages"))):
+        with self._relayed(content={"messages": request.get("messages")}):
             return await self._attempt(lambda upstream: upstream.relay(body, request), self._watched(_nobody))
 
     async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
         """Hand a streamed completion through."""
         watched = self._watched(write)
-        with self._relayed(messages=Content(request.get("messages"))):
+        with self._relayed(content={"messages": request.get("messages")}):
             return await self._attempt(lambda upstream: upstream.relay_stream(body, request, watched.show), watched)
 
     @asynccontextmanager

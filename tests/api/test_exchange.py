@@ -18,6 +18,8 @@ class Upstream:
 class Ports:
     """As much of the ports as opening an exchange needs."""
 
+    clock = None
+
     def __init__(self, *specs):
         self.config = Config(server=ServerConfig(), offer=OfferConfig(prefix="//"), limits=RequestLimits())
         self.router = self.toolset = self

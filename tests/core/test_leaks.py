@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.leaks import MAX_HELD, Leak, LeakFilter, clean_name, fits, holds_raw_format
+from proxy.core.leaks import MAX_HELD, Leak, LeakFilter, clean_name, fits, holds_raw_format, may_leak
 
 SEARCH = {"type": "object", "properties": {"query": {"type": "string"}, "n": {}}, "required": ["query"]}
 TOOLS = {"web_search": SEARCH, "webSearch": SEARCH, "open_door": {"type": "object", "properties": {"door": {}}}}
@@ -146,6 +146,16 @@ def test_the_short_way_leads_to_the_same_place_as_the_long_one(pieces):
         assert shown[0] == shown[1]
     assert short.close() == long.close()
     assert (short.leaks, short.garbled) == (long.leaks, long.garbled)
+
+
+@given(PROSE)
+def test_a_whole_text_that_may_hold_no_leak_holds_none(text):
+    assert may_leak(text) or read(text) == (text, [], False)
+
+
+@pytest.mark.parametrize("text", [text for text, *_ in LEAKED])
+def test_a_whole_text_that_holds_a_leak_is_looked_at(text):
+    assert may_leak(text)
 
 
 def test_plain_text_goes_the_short_way_and_nothing_of_it_is_held():

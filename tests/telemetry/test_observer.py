@@ -12,12 +12,12 @@ def broken(event, /, **fields):
 
 
 def test_what_was_said_is_left_out_unless_it_is_wanted():
-    told = {"seconds": 1, "message": Content({"content": "secret"})}
+    message = {"content": "secret"}
     discreet, open_minded = Heard(), Heard()
-    fan_out([discreet], content=False)("turn.completed", **told)
-    fan_out([open_minded], content=True)("turn.completed", **told)
+    fan_out([discreet], content=False)("turn.completed", seconds=1, content={"message": message})
+    fan_out([open_minded], content=True)("turn.completed", seconds=1, content={"message": message})
     assert discreet == [("turn.completed", {"seconds": 1})]
-    assert open_minded == [("turn.completed", told)]
+    assert open_minded == [("turn.completed", {"seconds": 1, "message": Content(message)})]
 
 
 def test_an_observer_with_a_bug_disturbs_nobody_and_is_told_of_once():

@@ -18,7 +18,7 @@ STAGGER_SECONDS = 0.25
 _Address: TypeAlias = tuple[int, int, int, str, Any]  # as getaddrinfo gives it
 
 
-class Origin(Struct, frozen=True):
+class Origin(Struct, frozen=True, cache_hash=True):
     """Whom a connection is to: requests to the same one may share it."""
 
     host: str
