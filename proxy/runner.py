@@ -6,6 +6,7 @@ when the deadline has passed the run is told so, and what tools are still doing 
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import assert_never
 
 from msgspec import Struct
@@ -47,6 +48,7 @@ class Runner:
         self._toolset = toolset
         self._observe = observe
         self._clock = clock
+        self.since = partial(elapsed, clock)  # seconds since a time of `now`
 
     async def drive(self, run: Run, *, upstream: Upstream, pace: Pace, show: Show, tell: Tell | None = None) -> Respond:
         """Run the conversation to its answer; what the client may see goes to `show` as it comes, progress to `tell`.
@@ -146,10 +148,6 @@ class Runner:
         except TimeoutError as exc:
             raise ToolTimeout(OUT_OF_TIME) from exc
 
-    def since(self, began: float) -> float:
-        """Seconds."""
-        return elapsed(self._clock, began)
-
 
 class _Calls:
     """The tool calls of one run: begun while their turn is still being written, where they may be. Implements `Eager`.
@@ -185,9 +183,10 @@ class _Calls:
 
     def abandon(self) -> None:
         """Stop what was begun early and has not been asked for."""
-        for _, task in self._started.values():
-            task.cancel()
-        self._started.clear()
+        if self._started:
+            for _, task in self._started.values():
+                task.cancel()
+            self._started.clear()
 
     async def aclose(self) -> None:
         """Stop all that is under way, and see it end."""

@@ -126,7 +126,7 @@ def _choice(index: int, answer: Respond) -> Json:
 
 def _tally(answers: Sequence[Respond]) -> Tally:
     """What all loops have used together."""
-    return sum_of([answer.tally for answer in answers])
+    return answers[0].tally if len(answers) == 1 else sum_of([answer.tally for answer in answers])
 
 
 def tool_headers(answers: Sequence[Respond]) -> Headers:

@@ -133,6 +133,8 @@ class Turn(Struct, frozen=True):
 def text_of(message: Json) -> str:
     """The text of a message, whose content may be a string or a list of parts."""
     content = message.get("content")
+    if type(content) is str:  # as nearly always
+        return content
     if isinstance(content, list):
         return "\n".join(
             part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)

@@ -65,6 +65,8 @@ def _encodable(text: str) -> str:
 
 
 def _cut(text: str, max_bytes: int) -> str:
+    if len(text) <= max_bytes and text.isascii():
+        return text
     data = text[: max_bytes + 1].encode("utf-8", "replace")  # a character has at least one byte
     if len(data) <= max_bytes:
         return data.decode()

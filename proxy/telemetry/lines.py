@@ -15,7 +15,7 @@ _AT_ONCE = 4096
 
 
 class TurnStream:
-    """A text stream over another one, for whole lines; threads may share it.
+    """A text stream over another one, for whole lines, and structlog's logger over it; threads may share it.
 
     What cannot be written is lost: a full disk or a closed pipe is no reason to refuse requests.
     """
@@ -25,6 +25,15 @@ class TurnStream:
         self._waiting: deque[str] = deque()
         self._writing = threading.Lock()  # a text stream is none that threads may share
         self._flushing: asyncio.AbstractEventLoop | None = None  # which is going to
+
+    def msg(self, line: str) -> None:
+        """Write a line, without its end."""
+        self._waiting.append(line + "\n")
+        if self._flushing is None or not self._flushing.is_running():
+            self.flush()
+
+    # What structlog calls for a line of each level.
+    debug = info = warning = error = critical = msg
 
     def write(self, text: str) -> int:
         """Keep some text for the next flush."""

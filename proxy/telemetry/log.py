@@ -55,7 +55,7 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
     structlog.configure(
         processors=[complete, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(lines),
+        logger_factory=lambda *_: lines,
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(lines)

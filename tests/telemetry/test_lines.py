@@ -46,6 +46,15 @@ async def test_the_lines_of_one_turn_go_out_together_at_its_end():
     assert writes.seen == ["a\nb\n|", "c\n|"]
 
 
+async def test_as_a_logger_it_ends_the_lines_itself():
+    writes = Writes()
+    stream = TurnStream(writes)
+    stream.msg("a")
+    stream.error("b")
+    await asyncio.sleep(0)
+    assert writes.seen == ["a\nb\n|"]
+
+
 @pytest.mark.parametrize(("letter", "together"), [("x", 4), ("é", 2)])
 async def test_no_more_is_written_at_once_than_a_pipe_keeps_in_one_piece(letter, together):
     writes = Writes()
