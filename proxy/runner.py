@@ -92,7 +92,9 @@ class Runner:
 
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "_Calls") -> Turn:
         began = self._clock.monotonic()
-        fields = {"turn": call.number, "rung": call.rung}
+        fields: dict[str, object] = {"turn": call.number}
+        if call.rung is not None:
+            fields["rung"] = call.rung
         asked = {"messages": call.body["messages"]}
         self._observe("turn.started", **fields, upstream=upstream.name, upstream_model=upstream.model, content=asked)
         try:

@@ -208,7 +208,7 @@ class Exchanges:
             answers = await together(loop(run, show(index)) for index, run in enumerate(runs))
         finally:  # what was used is paid for, also where there is no answer
             note_tally(sum_of([run.tally for run in runs]))
-        facts.note(stop=answers[0].stop, rung=answers[0].rung)
+        _note_stop(answers[0])
         return answers
 
     def _runner_with(self, toolset: Toolset) -> Runner:
@@ -323,6 +323,14 @@ async def show_nothing(_: Json) -> None:
 def note_tally(tally: Tally) -> None:
     """What a loop has used, for the request's log line."""
     facts.note(turns=tally.turns, tool_calls=tally.total_tool_calls, **_tokens(tally.usage))
+
+
+def _note_stop(answer: Respond) -> None:
+    """Why a loop ended, and what it took to make the model answer, if anything."""
+    if answer.rung is None:
+        facts.note(stop=answer.stop)
+    else:
+        facts.note(stop=answer.stop, rung=answer.rung)
 
 
 def note_usage(usage: Json | None) -> None:

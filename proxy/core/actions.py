@@ -1,6 +1,6 @@
 """What a `Run` wants done next: a closed union, for `match`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias
@@ -52,7 +52,8 @@ class CallUpstream(Struct, frozen=True):
         hold: how much of the turn is kept from the client for now.
         tools: every name that may be called -> its JSON Schema, also while the tools are withdrawn: calls of them that
             leaked into text are recognised by it.
-        json_expected: the client asked for JSON, so a text that is one JSON object is an answer.
+        json_expected: whether the client asked for JSON, so that a text that is one JSON object is an answer. Asked
+            only about such a text: to look through a long conversation for it takes its time.
         renamed: names that the upstream was told in place of others -> the names in `tools`.
     """
 
@@ -64,7 +65,7 @@ class CallUpstream(Struct, frozen=True):
     rung: Rung | None = None
     hold: Hold = Hold.NOTHING
     tools: Mapping[str, Json] = MappingProxyType({})
-    json_expected: bool = False
+    json_expected: Callable[[], bool] = bool  # false
     renamed: Mapping[str, str] = MappingProxyType({})
 
     @property

@@ -12,7 +12,7 @@ Every character is looked at a bounded number of times, and no more than `MAX_HE
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
 import orjson
@@ -85,11 +85,11 @@ class LeakFilter(Struct):
 
     Args:
         tools: the names that may be called -> their JSON Schemas.
-        json_expected: the client asked for JSON, so an answer that is one object is an answer.
+        json_expected: whether the client asked for JSON, so that a text that is one object is an answer.
     """
 
     tools: Mapping[str, Json]
-    json_expected: bool = False
+    json_expected: Callable[[], bool] = bool  # false
     leaks: list[Leak] = []
     garbled: bool = False  # raw model format that is no call of any tool was taken out
     _mode: _Mode = _Mode.BEGINNING
@@ -150,7 +150,7 @@ class LeakFilter(Struct):
 
     def _begin(self) -> str:
         begun = self._held.lstrip()
-        if begun.startswith("{") and not self.json_expected:
+        if begun.startswith("{") and not self.json_expected():
             self._mode = _Mode.JSON
         elif begun or len(self._held) > _LONGEST_NAME:
             self._mode = _Mode.TEXT

@@ -1,6 +1,7 @@
 """Every sentence that a model reads from us, in one place."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
 from proxy.core.chat import Json, text_of
 
@@ -27,7 +28,8 @@ RAW_INPUT = "The tool's input, as plain text, not as JSON."
 GRAMMAR = "The input has to follow this {syntax} grammar:\n{definition}"
 
 
-def guidance(tools: Iterable[str], *, calls: int, rounds: int) -> str:
+@lru_cache(256)
+def guidance(tools: tuple[str, ...], *, calls: int, rounds: int) -> str:
     """What the system message says about the server's tools and how far they may be used."""
     return (
         f"You can call these tools in this conversation: {', '.join(tools)}. "

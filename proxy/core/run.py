@@ -83,7 +83,7 @@ class Run:
         self._offer = offer
         self._schemas = offer.schemas()
         self._json_only = _asks_for_json(request.get("response_format"))
-        self._json_expected = self._json_only or _speaks_of_json(request["messages"])
+        self._speaks_of_json: bool | None = None  # nobody has asked
         self._limits = limits
         self._ledger = Ledger()
         self._tool_choice: Any = offer.tool_choice
@@ -296,6 +296,12 @@ class Run:
             tools=self._schemas,
             json_expected=self._json_expected,
         )
+
+    def _json_expected(self) -> bool:
+        """Whether the client asks for JSON, by its `response_format` or in words."""
+        if self._speaks_of_json is None:
+            self._speaks_of_json = self._json_only or _speaks_of_json(self._request["messages"])
+        return self._speaks_of_json
 
     def _hold(self) -> Hold:
         """Text that only the last turn may show is held until the turn proves to be the last."""

@@ -203,7 +203,7 @@ def _masked(renderer: structlog.typing.Processor, secrets: Iterable[str]) -> str
 def _as_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
     for option in (None, orjson.OPT_NON_STR_KEYS):  # which costs something, and is seldom needed
         try:
-            return orjson.dumps(event, default=str, option=option).decode()
+            return orjson.dumps(event, str, option).decode()
         except orjson.JSONEncodeError:
             continue
     # What an upstream put where a word or a number belongs, nested too deep.

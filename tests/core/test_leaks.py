@@ -182,7 +182,7 @@ def test_raw_format_that_is_no_call_is_taken_out_and_said_to_have_been_there(tex
 
 
 def test_json_is_an_answer_where_json_was_asked_for():
-    assert read('{"query":"x"}', json_expected=True) == ('{"query":"x"}', [], False)
+    assert read('{"query":"x"}', json_expected=lambda: True) == ('{"query":"x"}', [], False)
 
 
 def test_an_object_that_fits_two_tools_is_guessed_to_be_neither():

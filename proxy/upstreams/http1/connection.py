@@ -122,7 +122,10 @@ class Http1Connection(asyncio.Protocol):
             if self._closed or self._transport.is_closing():
                 raise httpx.RemoteProtocolError("Server disconnected without sending a response.")  # noqa: TRY301 - as below
             if isinstance(body, bytes):
-                await self._send(reply, head, body, timeouts.write)
+                self._send(head, body)
+                if self._writing_paused:
+                    await self._drain(reply, timeouts.write)
+                    self._sent = not self._writing_paused
             else:
                 await self._send_parts(reply, head, body, timeouts.write)
             while (answered := reply.parser.head) is None:
@@ -141,13 +144,11 @@ class Http1Connection(asyncio.Protocol):
         """Wait until the event loop has let go of it."""
         await asyncio.shield(self._lost)
 
-    async def _send(self, reply: "Reply", head: bytes, body: bytes, patience: float | None) -> None:
+    def _send(self, head: bytes, body: bytes) -> None:
         if len(body) <= _JOINED_BYTES:
             self._transport.write(head + body)
         else:
             self._transport.writelines((head, body))
-        if self._writing_paused:
-            await self._drain(reply, patience)
         self._sent = not self._writing_paused
 
     async def _send_parts(

@@ -49,6 +49,16 @@ class Pool:
         self._waiting: OrderedDict[_Waiter, Origin] = OrderedDict()
         self._sweep: asyncio.TimerHandle | None = None
 
+    def take(self, origin: Origin) -> Http1Connection | None:
+        """An idle connection that can be used, the latest first; None: there is none, or others wait for it."""
+        same = self._idle.get(origin)
+        while same and not self._waiting:
+            connection, _ = same.popitem()
+            if connection.is_usable():
+                return connection
+            connection.close()
+        return None
+
     async def acquire(self, origin: Origin, timeouts: Timeouts, *, fresh: bool = False) -> Http1Connection:
         """A connection for one request; it comes back by itself.
 
@@ -62,9 +72,10 @@ class Pool:
             httpx.ConnectError, httpx.ConnectTimeout: a new one could not be made.
         """
         while True:
-            connection = None if fresh or self._waiting else self._take(origin)
-            if connection is None:
-                connection = await self._place(origin, timeouts.pool)
+            connection = None if fresh else self.take(origin)
+            if connection is not None:
+                return connection
+            connection = await self._place(origin, timeouts.pool)
             if connection is None:
                 return await self._make(origin, timeouts.connect)
             if connection.is_usable() and not fresh:
@@ -108,11 +119,6 @@ class Pool:
             self._sweep = None
         for connection in closing:
             await connection.wait_closed()
-
-    def _take(self, origin: Origin) -> Http1Connection | None:
-        """The connection that was used last."""
-        same = self._idle.get(origin)
-        return same.popitem()[0] if same else None
 
     def _keep(self, connection: Http1Connection, seconds: float | None) -> None:
         # A request that is on its way when the server's time is over would meet a closed door: a second less.

@@ -72,7 +72,9 @@ class Http1Transport(httpx.AsyncBaseTransport):
         """
         fresh = False
         while True:
-            connection = await self._pool.acquire(origin, timeouts, fresh=fresh)
+            connection = None if fresh else self._pool.take(origin)
+            if connection is None:
+                connection = await self._pool.acquire(origin, timeouts, fresh=fresh)
             try:
                 return await connection.request(head, body, timeouts, to_head=method == "HEAD")
             except (httpx.NetworkError, httpx.RemoteProtocolError):
