@@ -154,7 +154,7 @@ class Upstream(Protocol):
         """Whether it makes its answers fit `response_format: json_schema` by itself."""
         ...
 
-    async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
+    def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:
         """Make one upstream call of a run; `show` gets what the client may see now, `eager` calls that are complete.
 
         Raises:

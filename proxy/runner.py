@@ -57,30 +57,27 @@ class Runner:
             ProxyError: the upstream failed, or the model gave no answer.
         """
         calls = _Calls(self, run, pace=pace, tell=tell)
+        action: Action = run.start()
         try:
-            return await self._drive(run, upstream, calls, show)
+            while True:
+                match action:
+                    case CallUpstream():
+                        await calls.begin_turn(action.number)
+                        turn = await self._complete(action, upstream, show, calls)
+                        self._tell_time(run, calls.ends_at)
+                        action = run.receive_turn(turn)
+                    case CallTools():
+                        answers = await calls.results(action)
+                        self._tell_time(run, calls.ends_at)
+                        action = run.receive_results(answers)
+                    case Respond():
+                        for chunk in action.turn.held:
+                            await show(chunk)
+                        return action
+                    case _:
+                        assert_never(action)
         finally:
             await calls.aclose()
-
-    async def _drive(self, run: Run, upstream: Upstream, calls: "_Calls", show: Show) -> Respond:
-        action: Action = run.start()
-        while True:
-            match action:
-                case CallUpstream():
-                    await calls.begin_turn(action.number)
-                    turn = await self._complete(action, upstream, show, calls)
-                    self._tell_time(run, calls.ends_at)
-                    action = run.receive_turn(turn)
-                case CallTools():
-                    answers = await calls.results(action)
-                    self._tell_time(run, calls.ends_at)
-                    action = run.receive_results(answers)
-                case Respond():
-                    for chunk in action.turn.held:
-                        await show(chunk)
-                    return action
-                case _:
-                    assert_never(action)
 
     def now(self) -> float:
         """Seconds on a clock that never goes back."""

@@ -1,6 +1,6 @@
 """`POST /v1/chat/completions`: the tool loop, or bytes handed through where no server tool is in play."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from msgspec import Struct
@@ -71,13 +71,13 @@ class ChatCompletions:
         tell = client.tell if exchange.tell_events else None
         await client.finish(await self._loops(exchange, offer, identity, client.show, tell))
 
-    async def _loops(
+    def _loops(
         self, exchange: Exchange, offer: Offer, identity: Identity, show: Callable[[int], Show], tell: Tell | None
-    ) -> list[Respond]:
+    ) -> Awaitable[list[Respond]]:
         """One loop for each choice that the client wants."""
         wanted = exchange.request.get("n") or 1
         run_ids = [identity.id.removeprefix(_ID_PREFIX), *(new_id() for _ in range(wanted - 1))]
-        return await self._exchanges.loops(exchange, offer, run_ids, show=show, tell=tell)
+        return self._exchanges.loops(exchange, offer, run_ids, show=show, tell=tell)
 
     def _identity(self, exchange: Exchange) -> Identity:
         return Identity(_ID_PREFIX + new_id(), int(self._clock.time()), exchange.model.name)

@@ -204,8 +204,10 @@ class Exchanges:
                 await ports.store.put(_key(exchange.caller, run.id), answer.continuation.as_json())
             return answer
 
+        works = [loop(run, show(index)) for index, run in enumerate(runs)]
         try:
-            answers = await together(loop(run, show(index)) for index, run in enumerate(runs))
+            # One, as nearly always, needs no task of its own, which would keep a failure and all that has led to it.
+            answers = await together(works) if len(works) > 1 else [await works[0]]
         finally:  # what was used is paid for, also where there is no answer
             note_tally(sum_of([run.tally for run in runs]))
         _note_stop(answers[0])

@@ -24,12 +24,9 @@ class ClientLeft(Exception):
 
 async def together(works: Iterable[Coroutine[None, None, T]]) -> list[T]:
     """All results, in order. The first failure cancels the rest and is raised as it is, not in a group."""
-    first, *others = works
-    if not others:  # as nearly always; a task of its own would keep the failure, and with it all that has led to it
-        return [await first]
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in (first, *others)]
+            tasks = [group.create_task(work) for work in works]
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures
     return [task.result() for task in tasks]

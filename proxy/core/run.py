@@ -226,7 +226,8 @@ class Run:
         tool = self._offer.owned.get(call.name)
         if tool is None:
             raise ToolError(f"There is no tool named {call.name!r}.")
-        return tool, self._browser.translated(replace(call, name=tool.name), call.name)
+        own = call if call.name == tool.name else replace(call, name=tool.name)
+        return tool, self._browser.translated(own, call.name)
 
     def _affordable(self, tool: str, max_calls: int | None) -> bool:
         """Whether one more call is within the budget; a call that is not makes the run stop."""

@@ -73,15 +73,15 @@ class Resilient:
         """Whether it makes its answers fit a schema by itself."""
         return self.current.profile.json_schema
 
-    async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
+    def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:
         """Make one upstream call of a run. A fallback that has answered once is spoken to from then on."""
         watched = self._watched(show)
 
-        async def attempt(upstream: OpenAICompatible) -> Turn:
+        def attempt(upstream: OpenAICompatible) -> Awaitable[Turn]:
             eager.abandon()  # what an attempt before this one has started
-            return await upstream.complete(call, watched.show, eager)
+            return upstream.complete(call, watched.show, eager)
 
-        return await self._attempt(attempt, watched)
+        return self._attempt(attempt, watched)
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through."""
