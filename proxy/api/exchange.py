@@ -82,11 +82,12 @@ class Exchange(Struct, frozen=True):
         request = {key: value for key, value in self.request.items() if key != _OURS}
         return written(request), request
 
-    def run(self, offer: Offer, run_id: str) -> Run:
-        """One loop for one choice."""
+    def runs(self, offer: Offer, run_ids: Iterable[str]) -> list[Run]:
+        """One loop for each choice."""
         # A model that is offered none of our tools is told nothing of them.
         budget = self.budget if offer.in_play else replace(self.budget, guidance=False)
-        return Run(self.request, offer=offer, limits=budget, ladder=self.model.upstream.ladder, run_id=run_id)
+        ladder = self.model.upstream.ladder
+        return [Run(self.request, offer=offer, limits=budget, ladder=ladder, run_id=run_id) for run_id in run_ids]
 
     def pace(self) -> Pace:
         """How long and how much at a time."""
@@ -193,18 +194,11 @@ class Exchanges:
             toolset: runs the calls; None: the server tools as they are.
             keep: whether what stays hidden from the client is kept for when it comes back.
         """
-        ports = self._ports
         runner = self._runner_with(toolset) if toolset else self._runner
-        runs = [exchange.run(offer, run_id) for run_id in run_ids]
-
-        async def loop(run: Run, show: Show) -> Respond:
-            upstream = exchange.model.upstream
-            answer = await runner.drive(run, upstream=upstream, pace=exchange.pace(), show=show, tell=tell)
-            if keep and answer.continuation is not None:  # before the client can know of it
-                await ports.store.put(_key(exchange.caller, run.id), answer.continuation.as_json())
-            return answer
-
-        works = [loop(run, show(index)) for index, run in enumerate(runs)]
+        runs = exchange.runs(offer, run_ids)
+        works: list[Coroutine[Any, Any, Respond]] = []
+        for index, run in enumerate(runs):
+            works.append(self._loop(exchange, run, runner, show(index), tell, keep=keep))
         try:
             # One, as nearly always, needs no task of its own, which would keep a failure and all that has led to it.
             answers = await together(works) if len(works) > 1 else [await works[0]]
@@ -212,6 +206,15 @@ class Exchanges:
             note_tally(sum_of([run.tally for run in runs]))
         _note_stop(answers[0])
         return answers
+
+    async def _loop(
+        self, exchange: Exchange, run: Run, runner: Runner, show: Show, tell: Tell | None, *, keep: bool
+    ) -> Respond:
+        upstream = exchange.model.upstream
+        answer = await runner.drive(run, upstream=upstream, pace=exchange.pace(), show=show, tell=tell)
+        if keep and answer.continuation is not None:  # before the client can know of it
+            await self._ports.store.put(_key(exchange.caller, run.id), answer.continuation.as_json())
+        return answer
 
     def _runner_with(self, toolset: Toolset) -> Runner:
         return Runner(toolset, observe=self._ports.observe, clock=self._ports.clock)

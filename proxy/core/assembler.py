@@ -15,7 +15,6 @@ beginning is held back until enough text has come to tell.
 """
 
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
 
 import orjson
@@ -353,25 +352,28 @@ def turn_from_completion(body: Json, call: CallUpstream) -> Turn:
 
 
 def _client_ids(message: Json, call: CallUpstream) -> tuple[str | None, ...]:
-    entries = message.get("tool_calls") or ()
-    if not call.client_tools:
-        return (None,) * len(entries)
-    numbers = count()
-    are_clients = [name_of(entry) in call.client_tools for entry in entries]
-    return tuple(client_call_id(call.run_id, next(numbers)) if is_clients else None for is_clients in are_clients)
+    ids: list[str | None] = []
+    shown = 0
+    for entry in message.get("tool_calls") or ():
+        if name_of(entry) in call.client_tools:
+            ids.append(client_call_id(call.run_id, shown))
+            shown += 1
+        else:
+            ids.append(None)
+    return tuple(ids)
 
 
 def _take_leaks_out(message: Json, call: CallUpstream) -> bool:
     """Make calls that leaked into a message's texts calls like any other; whether raw format was found besides."""
     if isinstance(message.get("content"), list):
         message["content"] = text_of(message)
-    suspects = [key for key in _LEAKY_FIELDS if isinstance(text := message.get(key), str) and may_leak(text)]
-    if not suspects:
-        return False
     filters: dict[str, LeakFilter] = {}
-    for key in suspects:
-        leaks = filters[key] = LeakFilter(call.known_names, json_expected=call.json_expected)
-        message[key] = leaks.feed(message[key]) + leaks.close()
+    for key in _LEAKY_FIELDS:
+        if isinstance(text := message.get(key), str) and may_leak(text):
+            leaks = filters[key] = LeakFilter(call.known_names, json_expected=call.json_expected)
+            message[key] = leaks.feed(text) + leaks.close()
+    if not filters:
+        return False
     entries = message.get("tool_calls") or []
     for leak in found_leaks(filters, has_calls=bool(entries), text=str(message.get("content") or "")):
         name = call.renamed.get(leak.name, leak.name)

@@ -125,7 +125,7 @@ class Run:
         if turn.finish_reason in _BROKEN_OFF and not self._worth_another_try(turn):
             return self._respond(turn, self._stop or Stop.ANSWER)
         if any(turn.client_ids):
-            return self._judge(turn, [call for call in turn.calls if call.name not in self._offer.client_tools])
+            return self._judge(turn, self._servers(turn.calls))
         text = turn.text
         is_blank = not text or text.isspace()
         if not turn.held and not is_blank:
@@ -137,6 +137,9 @@ class Run:
         if is_blank and (self._ledger.turns > 1 or turn.garbled):
             return self._climb()
         return self._respond(turn, Stop.ANSWER)
+
+    def _servers(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+        return [call for call in calls if call.name not in self._offer.client_tools]
 
     def _worth_another_try(self, turn: Turn) -> bool:
         """A forced answer that ran out of tokens before it said anything may be shorter when asked for otherwise."""

@@ -23,8 +23,7 @@ def fan_out(observers: Sequence[Observer], *, content: bool) -> Observer:
     def observe(event: str, /, **fields: object) -> None:
         listeners = listening.get(event)
         if listeners is None:
-            found = (_listener(observer, event) for observer in observers)
-            listeners = listening[event] = [listener for listener in found if listener is not None]
+            listeners = listening[event] = _listeners(observers, event)
         if not listeners:
             return
         said: Any = fields.pop("content", None)
@@ -39,6 +38,11 @@ def fan_out(observers: Sequence[Observer], *, content: bool) -> Observer:
                     log("observer.failed", on=event, exc_info=True)
 
     return observe
+
+
+def _listeners(observers: Sequence[Observer], event: str) -> list[Listener]:
+    found = (_listener(observer, event) for observer in observers)
+    return [listener for listener in found if listener is not None]
 
 
 def _listener(observer: Observer, event: str) -> Listener | None:

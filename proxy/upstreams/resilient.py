@@ -8,6 +8,7 @@ hammered by its own loop. An upstream that fails everybody is left alone for a w
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 from proxy.core.actions import CallUpstream, Rung
@@ -76,12 +77,7 @@ class Resilient:
     def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:
         """Make one upstream call of a run. A fallback that has answered once is spoken to from then on."""
         watched = self._watched(show)
-
-        def attempt(upstream: OpenAICompatible) -> Awaitable[Turn]:
-            eager.abandon()  # what an attempt before this one has started
-            return upstream.complete(call, watched.show, eager)
-
-        return self._attempt(attempt, watched)
+        return self._attempt(partial(_complete, call, watched.show, eager), watched)
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through."""
@@ -151,6 +147,11 @@ class Resilient:
             self._observe("upstream.fell_back", **fields, to=self.name, upstream_model=self.model)
             return True
         return False
+
+
+def _complete(call: CallUpstream, show: Show, eager: Eager, upstream: OpenAICompatible) -> Awaitable[Turn]:
+    eager.abandon()  # what an attempt before this one has started
+    return upstream.complete(call, show, eager)
 
 
 class _Relayed:

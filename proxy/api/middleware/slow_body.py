@@ -31,6 +31,10 @@ class SlowBody:
         peer = peer_of(scope)
         if scope["type"] != "http" or (peer is not None and peer.body_is_here):
             return self._app(scope, receive, send)
+        return self._app(scope, self._paced(receive), send)
+
+    def _paced(self, receive: Receive) -> Receive:
+        """`receive` that raises `RequestTimeout` where the body does not come fast enough."""
         began = self._clock.monotonic()
         size = 0
         complete = False
@@ -44,7 +48,7 @@ class SlowBody:
             complete = not message.get("more_body", False)
             return message
 
-        return self._app(scope, paced, send)
+        return paced
 
     async def _receive(self, receive: Receive, ends_at: float) -> Message:
         """The next piece. Raises `RequestTimeout`."""
