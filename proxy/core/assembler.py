@@ -352,9 +352,12 @@ def turn_from_completion(body: Json, call: CallUpstream) -> Turn:
 
 
 def _client_ids(message: Json, call: CallUpstream) -> tuple[str | None, ...]:
+    entries = message.get("tool_calls") or ()
+    if not call.client_tools:
+        return (None,) * len(entries)
     ids: list[str | None] = []
     shown = 0
-    for entry in message.get("tool_calls") or ():
+    for entry in entries:
         if name_of(entry) in call.client_tools:
             ids.append(client_call_id(call.run_id, shown))
             shown += 1

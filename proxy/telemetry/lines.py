@@ -55,21 +55,18 @@ class TurnStream:
         self._flushing = None
         together: list[str] = []
         size = 0
-        while (text := self._taken()) is not None:
-            length = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-            if together and size + length > _AT_ONCE:
-                self._put("".join(together))
-                together, size = [], 0
-            together.append(text)
-            size += length
-        if together:
-            self._put("".join(together))
-
-    def _taken(self) -> str | None:
         try:
-            return self._waiting.popleft()
-        except IndexError:  # also where another thread has just taken the last
-            return None
+            while True:
+                text = self._waiting.popleft()
+                length = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+                if together and size + length > _AT_ONCE:
+                    self._put("".join(together))
+                    together, size = [], 0
+                together.append(text)
+                size += length
+        except IndexError:  # that was the last, or another thread has just taken it
+            if together:
+                self._put("".join(together))
 
     def _put(self, text: str) -> None:
         with suppress(OSError, ValueError), self._writing:

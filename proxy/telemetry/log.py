@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, TextIO
@@ -201,11 +202,15 @@ def _masked(renderer: structlog.typing.Processor, secrets: Iterable[str]) -> str
 
 
 def _as_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
-    for option in (None, orjson.OPT_NON_STR_KEYS):  # which costs something, and is seldom needed
-        try:
-            return orjson.dumps(event, str, option).decode()
-        except orjson.JSONEncodeError:
-            continue
+    try:
+        return orjson.dumps(event, str).decode()
+    except orjson.JSONEncodeError:
+        return _as_json_in_any_case(event)
+
+
+def _as_json_in_any_case(event: Mapping[str, Any]) -> str:
+    with suppress(orjson.JSONEncodeError):
+        return orjson.dumps(event, str, orjson.OPT_NON_STR_KEYS).decode()  # which costs something
     # What an upstream put where a word or a number belongs, nested too deep.
     plain = {name: value if isinstance(value, (str, float, int)) else "(unreadable)" for name, value in event.items()}
     return orjson.dumps(plain).decode()
