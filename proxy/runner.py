@@ -160,7 +160,7 @@ class _Calls:
         self.pace = pace
         self._result_bytes_left = pace.max_total_result_bytes
         self._tell = tell
-        self._slots = asyncio.Semaphore(pace.max_parallel_tools)
+        self._slots: asyncio.Semaphore | None = None  # for calls beside others
         self._tasks: set[asyncio.Task[ToolResult]] = set()
         self._started: dict[tuple[str, str], tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
         self.ends_at = runner.now() + pace.deadline
@@ -207,14 +207,15 @@ class _Calls:
         return task
 
     def _begin(self, call: ToolCall) -> "asyncio.Task[ToolResult]":
-        task = asyncio.create_task(self._in_turn(call))
+        self._slots = self._slots or asyncio.Semaphore(self.pace.max_parallel_tools)
+        task = asyncio.create_task(self._in_turn(call, self._slots))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _in_turn(self, call: ToolCall) -> ToolResult:
+    async def _in_turn(self, call: ToolCall, slots: asyncio.Semaphore) -> ToolResult:
         """One call beside others, of which only so many may be under way."""
-        async with self._slots:
+        async with slots:
             return await self._one(call)
 
     def fenced(self, tool: str, output: ToolOutput) -> ToolResult:

@@ -169,7 +169,7 @@ def _leave_what_is_there_alone() -> None:
     """What has been made until now stays: the garbage collector need not look at it again and again.
 
     Requests make few cycles, so it looks for new ones less often too: after 50,000 objects, not after 700. Requests
-    that are under way are objects as well: with a few hundred of them, it would go through them in vain again and again.
+    that are under way are objects as well: with some hundreds of them, it would look through them in vain all the time.
     """
     gc.enable()
     gc.collect()

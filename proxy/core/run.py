@@ -74,10 +74,10 @@ class Run:
         if not said_to_us.isdisjoint(request):
             request = {key: value for key, value in request.items() if key not in said_to_us}
         self._request = request
-        self._messages: list[Json] = list(request["messages"])
+        self._messages: list[Json] = [*request["messages"]]
         if limits.guidance:
             told = guidance(offer.shown, calls=limits.max_tool_calls, rounds=limits.max_turns - 1)
-            self._messages = with_guidance(self._messages, told)
+            self._messages = with_guidance(request["messages"], told)
         self._given = len(self._messages)
         self.id = run_id
         self._offer = offer
@@ -389,11 +389,13 @@ def _separator(shown: str) -> str:
 def _body(request: Json, messages: Sequence[Json], tools: Sequence[Json], choice: Any) -> Json:
     """The client's body with this turn's messages and tools; never an empty `tools`, which vLLM refuses."""
     body = {**request, "messages": list(messages)}
-    for key, value in (("tools", tools), ("tool_choice", choice)):
-        if tools and value:
-            body[key] = value
-        else:
-            body.pop(key, None)
-    if not tools:
+    if tools:
+        body["tools"] = tools
+    else:
+        body.pop("tools", None)
         body.pop("parallel_tool_calls", None)
+    if tools and choice:
+        body["tool_choice"] = choice
+    else:
+        body.pop("tool_choice", None)
     return body

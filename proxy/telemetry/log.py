@@ -135,7 +135,7 @@ class _Completed:
         line = {"timestamp": self._timestamp(), "level": level, "event": event, **facts.known(), **fields}
         if self._content:
             line = {name: value.text() if isinstance(value, Content) else value for name, value in line.items()}
-        if None in line.values():
+        if None in fields.values():  # what is known is never nothing
             for name in [name for name, value in line.items() if value is None]:
                 del line[name]
         return line

@@ -6,8 +6,8 @@ try is tried again; at last the fallback is asked.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from typing import Any
 
 import jsonschema_rs
 import orjson
@@ -144,16 +144,25 @@ class Registry:
             self._observe("tool.cache_hit", tool=entry.tool.name)
         return output
 
-    async def _try(self, entry: "_Entry", arguments: Json) -> ToolOutput:
+    def _try(self, entry: "_Entry", arguments: Json) -> Coroutine[Any, Any, ToolOutput]:
+        """One call, as soon as the tool may be called once more at the same time."""
+        if entry.slots is None:
+            return self._tries(entry, arguments)
+        return self._in_turn(entry.slots, entry, arguments)
+
+    async def _in_turn(self, slots: asyncio.Semaphore, entry: "_Entry", arguments: Json) -> ToolOutput:
+        async with slots:
+            return await self._tries(entry, arguments)
+
+    async def _tries(self, entry: "_Entry", arguments: Json) -> ToolOutput:
         """One call, tried again where another try may succeed and does no harm."""
-        async with entry.slots:
-            for attempt in range(entry.tool.retries):
-                try:
-                    return await self._once(entry, arguments)
-                except ToolUnavailable as exc:
-                    self._observe("tool.retried", tool=entry.tool.name, attempt=attempt + 1, outcome=exc.outcome)
-                    await self._clock.sleep(_FIRST_WAIT * 2**attempt)
-            return await self._once(entry, arguments)
+        for attempt in range(entry.tool.retries):
+            try:
+                return await self._once(entry, arguments)
+            except ToolUnavailable as exc:
+                self._observe("tool.retried", tool=entry.tool.name, attempt=attempt + 1, outcome=exc.outcome)
+                await self._clock.sleep(_FIRST_WAIT * 2**attempt)
+        return await self._once(entry, arguments)
 
     async def _once(self, entry: "_Entry", arguments: Json) -> ToolOutput:
         now = self._clock.monotonic()
@@ -182,9 +191,7 @@ class _Entry:
         self.validator: jsonschema_rs.Validator = validator_of(tool.parameters)
         self.breaker = Breaker()
         self.cache = caches(tool.name, tool.cache_seconds) if tool.cache_seconds else None
-        self.slots: AbstractAsyncContextManager[object] = (
-            asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else nullcontext()
-        )
+        self.slots = asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else None
 
 
 async def _text_of(run: Awaitable[str | ToolOutput]) -> ToolOutput:

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -110,7 +110,8 @@ async def raw_server(
             task.cancel()
         await asyncio.gather(*served, return_exceptions=True)
         for writer in served.values():
-            writer.transport.abort()  # also where the task had not begun
+            with suppress(AttributeError):  # asyncio's transports of 3.11 do where they have just closed by themselves
+                writer.transport.abort()  # also where the task had not begun
 
 
 async def forever(peer: Peer) -> None:

@@ -64,7 +64,8 @@ class RequestId:
             _forget_frames(exc)
             return _CLIENT_CLOSED_REQUEST
         except ProxyError as exc:
-            facts.note(error=exc.code)
+            if exc.code:
+                facts.note(error=exc.code)
             await response.fail(exc)
             _forget_frames(exc)
         except asyncio.CancelledError:  # the server stops, and the time for finishing is over; nobody else cancels us
