@@ -194,7 +194,7 @@ class Exchanges:
             toolset: runs the calls; None: the server tools as they are.
             keep: whether what stays hidden from the client is kept for when it comes back.
         """
-        runner = self._runner_with(toolset) if toolset else self._runner
+        runner = self._runner if toolset is None else self._runner_with(toolset)
         runs = exchange.runs(offer, run_ids)
         works: list[Coroutine[Any, Any, Respond]] = []
         for index, run in enumerate(runs):

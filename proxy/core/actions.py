@@ -65,7 +65,7 @@ class CallUpstream(Struct, frozen=True):
     rung: Rung | None = None
     hold: Hold = Hold.NOTHING
     tools: Mapping[str, Json] = MappingProxyType({})
-    json_expected: Callable[[], bool] = bool  # false
+    json_expected: Callable[[], bool] = bool  # says no
     renamed: Mapping[str, str] = MappingProxyType({})
 
     @property

@@ -89,7 +89,7 @@ class LeakFilter(Struct):
     """
 
     tools: Mapping[str, Json]
-    json_expected: Callable[[], bool] = bool  # false
+    json_expected: Callable[[], bool] = bool  # says no
     leaks: list[Leak] = []
     garbled: bool = False  # raw model format that is no call of any tool was taken out
     _mode: _Mode = _Mode.BEGINNING

@@ -74,10 +74,11 @@ class Run:
         if not said_to_us.isdisjoint(request):
             request = {key: value for key, value in request.items() if key not in said_to_us}
         self._request = request
-        self._messages: list[Json] = [*request["messages"]]
+        messages: Sequence[Json] = request["messages"]
         if limits.guidance:
             told = guidance(offer.shown, calls=limits.max_tool_calls, rounds=limits.max_turns - 1)
-            self._messages = with_guidance(request["messages"], told)
+            messages = with_guidance(messages, told)
+        self._messages: list[Json] = list(messages)
         self._given = len(self._messages)
         self.id = run_id
         self._offer = offer
