@@ -315,6 +315,15 @@ def test_words_that_ask_for_json_are_heard():
     assert play.pending.hold == "nothing"
 
 
+def test_they_are_looked_for_once_and_not_before_it_matters():
+    message = {"role": "user", "content": "Hello"}
+    play = Playbook(run_of({"messages": [message]})) << asks()
+    message["content"] = "Reply in JSON"
+    assert play.pending.json_expected()
+    message["content"] = "Hello"
+    assert play.pending.json_expected()
+
+
 def test_a_blank_forced_answer_that_was_cut_off_is_no_answer_and_one_with_words_is():
     play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
     play << asks(rung="notice") >> says("", finish_reason="length") << asks(rung="withdraw")
