@@ -315,7 +315,7 @@ def test_words_that_ask_for_json_are_heard():
     assert play.pending.hold == "nothing"
 
 
-def test_they_are_looked_for_once_and_not_before_it_matters():
+def test_words_that_ask_for_json_are_looked_for_once_and_not_before_it_matters():
     message = {"role": "user", "content": "Hello"}
     play = Playbook(run_of({"messages": [message]})) << asks()
     message["content"] = "Reply in JSON"

@@ -120,9 +120,8 @@ def test_broken_text_is_mended_to_its_own_words_or_refused(arguments, slips):
     if not isinstance(found, InvalidArguments):
         assert found.keys() <= SCHEMA["properties"].keys()
         assert isinstance(found.get("q", ""), str)
-        assert float(
-            found.get("n", 0)
-        ).is_integer()  # beyond 64 bits orjson reads a float, and it still fits the schema
+        # Beyond 64 bits orjson reads a float, and it still fits the schema.
+        assert float(found.get("n", 0)).is_integer()
 
 
 @given(hostile.mutated(st.just({"q": "x", "n": 1, "o": {"a": [1]}})) | hostile.texts)

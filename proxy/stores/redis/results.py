@@ -124,8 +124,8 @@ class RedisResults:
 
 def _encoded(output: ToolOutput) -> bytes:
     try:
-        data = msgspec.json.encode(output)
-    except UnicodeEncodeError:  # half a surrogate pair: it is no text that could be kept
+        data = msgspec.json.encode(output, enc_hook=dict)  # sources may be any mapping
+    except (TypeError, ValueError):  # half a surrogate pair, or a title that is no text: nothing that could be kept
         return _NOTHING
     return data if len(data) <= MAX_BYTES else _NOTHING
 

@@ -1,4 +1,5 @@
 import asyncio
+from types import MappingProxyType
 
 import pytest
 
@@ -31,6 +32,30 @@ class Tool:
         if self.gate:
             await self.gate.wait()
         return ToolOutput(f"{self.text} {self.runs}", {"https://a.example/": "A"})
+
+
+@pytest.mark.parametrize("output", [ToolOutput("no page's"), ToolOutput("a page's", MappingProxyType({"u": "A"}))])
+async def test_whatever_mapping_the_sources_are_another_process_has_them(process, output):
+    async def run():
+        return output
+
+    async def run_again():
+        raise AssertionError("it was kept")
+
+    async with process() as one, process() as other:
+        assert await results(one).get_or_run("k", run) == output
+        kept = await results(other).get_or_run("k", run_again)
+        assert (kept.text, dict(kept.sources)) == (output.text, dict(output.sources))
+
+
+async def test_what_cannot_be_written_is_given_and_not_kept(process):
+    odd = ToolOutput("found", {"https://a.example/": object()})
+
+    async def run():
+        return odd
+
+    async with process() as one:
+        assert await results(one).get_or_run("k", run) is odd
 
 
 async def test_what_one_process_found_another_has(process):
