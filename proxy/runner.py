@@ -5,9 +5,9 @@ when the deadline has passed the run is told so, and what tools are still doing 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import assert_never
+from typing import Any
 
 from msgspec import Struct
 
@@ -59,23 +59,21 @@ class Runner:
         calls = _Calls(self, run, pace=pace, tell=tell)
         action: Action = run.start()
         try:
-            while True:
-                match action:
-                    case CallUpstream():
-                        await calls.begin_turn(action.number)
-                        turn = await self._complete(action, upstream, show, calls)
-                        self._tell_time(run, calls.ends_at)
-                        action = run.receive_turn(turn)
-                    case CallTools():
-                        answers = await calls.results(action)
-                        self._tell_time(run, calls.ends_at)
-                        action = run.receive_results(answers)
-                    case Respond():
-                        for chunk in action.turn.held:
-                            await show(chunk)
-                        return action
-                    case _:
-                        assert_never(action)
+            while not isinstance(action, Respond):
+                if isinstance(action, CallUpstream):
+                    calls.turn = action.number
+                    if tell is not None:
+                        await tell({"type": "turn.started", "turn": action.number})
+                    turn = await self._complete(action, upstream, show, calls)
+                    self._tell_time(run, calls.ends_at)
+                    action = run.receive_turn(turn)
+                else:
+                    answers = await calls.results(action)
+                    self._tell_time(run, calls.ends_at)
+                    action = run.receive_results(answers)
+            for chunk in action.turn.held:
+                await show(chunk)
+            return action
         finally:
             await calls.aclose()
 
@@ -89,23 +87,26 @@ class Runner:
 
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "_Calls") -> Turn:
         began = self._clock.monotonic()
-        fields: dict[str, object] = {"turn": call.number}
-        if call.rung is not None:
-            fields["rung"] = call.rung
-        asked = {"messages": call.body["messages"]}
-        self._observe("turn.started", **fields, upstream=upstream.name, upstream_model=upstream.model, content=asked)
+        observe = self._observe if call.rung is None else partial(self._observe, rung=call.rung)
+        observe(
+            "turn.started",
+            turn=call.number,
+            upstream=upstream.name,
+            upstream_model=upstream.model,
+            content={"messages": call.body["messages"]},
+        )
         try:
             turn = await upstream.complete(call, show, calls)
         except ProxyError as exc:
             failed = {"code": exc.code, "status": exc.status}
-            self._observe("turn.failed", **fields, upstream=upstream.name, seconds=self.since(began), **failed)
+            observe("turn.failed", turn=call.number, upstream=upstream.name, seconds=self.since(began), **failed)
             raise
         except asyncio.CancelledError:
-            self._observe("turn.abandoned", **fields, upstream=upstream.name, seconds=self.since(began))
+            observe("turn.abandoned", turn=call.number, upstream=upstream.name, seconds=self.since(began))
             raise
-        self._observe(
+        observe(
             "turn.completed",
-            **fields,
+            turn=call.number,
             upstream=upstream.name,  # a fallback may have answered
             upstream_model=upstream.model,
             response_model=turn.envelope.get("model"),
@@ -120,23 +121,39 @@ class Runner:
     async def call(self, call: ToolCall, calls: "_Calls") -> ToolResult:
         """One call of a tool, whatever becomes of it."""
         began = self._clock.monotonic()
-        fields = {"turn": calls.turn, "tool": call.name, "call_id": call.id}
-        size = len(call.arguments.encode("utf-8", "replace"))
-        self._observe("tool.started", **fields, argument_bytes=size, content={"arguments": call.arguments})
+        self._observe(
+            "tool.started",
+            turn=calls.turn,
+            tool=call.name,
+            call_id=call.id,
+            argument_bytes=len(call.arguments.encode("utf-8", "replace")),
+            content={"arguments": call.arguments},
+        )
         try:
             output = await self._run_tool(call, calls.pace, calls.ends_at - began)
         except ToolError as exc:
-            self._observe("tool.failed", **fields, seconds=self.since(began), outcome=exc.outcome)
+            self._tell_failed("tool.failed", call, calls.turn, began, outcome=exc.outcome)
             return results.failure(str(exc))
         except asyncio.CancelledError:
-            self._observe("tool.abandoned", **fields, seconds=self.since(began))
+            self._tell_failed("tool.abandoned", call, calls.turn, began)
             raise
         except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
-            self._observe("tool.crashed", **fields, seconds=self.since(began), exc_info=True)
+            self._tell_failed("tool.crashed", call, calls.turn, began, exc_info=True)
             return results.failure("The tool failed.")
-        seconds, found = self.since(began), {"result": output.text}
-        self._observe("tool.completed", **fields, seconds=seconds, characters=len(output.text), content=found)
+        self._observe(
+            "tool.completed",
+            turn=calls.turn,
+            tool=call.name,
+            call_id=call.id,
+            seconds=self.since(began),
+            characters=len(output.text),
+            content={"result": output.text},
+        )
         return calls.fenced(call.name, output)
+
+    def _tell_failed(self, event: str, call: ToolCall, turn: int, began: float, **fields: object) -> None:
+        seconds = self.since(began)
+        self._observe(event, turn=turn, tool=call.name, call_id=call.id, seconds=seconds, **fields)
 
     async def _run_tool(self, call: ToolCall, pace: Pace, remaining: float) -> ToolOutput:
         """One call, not beyond the run's own time."""
@@ -152,7 +169,25 @@ class _Calls:
     """The tool calls of one run: begun while their turn is still being written, where they may be. Implements `Eager`.
 
     None outlives the run, which ends with `aclose`.
+
+    Attributes:
+        pace: of the run.
+        ends_at: when its time is over, on the runner's clock.
+        turn: whose calls come next.
     """
+
+    __slots__ = (
+        "_result_bytes_left",
+        "_run",
+        "_runner",
+        "_slots",
+        "_started",
+        "_tasks",
+        "_tell",
+        "ends_at",
+        "pace",
+        "turn",
+    )
 
     def __init__(self, runner: Runner, run: Run, *, pace: Pace, tell: Tell | None) -> None:
         self._runner = runner
@@ -165,12 +200,6 @@ class _Calls:
         self._started: dict[tuple[str, str], tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
         self.ends_at = runner.now() + pace.deadline
         self.turn = 0
-
-    async def begin_turn(self, number: int) -> None:
-        """The turn whose calls come next."""
-        self.turn = number
-        if self._tell is not None:
-            await self._tell({"type": "turn.started", "turn": number})
 
     def start(self, call: ToolCall) -> None:
         """Begin a call whose arguments are complete, if it would be run anyway."""
@@ -224,15 +253,17 @@ class _Calls:
         self._result_bytes_left = max(0, self._result_bytes_left - len(result.content.encode()))
         return result
 
-    async def _one(self, call: ToolCall) -> ToolResult:
-        if self._tell is None:
-            return await self._runner.call(call, self)
+    def _one(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:
+        return self._runner.call(call, self) if self._tell is None else self._told(call, self._tell)
+
+    async def _told(self, call: ToolCall, tell: Tell) -> ToolResult:
+        """One call, for a client that wants to hear of it."""
         event = {"turn": self.turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
         began = self._runner.now()
-        await self._tell({"type": "tool.started", **event})
+        await tell({"type": "tool.started", **event})
         result = await self._runner.call(call, self)
         event["seconds"] = self._runner.since(began)
         if result.failed:
             event["error"] = result.content
-        await self._tell({"type": "tool.failed" if result.failed else "tool.completed", **event})
+        await tell({"type": "tool.failed" if result.failed else "tool.completed", **event})
         return result

@@ -76,7 +76,9 @@ class ChatCompletions:
     ) -> Awaitable[list[Respond]]:
         """One loop for each choice that the client wants."""
         wanted = exchange.request.get("n") or 1
-        run_ids = [identity.id.removeprefix(_ID_PREFIX), *(new_id() for _ in range(wanted - 1))]
+        run_ids = [identity.id.removeprefix(_ID_PREFIX)]
+        while len(run_ids) < wanted:
+            run_ids.append(new_id())
         return self._exchanges.loops(exchange, offer, run_ids, show=show, tell=tell)
 
     def _identity(self, exchange: Exchange) -> Identity:

@@ -105,7 +105,7 @@ def whole_completion(answers: Sequence[Respond], identity: Identity, *, events: 
         events: the progress of the run, for clients that asked for it.
     """
     envelope = answers[0].turn.envelope
-    return {
+    completion = {
         **envelope,
         "id": identity.id,
         "object": "chat.completion",
@@ -113,13 +113,16 @@ def whole_completion(answers: Sequence[Respond], identity: Identity, *, events: 
         "model": envelope.get("model") or identity.model,
         "choices": [_choice(index, answer) for index, answer in enumerate(answers)],
         "usage": _tally(answers).as_usage(),
-        **({} if events is None else {"tool_events": list(events)}),
     }
+    if events is not None:
+        completion["tool_events"] = list(events)
+    return completion
 
 
 def _choice(index: int, answer: Respond) -> Json:
-    cited = annotations(text_of(answer.message), answer.sources)
-    message = {**answer.message, "annotations": cited} if cited else answer.message
+    message = answer.message
+    if answer.sources and (cited := annotations(text_of(message), answer.sources)):
+        message = {**message, "annotations": cited}
     final = {"index": index, "message": message, "finish_reason": answer.finish_reason}
     return {"logprobs": None, **answer.turn.choice, **final}
 

@@ -30,7 +30,6 @@ from proxy.runner import Pace, Runner
 T = TypeVar("T")
 
 _OURS = "max_tool_calls"  # an upstream may refuse a field that it does not know
-_COUNTS = ("prompt_tokens", "completion_tokens")
 _MOST_TERMS = 10_000
 _MOST_OFFERS = 100
 _SHORT = 256  # characters of a header; a longer one is not remembered
@@ -327,7 +326,8 @@ async def show_nothing(_: Json) -> None:
 
 def note_tally(tally: Tally) -> None:
     """What a loop has used, for the request's log line."""
-    facts.note(turns=tally.turns, tool_calls=tally.total_tool_calls, **_tokens(tally.usage))
+    facts.note(turns=tally.turns, tool_calls=tally.total_tool_calls)
+    note_usage(tally.usage)
 
 
 def _note_stop(answer: Respond) -> None:
@@ -340,8 +340,8 @@ def _note_stop(answer: Respond) -> None:
 
 def note_usage(usage: Json | None) -> None:
     """The tokens of a request, for its log line."""
-    facts.note(**_tokens(usage))
-
-
-def _tokens(usage: Json | None) -> dict[str, int]:
-    return {name: usage[name] for name in _COUNTS if isinstance(usage.get(name), int)} if usage else {}
+    if usage:
+        if isinstance(prompt := usage.get("prompt_tokens"), int):
+            facts.note(prompt_tokens=prompt)
+        if isinstance(completion := usage.get("completion_tokens"), int):
+            facts.note(completion_tokens=completion)

@@ -10,6 +10,8 @@ from msgspec import Struct
 from proxy.core.chat import Json, ToolCall, Turn, add_usage
 from proxy.core.continuation import Continuation
 
+_NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
 
 class Stop(StrEnum):
     """Why a run came to its answer; the value of the header `x-tool-stop`."""
@@ -98,17 +100,10 @@ class Tally(Struct, frozen=True):
         """Tool calls that were really run."""
         return sum(self.tool_calls.values())
 
-    @property
-    def total_tokens(self) -> int:
-        """Tokens of all turns; 0 while the upstream has sent no count."""
-        total = (self.usage or {}).get("total_tokens")
-        return int(total) if isinstance(total, int | float) else 0
-
     def as_usage(self) -> Json:
         """OpenAI's `usage`, with `server_tool_use` beside it."""
         use = {"turns": self.turns, "tool_calls": self.total_tool_calls, **self.tool_calls}
-        zero = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        return {**zero, **(self.usage or {}), "server_tool_use": use}
+        return {**_NO_TOKENS, **(self.usage or {}), "server_tool_use": use}
 
 
 def sum_of(tallies: Sequence[Tally]) -> Tally:

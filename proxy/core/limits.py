@@ -22,17 +22,17 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_total_tokens: int | None = None
     guidance: bool = True
 
-    def spent(self, tally: Tally) -> Stop | None:
+    def spent(self, used: "Ledger") -> Stop | None:
         """The limit that permits no further round of tools, if one has been reached.
 
         The last permitted turn is kept for the answer: a run that ends in one more tool call leaves the client with
         nothing.
         """
-        if tally.turns >= self.max_turns - 1:
+        if used.turns >= self.max_turns - 1:
             return Stop.MAX_TURNS
-        if tally.total_tool_calls >= self.max_tool_calls:
+        if used.total_tool_calls >= self.max_tool_calls:
             return Stop.MAX_TOOL_CALLS
-        if self.max_total_tokens is not None and tally.total_tokens >= self.max_total_tokens:
+        if self.max_total_tokens is not None and used.total_tokens >= self.max_total_tokens:
             return Stop.MAX_TOTAL_TOKENS
         return None
 
@@ -47,11 +47,19 @@ class Ledger(Struct):
 
     turns: int = 0
     tool_calls: dict[str, int] = {}
+    total_tool_calls: int = 0
     usage: Json | None = None
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of all turns; 0 while the upstream has sent no count."""
+        total = (self.usage or {}).get("total_tokens")
+        return int(total) if isinstance(total, int | float) else 0
 
     def count_call(self, tool: str) -> None:
         """One more call of `tool` is going to be run."""
         self.tool_calls[tool] = self.tool_calls.get(tool, 0) + 1
+        self.total_tool_calls += 1
 
     def tally(self) -> Tally:
         """The account as a value."""

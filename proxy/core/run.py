@@ -156,7 +156,8 @@ class Run:
                 fresh[verdict.key] = self._browser.record(verdict.run, verdict.call.name, next(arrived))
             answers.append(verdict.result or fresh[verdict.key])
         for key, result in fresh.items():
-            self._sources.update(result.sources)
+            if result.sources:
+                self._sources.update(result.sources)
             if not result.failed:  # what failed may succeed when it is tried again
                 self._results[key] = result
         turn = self._judged_turn()
@@ -184,7 +185,7 @@ class Run:
         key = canonical.fingerprint
         if key in self._results or key in self._repeats or any(other.fingerprint == key for other in started):
             return None
-        used = sum(self._ledger.tool_calls.values()) + len(started)
+        used = self._ledger.total_tool_calls + len(started)
         of_tool = self._ledger.tool_calls.get(tool.name, 0) + sum(other.name == tool.name for other in started)
         within = used < self._limits.max_tool_calls and (tool.max_calls is None or of_tool < tool.max_calls)
         return canonical if within else None
@@ -198,12 +199,14 @@ class Run:
             self._stop = Stop.DEADLINE
         judged: dict[tuple[str, str], _Verdict] = {}
         self._verdicts = []
+        runnable: list[ToolCall] = []
         for call in calls:
             verdict = self._verdict(call, judged)
             judged.setdefault(verdict.key, verdict)
             self._verdicts.append(verdict)
-        runnable = tuple([verdict.run for verdict in self._verdicts if verdict.run is not None])
-        return CallTools(runnable, self._ledger.turns) if runnable else self.receive_results(())
+            if verdict.run is not None:
+                runnable.append(verdict.run)
+        return CallTools(tuple(runnable), self._ledger.turns) if runnable else self.receive_results(())
 
     def _verdict(self, call: ToolCall, judged: Mapping[tuple[str, str], _Verdict]) -> _Verdict:
         """What becomes of one call, after the others of its turn have been `judged`."""
@@ -235,14 +238,13 @@ class Run:
 
     def _affordable(self, tool: str, max_calls: int | None) -> bool:
         """Whether one more call is within the budget; a call that is not makes the run stop."""
-        used = self._ledger.tool_calls
-        if sum(used.values()) >= self._limits.max_tool_calls:
+        if self._ledger.total_tool_calls >= self._limits.max_tool_calls:
             self._stop = Stop.MAX_TOOL_CALLS
             return False
-        return max_calls is None or used.get(tool, 0) < max_calls
+        return max_calls is None or self._ledger.tool_calls.get(tool, 0) < max_calls
 
     def _limit_reached(self) -> Stop | None:
-        return Stop.DEADLINE if self._expired else self._limits.spent(self._ledger.tally())
+        return Stop.DEADLINE if self._expired else self._limits.spent(self._ledger)
 
     def _judged_turn(self) -> Turn:
         assert self._turn is not None  # noqa: S101 - results come after a turn
@@ -262,14 +264,10 @@ class Run:
     def _remember(self, turn: Turn, answers: Sequence[ToolResult]) -> None:
         """Put the turn and its results into the history, together."""
         self._messages.append(turn.message)
-        contents = [answer.content for answer in answers]
+        for call, answer in zip(turn.calls, answers, strict=True):
+            self._messages.append({"role": "tool", "tool_call_id": call.id, "content": answer.content})
         if note := self._note():
-            contents[-1] = with_note(answers[-1], note)
-        told = [
-            {"role": "tool", "tool_call_id": call.id, "content": content}
-            for call, content in zip(turn.calls, contents, strict=True)
-        ]
-        self._messages += told
+            self._messages[-1]["content"] = with_note(answers[-1], note)
 
     def _note(self) -> str | None:
         """What the model is told beside its results."""
@@ -277,7 +275,7 @@ class Run:
             return ANSWER_NOW
         if not self._limits.guidance:
             return None
-        calls = self._limits.max_tool_calls - sum(self._ledger.tool_calls.values())
+        calls = self._limits.max_tool_calls - self._ledger.total_tool_calls
         return budget_left(calls, self._limits.max_turns - 1 - self._ledger.turns)
 
     # -- asking --
@@ -349,8 +347,10 @@ def is_answer(turn: Turn) -> bool:
 def visible_message(turn: Turn) -> tuple[Json, str]:
     """A turn's message with the client's calls only, under the client's ids, and the finish_reason that fits it."""
     message = {**turn.message}
-    pairs = zip(message.pop("tool_calls", None) or (), turn.client_ids, strict=False)
-    entries = [{**entry, "id": client_id} for entry, client_id in pairs if client_id]
+    calls, entries = message.pop("tool_calls", None), None
+    if calls:
+        pairs = zip(calls, turn.client_ids, strict=False)
+        entries = [{**entry, "id": client_id} for entry, client_id in pairs if client_id]
     if entries:
         message["tool_calls"] = entries
     message.setdefault("content", None)

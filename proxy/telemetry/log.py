@@ -8,10 +8,10 @@ is masked in every line.
 
 import logging
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, TextIO
@@ -43,15 +43,7 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[config.log_level.upper()]
     complete = _Completed(content=config.log_content)
-    rendered: structlog.typing.Processor = (
-        _as_json
-        if config.log_format == "json"
-        else structlog.dev.ConsoleRenderer(
-            colors=stream.isatty(),
-            exception_formatter=structlog.dev.plain_traceback,  # a rich one shows variables: keys
-        )
-    )
-    renderer = _masked(rendered, secrets)
+    renderer = _masked(_as_json if config.log_format == "json" else _for_people(stream), secrets)
     lines: Any = TurnStream(stream)  # as much of a text stream as a logger needs
     structlog.configure(
         processors=[complete, renderer],
@@ -122,8 +114,6 @@ class _Completed:
     def __init__(self, *, content: bool) -> None:
         self._content = content
         self._render_exception = structlog.processors.ExceptionRenderer(_in_full if content else told)
-        self._second = 0
-        self._second_text = ""
 
     def __call__(self, _: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         return self.line(level, event.pop("event", None), event)
@@ -132,20 +122,14 @@ class _Completed:
         """The same, of an event that is told with its fields apart."""
         if "exc_info" in fields:
             fields = self._render_exception(None, level, {**fields})
-        line = {"timestamp": self._timestamp(), "level": level, "event": event, **facts.known(), **fields}
+        # A time is left to orjson to write, which takes half as long as anything else.
+        line = {"timestamp": datetime.now(UTC), "level": level, "event": event, **facts.known(), **fields}
         if self._content:
             line = {name: value.text() if isinstance(value, Content) else value for name, value in line.items()}
-        if None in fields.values():  # what is known is never nothing
-            for name in [name for name, value in line.items() if value is None]:
-                del line[name]
+        for value in fields.values():  # what is known is never nothing
+            if value is None:
+                return {name: value for name, value in line.items() if value is not None}
         return line
-
-    def _timestamp(self) -> str:
-        """Now, in ISO 8601. All but the last six digits stays the same for a second."""
-        second, rest = divmod(time.time_ns(), 1_000_000_000)
-        if second != self._second:
-            self._second, self._second_text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return f"{self._second_text}.{rest // 1000:06d}Z"
 
 
 def told(exc_info: structlog.typing.ExcInfo) -> str:
@@ -201,16 +185,27 @@ def _masked(renderer: structlog.typing.Processor, secrets: Iterable[str]) -> str
     return render
 
 
+def _for_people(stream: TextIO) -> structlog.typing.Processor:
+    render = structlog.dev.ConsoleRenderer(
+        colors=stream.isatty(),
+        exception_formatter=structlog.dev.plain_traceback,  # a rich one shows variables: keys
+    )
+    return lambda logger, method, event: render(
+        logger, method, {**event, "timestamp": event["timestamp"].isoformat(timespec="milliseconds")}
+    )
+
+
 def _as_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
     try:
-        return orjson.dumps(event, str).decode()
+        return orjson.dumps(event, str, orjson.OPT_UTC_Z).decode()
     except orjson.JSONEncodeError:
         return _as_json_in_any_case(event)
 
 
 def _as_json_in_any_case(event: Mapping[str, Any]) -> str:
     with suppress(orjson.JSONEncodeError):
-        return orjson.dumps(event, str, orjson.OPT_NON_STR_KEYS).decode()  # which costs something
+        return orjson.dumps(event, str, orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS).decode()  # which costs something
     # What an upstream put where a word or a number belongs, nested too deep.
-    plain = {name: value if isinstance(value, (str, float, int)) else "(unreadable)" for name, value in event.items()}
-    return orjson.dumps(plain).decode()
+    good = (str, float, int, datetime)
+    plain = {name: value if isinstance(value, good) else "(unreadable)" for name, value in event.items()}
+    return orjson.dumps(plain, option=orjson.OPT_UTC_Z).decode()

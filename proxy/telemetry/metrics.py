@@ -5,7 +5,7 @@ any other is "other".
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sized
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +36,6 @@ _MEANINGS: Final[Mapping[int, str]] = {
 }
 _FIRST_SERVER_ERROR = 500
 _MOST_KNOWN = 1000
-_TOKENS: Final = (("prompt", "prompt_tokens"), ("completion", "completion_tokens"))
 
 
 class Known:
@@ -70,14 +69,22 @@ class Few:
         return text
 
 
+class _Use(NamedTuple):
+    """What the use is counted by that one client makes of one model."""
+
+    turns: Histogram
+    tool_calls: Histogram
+    prompt_tokens: Counter
+    completion_tokens: Counter
+
+
 class _Alike(NamedTuple):
-    """What requests of one route, client, model and status are counted by; `tokens`: of one kind."""
+    """What requests of one route, client, model and status are counted by; `use` is found when there is any."""
 
     requests: Counter
     seconds: Histogram
     first_byte: Histogram
-    tokens: Callable[[str], Counter]
-    model: str
+    use: Callable[[], _Use]
 
 
 class Metrics:
@@ -167,21 +174,29 @@ class Metrics:
                 self._series.requests.labels(route, self._client(client), by_model, str(status)),
                 self._series.request_seconds.labels(route, by_model),
                 self._series.first_byte_seconds.labels(route, by_model),
-                tokens=partial(self._series.tokens.labels, self._client(client), by_model),
-                model=by_model,
+                use=cache(partial(self._use, self._client(client), by_model)),
             )
         return known
+
+    def _use(self, client: str, model: str) -> _Use:
+        series = self._series
+        return _Use(
+            series.turns.labels(model),
+            series.request_tool_calls.labels(model),
+            series.tokens.labels(client, model, "prompt"),
+            series.tokens.labels(client, model, "completion"),
+        )
 
     def _count_use(self, said: Mapping[str, Any], alike: "_Alike") -> None:
         """What a request has used, and which limit it met."""
         series = self._series
         if "turns" in said:
-            series.turns.labels(alike.model).observe(said["turns"])
-            series.request_tool_calls.labels(alike.model).observe(said.get("tool_calls") or 0)
-        for kind, fact in _TOKENS:
-            tokens = said.get(fact)
-            if isinstance(tokens, (int, float)) and tokens > 0:
-                alike.tokens(kind).inc(tokens)
+            alike.use().turns.observe(said["turns"])
+            alike.use().tool_calls.observe(said.get("tool_calls") or 0)
+        if (tokens := said.get("prompt_tokens")) and _is_count(tokens):
+            alike.use().prompt_tokens.inc(tokens)
+        if (tokens := said.get("completion_tokens")) and _is_count(tokens):
+            alike.use().completion_tokens.inc(tokens)
         if (stop := said.get("stop")) in LIMIT_STOPS:
             series.limits.labels(str(stop)).inc()
         if (error := said.get("error")) in LIMIT_ERRORS:
@@ -230,6 +245,11 @@ class Metrics:
             self._series.state_entries.labels().set(fields["entries"])
         if fields.get("bytes") is not None:
             self._series.state_bytes.labels().set(fields["bytes"])
+
+
+def _is_count(said: object) -> bool:
+    """Whether an upstream's number of tokens can be one."""
+    return isinstance(said, (int, float)) and said > 0
 
 
 def meaning_of(code: object, status: object) -> str:
