@@ -184,13 +184,13 @@ def add_usage(total: Json | None, usage: Json | None) -> Json | None:
 def _sum(left: Mapping[str, Any], right: Mapping[str, Any], add: Callable[[Any, Any], Any]) -> Json:
     total = {**left}
     for key, count in right.items():
-        total[key] = add(total.get(key), count)
+        known = total.get(key)
+        # Two numbers, as nearly always, are a sum without any further question.
+        total[key] = known + count if known.__class__ is int and count.__class__ is int else add(known, count)
     return total
 
 
 def _add(left: Any, right: Any) -> Any:
-    if left.__class__ is int and right.__class__ is int:  # as nearly always
-        return left + right
     if isinstance(left, dict) and isinstance(right, dict):
         return _sum(left, right, _add_counts)  # no count is deeper than in details
     return _add_counts(left, right)

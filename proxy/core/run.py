@@ -33,6 +33,9 @@ from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED, budget_left, g
 from proxy.core.results import failure, with_note, without_note
 
 DEFAULT_LADDER = (Rung.NOTICE, Rung.WITHDRAW, Rung.RETELL)
+# What every turn asks for; see `breaker`.
+_ANSWER, _NOTHING, _RETELL = Stop.ANSWER, Hold.NOTHING, Rung.RETELL
+_WITHOUT_TOOLS = frozenset({Rung.WITHDRAW, Rung.RETELL})
 
 # Fields that are not for the upstream: it may refuse one that it does not know, and a run is one choice of `n`.
 _SAID_TO_US = frozenset({"max_tool_calls", "n"})
@@ -124,7 +127,7 @@ class Run:
         self._ledger.turns += 1
         self._ledger.usage = add_usage(self._ledger.usage, turn.usage)
         if turn.finish_reason in _BROKEN_OFF and not self._worth_another_try(turn):
-            return self._respond(turn, self._stop or Stop.ANSWER)
+            return self._respond(turn, self._stop or _ANSWER)
         if any(turn.client_ids):
             return self._judge(turn, self._servers(turn.calls))
         text = turn.text
@@ -137,7 +140,7 @@ class Run:
             return self._judge(turn, turn.calls)
         if is_blank and (self._ledger.turns > 1 or turn.garbled):
             return self._climb()
-        return self._respond(turn, Stop.ANSWER)
+        return self._respond(turn, _ANSWER)
 
     def _servers(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         return [call for call in calls if call.name not in self._offer.client_tools]
@@ -284,9 +287,9 @@ class Run:
         tools: Sequence[Json] = self._offer.tools
         messages = self._messages
         choice = self._tool_choice
-        if self._rung in (Rung.WITHDRAW, Rung.RETELL):
+        if self._rung in _WITHOUT_TOOLS:
             tools = self._offer.without_server_tools()
-        if self._rung is Rung.RETELL:
+        if self._rung is _RETELL:
             messages = retell(messages[: self._given], messages[self._given :])
         return CallUpstream(
             _body(self._request, messages, tools, choice),
@@ -310,13 +313,13 @@ class Run:
         """Text that only the last turn may show is held until the turn proves to be the last."""
         if self._json_only and self._offer.in_play:
             return Hold.WHOLE
-        return Hold.BEGINNING if self._rung else Hold.NOTHING
+        return Hold.BEGINNING if self._rung else _NOTHING
 
     # -- the ladder --
 
     def _receive_forced(self, turn: Turn) -> Action:
         if is_answer(turn):
-            return self._respond(turn, self._stop or Stop.ANSWER)
+            return self._respond(turn, self._stop or _ANSWER)
         if turn.calls:
             self._remember(turn, [failure(BUDGET_USED) for _ in turn.calls])
         return self._climb()

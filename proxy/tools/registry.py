@@ -6,7 +6,7 @@ try is tried again; at last the fallback is asked.
 """
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 import jsonschema_rs
@@ -170,10 +170,11 @@ class Registry:
             wait = entry.breaker.wait(now)
             raise ToolUnavailable(f"This tool keeps failing and is not called now; it may work in {wait:.0f} seconds.")
         try:
-            output = await _text_of(entry.tool.run(arguments))
+            output = await entry.tool.run(arguments)
         except ToolUnavailable:
             self._failed(entry)
             raise
+        output = output if isinstance(output, ToolOutput) else _as_output(output)
         entry.breaker.succeeded()
         return output
 
@@ -194,10 +195,7 @@ class _Entry:
         self.slots = asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else None
 
 
-async def _text_of(run: Awaitable[str | ToolOutput]) -> ToolOutput:
-    output = await run
-    if isinstance(output, ToolOutput):
-        return output
-    if isinstance(output, str):
-        return ToolOutput(output)
+def _as_output(returned: object) -> ToolOutput:
+    if isinstance(returned, str):
+        return ToolOutput(returned)
     raise ToolError("The tool returned something that is not text.")

@@ -6,6 +6,7 @@ expect to be called by the names that they sent.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from proxy.core.chat import Json, name_of
@@ -21,7 +22,7 @@ class ToolNames:
     def __init__(self, body: Json) -> None:
         names = dict.fromkeys(name for entry in _named_in(body) if (name := name_of(entry)) is not None)
         self._outward: dict[str, str] = {}
-        taken = {name for name in names if _GOOD.fullmatch(name)}
+        taken = {name for name in names if _is_good(name)}
         for name in names:
             if name not in taken:
                 self._outward[name] = _unused(name, {*taken, *self._outward.values()})
@@ -65,9 +66,14 @@ def renamed_in(body: Json) -> ToolNames | None:
     """The mapping for a request; None where every name is good, as nearly always."""
     for entry in _named_in(body):
         name = name_of(entry)
-        if name is not None and not _GOOD.fullmatch(name):
+        if name is not None and not _is_good(name):
             return ToolNames(body)
     return None
+
+
+@lru_cache(1024)  # an app has few, and they stand in each of its requests
+def _is_good(name: str) -> bool:
+    return _GOOD.fullmatch(name) is not None
 
 
 def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:

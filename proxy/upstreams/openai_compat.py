@@ -25,6 +25,7 @@ from proxy.upstreams.names import ToolNames, renamed_in
 from proxy.upstreams.profile import CHUNK, Profile, mend, prepare
 
 _COMPLETION = "chat.completion"
+_RETELL = Rung.RETELL  # asked for each turn, see `breaker`
 _DONE = b"[DONE]"
 _NO_OBJECT = "The upstream's answer is no JSON object."
 # After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
@@ -56,7 +57,7 @@ class OpenAICompatible:
     async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
         """Make one upstream call of a run."""
         body = {**prepare(call.body, self.profile), "model": self.model}
-        if call.rung is Rung.RETELL:
+        if call.rung is _RETELL:
             body |= self.profile.retelling
         names = renamed_in(body)
         if names is not None:
