@@ -46,6 +46,7 @@ class Playbook:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.pending: Action | None = run.start()
+        self.asked = self.pending
 
     def __lshift__(self, expectation: Expectation) -> "Playbook":
         assert self.pending is not None, "nothing came back to the run before this expectation"
@@ -61,7 +62,20 @@ class Playbook:
             assert isinstance(self.pending, CallTools), f"results came, but the run wants {self.pending}"
             assert len(event) == len(self.pending.calls)
             self.pending = self.run.receive_results(event)
+        if isinstance(self.pending, CallUpstream):
+            check_kept(self.asked, self.pending)
+            self.asked = self.pending
         return self
+
+
+def check_kept(before: CallUpstream, call: CallUpstream) -> None:
+    """What is kept from one turn to the next is kept only where that asks for the same, with more messages."""
+    if call.kept is not before.kept:
+        return
+    known = before.body["messages"]
+    assert call.body["messages"][: len(known)] == known
+    assert {**call.body, "messages": None} == {**before.body, "messages": None}
+    assert call.rung is before.rung
 
 
 def with_client_ids(turn: Turn, call: CallUpstream) -> Turn:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -57,6 +57,8 @@ class CallUpstream(Struct, frozen=True):
         json_expected: whether the client asked for JSON, so that a text that is one JSON object is an answer. Asked
             only about such a text: to look through a long conversation for it takes its time.
         renamed: names that the upstream was told in place of others -> the names in `tools`.
+        kept: what the upstream keeps of this turn for the next one of the same run; begun anew where that is not the
+            same request with more messages at its end.
     """
 
     body: Json
@@ -69,6 +71,7 @@ class CallUpstream(Struct, frozen=True):
     tools: Mapping[str, Json] = MappingProxyType({})
     json_expected: Callable[[], bool] = bool  # says no
     renamed: Mapping[str, str] = MappingProxyType({})
+    kept: dict[str, Any] = {}
 
     @property
     def known_names(self) -> Mapping[str, Json]:

@@ -100,6 +100,7 @@ class Run:
         self._results: dict[tuple[str, str], ToolResult] = {}
         self._repeats: set[tuple[str, str]] = set()
         self._served: list[Turn] = []
+        self._kept: dict[str, Any] = {}
         self._shown_text = ""
         self._sources: dict[str, str] = {}
         reader = offer.owned.get(browser.OPEN)
@@ -169,7 +170,7 @@ class Run:
         self._served.append(turn)
         self._stop = self._stop or self._limit_reached()
         self._remember(turn, answers)
-        self._tool_choice = freed(self._tool_choice, self._offer)
+        self._free_choice()
         return self._climb() if self._stop else self._ask()
 
     def may_start(self, call: ToolCall, started: Collection[ToolCall]) -> ToolCall | None:
@@ -283,6 +284,12 @@ class Run:
 
     # -- asking --
 
+    def _free_choice(self) -> None:
+        """A demand to call one of the server's tools has been met."""
+        choice = freed(self._tool_choice, self._offer)
+        if choice is not self._tool_choice:
+            self._tool_choice, self._kept = choice, {}
+
     def _ask(self) -> CallUpstream:
         tools: Sequence[Json] = self._offer.tools
         messages = self._messages
@@ -301,6 +308,7 @@ class Run:
             hold=self._hold(),
             tools=self._schemas,
             json_expected=self._json_expected,
+            kept=self._kept,
         )
 
     def _json_expected(self) -> bool:
@@ -329,7 +337,8 @@ class Run:
         if not self._ladder:
             raise NoFinalAnswer("The model did not give an answer in words, although it was asked in every known way.")
         self._rung = self._ladder.pop(0)
-        self._tool_choice = freed(self._tool_choice, self._offer)
+        self._kept = {}
+        self._free_choice()
         if ANSWER_NOW not in str(self._messages[-1].get("content")):
             self._messages.append({"role": "user", "content": ANSWER_NOW})
         return self._ask()

@@ -15,7 +15,7 @@ from proxy.core import sse
 from proxy.core.actions import CallUpstream, Rung
 from proxy.core.assembler import Assembler, turn_from_completion
 from proxy.core.chat import Json, Turn
-from proxy.core.errors import InvalidJson, ProxyError, UpstreamError
+from proxy.core.errors import ProxyError, UpstreamError
 from proxy.core.rawjson import replace_model
 from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
 from proxy.upstreams import failures
@@ -23,9 +23,9 @@ from proxy.upstreams.carrier import Reply
 from proxy.upstreams.connection import Connection, is_event_stream
 from proxy.upstreams.names import ToolNames, renamed_in
 from proxy.upstreams.profile import CHUNK, Profile, mend, prepare
+from proxy.upstreams.written import as_json, request_of
 
 _COMPLETION = "chat.completion"
-_RETELL = Rung.RETELL  # asked for each turn, see `breaker`
 _DONE = b"[DONE]"
 _NO_OBJECT = "The upstream's answer is no JSON object."
 # After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
@@ -56,19 +56,15 @@ class OpenAICompatible:
 
     async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
         """Make one upstream call of a run."""
-        body = {**prepare(call.body, self.profile), "model": self.model}
-        if call.rung is _RETELL:
-            body |= self.profile.retelling
-        names = renamed_in(body)
+        content, names = request_of(call, self.profile, self.model)
         if names is not None:
-            body, call = names.outward(body), replace(call, renamed=names.told)
+            call = replace(call, renamed=names.told)
         try:
-            if not body.get("stream"):
-                raw = await self.connection.whole(_written(body), key=self.api_key)
+            if not call.body.get("stream"):
+                raw = await self.connection.whole(content, key=self.api_key)
                 answer, _ = self._completion(raw, names)
                 return turn_from_completion(answer, call)
-            body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
-            async with aclosing(await self._stream(_written(body))) as reply:
+            async with aclosing(await self._stream(content)) as reply:
                 return await self._assemble(reply, Assembler(call), names, show, eager)
         except ProxyError as exc:
             self._keep_quiet(exc)
@@ -126,7 +122,7 @@ class OpenAICompatible:
         if names is not None:
             prepared = names.outward(prepared)
         if prepared is not request:
-            return _written({**prepared, "model": self.model}), names
+            return as_json({**prepared, "model": self.model}), names
         return replace_model(body, self.model), names
 
     async def _stream(self, content: bytes) -> Reply:
@@ -266,14 +262,6 @@ def _leniently(raw: bytes) -> Any:
 def _finite(text: str) -> float | None:
     number = float(text)
     return number if isfinite(number) else None
-
-
-def _written(body: Json) -> bytes:
-    """A request as JSON. orjson reads 1024 levels of nesting and writes 254."""
-    try:
-        return orjson.dumps(body)
-    except orjson.JSONEncodeError as exc:
-        raise InvalidJson("The request body is nested too deep.") from exc
 
 
 def _until_done(events: Iterable[sse.Event]) -> tuple[list[sse.Event], sse.Event | None]:

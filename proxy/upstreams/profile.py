@@ -95,14 +95,17 @@ def _refuse(body: Json, profile: Profile) -> None:
             raise RequestError(message, param=name)
 
 
-def _fit_messages(body: Json, profile: Profile) -> Json:
+def fit_messages(messages: Sequence[Json], profile: Profile) -> Sequence[Json]:
+    """Messages as this upstream takes them, each for itself; `messages` itself where none has to change."""
     if not (profile.roles or profile.string_tool_content or profile.reasoning_field):
-        return body
-    messages = body["messages"]
+        return messages
     fitted = [_fit_message(message, profile) for message in messages]
-    if all(after is before for after, before in zip(fitted, messages, strict=True)):
-        return body
-    return {**body, "messages": fitted}
+    return messages if all(after is before for after, before in zip(fitted, messages, strict=True)) else fitted
+
+
+def _fit_messages(body: Json, profile: Profile) -> Json:
+    fitted = fit_messages(body["messages"], profile)
+    return body if fitted is body["messages"] else {**body, "messages": fitted}
 
 
 def _fit_message(message: Json, profile: Profile) -> Json:

@@ -1,0 +1,85 @@
+"""A run's requests as JSON: what a turn has in common with the one before it is made to fit, and written, once.
+
+A turn adds the model's message and a few results to a conversation that may be long. Nothing else of the request
+changes, until the model has to be made to answer.
+"""
+
+from typing import Any
+
+import orjson
+from msgspec import Struct
+
+from proxy.core.actions import CallUpstream, Rung
+from proxy.core.errors import InvalidJson
+from proxy.upstreams.names import ToolNames, renamed_in
+from proxy.upstreams.profile import Profile, fit_messages, prepare
+
+_RETELL = Rung.RETELL  # asked for each turn, see `breaker`
+
+
+def request_of(call: CallUpstream, profile: Profile, model: str) -> tuple[bytes, ToolNames | None]:
+    """A turn's request as an upstream takes it, and the mapping of its tools' names; None: they are all good.
+
+    Args:
+        call: what is asked; what was written is kept in it for the next turn.
+        profile: of the upstream.
+        model: the upstream's name for it.
+
+    Raises:
+        RequestError: it asks for what the upstream cannot do, or is nested too deep to be written.
+    """
+    last = call.kept.get("request")
+    if last is not None and (content := last.with_more(call, profile, model)) is not None:
+        return content, None
+    body = {**prepare(call.body, profile), "model": model}
+    if call.rung is _RETELL:
+        body |= profile.retelling
+    if body.get("stream"):
+        body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+    body["messages"] = body.pop("messages")  # at the end, so that more of them can be added
+    names = renamed_in(body)
+    if names is not None:
+        return as_json(names.outward(body)), names
+    content = as_json(body)
+    call.kept["request"] = _Written(profile, model, len(call.body["messages"]), content)
+    return content, None
+
+
+class _Written(Struct):
+    """The latest request of a run.
+
+    Attributes:
+        profile: of the upstream that it was written for.
+        model: the upstream's name for it.
+        count: of its messages, as they were asked.
+        content: the request as JSON, its messages at the end.
+    """
+
+    profile: Profile
+    model: str
+    count: int
+    content: bytes
+
+    def with_more(self, call: CallUpstream, profile: Profile, model: str) -> bytes | None:
+        """The same with the messages that `call` has at its end beside these; None: it has to be written anew."""
+        if profile is not self.profile or model != self.model:
+            return None
+        messages = call.body["messages"]
+        more = fit_messages(messages[self.count :], profile)
+        if renamed_in({"messages": more}) is not None:
+            return None
+        if more:
+            self.count, self.content = len(messages), b"%b,%b}" % (self.content[:-2], as_json(more)[1:])
+        return self.content
+
+
+def as_json(value: Any) -> bytes:
+    """A request, or part of one, as JSON. orjson reads 1024 levels of nesting and writes 254.
+
+    Raises:
+        InvalidJson: it is nested deeper than that.
+    """
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError as exc:
+        raise InvalidJson("The request body is nested too deep.") from exc
