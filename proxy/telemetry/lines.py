@@ -7,6 +7,7 @@ anything else happens; only a process that is killed in the middle of a turn tak
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TextIO
 
@@ -18,10 +19,15 @@ class TurnStream:
     """A text stream over another one, for whole lines, and structlog's logger over it; threads may share it.
 
     What cannot be written is lost: a full disk or a closed pipe is no reason to refuse requests.
+
+    Args:
+        stream: where the lines go.
+        mask: takes out of some of them what must not be seen.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, mask: Callable[[str], str] = str) -> None:
         self._stream = stream
+        self._mask = mask
         self._waiting: deque[str] = deque()
         self._writing = threading.Lock()  # a text stream is none that threads may share
         self._flushing: asyncio.AbstractEventLoop | None = None  # which is going to
@@ -70,5 +76,5 @@ class TurnStream:
 
     def _put(self, text: str) -> None:
         with suppress(OSError, ValueError), self._writing:
-            self._stream.write(text)
+            self._stream.write(self._mask(text))
             self._stream.flush()

@@ -43,8 +43,8 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[config.log_level.upper()]
     complete = _Completed(content=config.log_content)
-    renderer = _masked(_as_json if config.log_format == "json" else _for_people(stream), secrets)
-    lines: Any = TurnStream(stream)  # as much of a text stream as a logger needs
+    renderer = _as_json if config.log_format == "json" else _for_people(stream)
+    lines: Any = TurnStream(stream, _mask(secrets))  # as much of a text stream as a logger needs
     structlog.configure(
         processors=[complete, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -166,23 +166,20 @@ _ESCAPES: tuple[Callable[[str], str], ...] = (
 )
 
 
-def _masked(renderer: structlog.typing.Processor, secrets: Iterable[str]) -> structlog.typing.Processor:
-    """A renderer whose lines hold no secret, in whatever way a secret may be written in a line."""
+def _mask(secrets: Iterable[str]) -> Callable[[str], str]:
+    """Takes every secret out of a text, in whatever way it may be written in a line."""
     written = {secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}
     for _ in range(2):  # inside of another text, which the line quotes in its turn
         written |= {escaped(form) for form in written for escaped in _ESCAPES}
-    if not written:
-        return renderer
     longest_first = sorted(written, key=len, reverse=True)
 
-    def render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
-        line = str(renderer(logger, method, event))
+    def mask(text: str) -> str:
         for form in longest_first:
-            if form in line:
-                line = line.replace(form, _MASK)
-        return line
+            if form in text:
+                text = text.replace(form, _MASK)
+        return text
 
-    return render
+    return mask
 
 
 def _for_people(stream: TextIO) -> structlog.typing.Processor:
