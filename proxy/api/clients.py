@@ -105,15 +105,13 @@ def whole_completion(answers: Sequence[Respond], identity: Identity, *, events: 
         events: the progress of the run, for clients that asked for it.
     """
     envelope = answers[0].turn.envelope
-    completion = {
-        **envelope,
-        "id": identity.id,
-        "object": "chat.completion",
-        "created": identity.created,
-        "model": envelope.get("model") or identity.model,
-        "choices": [_choice(index, answer) for index, answer in enumerate(answers)],
-        "usage": _tally(answers).as_usage(),
-    }
+    completion = {**envelope}
+    completion["id"] = identity.id
+    completion["object"] = "chat.completion"
+    completion["created"] = identity.created
+    completion["model"] = envelope.get("model") or identity.model
+    completion["choices"] = [_choice(index, answer) for index, answer in enumerate(answers)]
+    completion["usage"] = _tally(answers).as_usage()
     if events is not None:
         completion["tool_events"] = list(events)
     return completion

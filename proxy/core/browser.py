@@ -59,16 +59,15 @@ class _Opened(Struct, frozen=True):
     url: str
 
 
-class Browser:
+class Browser(Struct):
     """The pages of one run.
 
     Args:
         reader: the name of the tool that reads pages, with `url`, `find` and `line`; None: there is none.
     """
 
-    def __init__(self, reader: str | None = None) -> None:
-        self._reader = reader
-        self._pages: list[_Links | _Opened] = []
+    _reader: str | None = None
+    _pages: list[_Links | _Opened] = []
 
     def translated(self, call: ToolCall, asked: str) -> ToolCall:
         """A call under its tool's own name in its tool's own words; `asked` is the name that the model used.

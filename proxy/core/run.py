@@ -73,7 +73,7 @@ class Run:
         ladder: Sequence[Rung] = DEFAULT_LADDER,
         run_id: str = "0" * 32,
     ) -> None:
-        said_to_us = _SAID_TO_US | offer.dropped
+        said_to_us = _SAID_TO_US | offer.dropped if offer.dropped else _SAID_TO_US
         if not said_to_us.isdisjoint(request):
             request = {key: value for key, value in request.items() if key not in said_to_us}
         self._request = request

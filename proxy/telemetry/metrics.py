@@ -206,7 +206,7 @@ class Metrics:
 
     def _tool_ended(self, fields: Mapping[str, Any]) -> None:
         tool = self._tool(fields["tool"])
-        self._series.tool_calls.labels(tool, str(fields.get("outcome") or "ok")).inc()
+        self._series.tool_calls.labels(tool, fields.get("outcome") or "ok").inc()
         self._series.tool_seconds.labels(tool).observe(fields["seconds"])
 
     def _tool_breaker_opened(self, fields: Mapping[str, Any]) -> None:

@@ -31,6 +31,11 @@ class Resilient:
         judged: the calls of every upstream, by its name; shared by all requests.
         clock: waits.
         observe: hears of each attempt, of what is handed through, and of upstreams that are left alone for a while.
+
+    Attributes:
+        current: the upstream that is being spoken to.
+        name: its name.
+        model: its name for the model.
     """
 
     def __init__(
@@ -42,22 +47,13 @@ class Resilient:
         clock: Clock,
         observe: Observer,
     ) -> None:
-        self.current, *self._rest = candidates
+        first, *self._rest = candidates
+        self._speak_to(first)
         self._longest_wait = backoff.longest
         self._delays = backoff.delays()
         self._judged = judged
         self._clock = clock
         self._observe = observe
-
-    @property
-    def name(self) -> str:
-        """The upstream that is being spoken to."""
-        return self.current.name
-
-    @property
-    def model(self) -> str:
-        """That upstream's name for the model."""
-        return self.current.model
 
     @property
     def ladder(self) -> Sequence[Rung]:
@@ -132,6 +128,9 @@ class Resilient:
         finally:
             failure = None  # its traceback leads back to this frame, and all that this has seen would be kept
 
+    def _speak_to(self, upstream: OpenAICompatible) -> None:
+        self.current, self.name, self.model = upstream, upstream.name, upstream.model
+
     async def _recover(self, failure: ProxyError, seconds: float) -> bool:
         """Prepare another attempt; False where there is none left."""
         fields = {"upstream": self.name, "code": failure.code, "status": failure.status, "seconds": seconds}
@@ -143,7 +142,8 @@ class Resilient:
             await self._clock.sleep(wait)
             return True
         if may_work_elsewhere(failure) and self._rest:
-            self.current, *self._rest = self._rest
+            following, *self._rest = self._rest
+            self._speak_to(following)
             self._observe("upstream.fell_back", **fields, to=self.name, upstream_model=self.model)
             return True
         return False
