@@ -131,6 +131,9 @@ class Runner:
         )
         try:
             output = await self._run_tool(call, calls.pace, calls.ends_at - began)
+        except TimeoutError:
+            self._tell_failed("tool.failed", call, calls.turn, began, outcome=ToolTimeout.outcome)
+            return results.failure(OUT_OF_TIME)
         except ToolError as exc:
             self._tell_failed("tool.failed", call, calls.turn, began, outcome=exc.outcome)
             return results.failure(str(exc))
@@ -155,14 +158,11 @@ class Runner:
         seconds = self.since(began)
         self._observe(event, turn=turn, tool=call.name, call_id=call.id, seconds=seconds, **fields)
 
-    async def _run_tool(self, call: ToolCall, pace: Pace, remaining: float) -> ToolOutput:
-        """One call, not beyond the run's own time."""
+    def _run_tool(self, call: ToolCall, pace: Pace, remaining: float) -> Coroutine[Any, Any, ToolOutput]:
+        """One call, not beyond the run's own time. Raises `TimeoutError`: it is used up."""
         if remaining <= 0:
-            raise ToolTimeout(OUT_OF_TIME)
-        try:
-            return await within(remaining, self._toolset.execute(call, patience=pace.tool_timeout, scope=pace.scope))
-        except TimeoutError as exc:
-            raise ToolTimeout(OUT_OF_TIME) from exc
+            raise TimeoutError
+        return within(remaining, self._toolset.execute(call, patience=pace.tool_timeout, scope=pace.scope))
 
 
 class _Calls:

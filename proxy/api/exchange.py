@@ -202,7 +202,7 @@ class Exchanges:
             # One, as nearly always, needs no task of its own, which would keep a failure and all that has led to it.
             answers = await together(works) if len(works) > 1 else [await works[0]]
         finally:  # what was used is paid for, also where there is no answer
-            note_tally(sum_of([run.tally for run in runs]))
+            note_tally(runs[0].tally if len(runs) == 1 else sum_of([run.tally for run in runs]))
         _note_stop(answers[0])
         return answers
 
@@ -341,7 +341,10 @@ def _note_stop(answer: Respond) -> None:
 def note_usage(usage: Json | None) -> None:
     """The tokens of a request, for its log line."""
     if usage:
-        if isinstance(prompt := usage.get("prompt_tokens"), int):
+        prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        if isinstance(prompt, int) and isinstance(completion, int):  # as nearly always
+            facts.note(prompt_tokens=prompt, completion_tokens=completion)
+        elif isinstance(prompt, int):
             facts.note(prompt_tokens=prompt)
-        if isinstance(completion := usage.get("completion_tokens"), int):
+        elif isinstance(completion, int):
             facts.note(completion_tokens=completion)

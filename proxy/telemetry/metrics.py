@@ -191,8 +191,9 @@ class Metrics:
         """What a request has used, and which limit it met."""
         series = self._series
         if "turns" in said:
-            alike.use().turns.observe(said["turns"])
-            alike.use().tool_calls.observe(said.get("tool_calls") or 0)
+            use = alike.use()
+            use.turns.observe(said["turns"])
+            use.tool_calls.observe(said.get("tool_calls") or 0)
         if (tokens := said.get("prompt_tokens")) and _is_count(tokens):
             alike.use().prompt_tokens.inc(tokens)
         if (tokens := said.get("completion_tokens")) and _is_count(tokens):

@@ -6,8 +6,8 @@ try is tried again; at last the fallback is asked.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, TypeAlias
 
 import jsonschema_rs
 import orjson
@@ -146,13 +146,8 @@ class Registry:
 
     def _try(self, entry: "_Entry", arguments: Json) -> Coroutine[Any, Any, ToolOutput]:
         """One call, as soon as the tool may be called once more at the same time."""
-        if entry.slots is None:
-            return self._tries(entry, arguments)
-        return self._in_turn(entry.slots, entry, arguments)
-
-    async def _in_turn(self, slots: asyncio.Semaphore, entry: "_Entry", arguments: Json) -> ToolOutput:
-        async with slots:
-            return await self._tries(entry, arguments)
+        run = self._tries if entry.tool.retries else self._once
+        return run(entry, arguments) if entry.slots is None else _in_turn(entry.slots, run, entry, arguments)
 
     async def _tries(self, entry: "_Entry", arguments: Json) -> ToolOutput:
         """One call, tried again where another try may succeed and does no harm."""
@@ -193,6 +188,14 @@ class _Entry:
         self.breaker = Breaker()
         self.cache = caches(tool.name, tool.cache_seconds) if tool.cache_seconds else None
         self.slots = asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else None
+
+
+_Run: TypeAlias = Callable[[_Entry, Json], Coroutine[Any, Any, ToolOutput]]
+
+
+async def _in_turn(slots: asyncio.Semaphore, run: _Run, entry: _Entry, arguments: Json) -> ToolOutput:
+    async with slots:
+        return await run(entry, arguments)
 
 
 def _as_output(returned: object) -> ToolOutput:
