@@ -56,7 +56,8 @@ class Runner:
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
-        calls = _Calls(self, run, pace=pace, tell=tell)
+        ends_at = self._clock.monotonic() + pace.deadline
+        calls = _Calls(self, run, tell, ends_at, pace, pace.max_total_result_bytes)
         action: Action = run.start()
         try:
             while not isinstance(action, Respond):
@@ -165,41 +166,27 @@ class Runner:
         return within(remaining, self._toolset.execute(call, patience=pace.tool_timeout, scope=pace.scope))
 
 
-class _Calls:
+class _Calls(Struct):
     """The tool calls of one run: begun while their turn is still being written, where they may be. Implements `Eager`.
 
     None outlives the run, which ends with `aclose`.
 
     Attributes:
+        ends_at: when the run's time is over, on the runner's clock.
         pace: of the run.
-        ends_at: when its time is over, on the runner's clock.
         turn: whose calls come next.
     """
 
-    __slots__ = (
-        "_result_bytes_left",
-        "_run",
-        "_runner",
-        "_slots",
-        "_started",
-        "_tasks",
-        "_tell",
-        "ends_at",
-        "pace",
-        "turn",
-    )
-
-    def __init__(self, runner: Runner, run: Run, *, pace: Pace, tell: Tell | None) -> None:
-        self._runner = runner
-        self._run = run
-        self.pace = pace
-        self._result_bytes_left = pace.max_total_result_bytes
-        self._tell = tell
-        self._slots: asyncio.Semaphore | None = None  # for calls beside others
-        self._tasks: set[asyncio.Task[ToolResult]] = set()
-        self._started: dict[tuple[str, str], tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
-        self.ends_at = runner.now() + pace.deadline
-        self.turn = 0
+    _runner: Runner
+    _run: Run
+    _tell: Tell | None
+    ends_at: float
+    pace: Pace
+    _result_bytes_left: int
+    turn: int = 0
+    _slots: asyncio.Semaphore | None = None  # for calls beside others
+    _tasks: set[asyncio.Task[ToolResult]] = set()
+    _started: dict[tuple[str, str], tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
 
     def start(self, call: ToolCall) -> None:
         """Begin a call whose arguments are complete, if it would be run anyway."""

@@ -58,16 +58,15 @@ class Run:
 
     Args:
         request: the client's body; it is not changed.
-        run_id: 32 hexadecimal digits, unique: the ids of the client's own calls are made of it.
         offer: which tools are in play.
         limits: the budget.
         ladder: the means of making this upstream's models answer, in the order in which they are tried.
+        run_id: 32 hexadecimal digits, unique: the ids of the client's own calls are made of it.
     """
 
     def __init__(
         self,
         request: Json,
-        *,
         offer: Offer,
         limits: Limits,
         ladder: Sequence[Rung] = DEFAULT_LADDER,

@@ -28,6 +28,7 @@ from proxy.telemetry.lines import TurnStream
 from proxy.telemetry.observer import Listener
 
 _MASK = "***"
+_now = partial(datetime.now, UTC)
 # A shorter one is a placeholder; taking it out would only garble the log.
 _SHORTEST_SECRET = 8
 
@@ -123,7 +124,7 @@ class _Completed:
         if "exc_info" in fields:
             fields = self._render_exception(None, level, {**fields})
         # A time is left to orjson to write, which takes half as long as anything else.
-        line = {"timestamp": datetime.now(UTC), "level": level, "event": event, **facts.known(), **fields}
+        line = {"timestamp": _now(), "level": level, "event": event, **facts.known(), **fields}
         if self._content:
             line = {name: value.text() if isinstance(value, Content) else value for name, value in line.items()}
         for value in fields.values():  # what is known is never nothing

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
+from msgspec import Struct
+
 from proxy.core.actions import CallUpstream, Rung
 from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, Turn
@@ -72,17 +74,17 @@ class Resilient:
 
     def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:
         """Make one upstream call of a run. A fallback that has answered once is spoken to from then on."""
-        watched = self._watched(show)
+        watched = _Watched(show, self._clock)
         return self._attempt(partial(_complete, call, watched.show, eager), watched)
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through."""
         with self._relayed(content={"messages": request.get("messages")}):
-            return await self._attempt(lambda upstream: upstream.relay(body, request), self._watched(_nobody))
+            return await self._attempt(lambda upstream: upstream.relay(body, request), _Watched(_nobody, self._clock))
 
     async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
         """Hand a streamed completion through."""
-        watched = self._watched(write)
+        watched = _Watched(write, self._clock)
         with self._relayed(content={"messages": request.get("messages")}):
             return await self._attempt(lambda upstream: upstream.relay_stream(body, request, watched.show), watched)
 
@@ -95,9 +97,6 @@ class Resilient:
 
     def _relayed(self, **fields: object) -> "_Relayed":
         return _Relayed(self, self._observe, self._clock, fields)
-
-    def _watched(self, inner: Callable[..., Awaitable[None]]) -> "_Watched":
-        return _Watched(inner, self._clock)
 
     async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], watched: "_Watched") -> T:
         failure: ProxyError | None = None
@@ -218,17 +217,14 @@ class Judged:
         self._observe("upstream.breaker_closed", upstream=self._name)
 
 
-class _Watched:
+class _Watched(Struct):
     """Passes on what is shown, and remembers when the first of it was: seconds after the attempt `began`."""
 
-    __slots__ = ("_clock", "_inner", "began", "first_after", "judged")
-
-    def __init__(self, inner: Callable[..., Awaitable[None]], clock: Clock) -> None:
-        self._inner = inner
-        self._clock = clock
-        self.began = 0.0
-        self.judged: Judged | None = None
-        self.first_after: float | None = None
+    _inner: Callable[..., Awaitable[None]]
+    _clock: Clock
+    began: float = 0.0
+    judged: Judged | None = None
+    first_after: float | None = None
 
     def show(self, shown: object) -> Awaitable[None]:
         """Pass it on."""
