@@ -348,11 +348,13 @@ def turn_from_completion(body: Json, call: CallUpstream) -> Turn:
             name, arguments = function.get("name") or "", as_text(function.get("arguments"))
             function["name"], function["arguments"] = unglue(name, arguments, call.tools)
     garbled = _take_leaks_out(message, call) if call.tools else False
+    if not message.get("tool_calls"):
+        return Turn(choice, body, usage=usage, garbled=garbled)
     return Turn(choice, body, calls_of(message), usage, garbled=garbled, client_ids=_client_ids(message, call))
 
 
 def _client_ids(message: Json, call: CallUpstream) -> tuple[str | None, ...]:
-    entries = message.get("tool_calls") or ()
+    entries = message["tool_calls"]
     if not call.client_tools:
         return (None,) * len(entries)
     ids: list[str | None] = []

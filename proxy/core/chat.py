@@ -127,7 +127,7 @@ class Turn(Struct, frozen=True):
     @property
     def text(self) -> str:
         """What the model says to the user; empty where it says nothing."""
-        return text_of(self.message)
+        return text_of(self.choice["message"])
 
 
 def text_of(message: Json) -> str:

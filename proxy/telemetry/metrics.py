@@ -42,13 +42,12 @@ class Known:
     """The values that a label may have: those that are known, and for any other "other"."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = frozenset(names)
+        self._names: dict[object, str] = {name: name for name in names}
+        self._names[None] = NONE
 
     def __call__(self, name: object) -> str:
         """The label's value."""
-        if name is None:
-            return NONE
-        return str(name) if name in self._names else OTHER
+        return self._names.get(name, OTHER)
 
 
 class Few:
@@ -219,8 +218,8 @@ class Metrics:
     def _upstream_answered(self, fields: Mapping[str, Any]) -> None:
         upstream = self._upstream(fields["upstream"])
         self._series.upstream_seconds.labels(upstream).observe(fields["seconds"])
-        if fields.get("first") is not None:
-            self._series.upstream_first_seconds.labels(upstream).observe(fields["first"])
+        if (first := fields["first"]) is not None:
+            self._series.upstream_first_seconds.labels(upstream).observe(first)
 
     def _upstream_failed(self, fields: Mapping[str, Any]) -> None:
         error = meaning_of(fields.get("code"), fields.get("status"))
