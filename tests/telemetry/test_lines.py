@@ -46,6 +46,20 @@ async def test_the_lines_of_one_turn_go_out_together_at_its_end():
     assert writes.seen == ["a\nb\n|", "c\n|"]
 
 
+async def test_what_must_not_be_seen_is_taken_out_of_all_lines_of_a_turn_at_once():
+    writes, masked = Writes(), []
+
+    def mask(text):
+        masked.append(text)
+        return text.replace("key", "***")
+
+    stream = TurnStream(writes, mask)
+    say(stream, "a key\n", "b\n", "another key\n")
+    await asyncio.sleep(0)
+    assert masked == ["a key\nb\nanother key\n"]
+    assert writes.seen == ["a ***\nb\nanother ***\n|"]
+
+
 async def test_as_a_logger_it_ends_the_lines_itself():
     writes = Writes()
     stream = TurnStream(writes)

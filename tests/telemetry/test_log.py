@@ -1,5 +1,6 @@
 import io
 import logging
+import re
 
 import orjson
 import pytest
@@ -30,6 +31,22 @@ def test_an_event_is_one_json_line_at_its_level(written):
     (line,) = [orjson.loads(line) for line in text().splitlines()]
     assert line.pop("timestamp").endswith("Z")
     assert line == {"event": "tool.failed", "level": "warning", "tool": "t", "seconds": 1.5, "outcome": "timeout"}
+
+
+WHENEVER = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?"
+
+
+@pytest.mark.parametrize("fields", [{}, {"odd": {1: 2}}, {"deep": orjson.loads(b"[" * 1000 + b"]" * 1000)}])
+def test_each_line_says_when_in_utc(written, fields):
+    text = written()
+    log.LogObserver()("tool.completed", **fields)
+    assert re.fullmatch(WHENEVER + "Z", orjson.loads(text())["timestamp"])
+
+
+def test_for_people_a_line_begins_with_when(written):
+    text = written(log_format="console")
+    log.LogObserver()("tool.completed", tool="t")
+    assert re.match(WHENEVER + r"\+00:00 ", text())
 
 
 def test_a_field_that_cannot_be_written_does_not_cost_the_line(written):

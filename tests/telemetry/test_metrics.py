@@ -120,6 +120,13 @@ def test_what_a_request_has_used_and_which_limit_it_met(counted):
     assert samples['forced_answers_total{rung="withdraw"}'] == 1
 
 
+def test_a_request_that_has_used_nothing_makes_no_series_of_use(counted):
+    counted.request(status=401)
+    series = [line for line in counted.text.splitlines() if not line.startswith("#")]
+    assert series
+    assert not [line for line in series if "turns" in line or "tokens" in line or "request_tool_calls" in line]
+
+
 def test_tools_are_counted_by_outcome(counted):
     counted("tool.completed", tool="t", seconds=1)
     counted("tool.failed", tool="t", seconds=2, outcome="timeout")
