@@ -121,10 +121,10 @@ class Runner:
 
     async def call(self, call: ToolCall, calls: "_Calls") -> ToolResult:
         """One call of a tool, whatever becomes of it."""
-        began = self._clock.monotonic()
+        began, turn = self._clock.monotonic(), calls.turn
         self._observe(
             "tool.started",
-            turn=calls.turn,
+            turn=turn,
             tool=call.name,
             call_id=call.id,
             argument_bytes=len(call.arguments.encode("utf-8", "replace")),
@@ -133,20 +133,20 @@ class Runner:
         try:
             output = await self._run_tool(call, calls.pace, calls.ends_at - began)
         except TimeoutError:
-            self._tell_failed("tool.failed", call, calls.turn, began, outcome=ToolTimeout.outcome)
+            self._tell_without_result("tool.failed", call, turn, began, outcome=ToolTimeout.outcome)
             return results.failure(OUT_OF_TIME)
         except ToolError as exc:
-            self._tell_failed("tool.failed", call, calls.turn, began, outcome=exc.outcome)
+            self._tell_without_result("tool.failed", call, turn, began, outcome=exc.outcome)
             return results.failure(str(exc))
         except asyncio.CancelledError:
-            self._tell_failed("tool.abandoned", call, calls.turn, began)
+            self._tell_without_result("tool.abandoned", call, turn, began)
             raise
         except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
-            self._tell_failed("tool.crashed", call, calls.turn, began, exc_info=True)
+            self._tell_without_result("tool.crashed", call, turn, began, exc_info=True)
             return results.failure("The tool failed.")
         self._observe(
             "tool.completed",
-            turn=calls.turn,
+            turn=turn,
             tool=call.name,
             call_id=call.id,
             seconds=self.since(began),
@@ -155,18 +155,18 @@ class Runner:
         )
         return calls.fenced(call.name, output)
 
-    def _tell_failed(self, event: str, call: ToolCall, turn: int, began: float, **fields: object) -> None:
+    def _tell_without_result(self, event: str, call: ToolCall, turn: int, began: float, **fields: object) -> None:
         seconds = self.since(began)
         self._observe(event, turn=turn, tool=call.name, call_id=call.id, seconds=seconds, **fields)
 
     def _run_tool(self, call: ToolCall, pace: Pace, remaining: float) -> Coroutine[Any, Any, ToolOutput]:
-        """One call, not beyond the run's own time. Raises `TimeoutError`: it is used up."""
+        """One call, not beyond the run's own time. Raises `TimeoutError` when that is used up."""
         if remaining <= 0:
             raise TimeoutError
         return within(remaining, self._toolset.execute(call, patience=pace.tool_timeout, scope=pace.scope))
 
 
-class _Calls(Struct):
+class _Calls(Struct, eq=False):
     """The tool calls of one run: begun while their turn is still being written, where they may be. Implements `Eager`.
 
     None outlives the run, which ends with `aclose`.

@@ -195,20 +195,26 @@ class Exchanges:
         """
         runner = self._runner if toolset is None else self._runner_with(toolset)
         runs = exchange.runs(offer, run_ids)
-        upstream, pace = exchange.model.upstream, exchange.pace()
         works: list[Coroutine[Any, Any, Respond]] = []
         for index, run in enumerate(runs):
-            works.append(runner.drive(run, upstream=upstream, pace=pace, show=show(index), tell=tell))
+            works.append(self._loop(exchange, run, runner, show(index), tell, keep=keep))
         try:
             # One, as nearly always, needs no task of its own, which would keep a failure and all that has led to it.
             answers = await together(works) if len(works) > 1 else [await works[0]]
         finally:  # what was used is paid for, also where there is no answer
             note_tally(runs[0].tally if len(runs) == 1 else sum_of([run.tally for run in runs]))
         _note_stop(answers[0])
-        for run, answer in zip(runs, answers, strict=True):
-            if keep and answer.continuation is not None:  # before the client can know of it
-                await self._ports.store.put(_key(exchange.caller, run.id), answer.continuation.as_json())
         return answers
+
+    async def _loop(
+        self, exchange: Exchange, run: Run, runner: Runner, show: Show, tell: Tell | None, *, keep: bool
+    ) -> Respond:
+        upstream = exchange.model.upstream
+        answer = await runner.drive(run, upstream=upstream, pace=exchange.pace(), show=show, tell=tell)
+        # At once, not after all choices: a client that streams knows the calls, whatever becomes of the others.
+        if keep and answer.continuation is not None:
+            await self._ports.store.put(_key(exchange.caller, run.id), answer.continuation.as_json())
+        return answer
 
     def _runner_with(self, toolset: Toolset) -> Runner:
         return Runner(toolset, observe=self._ports.observe, clock=self._ports.clock)

@@ -59,7 +59,7 @@ class _Opened(Struct, frozen=True):
     url: str
 
 
-class Browser(Struct):
+class Browser(Struct, eq=False):
     """The pages of one run.
 
     Args:

@@ -22,7 +22,7 @@ class TurnStream:
 
     Args:
         stream: where the lines go.
-        mask: takes out of some of them what must not be seen.
+        mask: takes out of a text, which may be several lines, what must not be seen.
     """
 
     def __init__(self, stream: TextIO, mask: Callable[[str], str] = str) -> None:

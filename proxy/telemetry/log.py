@@ -188,9 +188,11 @@ def _for_people(stream: TextIO) -> structlog.typing.Processor:
         colors=stream.isatty(),
         exception_formatter=structlog.dev.plain_traceback,  # a rich one shows variables: keys
     )
-    return lambda logger, method, event: render(
-        logger, method, {**event, "timestamp": event["timestamp"].isoformat(timespec="milliseconds")}
-    )
+    return lambda logger, method, event: render(logger, method, {**event, "timestamp": _text(event["timestamp"])})
+
+
+def _text(when: object) -> str:
+    return orjson.dumps(when, str, orjson.OPT_UTC_Z).decode().strip('"')
 
 
 def _as_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
@@ -203,7 +205,12 @@ def _as_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
 def _as_json_in_any_case(event: Mapping[str, Any]) -> str:
     with suppress(orjson.JSONEncodeError):
         return orjson.dumps(event, str, orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS).decode()  # which costs something
-    # What an upstream put where a word or a number belongs, nested too deep.
-    good = (str, float, int, datetime)
-    plain = {name: value if isinstance(value, good) else "(unreadable)" for name, value in event.items()}
+    # What an upstream put where a word or a number belongs, nested too deep, or half of an emoji.
+    plain = {name: _readable(value) for name, value in event.items()}
     return orjson.dumps(plain, option=orjson.OPT_UTC_Z).decode()
+
+
+def _readable(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return value if isinstance(value, (float, int, datetime)) else "(unreadable)"

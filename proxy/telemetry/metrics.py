@@ -68,22 +68,28 @@ class Few:
         return text
 
 
-class _Use(NamedTuple):
-    """What the use is counted by that one client makes of one model."""
+class _Tokens(NamedTuple):
+    """What the tokens are counted by that a client's requests to a model take."""
+
+    prompt: Counter
+    completion: Counter
+
+
+class _Loops(NamedTuple):
+    """What the loops of a model are counted by."""
 
     turns: Histogram
     tool_calls: Histogram
-    prompt_tokens: Counter
-    completion_tokens: Counter
 
 
 class _Alike(NamedTuple):
-    """What requests of one route, client, model and status are counted by; `use` is found when there is any."""
+    """What requests of one route, client, model and status are counted by; `tokens` and `loops` once there are any."""
 
     requests: Counter
     seconds: Histogram
     first_byte: Histogram
-    use: Callable[[], _Use]
+    tokens: Callable[[], _Tokens]
+    loops: Callable[[], _Loops]
 
 
 class Metrics:
@@ -173,30 +179,29 @@ class Metrics:
                 self._series.requests.labels(route, self._client(client), by_model, str(status)),
                 self._series.request_seconds.labels(route, by_model),
                 self._series.first_byte_seconds.labels(route, by_model),
-                use=cache(partial(self._use, self._client(client), by_model)),
+                tokens=cache(partial(self._tokens, self._client(client), by_model)),
+                loops=cache(partial(self._loops, by_model)),
             )
         return known
 
-    def _use(self, client: str, model: str) -> _Use:
-        series = self._series
-        return _Use(
-            series.turns.labels(model),
-            series.request_tool_calls.labels(model),
-            series.tokens.labels(client, model, "prompt"),
-            series.tokens.labels(client, model, "completion"),
-        )
+    def _tokens(self, client: str, model: str) -> _Tokens:
+        series = self._series.tokens
+        return _Tokens(series.labels(client, model, "prompt"), series.labels(client, model, "completion"))
+
+    def _loops(self, model: str) -> _Loops:
+        return _Loops(self._series.turns.labels(model), self._series.request_tool_calls.labels(model))
 
     def _count_use(self, said: Mapping[str, Any], alike: "_Alike") -> None:
         """What a request has used, and which limit it met."""
         series = self._series
         if "turns" in said:
-            use = alike.use()
-            use.turns.observe(said["turns"])
-            use.tool_calls.observe(said.get("tool_calls") or 0)
+            loops = alike.loops()
+            loops.turns.observe(said["turns"])
+            loops.tool_calls.observe(said.get("tool_calls") or 0)
         if (tokens := said.get("prompt_tokens")) and _is_count(tokens):
-            alike.use().prompt_tokens.inc(tokens)
+            alike.tokens().prompt.inc(tokens)
         if (tokens := said.get("completion_tokens")) and _is_count(tokens):
-            alike.use().completion_tokens.inc(tokens)
+            alike.tokens().completion.inc(tokens)
         if (stop := said.get("stop")) in LIMIT_STOPS:
             series.limits.labels(str(stop)).inc()
         if (error := said.get("error")) in LIMIT_ERRORS:

@@ -64,15 +64,25 @@ class ToolNames:
 
 def renamed_in(body: Json) -> ToolNames | None:
     """The mapping for a request; None where every name is good, as nearly always."""
+    return None if are_good(body) else ToolNames(body)
+
+
+def are_good(body: Json) -> bool:
+    """Whether an upstream takes every name in a request."""
     for entry in _named_in(body):
         name = name_of(entry)
         if name is not None and not _is_good(name):
-            return ToolNames(body)
-    return None
+            return False
+    return True
+
+
+def _is_good(name: str) -> bool:
+    return len(name) <= _LONGEST and is_spelled_well(name)
 
 
 @lru_cache(1024)  # an app has few, and they stand in each of its requests
-def _is_good(name: str) -> bool:
+def is_spelled_well(name: str) -> bool:
+    """Whether a name has the characters that upstreams take."""
     return _GOOD.fullmatch(name) is not None
 
 

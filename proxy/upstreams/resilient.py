@@ -217,7 +217,7 @@ class Judged:
         self._observe("upstream.breaker_closed", upstream=self._name)
 
 
-class _Watched(Struct):
+class _Watched(Struct, eq=False):
     """Passes on what is shown, and remembers when the first of it was: seconds after the attempt `began`."""
 
     _inner: Callable[..., Awaitable[None]]

@@ -11,9 +11,12 @@ from msgspec import Struct
 
 from proxy.core.actions import CallUpstream, Rung
 from proxy.core.errors import InvalidJson
-from proxy.upstreams.names import ToolNames, renamed_in
+from proxy.upstreams.names import ToolNames, are_good, renamed_in
 from proxy.upstreams.profile import Profile, fit_messages, prepare
 
+# A copy is kept for each choice of a request while its run goes on, and a request may have 128.
+MOST_KEPT = 256 * 1024
+_BEFORE = len(b'{"messages":[')
 _RETELL = Rung.RETELL  # asked for each turn, see `breaker`
 
 
@@ -41,7 +44,8 @@ def request_of(call: CallUpstream, profile: Profile, model: str) -> tuple[bytes,
     if names is not None:
         return as_json(names.outward(body)), names
     content = as_json(body)
-    call.kept["request"] = _Written(profile, model, len(call.body["messages"]), content)
+    if len(content) <= MOST_KEPT:
+        call.kept["request"] = _Written(profile, model, len(call.body["messages"]), content)
     return content, None
 
 
@@ -62,14 +66,14 @@ class _Written(Struct):
 
     def with_more(self, call: CallUpstream, profile: Profile, model: str) -> bytes | None:
         """The same with the messages that `call` has at its end beside these; None: it has to be written anew."""
-        if profile is not self.profile or model != self.model:
-            return None
         messages = call.body["messages"]
-        more = fit_messages(messages[self.count :], profile)
-        if renamed_in({"messages": more}) is not None:
+        if profile is not self.profile or model != self.model or len(messages) < self.count:
             return None
-        if more:
-            self.count, self.content = len(messages), b"%b,%b}" % (self.content[:-2], as_json(more)[1:])
+        more = {"messages": fit_messages(messages[self.count :], profile)}
+        if not are_good(more):
+            return None
+        if more["messages"]:
+            self.count, self.content = len(messages), b"%b,%b" % (self.content[:-2], as_json(more)[_BEFORE:])
         return self.content
 
 

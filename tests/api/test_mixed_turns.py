@@ -1,9 +1,12 @@
 """Two-sided conversations over the real SDK: the model calls our tools and the app's own in one turn."""
 
+import asyncio
+
 import openai
 import pytest
 
-from tests.fakes import FakeClock, Reply, streamed, whole
+from proxy.stores.memory import MemoryStore
+from tests.fakes import FakeClock, Reply, chunk, stream, streamed, whole
 from tests.serving import proxy_of
 
 QUESTION = [{"role": "user", "content": "Look up the code and open the door."}]
@@ -29,8 +32,8 @@ async def ask(client, messages, *, streaming, **options):
 
 async def fold(completion):
     message, calls, reason = {"role": "assistant", "content": ""}, {}, None
-    async for chunk in completion:
-        choice = chunk.choices[0]
+    async for one in completion:
+        choice = one.choices[0]
         message["content"] += choice.delta.content or ""
         reason = choice.finish_reason or reason
         for part in choice.delta.tool_calls or ():
@@ -174,6 +177,34 @@ async def test_a_search_that_fails_beside_the_apps_call_is_told_when_the_app_ret
         first, _ = await ask(client, QUESTION, streaming=False)
         await ask(client, [*QUESTION, first, result(first)], streaming=False)
     assert "key was refused" in str(upstream.requests[1]["messages"])
+
+
+async def test_a_mixed_turn_of_one_choice_is_put_back_although_another_choice_has_failed(upstream, sdk, monkeypatch):
+    kept = asyncio.Event()
+
+    async def put(store, key, value):
+        await put_for_real(store, key, value)
+        kept.set()
+
+    put_for_real = MemoryStore.put
+    monkeypatch.setattr(MemoryStore, "put", put)
+    failing = stream(chunk({"content": "Well"}), kept, None, done=False)
+    upstream.replies = [streamed("", calls=MIXED), failing, streamed("Done.")]
+    calls = []
+
+    async def read(chunks):
+        async for one in chunks:
+            calls.extend(call for choice in one.choices for call in choice.delta.tool_calls or () if call.id)
+
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        asked = {"model": "m", "messages": QUESTION, "tools": [OPEN_DOOR]}
+        with pytest.raises(openai.APIError):
+            await read(await client.chat.completions.create(**asked, n=2, stream=True))
+        (call,) = calls
+        function = {"name": "open_door", "arguments": '{"door":1}'}
+        first = {"role": "assistant", "tool_calls": [{"id": call.id, "type": "function", "function": function}]}
+        await ask(client, [*QUESTION, first, result(first)], streaming=True)
+    assert seen(upstream.requests[2]) == [("user", []), *BOTH]
 
 
 async def test_a_mixed_turn_that_breaks_off_leaves_nothing_and_runs_nothing(upstream, sdk):

@@ -46,7 +46,21 @@ def test_each_line_says_when_in_utc(written, fields):
 def test_for_people_a_line_begins_with_when(written):
     text = written(log_format="console")
     log.LogObserver()("tool.completed", tool="t")
-    assert re.match(WHENEVER + r"\+00:00 ", text())
+    assert re.match(WHENEVER + "Z ", text())
+
+
+def test_what_a_line_says_of_time_itself_stays_as_it_is(written):
+    text = written(log_format="console")
+    structlog.get_logger().info("x", timestamp="once")
+    assert text().startswith("once ")
+
+
+@pytest.mark.parametrize("log_content", [False, True])
+def test_half_of_an_emoji_does_not_cost_the_line(written, log_content):
+    text = written(log_content=log_content)
+    log.LogObserver()("tool.completed", tool="a\ud83d", seconds=0.5)
+    line = orjson.loads(text())
+    assert (line["tool"], line["seconds"]) == ("a?", 0.5)
 
 
 def test_a_field_that_cannot_be_written_does_not_cost_the_line(written):

@@ -127,6 +127,12 @@ def test_a_request_that_has_used_nothing_makes_no_series_of_use(counted):
     assert not [line for line in series if "turns" in line or "tokens" in line or "request_tool_calls" in line]
 
 
+def test_a_request_that_was_handed_through_is_no_loop_without_turns(counted):
+    counted.request(client="app", model="m", prompt_tokens=3, completion_tokens=2)
+    assert counted.samples['tokens_total{client="app",kind="prompt",model="m"}'] == 3
+    assert "toolproxy_request_turns_count" not in counted.text
+
+
 def test_tools_are_counted_by_outcome(counted):
     counted("tool.completed", tool="t", seconds=1)
     counted("tool.failed", tool="t", seconds=2, outcome="timeout")

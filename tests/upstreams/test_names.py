@@ -1,3 +1,4 @@
+from proxy.upstreams import names
 from proxy.upstreams.names import ToolNames, renamed_in
 
 
@@ -7,6 +8,12 @@ def function(name):
 
 def body(*names, **rest):
     return {"messages": [{"role": "user", "content": "x"}], "tools": [function(name) for name in names], **rest}
+
+
+def test_only_short_names_are_remembered():
+    names.is_spelled_well.cache_clear()
+    assert renamed_in(body("short", "x" * 65)) is not None
+    assert names.is_spelled_well.cache_info().currsize == 1
 
 
 def test_good_names_need_nothing():

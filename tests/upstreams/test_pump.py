@@ -1,6 +1,7 @@
 """A body that is handled in the callback in which it arrives, as long as nothing has to be waited for."""
 
 import asyncio
+import gc
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
@@ -255,3 +256,24 @@ async def test_who_is_cancelled_leaves_nothing_open(waits_at):
         with pytest.raises(asyncio.CancelledError):
             await pumping
         assert talk.reply.connection is None
+
+
+async def test_what_nobody_waits_for_any_more_is_let_go_of():
+    async with conversation() as talk:
+        taker = Taker(fails_at=b"two")
+        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        await talk.send(chunk(b"one"))
+        await taker.until(1)
+        await asyncio.sleep(0)  # the task waits for what comes next
+        arrived = talk.reply.arrived
+
+        def arrived_and_left():
+            arrived()
+            pumping.cancel()
+
+        talk.reply.parser.feed(chunk(b"two"), talk.reply.pieces)
+        arrived_and_left()
+        with pytest.raises(asyncio.CancelledError):
+            await pumping
+        assert taker.pieces == [b"one", b"two"]
+        gc.collect()  # a coroutine that nobody awaited would be told of, which fails the test

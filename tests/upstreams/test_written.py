@@ -112,6 +112,43 @@ def test_a_name_that_the_upstream_would_refuse_makes_all_of_them_looked_at_again
     assert len(body["messages"]) == 5
 
 
+def test_what_is_large_is_not_kept(fitted):
+    large = {"role": "user", "content": "x" * written.MOST_KEPT}
+    first = turn(large)
+    sent(first)
+    assert first.kept == {}
+    assert sent(turn(large, ASKS, FOUND, kept=first.kept)) == sent(turn(large, ASKS, FOUND))
+    assert fitted == []
+
+
+def test_fewer_messages_than_before_are_written_anew():
+    kept = {}
+    sent(turn(USER, ASKS, FOUND, kept=kept))
+    assert sent(turn(USER, kept=kept)) == sent(turn(USER))
+
+
+def test_after_a_turn_that_went_on_another_upstream_is_told_everything():
+    kept = {}
+    for messages in ([USER], [USER, ASKS, EMPTY]):
+        sent(turn(*messages, kept=kept))
+    assert sent(turn(USER, ASKS, EMPTY, kept=kept), GLM) == sent(turn(USER, ASKS, EMPTY), GLM)
+
+
+@pytest.mark.parametrize("depth", range(245, 256))
+def test_a_later_turn_may_be_nested_as_deep_as_a_first_one(depth):
+    deep = {**ASKS, "extra": orjson.loads(b"[" * depth + b"]" * depth)}
+
+    def outcome(call):
+        try:
+            return sent(call)
+        except InvalidJson:
+            return InvalidJson
+
+    first = turn(USER)
+    sent(first)
+    assert outcome(turn(USER, deep, FOUND, kept=first.kept)) == outcome(turn(USER, deep, FOUND))
+
+
 def test_the_last_means_brings_its_own_fields():
     plain, retelling = sent(turn(USER), GLM), sent(turn(USER, rung=Rung.RETELL), GLM)
     assert retelling[0] == {**plain[0], "thinking": {"type": "disabled"}}

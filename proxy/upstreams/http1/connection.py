@@ -385,6 +385,8 @@ class Reply:
             self.close()
             raise
         finally:
+            if self._end is not None:  # nobody is going to wait for it any more
+                self._end.close()
             self._handle = self._context = self._end = None
 
     def arrived(self) -> None:
