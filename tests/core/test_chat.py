@@ -30,6 +30,13 @@ def test_an_upstream_that_does_not_count_adds_nothing(left, right, total):
     assert add_usage(left, right) == total
 
 
+def test_a_price_is_added_up_like_a_count():
+    assert add_usage({"cost": 0.5, "details": {"cost": 0.5}}, {"cost": 1, "details": {"cost": 0.25}}) == {
+        "cost": 1.5,
+        "details": {"cost": 0.75},
+    }
+
+
 def test_details_that_only_the_second_turn_has_are_kept():
     assert add_usage({"details": None}, {"details": {"x": 1}}) == {"details": {"x": 1}}
 
