@@ -166,7 +166,7 @@ def _times(factor: float, value: float | None) -> float | None:
 
 
 def _ratio(one: float | None, other: float | None, beside: str) -> str:
-    return "-" if not one or not other else f"{one / other:.1f} x {beside}".strip()
+    return "-" if not one or not other else f"{one / other:.2f} x {beside}".strip()
 
 
 def _us(value: float | None) -> str:
