@@ -28,9 +28,9 @@ from proxy.telemetry.lines import TurnStream
 from proxy.telemetry.observer import Listener
 
 _MASK = "***"
-_now = partial(datetime.now, UTC)
 # A shorter one is a placeholder; taking it out would only garble the log.
 _SHORTEST_SECRET = 8
+_now = partial(datetime.now, UTC)
 
 
 def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: TextIO | None = None) -> None:
@@ -123,7 +123,7 @@ class _Completed:
         """The same, of an event that is told with its fields apart."""
         if "exc_info" in fields:
             fields = self._render_exception(None, level, {**fields})
-        # A time is left to orjson to write, which takes half as long as anything else.
+        # A time is left to orjson to write, which takes a quarter of the time that `isoformat` does.
         line = {"timestamp": _now(), "level": level, "event": event, **facts.known(), **fields}
         if self._content:
             line = {name: value.text() if isinstance(value, Content) else value for name, value in line.items()}

@@ -35,7 +35,7 @@ def clock_tool(name: str, clock: Clock) -> Tool:
             told = f"There is no time zone named {zone_name!r}; use an IANA name such as Europe/Berlin."
             raise ToolError(told) from exc
         now = datetime.fromtimestamp(clock.time(), zone)
-        # "2026-01-01T00:00:00+00:00", written in a fifth of the time that `isoformat` takes
+        # "2026-01-01T00:00:00+00:00", written in a quarter of the time that `isoformat` takes
         moment = orjson.dumps(now, option=orjson.OPT_OMIT_MICROSECONDS).decode()
         day, time, offset = moment[1:11], moment[12:20], moment[20:-1].replace(":", "")
         return f"{_DAYS[now.weekday()]}, {day} {time} {zone_name} (UTC{offset})"

@@ -31,9 +31,10 @@ def request_of(call: CallUpstream, profile: Profile, model: str) -> tuple[bytes,
     Raises:
         RequestError: it asks for what the upstream cannot do, or is nested too deep to be written.
     """
-    last = call.kept.get("request")
-    if last is not None and (content := last.with_more(call, profile, model)) is not None:
-        return content, None
+    last = call.kept.pop("request", None)
+    if last is not None and last.goes_on(call, profile, model):
+        _keep(last, call)
+        return last.content, None
     body = {**prepare(call.body, profile), "model": model}
     if call.rung is _RETELL:
         body |= profile.retelling
@@ -44,12 +45,16 @@ def request_of(call: CallUpstream, profile: Profile, model: str) -> tuple[bytes,
     if names is not None:
         return as_json(names.outward(body)), names
     content = as_json(body)
-    if len(content) <= MOST_KEPT:
-        call.kept["request"] = _Written(profile, model, len(call.body["messages"]), content)
+    _keep(_Written(profile, model, len(call.body["messages"]), content), call)
     return content, None
 
 
-class _Written(Struct):
+def _keep(written: "_Written", call: CallUpstream) -> None:
+    if len(written.content) <= MOST_KEPT:
+        call.kept["request"] = written
+
+
+class _Written(Struct, eq=False):
     """The latest request of a run.
 
     Attributes:
@@ -64,17 +69,17 @@ class _Written(Struct):
     count: int
     content: bytes
 
-    def with_more(self, call: CallUpstream, profile: Profile, model: str) -> bytes | None:
-        """The same with the messages that `call` has at its end beside these; None: it has to be written anew."""
+    def goes_on(self, call: CallUpstream, profile: Profile, model: str) -> bool:
+        """Add the messages that `call` has at its end beside these; False: it has to be written anew."""
         messages = call.body["messages"]
         if profile is not self.profile or model != self.model or len(messages) < self.count:
-            return None
+            return False
         more = {"messages": fit_messages(messages[self.count :], profile)}
         if not are_good(more):
-            return None
+            return False
         if more["messages"]:
             self.count, self.content = len(messages), b"%b,%b" % (self.content[:-2], as_json(more)[_BEFORE:])
-        return self.content
+        return True
 
 
 def as_json(value: Any) -> bytes:

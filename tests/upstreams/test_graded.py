@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import logging
 from dataclasses import replace
 from itertools import product
 
@@ -60,6 +61,15 @@ FINAL = {
     422: openai.UnprocessableEntityError,
 }
 BROKEN = [StreamFault(kind, after_chunks=at) for kind in ("disconnect", "truncate", "malformed") for at in (0, 1, 4)]
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before():
+    """llmock's server sets uvicorn's loggers up, for the whole process."""
+    yield
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [], True
 
 
 @pytest.fixture

@@ -109,6 +109,7 @@ def test_a_name_that_the_upstream_would_refuse_makes_all_of_them_looked_at_again
         body, names = sent(turn(*messages, kept=kept))
         assert (names is None) == (len(messages) == 1)
     assert body["messages"][1]["tool_calls"][0]["function"]["name"] == "b_ro__ffnen"
+    assert kept == {}
     assert len(body["messages"]) == 5
 
 
@@ -119,6 +120,14 @@ def test_what_is_large_is_not_kept(fitted):
     assert first.kept == {}
     assert sent(turn(large, ASKS, FOUND, kept=first.kept)) == sent(turn(large, ASKS, FOUND))
     assert fitted == []
+
+
+def test_what_has_become_large_is_not_kept_any_longer():
+    kept = {}
+    found = {**FOUND, "content": "x" * written.MOST_KEPT}
+    for messages in ([USER], [USER, ASKS, found], [USER, ASKS, found, ASKS, EMPTY]):
+        assert sent(turn(*messages, kept=kept)) == sent(turn(*messages))
+        assert bool(kept) == (len(messages) == 1)
 
 
 def test_fewer_messages_than_before_are_written_anew():
