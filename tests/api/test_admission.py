@@ -1,11 +1,14 @@
-"""Places and the queue for them."""
+"""Places and the queue for them, and how many begin at once."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
-from proxy.api.middleware.admission import Places
+from proxy.api.middleware.admission import Admission, Places, Turnstile
+from proxy.config import ServerConfig
 from proxy.core.errors import Overloaded
+from proxy.ports import Lifecycle
 
 
 async def waiting(places, count, patience=60):
@@ -64,3 +67,77 @@ async def test_a_place_that_comes_in_the_moment_of_giving_up_is_handed_on():
     await asyncio.wait({left, next_one}, timeout=5)
     assert left.cancelled()
     assert next_one.done()
+
+
+def turns_of(loop):
+    """Counts the turns of the event loop from now on."""
+    turns = [0]
+
+    def next_turn():
+        turns[0] += 1
+        loop.call_soon(next_turn)
+
+    next_turn()
+    return turns
+
+
+async def through(turnstile):
+    turn = turnstile.pass_through()
+    if turn is not None:
+        await turn
+
+
+async def test_so_many_pass_in_one_turn_and_the_others_follow_in_their_order():
+    turns, turnstile, passed = turns_of(asyncio.get_running_loop()), Turnstile(3), []
+
+    async def one(number):
+        await through(turnstile)
+        passed.append((number, turns[0]))
+
+    await asyncio.gather(*map(one, range(10)))
+    assert [number for number, _ in passed] == list(range(10))
+    at_once = Counter(turn for _, turn in passed)
+    assert [count for _, count in sorted(at_once.items())] == [3, 3, 3, 1]
+    assert max(at_once) - min(at_once) <= 2 * len(at_once)  # one after the other, and not after something else
+
+
+async def test_who_comes_later_does_not_overtake_those_who_wait():
+    turnstile = Turnstile(1)
+    first, second, third = (asyncio.ensure_future(through(turnstile)) for _ in range(3))
+    await first
+    await through(turnstile)
+    assert second.done()
+    assert third.done()
+
+
+async def test_who_comes_in_a_later_turn_need_not_wait():
+    turnstile = Turnstile(2)
+    for _ in range(5):
+        assert turnstile.pass_through() is None
+        assert turnstile.pass_through() is None
+        await asyncio.sleep(0)
+
+
+async def test_who_stops_waiting_takes_nobodys_turn():
+    turns, turnstile = turns_of(asyncio.get_running_loop()), Turnstile(1)
+    assert turnstile.pass_through() is None
+    left, stays = turnstile.pass_through(), turnstile.pass_through()
+    left.cancel()
+    before = turns[0]
+    await stays
+    assert turns[0] - before <= 2
+
+
+async def test_what_was_begun_goes_on_while_a_burst_of_requests_comes_in():
+    turns, begun = turns_of(asyncio.get_running_loop()), []
+
+    async def app(scope, _receive, _send):
+        begun.append((scope["path"], turns[0]))
+
+    admission = Admission(app, server=ServerConfig(), lifecycle=Lifecycle())
+    paths = ["/v1/chat/completions"] * 200 + ["/healthz"]
+    await asyncio.gather(*(admission({"type": "http", "path": path}, None, None) for path in paths))
+    in_each_turn = Counter(turn for path, turn in begun if path != "/healthz")
+    assert sum(in_each_turn.values()) == 200
+    assert max(in_each_turn.values()) == 32
+    assert dict(begun)["/healthz"] == begun[0][1]  # who asks for health is not kept waiting

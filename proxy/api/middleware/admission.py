@@ -2,6 +2,10 @@
 
 A long queue would make every request late and none of them fewer: whoever waited long has often gone by the time that
 it would be served.
+
+Nor do all of them begin at once: in one turn of the event loop so many may, and the others follow turn by turn. In
+between, what was begun before goes on. So a burst does not hold up the streams that are open, and what a request has in
+hand is still in the processor's caches when its answer comes.
 """
 
 import asyncio
@@ -14,6 +18,9 @@ from proxy.config import ServerConfig
 from proxy.core.errors import Overloaded, Stopping
 from proxy.ports import Lifecycle
 
+# Some 2 ms of work. In measurements with 256 connections 16 and 64 did as much good, 8 less.
+_BEGUN_PER_TURN = 32
+
 
 class Admission:
     """Lets requests in, health checks aside, and none any more when the process is about to stop."""
@@ -24,6 +31,7 @@ class Admission:
         most, queued = server.max_concurrent_requests, server.max_queued_requests
         self._places = Places(most, queue=most // 10 if queued is None else queued)
         self._patience = server.queue_timeout_seconds
+        self._turnstile = Turnstile(_BEGUN_PER_TURN)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -35,6 +43,9 @@ class Admission:
         if not self._places.take_now():
             await self._places.take(self._patience)
         try:
+            turn = self._turnstile.pass_through()
+            if turn is not None:
+                await turn
             await self._app(scope, receive, send)
         finally:
             self._places.give_back()
@@ -84,6 +95,41 @@ class Places:
                 place.set_result(None)
                 return
         self._free += 1
+
+
+class Turnstile:
+    """Lets so many through in one turn of the event loop, first come first served.
+
+    Whether a new turn has begun is only looked for when all that one lets through have gone through.
+    """
+
+    def __init__(self, per_turn: int) -> None:
+        self._per_turn = self._left = per_turn
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def pass_through(self) -> asyncio.Future[None] | None:
+        """Go through at once; or, where those who may in this turn have done so, when what is returned is done."""
+        if not self._left:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            return turn
+        self._left -= 1
+        if not self._left:
+            self._look_again()
+        return None
+
+    def _look_again(self) -> None:
+        asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._left = self._per_turn
+        while self._waiting and self._left:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+                self._left -= 1
+        if not self._left:
+            self._look_again()
 
 
 def _full() -> Overloaded:
