@@ -91,17 +91,29 @@ class CallTools(Struct, frozen=True):
     turn: int
 
 
-class Tally(Struct, frozen=True):
-    """What a run has used: upstream calls, tool calls by tool, and tokens by the upstream's own count."""
+class Tally(Struct):
+    """What a run has used: upstream calls, tool calls by tool and in all, and tokens by the upstream's own count."""
 
     turns: int = 0
-    tool_calls: Mapping[str, int] = MappingProxyType({})
+    tool_calls: dict[str, int] = {}
+    total_tool_calls: int = 0
     usage: Json | None = None
 
+    def count_turn(self, usage: Json | None) -> None:
+        """One more upstream call has been made; None: the upstream has sent no count of its tokens."""
+        self.turns += 1
+        self.usage = add_usage(self.usage, usage)
+
+    def count_call(self, tool: str) -> None:
+        """One more call of `tool` is going to be run."""
+        self.tool_calls[tool] = self.tool_calls.get(tool, 0) + 1
+        self.total_tool_calls += 1
+
     @property
-    def total_tool_calls(self) -> int:
-        """Tool calls that were really run."""
-        return sum(self.tool_calls.values())
+    def total_tokens(self) -> int:
+        """Tokens of all turns; 0 while the upstream has sent no count."""
+        total = (self.usage or {}).get("total_tokens")
+        return int(total) if isinstance(total, int | float) else 0
 
     def as_usage(self) -> Json:
         """OpenAI's `usage`, with `server_tool_use` beside it."""
@@ -113,14 +125,14 @@ def sum_of(tallies: Sequence[Tally]) -> Tally:
     """What several runs have used together."""
     if len(tallies) == 1:
         return tallies[0]
-    turns, usage = 0, None
-    calls: dict[str, int] = {}
+    total = Tally()
     for tally in tallies:
-        turns += tally.turns
-        usage = add_usage(usage, tally.usage)
+        total.turns += tally.turns
+        total.total_tool_calls += tally.total_tool_calls
+        total.usage = add_usage(total.usage, tally.usage)
         for tool, number in tally.tool_calls.items():
-            calls[tool] = calls.get(tool, 0) + number
-    return Tally(turns, calls, usage)
+            total.tool_calls[tool] = total.tool_calls.get(tool, 0) + number
+    return total
 
 
 class Respond(Struct, frozen=True):

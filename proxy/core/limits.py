@@ -3,7 +3,6 @@
 from msgspec import Struct
 
 from proxy.core.actions import Stop, Tally
-from proxy.core.chat import Json
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -22,7 +21,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_total_tokens: int | None = None
     guidance: bool = True
 
-    def spent(self, used: "Ledger") -> Stop | None:
+    def spent(self, used: Tally) -> Stop | None:
         """The limit that permits no further round of tools, if one has been reached.
 
         The last permitted turn is kept for the answer: a run that ends in one more tool call leaves the client with
@@ -40,27 +39,3 @@ class Limits(Struct, frozen=True, kw_only=True):
     def allow_tools(self) -> bool:
         """Whether there can be any round of tools at all."""
         return self.max_turns > 1 and self.max_tool_calls > 0
-
-
-class Ledger(Struct):
-    """A run's account: what it has used so far."""
-
-    turns: int = 0
-    tool_calls: dict[str, int] = {}
-    total_tool_calls: int = 0
-    usage: Json | None = None
-
-    @property
-    def total_tokens(self) -> int:
-        """Tokens of all turns; 0 while the upstream has sent no count."""
-        total = (self.usage or {}).get("total_tokens")
-        return int(total) if isinstance(total, int | float) else 0
-
-    def count_call(self, tool: str) -> None:
-        """One more call of `tool` is going to be run."""
-        self.tool_calls[tool] = self.tool_calls.get(tool, 0) + 1
-        self.total_tool_calls += 1
-
-    def tally(self) -> Tally:
-        """The account as a value."""
-        return Tally(self.turns, dict(self.tool_calls), self.usage)

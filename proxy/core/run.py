@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from proxy.core import browser
 from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Rung, Stop, Tally
 from proxy.core.browser import Browser
-from proxy.core.chat import Json, ToolCall, ToolResult, ToolSpec, Turn, add_usage, name_of, text_of
+from proxy.core.chat import Json, ToolCall, ToolResult, ToolSpec, Turn, name_of, text_of
 from proxy.core.continuation import Continuation
 from proxy.core.errors import NoFinalAnswer, ToolError
 from proxy.core.leaks import holds_raw_format
-from proxy.core.limits import Ledger, Limits
+from proxy.core.limits import Limits
 from proxy.core.offer import Offer, freed
 from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED, budget_left, guidance, retell, with_guidance
 from proxy.core.results import failure, with_note, without_note
@@ -62,6 +62,10 @@ class Run:
         limits: the budget.
         ladder: the means of making this upstream's models answer, in the order in which they are tried.
         run_id: 32 hexadecimal digits, unique: the ids of the client's own calls are made of it.
+
+    Attributes:
+        id: the run's.
+        tally: what it has used so far, whatever becomes of it.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class Run:
         self._json_only = _asks_for_json(request.get("response_format"))
         self._speaks_of_json: bool | None = None  # nobody has asked
         self._limits = limits
-        self._ledger = Ledger()
+        self.tally = Tally()
         self._tool_choice: Any = offer.tool_choice
         self._ladder = list(ladder)
         self._rung: Rung | None = None
@@ -105,11 +109,6 @@ class Run:
         reader = offer.owned.get(browser.OPEN)
         self._browser = Browser(reader.name if reader else None)
 
-    @property
-    def tally(self) -> Tally:
-        """What the run has used so far, whatever becomes of it."""
-        return self._ledger.tally()
-
     def start(self) -> CallUpstream:
         """The first action."""
         return self._ask()
@@ -124,8 +123,7 @@ class Run:
         Raises:
             NoFinalAnswer: the last means of making the model answer has failed.
         """
-        self._ledger.turns += 1
-        self._ledger.usage = add_usage(self._ledger.usage, turn.usage)
+        self.tally.count_turn(turn.usage)
         if turn.finish_reason in _BROKEN_OFF and not self._worth_another_try(turn):
             return self._respond(turn, self._stop or _ANSWER)
         if any(turn.client_ids):
@@ -138,7 +136,7 @@ class Run:
             return self._receive_forced(turn)
         if turn.calls:
             return self._judge(turn, turn.calls)
-        if is_blank and (self._ledger.turns > 1 or turn.garbled):
+        if is_blank and (self.tally.turns > 1 or turn.garbled):
             return self._climb()
         return self._respond(turn, _ANSWER)
 
@@ -188,8 +186,8 @@ class Run:
         key = canonical.fingerprint
         if key in self._results or key in self._repeats or any(other.fingerprint == key for other in started):
             return None
-        used = self._ledger.total_tool_calls + len(started)
-        of_tool = self._ledger.tool_calls.get(tool.name, 0) + sum(other.name == tool.name for other in started)
+        used = self.tally.total_tool_calls + len(started)
+        of_tool = self.tally.tool_calls.get(tool.name, 0) + sum(other.name == tool.name for other in started)
         within = used < self._limits.max_tool_calls and (tool.max_calls is None or of_tool < tool.max_calls)
         return canonical if within else None
 
@@ -209,7 +207,7 @@ class Run:
             self._verdicts.append(verdict)
             if verdict.run is not None:
                 runnable.append(verdict.run)
-        return CallTools(tuple(runnable), self._ledger.turns) if runnable else self.receive_results(())
+        return CallTools(tuple(runnable), self.tally.turns) if runnable else self.receive_results(())
 
     def _verdict(self, call: ToolCall, judged: Mapping[tuple[str, str], _Verdict]) -> _Verdict:
         """What becomes of one call, after the others of its turn have been `judged`."""
@@ -228,7 +226,7 @@ class Run:
             return _Verdict(call, key, result=_again(self._results[key]))
         if self._stop or not self._affordable(tool.name, tool.max_calls):
             return _Verdict(call, key, result=failure(BUDGET_USED))
-        self._ledger.count_call(tool.name)
+        self.tally.count_call(tool.name)
         return _Verdict(call, key, run=canonical)
 
     def _canonical(self, call: ToolCall) -> tuple[ToolSpec, ToolCall]:
@@ -241,13 +239,13 @@ class Run:
 
     def _affordable(self, tool: str, max_calls: int | None) -> bool:
         """Whether one more call is within the budget; a call that is not makes the run stop."""
-        if self._ledger.total_tool_calls >= self._limits.max_tool_calls:
+        if self.tally.total_tool_calls >= self._limits.max_tool_calls:
             self._stop = Stop.MAX_TOOL_CALLS
             return False
-        return max_calls is None or self._ledger.tool_calls.get(tool, 0) < max_calls
+        return max_calls is None or self.tally.tool_calls.get(tool, 0) < max_calls
 
     def _limit_reached(self) -> Stop | None:
-        return Stop.DEADLINE if self._expired else self._limits.spent(self._ledger)
+        return Stop.DEADLINE if self._expired else self._limits.spent(self.tally)
 
     def _judged_turn(self) -> Turn:
         assert self._turn is not None  # noqa: S101 - results come after a turn
@@ -278,8 +276,8 @@ class Run:
             return ANSWER_NOW
         if not self._limits.guidance:
             return None
-        calls = self._limits.max_tool_calls - self._ledger.total_tool_calls
-        return budget_left(calls, self._limits.max_turns - 1 - self._ledger.turns)
+        calls = self._limits.max_tool_calls - self.tally.total_tool_calls
+        return budget_left(calls, self._limits.max_turns - 1 - self.tally.turns)
 
     # -- asking --
 
@@ -299,7 +297,7 @@ class Run:
             messages = retell(messages[: self._given], messages[self._given :])
         return CallUpstream(
             _body(self._request, messages, tools, choice),
-            number=self._ledger.turns + 1,
+            number=self.tally.turns + 1,
             client_tools=self._offer.client_tools,
             run_id=self.id,
             separator=_separator(self._shown_text),

@@ -5,7 +5,7 @@ any other is "other".
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sized
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -92,6 +92,20 @@ class _Alike(NamedTuple):
     loops: Callable[[], _Loops]
 
 
+class _Calls(NamedTuple):
+    """What calls of a tool with one outcome are counted by."""
+
+    number: Counter
+    seconds: Histogram
+
+
+class _Answers(NamedTuple):
+    """What an upstream's answers are counted by."""
+
+    seconds: Histogram
+    first: Histogram
+
+
 class Metrics:
     """Counts what happens. Implements `ports.Observer`; `scrape` is `ports.Scrape`."""
 
@@ -106,7 +120,10 @@ class Metrics:
         self._client = Known(client.name for client in config.clients)
         self._upstream = Known(config.upstreams)
         self._tool = Few(200)  # an MCP server's tools come and go; the most that were seen at one are about a hundred
-        self._known: dict[tuple[Any, ...], _Alike] = {}
+        # The series of all that is alike, found once; what they are looked up by, strangers can choose.
+        self._alike = lru_cache(_MOST_KNOWN)(self._find_alike)
+        self._calls = lru_cache(_MOST_KNOWN)(self._find_calls)
+        self._answers = lru_cache(_MOST_KNOWN)(self._find_answers)
         self._handlers: Mapping[str, Listener] = {
             "request.started": self._request_started,
             "response.started": self._response_started,
@@ -168,21 +185,23 @@ class Metrics:
             alike.first_byte.observe(first_byte)
         self._count_use(said, alike)
 
-    def _alike(self, path: Any, client: Any, model: Any, status: Any) -> "_Alike":
-        """The series of all requests like this one, found once; what it is looked up by, strangers can choose."""
-        known = self._known.get((path, client, model, status))
-        if known is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            route, by_model = route_of(path), self._model(model)
-            known = self._known[path, client, model, status] = _Alike(
-                self._series.requests.labels(route, self._client(client), by_model, str(status)),
-                self._series.request_seconds.labels(route, by_model),
-                self._series.first_byte_seconds.labels(route, by_model),
-                tokens=cache(partial(self._tokens, self._client(client), by_model)),
-                loops=cache(partial(self._loops, by_model)),
-            )
-        return known
+    def _find_alike(self, path: Any, client: Any, model: Any, status: Any) -> _Alike:
+        route, by_model = route_of(path), self._model(model)
+        return _Alike(
+            self._series.requests.labels(route, self._client(client), by_model, str(status)),
+            self._series.request_seconds.labels(route, by_model),
+            self._series.first_byte_seconds.labels(route, by_model),
+            tokens=cache(partial(self._tokens, self._client(client), by_model)),
+            loops=cache(partial(self._loops, by_model)),
+        )
+
+    def _find_calls(self, tool: Any, outcome: Any) -> _Calls:
+        name = self._tool(tool)
+        return _Calls(self._series.tool_calls.labels(name, outcome), self._series.tool_seconds.labels(name))
+
+    def _find_answers(self, upstream: Any) -> _Answers:
+        name = self._upstream(upstream)
+        return _Answers(self._series.upstream_seconds.labels(name), self._series.upstream_first_seconds.labels(name))
 
     def _tokens(self, client: str, model: str) -> _Tokens:
         series = self._series.tokens
@@ -191,7 +210,7 @@ class Metrics:
     def _loops(self, model: str) -> _Loops:
         return _Loops(self._series.turns.labels(model), self._series.request_tool_calls.labels(model))
 
-    def _count_use(self, said: Mapping[str, Any], alike: "_Alike") -> None:
+    def _count_use(self, said: Mapping[str, Any], alike: _Alike) -> None:
         """What a request has used, and which limit it met."""
         series = self._series
         if "turns" in said:
@@ -210,9 +229,9 @@ class Metrics:
             series.forced_answers.labels(str(rung)).inc()
 
     def _tool_ended(self, fields: Mapping[str, Any]) -> None:
-        tool = self._tool(fields["tool"])
-        self._series.tool_calls.labels(tool, fields.get("outcome") or "ok").inc()
-        self._series.tool_seconds.labels(tool).observe(fields["seconds"])
+        calls = self._calls(fields["tool"], fields.get("outcome") or "ok")
+        calls.number.inc()
+        calls.seconds.observe(fields["seconds"])
 
     def _tool_breaker_opened(self, fields: Mapping[str, Any]) -> None:
         self._series.tool_breaker_openings.labels(self._tool(fields["tool"])).inc()
@@ -221,10 +240,10 @@ class Metrics:
         self._series.tool_fallbacks.labels(self._tool(fields["tool"]), self._tool(fields["to"])).inc()
 
     def _upstream_answered(self, fields: Mapping[str, Any]) -> None:
-        upstream = self._upstream(fields["upstream"])
-        self._series.upstream_seconds.labels(upstream).observe(fields["seconds"])
+        answers = self._answers(fields["upstream"])
+        answers.seconds.observe(fields["seconds"])
         if (first := fields["first"]) is not None:
-            self._series.upstream_first_seconds.labels(upstream).observe(first)
+            answers.first.observe(first)
 
     def _upstream_failed(self, fields: Mapping[str, Any]) -> None:
         error = meaning_of(fields.get("code"), fields.get("status"))
