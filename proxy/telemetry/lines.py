@@ -5,13 +5,15 @@ anything else happens; only a process that is killed in the middle of a turn tak
 """
 
 import asyncio
+import os
+import stat
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TextIO
 
-# So much is written to a pipe as a whole, whoever else writes to it: several workers share one (pipe(7), PIPE_BUF).
+# So much is written to a pipe in one piece, whoever else writes to it: several workers share one (pipe(7), PIPE_BUF).
 _AT_ONCE = 4096
 
 
@@ -28,6 +30,7 @@ class TurnStream:
     def __init__(self, stream: TextIO, mask: Callable[[str], str] = str) -> None:
         self._stream = stream
         self._mask = mask
+        self._is_file = _is_file(stream)
         self._waiting: deque[str] = deque()
         self._writing = threading.Lock()  # a text stream is none that threads may share
         self._flushing: asyncio.AbstractEventLoop | None = None  # which is going to
@@ -59,22 +62,37 @@ class TurnStream:
 
     def _write_out(self) -> None:
         self._flushing = None
-        together: list[str] = []
-        size = 0
-        try:
+        taken: list[str] = []
+        with suppress(IndexError):  # that was the last, or another thread has just taken it
             while True:
-                text = self._waiting.popleft()
-                length = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-                if together and size + length > _AT_ONCE:
-                    self._put("".join(together))
-                    together, size = [], 0
-                together.append(text)
-                size += length
-        except IndexError:  # that was the last, or another thread has just taken it
-            if together:
-                self._put("".join(together))
+                taken.append(self._waiting.popleft())
+        if taken:
+            for text in ["".join(taken)] if self._is_file else _in_pieces(taken):
+                self._put(text)
 
     def _put(self, text: str) -> None:
         with suppress(OSError, ValueError), self._writing:
             self._stream.write(self._mask(text))
             self._stream.flush()
+
+
+def _in_pieces(lines: Iterable[str]) -> Iterator[str]:
+    """Lines together, as long as they stay in one piece."""
+    together: list[str] = []
+    size = 0
+    for line in lines:
+        length = len(line) if line.isascii() else len(line.encode("utf-8", "surrogatepass"))
+        if together and size + length > _AT_ONCE:
+            yield "".join(together)
+            together, size = [], 0
+        together.append(line)
+        size += length
+    yield "".join(together)
+
+
+def _is_file(stream: TextIO) -> bool:
+    """Whether it is an ordinary file: that takes whatever is written at once in one piece."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):  # it is none of the operating system's
+        return False

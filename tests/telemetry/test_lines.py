@@ -1,4 +1,5 @@
 import asyncio
+import os
 import threading
 
 import pytest
@@ -76,6 +77,27 @@ async def test_no_more_is_written_at_once_than_a_pipe_keeps_in_one_piece(letter,
     say(TurnStream(writes), *[line] * 8)
     await asyncio.sleep(0)
     assert writes.seen == [line * together + "|"] * (8 // together)
+
+
+async def test_a_file_takes_the_lines_of_a_turn_in_one_piece_however_many(tmp_path):
+    path, pieces = tmp_path / "log", []
+    lines = [f"{number} {'é' * 999}\n" for number in range(50)]
+    with path.open("a") as file:
+        say(TurnStream(file, lambda text: pieces.append(text) or text), *lines)
+        assert path.read_text() == ""
+        await asyncio.sleep(0)
+        assert path.read_text() == "".join(lines)
+    assert pieces == ["".join(lines)]
+
+
+async def test_a_pipe_takes_as_much_as_it_keeps_in_one_piece():
+    reading, writing = os.pipe()
+    pieces, line = [], "x" * 999 + "\n"
+    with os.fdopen(reading, "rb") as there, os.fdopen(writing, "w") as here:
+        say(TurnStream(here, lambda text: pieces.append(text) or text), *[line] * 8)
+        await asyncio.sleep(0)
+        assert there.read(8000) == line.encode() * 8
+    assert pieces == [line * 4] * 2
 
 
 async def test_a_line_that_is_longer_than_that_is_written_all_the_same():
