@@ -76,7 +76,8 @@ class Runner:
                 await show(chunk)
             return action
         finally:
-            await calls.aclose()
+            if calls.under_way:
+                await calls.aclose()
 
     def now(self) -> float:
         """Seconds on a clock that never goes back."""
@@ -175,6 +176,7 @@ class _Calls(Struct, eq=False):
         ends_at: when the run's time is over, on the runner's clock.
         pace: of the run.
         turn: whose calls come next.
+        under_way: calls that were begun, each in a task of its own.
     """
 
     _runner: Runner
@@ -185,7 +187,7 @@ class _Calls(Struct, eq=False):
     _result_bytes_left: int
     turn: int = 0
     _slots: asyncio.Semaphore | None = None  # for calls beside others
-    _tasks: set[asyncio.Task[ToolResult]] = set()
+    under_way: set[asyncio.Task[ToolResult]] = set()
     _started: dict[tuple[str, str], tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
 
     def start(self, call: ToolCall) -> None:
@@ -205,10 +207,9 @@ class _Calls(Struct, eq=False):
 
     async def aclose(self) -> None:
         """Stop all that is under way, and see it end."""
-        for task in self._tasks:
+        for task in self.under_way:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await asyncio.wait(self.under_way)
 
     async def results(self, action: CallTools) -> Sequence[ToolResult]:
         """All calls of a turn at once, as many at a time as permitted; results in call order."""
@@ -225,8 +226,8 @@ class _Calls(Struct, eq=False):
     def _begin(self, call: ToolCall) -> "asyncio.Task[ToolResult]":
         self._slots = self._slots or asyncio.Semaphore(self.pace.max_parallel_tools)
         task = asyncio.create_task(self._in_turn(call, self._slots))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.under_way.add(task)
+        task.add_done_callback(self.under_way.discard)
         return task
 
     async def _in_turn(self, call: ToolCall, slots: asyncio.Semaphore) -> ToolResult:

@@ -195,9 +195,12 @@ class Exchanges:
         """
         runner = self._runner if toolset is None else self._runner_with(toolset)
         runs = exchange.runs(offer, run_ids)
+        upstream, pace = exchange.model.upstream, exchange.pace()
         works: list[Coroutine[Any, Any, Respond]] = []
         for index, run in enumerate(runs):
-            works.append(self._loop(exchange, run, runner, show(index), tell, keep=keep))
+            work = runner.drive(run, upstream=upstream, pace=pace, show=show(index), tell=tell)
+            # A client without tools of its own has nothing to come back with.
+            works.append(self._kept(work, _key(exchange.caller, run.id)) if keep and offer.client_tools else work)
         try:
             # One, as nearly always, needs no task of its own, which would keep a failure and all that has led to it.
             answers = await together(works) if len(works) > 1 else [await works[0]]
@@ -206,14 +209,12 @@ class Exchanges:
         _note_stop(answers[0])
         return answers
 
-    async def _loop(
-        self, exchange: Exchange, run: Run, runner: Runner, show: Show, tell: Tell | None, *, keep: bool
-    ) -> Respond:
-        upstream = exchange.model.upstream
-        answer = await runner.drive(run, upstream=upstream, pace=exchange.pace(), show=show, tell=tell)
+    async def _kept(self, work: Coroutine[Any, Any, Respond], key: str) -> Respond:
+        """An answer, and what of it the client is not shown kept for when it comes back."""
+        answer = await work
         # At once, not after all choices: a client that streams knows the calls, whatever becomes of the others.
-        if keep and answer.continuation is not None:
-            await self._ports.store.put(_key(exchange.caller, run.id), answer.continuation.as_json())
+        if answer.continuation is not None:
+            await self._ports.store.put(key, answer.continuation.as_json())
         return answer
 
     def _runner_with(self, toolset: Toolset) -> Runner:

@@ -40,6 +40,7 @@ def guidance(tools: tuple[str, ...], *, calls: int, rounds: int) -> str:
     )
 
 
+@lru_cache(256)
 def budget_left(calls: int, rounds: int) -> str:
     """What a model is told after its results, so that it can plan."""
     return f"({calls} tool calls in {rounds} more rounds are left for this answer.)"

@@ -98,7 +98,7 @@ class Registry:
         self._entries[tool.name] = _Entry(tool, self._caches)
         self._specs = {**self._specs, tool.name: replace(tool.spec, group=group)}
 
-    async def execute(self, call: ToolCall, *, patience: float, scope: str) -> ToolOutput:
+    def execute(self, call: ToolCall, *, patience: float, scope: str) -> Coroutine[Any, Any, ToolOutput]:
         """Run one call.
 
         Raises:
@@ -107,15 +107,20 @@ class Registry:
         entry = self._entries.get(call.name)
         if entry is None:
             raise ToolError(f"There is no tool named {call.name!r}.")
+        # One step only: a fallback's own fallback would make chains, and circles.
+        other = self._entries.get(entry.tool.fallback or "")
+        if other is None:
+            return self._run(entry, call, patience, scope)
+        return self._run_or_fall_back(entry, other, call, patience, scope)
+
+    async def _run_or_fall_back(
+        self, entry: "_Entry", other: "_Entry", call: ToolCall, patience: float, scope: str
+    ) -> ToolOutput:
         try:
             return await self._run(entry, call, patience, scope)
         except InvalidArguments:
             raise
         except ToolError as exc:
-            # One step only: a fallback's own fallback would make chains, and circles.
-            other = self._entries.get(entry.tool.fallback or "")
-            if other is None:
-                raise
             self._observe("tool.fell_back", tool=call.name, to=other.tool.name, outcome=exc.outcome)
             return await self._run(other, call, patience, scope)
 
