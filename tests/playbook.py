@@ -108,8 +108,7 @@ def says(text: str | None, *, finish_reason: str = "stop", **turn: Any) -> Turn:
 
 def turn_of(message: dict[str, Any], finish_reason: str, *, tokens: int = 0, **turn: Any) -> Turn:
     usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens} if tokens else None
-    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
-    return Turn(choice, calls=calls_of(message), usage=usage, **turn)
+    return Turn(message, finish_reason, {"index": 0}, calls=calls_of(message), usage=usage, **turn)
 
 
 def results(*texts: str) -> list[ToolResult]:

@@ -104,7 +104,7 @@ class Assembler:
         self._envelope: Json = {}
         self._choice: Json = {}
         self._usage: Json | None = None
-        self._finish_reason: str | None = None
+        self._finish_reason = ""
         self._speaking: set[str] = set()  # the fields of the latest chunk that brought anything
         self._fluent = ""  # the only one of them, where more of it can go the short way
         self._keys: set[str] = set()  # of the latest chunk; all of them are in the envelope that belong there
@@ -177,7 +177,7 @@ class Assembler:
         Raises:
             UpstreamError: the stream ended without a finish_reason, so nothing in it can be relied on.
         """
-        if self._finish_reason is None:
+        if not self._finish_reason:
             raise UpstreamError("The upstream's stream ended without a finish_reason.")
         delta: Json = {}
         for key, leaks in self._filters.items():
@@ -199,16 +199,16 @@ class Assembler:
             message["tool_calls"] = [call.entry() for call in calls]
         else:
             message.setdefault("content", "")
-        choice = {**self._choice, "index": 0, "message": message, "finish_reason": self._finish_reason}
-        garbled = any(leaks.garbled for leaks in self._filters.values())
         return Turn(
-            choice,
+            message,
+            self._finish_reason,
+            self._choice,
             self._envelope,
             calls_of(message),
             self._usage,
-            tuple(self._held),
-            garbled,
-            tuple(call.client_id for call in calls),
+            held=tuple(self._held),
+            garbled=any(leaks.garbled for leaks in self._filters.values()),
+            client_ids=tuple(call.client_id for call in calls),
         )
 
     def _text(self, key: str) -> str:
@@ -337,10 +337,10 @@ def turn_from_completion(body: Json, call: CallUpstream) -> Turn:
     """
     choices, usage = body.pop("choices", None), body.pop("usage", None)
     choice = choices[0] if choices else {}
-    message = choice.get("message")
+    message, finish_reason = choice.pop("message", None), choice.pop("finish_reason", None)
     if not isinstance(message, dict):
         raise UpstreamError("The upstream's answer holds no message.")
-    if not choice.get("finish_reason"):
+    if not finish_reason:
         raise UpstreamError("The upstream's answer has no finish_reason.")
     for index, entry in enumerate(message.get("tool_calls") or ()):
         entry["id"] = entry.get("id") or missing_id(call, index)
@@ -349,8 +349,9 @@ def turn_from_completion(body: Json, call: CallUpstream) -> Turn:
             function["name"], function["arguments"] = unglue(name, arguments, call.tools)
     garbled = _take_leaks_out(message, call) if call.tools else False
     if not message.get("tool_calls"):
-        return Turn(choice, body, usage=usage, garbled=garbled)
-    return Turn(choice, body, calls_of(message), usage, garbled=garbled, client_ids=_client_ids(message, call))
+        return Turn(message, finish_reason, choice, body, usage=usage, garbled=garbled)
+    ids = _client_ids(message, call)
+    return Turn(message, finish_reason, choice, body, calls_of(message), usage, garbled=garbled, client_ids=ids)
 
 
 def _client_ids(message: Json, call: CallUpstream) -> tuple[str | None, ...]:

@@ -95,7 +95,9 @@ class Turn(Struct, frozen=True):
     """One whole upstream answer.
 
     Attributes:
-        choice: the answer's only choice. Its `message` is as received and goes back into the history unchanged.
+        message: the assistant message as received. It goes back into the history unchanged.
+        finish_reason: why the model stopped, in OpenAI's words.
+        choice: everything else of the answer's only choice (index, logprobs, ...).
         envelope: everything of the answer but `choices` and `usage` (id, model, system_fingerprint, ...).
         calls: the function calls in the message, in order.
         usage: the upstream's own count, or None where it sent none.
@@ -104,7 +106,9 @@ class Turn(Struct, frozen=True):
         client_ids: for each entry of the message's `tool_calls` the id that the client gets; None: not the client's.
     """
 
-    choice: Json
+    message: Json
+    finish_reason: str
+    choice: Mapping[str, Any] = MappingProxyType({})
     envelope: Mapping[str, Any] = MappingProxyType({})
     calls: tuple[ToolCall, ...] = ()
     usage: Json | None = None
@@ -113,21 +117,9 @@ class Turn(Struct, frozen=True):
     client_ids: tuple[str | None, ...] = ()
 
     @property
-    def message(self) -> Json:
-        """The assistant message as received."""
-        message: Json = self.choice["message"]
-        return message
-
-    @property
-    def finish_reason(self) -> str:
-        """Why the model stopped, in OpenAI's words."""
-        reason: str = self.choice["finish_reason"]
-        return reason
-
-    @property
     def text(self) -> str:
         """What the model says to the user; empty where it says nothing."""
-        return text_of(self.choice["message"])
+        return text_of(self.message)
 
 
 def text_of(message: Json) -> str:
@@ -148,13 +140,12 @@ def calls_of(message: Json) -> tuple[ToolCall, ...]:
     Entries of other types are not calls of functions (bigmodel reports its own MCP results as `type: mcp`) and are
     passed over.
     """
-    entries = message.get("tool_calls")
-    return tuple([_call(entry) for entry in entries if entry.get("type", "function") == "function"]) if entries else ()
-
-
-def _call(entry: Json) -> ToolCall:
-    function = entry.get("function") or {}
-    return ToolCall(entry.get("id") or "", function.get("name") or "", function.get("arguments") or "")
+    calls: list[ToolCall] = []
+    for entry in message.get("tool_calls") or ():
+        if entry.get("type", "function") == "function":
+            function = entry.get("function") or {}
+            calls.append(ToolCall(entry.get("id") or "", function.get("name") or "", function.get("arguments") or ""))
+    return tuple(calls)
 
 
 def name_of(tool: Json) -> str | None:

@@ -29,7 +29,7 @@ GRAMMAR = "The input has to follow this {syntax} grammar:\n{definition}"
 
 
 @lru_cache(256)
-def guidance(tools: tuple[str, ...], *, calls: int, rounds: int) -> str:
+def guidance(tools: tuple[str, ...], calls: int, rounds: int) -> str:
     """What the system message says about the server's tools and how far they may be used."""
     return (
         f"You can call these tools in this conversation: {', '.join(tools)}. "

@@ -82,7 +82,7 @@ class Run:
         self._request = request
         messages: Sequence[Json] = request["messages"]
         if limits.guidance:
-            told = guidance(offer.shown, calls=limits.max_tool_calls, rounds=limits.max_turns - 1)
+            told = guidance(offer.shown, limits.max_tool_calls, limits.max_turns - 1)
             messages = with_guidance(messages, told)
         self._messages: list[Json] = list(messages)
         self._given = len(self._messages)

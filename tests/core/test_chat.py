@@ -60,7 +60,7 @@ def test_the_name_of_a_tool():
 
 
 def test_content_that_is_no_text_says_nothing():
-    assert Turn({"message": {"content": [{"type": "text"}]}, "finish_reason": "stop"}).text == ""
+    assert Turn({"content": [{"type": "text"}]}, "stop").text == ""
 
 
 def test_usage_is_complete_even_if_no_upstream_counted():

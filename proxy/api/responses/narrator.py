@@ -225,7 +225,12 @@ def retell(narrator: Narrator, answer: Respond, events: Sequence[Json], *, json_
 
 
 def _tell_turn(
-    narrator: Narrator, message: Json, events: Sequence[Json], *, choice: Json | None = None, json_only: bool = False
+    narrator: Narrator,
+    message: Json,
+    events: Sequence[Json],
+    *,
+    choice: Mapping[str, Any] | None = None,
+    json_only: bool = False,
 ) -> None:
     said = {key: message.get(key) for key in ("reasoning_content", "reasoning", "refusal")}
     if not json_only and (text := text_of(message)).strip():
