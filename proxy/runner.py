@@ -60,8 +60,9 @@ class Runner:
         calls = _Calls(self, run, tell, ends_at, pace, pace.max_total_result_bytes)
         action: Action = run.start()
         try:
-            while not isinstance(action, Respond):
-                if isinstance(action, CallUpstream):
+            # `isinstance` takes four times as long to say no.
+            while type(action) is not Respond:
+                if type(action) is CallUpstream:
                     calls.turn = action.number
                     if tell is not None:
                         await tell({"type": "turn.started", "turn": action.number})

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 from msgspec import Struct
 
@@ -41,6 +41,7 @@ class Hold(StrEnum):
     WHOLE = "whole"  # to its end: the client wants nothing but the final JSON
 
 
+@final
 class CallUpstream(Struct, frozen=True):
     """Make one upstream call and hand its turn to `Run.receive_turn`.
 
@@ -81,6 +82,7 @@ class CallUpstream(Struct, frozen=True):
         return {**self.tools, **{told: self.tools[name] for told, name in self.renamed.items() if name in self.tools}}
 
 
+@final
 class CallTools(Struct, frozen=True):
     """Run these calls at the same time and hand their results, in this order, to `Run.receive_results`.
 
@@ -135,6 +137,7 @@ def sum_of(tallies: Sequence[Tally]) -> Tally:
     return total
 
 
+@final
 class Respond(Struct, frozen=True):
     """The run is over: this is the answer.
 

@@ -170,11 +170,11 @@ class Registry:
             wait = entry.breaker.wait(now)
             raise ToolUnavailable(f"This tool keeps failing and is not called now; it may work in {wait:.0f} seconds.")
         try:
-            output = await entry.tool.run(arguments)
+            returned = await entry.tool.run(arguments)
         except ToolUnavailable:
             self._failed(entry)
             raise
-        output = output if isinstance(output, ToolOutput) else _as_output(output)
+        output = _as_output(returned)
         entry.breaker.succeeded()
         return output
 
@@ -206,4 +206,6 @@ async def _in_turn(slots: asyncio.Semaphore, run: _Run, entry: _Entry, arguments
 def _as_output(returned: object) -> ToolOutput:
     if isinstance(returned, str):
         return ToolOutput(returned)
+    if isinstance(returned, ToolOutput):
+        return returned
     raise ToolError("The tool returned something that is not text.")

@@ -45,14 +45,11 @@ class OpenAICompatible:
     model: str
     api_key: str = field(repr=False)
     name: str = field(init=False)  # the upstream's in the configuration
+    ladder: Sequence[Rung] = field(init=False)  # the means of making its models answer
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.connection.name)
-
-    @property
-    def ladder(self) -> Sequence[Rung]:
-        """The means of making its models answer."""
-        return self.profile.ladder
+        object.__setattr__(self, "ladder", self.profile.ladder)
 
     async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
         """Make one upstream call of a run."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from proxy.core.actions import CallUpstream, Rung
+from proxy.core.actions import CallUpstream
 from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, Turn
 from proxy.core.errors import ProxyError, RequestError, UpstreamDown
@@ -38,6 +38,7 @@ class Resilient:
         current: the upstream that is being spoken to.
         name: its name.
         model: its name for the model.
+        ladder: the means of making its models answer.
     """
 
     def __init__(
@@ -56,11 +57,6 @@ class Resilient:
         self._judged = judged
         self._clock = clock
         self._observe = observe
-
-    @property
-    def ladder(self) -> Sequence[Rung]:
-        """The means of making its models answer."""
-        return self.current.ladder
 
     @property
     def native_search(self) -> bool:
@@ -129,6 +125,7 @@ class Resilient:
 
     def _speak_to(self, upstream: OpenAICompatible) -> None:
         self.current, self.name, self.model = upstream, upstream.name, upstream.model
+        self.ladder = upstream.ladder
 
     async def _recover(self, failure: ProxyError, seconds: float) -> bool:
         """Prepare another attempt; False where there is none left."""
