@@ -128,6 +128,37 @@ async def test_who_stops_waiting_takes_nobodys_turn():
     assert turns[0] - before <= 2
 
 
+async def test_all_can_be_let_through_at_once():
+    turnstile = Turnstile(1)
+    assert turnstile.pass_through() is None
+    waiting = [turnstile.pass_through() for _ in range(5)]
+    waiting[2].cancel()
+    turnstile.let_all_through()
+    assert [turn.cancelled() for turn in waiting] == [False, False, True, False, False]
+    assert all(turn.done() for turn in waiting)
+
+
+async def test_nobody_keeps_a_place_waiting_when_others_want_one():
+    begun, go_on = [], asyncio.Event()
+
+    async def app(scope, _receive, _send):
+        begun.append(scope["path"])
+        await go_on.wait()
+
+    server = ServerConfig(max_concurrent_requests=100, max_queued_requests=0)
+    admission = Admission(app, server=server, lifecycle=Lifecycle())
+    scope = {"type": "http", "path": "/v1/chat/completions"}
+    admitted = [asyncio.ensure_future(admission(scope, None, None)) for _ in range(100)]
+    await asyncio.sleep(0)
+    assert len(begun) == 32
+    with pytest.raises(Overloaded):
+        await admission(scope, None, None)
+    await asyncio.sleep(0)
+    assert len(begun) == 100
+    go_on.set()
+    await asyncio.gather(*admitted)
+
+
 async def test_what_was_begun_goes_on_while_a_burst_of_requests_comes_in():
     turns, begun = turns_of(asyncio.get_running_loop()), []
 

@@ -5,7 +5,8 @@ it would be served.
 
 Nor do all of them begin at once: in one turn of the event loop so many may, and the others follow turn by turn. In
 between, what was begun before goes on. So a burst does not hold up the streams that are open, and what a request has in
-hand is still in the processor's caches when its answer comes.
+hand is still in the processor's caches when its answer comes. When places run out nobody waits for that: a place is for
+those who use it.
 """
 
 import asyncio
@@ -41,6 +42,7 @@ class Admission:
         if self._lifecycle.draining:
             raise Stopping
         if not self._places.take_now():
+            self._turnstile.let_all_through()  # they have a place each, and others want one
             await self._places.take(self._patience)
         try:
             turn = self._turnstile.pass_through()
@@ -118,18 +120,28 @@ class Turnstile:
             self._look_again()
         return None
 
+    def let_all_through(self) -> None:
+        """Let go whoever waits."""
+        while self._waiting:
+            self._let_through(self._waiting.popleft())
+
     def _look_again(self) -> None:
         asyncio.get_running_loop().call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
         self._left = self._per_turn
         while self._waiting and self._left:
-            turn = self._waiting.popleft()
-            if not turn.done():  # else it was cancelled
-                turn.set_result(None)
-                self._left -= 1
+            self._left -= self._let_through(self._waiting.popleft())
         if not self._left:
             self._look_again()
+
+    @staticmethod
+    def _let_through(turn: asyncio.Future[None]) -> bool:
+        """Say that it is somebody's turn; False where nobody waits for it any more."""
+        if turn.done():
+            return False
+        turn.set_result(None)
+        return True
 
 
 def _full() -> Overloaded:
