@@ -54,26 +54,23 @@ CHUNK, LOOP_CHUNK = "chunk, 100 streams", "chunk of a tool loop, 100 streams"
 LOOP_1, LOOP_32 = "tool loop, 1 connection", "tool loop, 32 connections"
 
 
-def scenarios(scale: float) -> tuple[list[Scenario], list[Scenario]]:
-    """For every target, and for the proxy alone."""
+def scenarios(scale: float) -> list[Scenario]:
+    """Those of a round, in such an order that what is divided by each other runs one after the other."""
     seconds = 4 * scale
     chunks = int(200 * max(scale, 0.5))
     request = Scenario(REQUEST_32, "closed", "whole", connections=32, seconds=seconds)
-    streams = Scenario(CHUNK, "streams", f"paced-{chunks}-{_PACE}", connections=100, seconds=_PACE / 1000, stream=True)
-    everyone = [
-        replace(request, name=REQUEST_1, connections=1),
-        request,
-        replace(request, name=REQUEST_256, connections=256),
-        replace(request, name=AT_RATE, kind="open", rate=500),
-        streams,
-    ]
     looping = replace(request, name=LOOP_32, model="tool-0-0", tools=True)
-    ours = [
-        looping,
+    streams = Scenario(CHUNK, "streams", f"paced-{chunks}-{_PACE}", connections=100, seconds=_PACE / 1000, stream=True)
+    return [
+        replace(request, name=REQUEST_1, connections=1),
         replace(looping, name=LOOP_1, connections=1),
+        replace(request, name=AT_RATE, kind="open", rate=500),
+        replace(request, name=REQUEST_256, connections=256),
+        request,
+        looping,
+        streams,
         replace(streams, name=LOOP_CHUNK, model=f"tool-{chunks}-{_PACE}", tools=True),
     ]
-    return everyone, ours
 
 
 def measure(plan: Plan) -> Results:
@@ -117,13 +114,9 @@ def _warm_up(targets: Iterable[Target]) -> None:
 
 
 def _round(plan: Plan, targets: Iterable[Target], results: Results) -> None:
-    everyone, ours = scenarios(plan.scale)
-    for scenario in everyone:
+    for scenario in scenarios(plan.scale):
         for target in targets:
-            results.samples.setdefault((scenario.name, target.name), []).append(run(scenario, target))
-    for scenario in ours:
-        for target in targets:
-            if target.name == "proxy":
+            if target.name == "proxy" or not scenario.tools:  # nobody else runs any
                 results.samples.setdefault((scenario.name, target.name), []).append(run(scenario, target))
 
 
