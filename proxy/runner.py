@@ -238,11 +238,8 @@ class _Calls(Struct, eq=False):
 
     def fenced(self, tool: str, output: ToolOutput) -> ToolResult:
         """An output as the model gets it, within what one result and all of the run's together may take."""
-        # `min` and `max` would take ten times as long.
-        most, left = self.pace.max_result_bytes, self._result_bytes_left
-        result = results.success(tool, output, max_bytes=min(left, most))
-        left -= len(result.content.encode())
-        self._result_bytes_left = max(0, left)
+        result = results.success(tool, output, max_bytes=min(self.pace.max_result_bytes, self._result_bytes_left))
+        self._result_bytes_left = max(0, self._result_bytes_left - len(result.content.encode()))
         return result
 
     def _one(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:

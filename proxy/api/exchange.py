@@ -198,9 +198,9 @@ class Exchanges:
         upstream, pace = exchange.model.upstream, exchange.pace()
         works: list[Coroutine[Any, Any, Respond]] = []
         for index, run in enumerate(runs):
-            work = runner.drive(run, upstream=upstream, pace=pace, show=show(index), tell=tell)
+            drive = functools.partial(runner.drive, run, upstream=upstream, pace=pace, show=show(index), tell=tell)
             # A client without tools of its own has nothing to come back with.
-            works.append(self._kept(work, _key(exchange.caller, run.id)) if keep and offer.client_tools else work)
+            works.append(self._kept(drive, _key(exchange.caller, run.id)) if keep and offer.client_tools else drive())
         try:
             # One, as nearly always, needs no task of its own, which would keep a failure and all that has led to it.
             answers = await together(works) if len(works) > 1 else [await works[0]]
@@ -209,9 +209,9 @@ class Exchanges:
         _note_stop(answers[0])
         return answers
 
-    async def _kept(self, work: Coroutine[Any, Any, Respond], key: str) -> Respond:
+    async def _kept(self, drive: Work[Respond], key: str) -> Respond:
         """An answer, and what of it the client is not shown kept for when it comes back."""
-        answer = await work
+        answer = await drive()
         # At once, not after all choices: a client that streams knows the calls, whatever becomes of the others.
         if answer.continuation is not None:
             await self._ports.store.put(key, answer.continuation.as_json())
