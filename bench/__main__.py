@@ -8,7 +8,7 @@ import argparse
 from bench import report
 from bench.measure import Plan, measure
 
-_ROUNDS = 5
+_ROUNDS = 9
 
 
 def main() -> None:

@@ -42,6 +42,16 @@ class Results:
         found = self.samples.get((scenario, target))
         return median(_figure(sample, figure) for sample in found) if found else None
 
+    def ratio(self, run: tuple[str, str], beside: tuple[str, str], figure: str) -> float | None:
+        """The median over the rounds of what a figure of one scenario and target is to another's in the same round.
+
+        A neighbour on the machine may be loud for minutes; the two runs of one round are seconds apart.
+        """
+        pairs = zip(self.samples.get(run, ()), self.samples.get(beside, ()), strict=False)
+        figures = [(_figure(one, figure), _figure(other, figure)) for one, other in pairs]
+        ratios = [one / other for one, other in figures if other]
+        return median(ratios) if ratios else None
+
 
 def _figure(sample: Sample, name: str) -> float:
     value: float = getattr(sample if hasattr(sample, name) else sample.figures, name)
@@ -56,7 +66,7 @@ LOOP_1, LOOP_32 = "tool loop, 1 connection", "tool loop, 32 connections"
 
 def scenarios(scale: float) -> list[Scenario]:
     """Those of a round, in such an order that what is divided by each other runs one after the other."""
-    seconds = 4 * scale
+    seconds = 2 * scale
     chunks = int(200 * max(scale, 0.5))
     request = Scenario(REQUEST_32, "closed", "whole", connections=32, seconds=seconds)
     looping = replace(request, name=LOOP_32, model="tool-0-0", tools=True)

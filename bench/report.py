@@ -53,25 +53,12 @@ def _head(results: Results, plan: Plan) -> str:
 def _goals(results: Results) -> str:
     """The figures that count, as ratios to nginx in the same run."""
     mid = results.middle
-    nginx_32, nginx_chunk = mid(m.REQUEST_32, "nginx", "per_answer"), mid(m.CHUNK, "nginx", "per_chunk")
-    ours_32, ours_256 = (mid(name, "proxy", "per_answer") for name in (m.REQUEST_32, m.REQUEST_256))
-    chunk, loop_chunk = mid(m.CHUNK, "proxy", "per_chunk"), mid(m.LOOP_CHUNK, "proxy", "per_chunk")
-    loop = mid(m.LOOP_32, "proxy", "per_answer")
     twice = _times(2.0, mid(m.REQUEST_1, "direct", "p50"))
     added = _minus(mid(m.LOOP_1, "proxy", "p50"), twice)
     chunk_added = _minus(mid(m.CHUNK, "proxy", "p99"), mid(m.CHUNK, "direct", "p99"))
     many = results.many.figures if results.many else None
     rows = [
-        ("CPU per request, 32 connections", _us(ours_32), _ratio(ours_32, nginx_32, "nginx"), "<= 8 x"),
-        ("the same with 256 connections", _us(ours_256), _ratio(ours_256, ours_32, "its own at 32"), "<= 1.3 x"),
-        ("CPU per chunk, 100 streams, one in 20 ms each", _us(chunk), _ratio(chunk, nginx_chunk, "nginx"), "<= 2.5 x"),
-        (
-            "CPU per chunk of a stream with a tool loop",
-            _us(loop_chunk),
-            _ratio(loop_chunk, nginx_chunk, "nginx"),
-            "<= 3 x",
-        ),
-        ("CPU per request with two turns and a tool", _us(loop), _ratio(loop, ours_32, "a request"), "<= 2.2 x"),
+        *_costs(results),
         ("wall time added by the loop, idle", _ms(added), "", "<= 1.5 ms"),
         ("latency added to a chunk, p99, 100 streams", _ms(chunk_added), "", "<= 1 ms"),
         ("memory per open, idle stream", _kb(results.memory.get("proxy")), _memory_ratio(results), "<= 45 KB"),
@@ -86,31 +73,48 @@ def _goals(results: Results) -> str:
     return "### What counts\n\n" + _table(("figure", "measured", "beside", "goal"), rows)
 
 
+def _costs(results: Results) -> Iterable[tuple[str, str, str, str]]:
+    """What the proxy costs, and beside what that is set."""
+    request, nginx, nginx_chunk = (m.REQUEST_32, "proxy"), (m.REQUEST_32, "nginx"), (m.CHUNK, "nginx")
+    for name, scenario, beside, whose, goal in (
+        ("CPU per request, 32 connections", m.REQUEST_32, nginx, "nginx", "<= 8 x"),
+        ("the same with 256 connections", m.REQUEST_256, request, "its own at 32", "<= 1.3 x"),
+        ("CPU per chunk, 100 streams, one in 20 ms each", m.CHUNK, nginx_chunk, "nginx", "<= 2.5 x"),
+        ("CPU per chunk of a stream with a tool loop", m.LOOP_CHUNK, nginx_chunk, "nginx", "<= 3 x"),
+        ("CPU per request with two turns and a tool", m.LOOP_32, request, "a request", "<= 2.2 x"),
+    ):
+        figure = "per_chunk" if beside is nginx_chunk else "per_answer"
+        ratio = results.ratio((scenario, "proxy"), beside, figure)
+        yield name, _us(results.middle(scenario, "proxy", figure)), _ratio(ratio, whose), goal
+
+
 def _details(results: Results) -> str:
     rows = []
     for (scenario, target), samples in results.samples.items():
         streams = bool(samples[0].figures.chunks)
         direct = m.CHUNK if streams else scenario
         value = {name: results.middle(scenario, target, name) or 0.0 for name in ("rate", "busy", "p50", "p99")}
-        cost = results.middle(scenario, target, "per_chunk" if streams else "per_answer")
-        base = results.middle(scenario, "nginx", "per_chunk" if streams else "per_answer")
+        figure = "per_chunk" if streams else "per_answer"
+        cost = results.middle(scenario, target, figure)
+        ratio = results.ratio((scenario, target), (scenario, "nginx"), figure)
         added = [
             "" if target == "direct" else _us(_minus(value[name], results.middle(direct, "direct", name)))
             for name in ("p50", "p99")
         ]
         failures = sum(sample.figures.failures for sample in samples)
         rows.append((
-            scenario, target, _us(cost), _ratio(cost, base, ""), "" if streams else f"{value['rate']:,.0f}",
+            scenario, target, _us(cost), _ratio(ratio, ""), "" if streams else f"{value['rate']:,.0f}",
             _us(value["p50"]), _us(value["p99"]), *added, f"{value['busy']:.0%}", str(failures or ""),
         ))  # fmt: skip
     names = (
         "scenario", "target", "CPU", "x nginx", "per second", "p50", "p99", "added p50", "added p99", "busy", "failed",
     )  # fmt: skip
     told = (
-        "Times in microseconds; CPU per answer or per chunk, from /proc; `busy` is the target's share of its core. The "
-        "`direct` rows are the upstream by itself under the same load: what it and the load can do, and cost, without "
-        "anything between them. Where a target is not busy, the load was the limit, and its CPU figure is on the high "
-        "side, for it wakes up more often."
+        "Times in microseconds; CPU per answer or per chunk, from /proc. A ratio is the median of what it was in each "
+        "round, which is not always what the medians beside it would give. `busy` is the target's share of its core. "
+        "The `direct` rows are the upstream by itself under the same load: what it and the load can do, and cost, "
+        "without anything between them. Where a target is not busy, the load was the limit, and its CPU figure is on "
+        "the high side, for it wakes up more often."
     )
     return f"### In detail\n\n{told}\n\n" + _table(names, rows)
 
@@ -148,7 +152,8 @@ def _others(results: Results) -> str:
 
 
 def _memory_ratio(results: Results) -> str:
-    return _ratio(results.memory.get("proxy"), results.memory.get("nginx"), "nginx")
+    ours, nginx = results.memory.get("proxy"), results.memory.get("nginx")
+    return _ratio(ours / nginx if ours and nginx else None, "nginx")
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -165,8 +170,8 @@ def _times(factor: float, value: float | None) -> float | None:
     return None if value is None else factor * value
 
 
-def _ratio(one: float | None, other: float | None, beside: str) -> str:
-    return "-" if not one or not other else f"{one / other:.2f} x {beside}".strip()
+def _ratio(value: float | None, beside: str) -> str:
+    return "-" if value is None else f"{value:.2f} x {beside}".strip()
 
 
 def _us(value: float | None) -> str:

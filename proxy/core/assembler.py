@@ -400,6 +400,8 @@ def found_leaks(filters: dict[str, LeakFilter], *, has_calls: bool, text: str) -
 
 def unglue(name: str, arguments: str, tools: Any) -> tuple[str, str]:
     """A call's name without raw format around it, and its arguments, which GLM has been seen to glue to the name."""
+    if name in tools:
+        return name, arguments
     glued = parse_glm(name, tools)[0] if "<arg_key>" in name and not arguments.strip("{} ") else None
     return clean_name(name, tools), glued.arguments if glued else arguments
 

@@ -283,6 +283,8 @@ class Run:
 
     def _free_choice(self) -> None:
         """A demand to call one of the server's tools has been met."""
+        if self._tool_choice is None:  # as nearly always
+            return
         choice = freed(self._tool_choice, self._offer)
         if choice is not self._tool_choice:
             self._tool_choice, self._kept = choice, {}
@@ -390,7 +392,7 @@ def _speaks_of_json(messages: Sequence[Json]) -> bool:
 
 def _separator(shown: str) -> str:
     """What makes a blank line between the text shown before and the text to come."""
-    if not shown.strip():
+    if not shown or shown.isspace():
         return ""
     newlines = len(shown) - len(shown.rstrip("\n"))
     return "\n" * max(0, 2 - newlines)

@@ -23,6 +23,7 @@ MOST_REPAIRED_CHARACTERS = 16 * 1024
 _MOST_FAULTS = 5
 # Deeper text is not repaired: the repair is recursive.
 _DEEPEST_REPAIRED = 32
+_DEEPEST_WRITTEN = 254  # by orjson; what it reads may be deeper
 # What stands for a character in a JSON string, or for nothing in Python.
 _ESCAPE = re.compile(r'\\["\\/bfnrt]')
 _NOTHING = re.compile(r"\b(None|null)\b")
@@ -74,7 +75,7 @@ def parse_arguments(
         arguments = _object_in(arguments)
     if not isinstance(arguments, dict):
         raise InvalidArguments("The arguments must be one JSON object.")
-    if not _can_be_written(arguments):
+    if len(text) > _DEEPEST_WRITTEN and not _can_be_written(arguments):  # each level takes a character
         raise InvalidArguments("The arguments are nested too deep.")
     arguments = repair(arguments)
     if not validator.is_valid(arguments):
