@@ -66,6 +66,12 @@ class Observer(Protocol):
         ...
 
 
+def hears(observe: Observer, event: str) -> bool:
+    """Whether anybody listens to events of that name: to put together what nobody hears is not for nothing."""
+    asked: Callable[[str], bool] | None = getattr(observe, "hears", None)
+    return asked is None or asked(event)
+
+
 class Toolset(Protocol):
     """The server tools."""
 

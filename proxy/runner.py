@@ -16,7 +16,7 @@ from proxy.core.actions import Action, CallTools, CallUpstream, Respond
 from proxy.core.chat import ToolCall, ToolOutput, ToolResult, Turn
 from proxy.core.errors import ProxyError, ToolError, ToolTimeout
 from proxy.core.run import Run
-from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream, elapsed
+from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream, elapsed, hears
 from proxy.waiting import within
 
 OUT_OF_TIME = "The time for this request is used up; the call was stopped."
@@ -48,7 +48,7 @@ class Runner:
         self._toolset = toolset
         self._observe = observe
         self._clock = clock
-        self.since = partial(elapsed, clock)  # seconds since a time of `now`
+        self._tells_turns, self._tells_calls = hears(observe, "turn.started"), hears(observe, "tool.started")
 
     async def drive(self, run: Run, *, upstream: Upstream, pace: Pace, show: Show, tell: Tell | None = None) -> Respond:
         """Run the conversation to its answer; what the client may see goes to `show` as it comes, progress to `tell`.
@@ -84,6 +84,10 @@ class Runner:
         """Seconds on a clock that never goes back."""
         return self._clock.monotonic()
 
+    def since(self, began: float) -> float:
+        """Seconds since a time of `now`."""
+        return elapsed(self._clock, began)
+
     def _tell_time(self, run: Run, ends_at: float) -> None:
         if self._clock.monotonic() >= ends_at:
             run.expire()
@@ -91,21 +95,22 @@ class Runner:
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "_Calls") -> Turn:
         began = self._clock.monotonic()
         observe = self._observe if call.rung is None else partial(self._observe, rung=call.rung)
-        observe(
-            "turn.started",
-            turn=call.number,
-            upstream=upstream.name,
-            upstream_model=upstream.model,
-            content={"messages": call.body["messages"]},
-        )
+        if self._tells_turns:
+            observe(
+                "turn.started",
+                turn=call.number,
+                upstream=upstream.name,
+                upstream_model=upstream.model,
+                content={"messages": call.body["messages"]},
+            )
         try:
             turn = await upstream.complete(call, show, calls)
         except ProxyError as exc:
-            failed = {"code": exc.code, "status": exc.status}
-            observe("turn.failed", turn=call.number, upstream=upstream.name, seconds=self.since(began), **failed)
+            failed = {"seconds": elapsed(self._clock, began), "code": exc.code, "status": exc.status}
+            observe("turn.failed", turn=call.number, upstream=upstream.name, **failed)
             raise
         except asyncio.CancelledError:
-            observe("turn.abandoned", turn=call.number, upstream=upstream.name, seconds=self.since(began))
+            observe("turn.abandoned", turn=call.number, upstream=upstream.name, seconds=elapsed(self._clock, began))
             raise
         observe(
             "turn.completed",
@@ -113,7 +118,7 @@ class Runner:
             upstream=upstream.name,  # a fallback may have answered
             upstream_model=upstream.model,
             response_model=turn.envelope.get("model"),
-            seconds=self.since(began),
+            seconds=elapsed(self._clock, began),
             finish_reason=turn.finish_reason,
             calls=len(turn.calls),
             usage=turn.usage,
@@ -124,14 +129,15 @@ class Runner:
     async def call(self, call: ToolCall, calls: "_Calls") -> ToolResult:
         """One call of a tool, whatever becomes of it."""
         began, turn = self._clock.monotonic(), calls.turn
-        self._observe(
-            "tool.started",
-            turn=turn,
-            tool=call.name,
-            call_id=call.id,
-            argument_bytes=len(call.arguments.encode("utf-8", "replace")),
-            content={"arguments": call.arguments},
-        )
+        if self._tells_calls:
+            self._observe(
+                "tool.started",
+                turn=turn,
+                tool=call.name,
+                call_id=call.id,
+                argument_bytes=len(call.arguments.encode("utf-8", "replace")),
+                content={"arguments": call.arguments},
+            )
         try:
             output = await self._run_tool(call, calls.pace, calls.ends_at - began)
         except TimeoutError:
@@ -151,14 +157,14 @@ class Runner:
             turn=turn,
             tool=call.name,
             call_id=call.id,
-            seconds=self.since(began),
+            seconds=elapsed(self._clock, began),
             characters=len(output.text),
             content={"result": output.text},
         )
         return calls.fenced(call.name, output)
 
     def _tell_without_result(self, event: str, call: ToolCall, turn: int, began: float, **fields: object) -> None:
-        seconds = self.since(began)
+        seconds = elapsed(self._clock, began)
         self._observe(event, turn=turn, tool=call.name, call_id=call.id, seconds=seconds, **fields)
 
     def _run_tool(self, call: ToolCall, pace: Pace, remaining: float) -> Coroutine[Any, Any, ToolOutput]:
@@ -238,8 +244,11 @@ class _Calls(Struct, eq=False):
 
     def fenced(self, tool: str, output: ToolOutput) -> ToolResult:
         """An output as the model gets it, within what one result and all of the run's together may take."""
-        result = results.success(tool, output, max_bytes=min(self.pace.max_result_bytes, self._result_bytes_left))
-        self._result_bytes_left = max(0, self._result_bytes_left - len(result.content.encode()))
+        most = self.pace.max_result_bytes
+        if self._result_bytes_left < most:
+            most = max(0, self._result_bytes_left)
+        result = results.success(tool, output, max_bytes=most)
+        self._result_bytes_left -= len(result.content.encode())
         return result
 
     def _one(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:

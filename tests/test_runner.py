@@ -1,5 +1,7 @@
 import asyncio
 
+import pytest
+
 from proxy.core.chat import ToolOutput, ToolSpec
 from proxy.core.errors import ToolError, UpstreamError
 from proxy.runner import OUT_OF_TIME, Pace, Runner
@@ -72,6 +74,17 @@ async def drive(upstream, work, *, clock=None, pace=None, heard=None, **limits):
 
 async def found(one):
     return f"found {one.id}"
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_what_begins_is_told_of_only_where_somebody_hears_it(heard):
+    observer = Heard()
+    observer.hears = lambda event: heard or not event.endswith(".started")
+    await drive(Upstream(calls(call()), says("Done")), found, heard=observer)
+    began = ["turn.started", "tool.started", "turn.started"]
+    assert [name for name in observer.names if name.endswith(".started")] == (began if heard else [])
+    assert observer.names.count("turn.completed") == 2
+    assert "tool.completed" in observer.names
 
 
 async def test_results_are_in_call_order_whatever_order_they_come_in():

@@ -20,10 +20,14 @@ def fan_out(observers: Sequence[Observer], *, content: bool) -> Observer:
     log, failed = observers[0], set[tuple[int, str]]()
     listening: dict[str, list[Listener]] = {}
 
+    def listeners_to(event: str) -> list[Listener]:
+        found = listening[event] = _listeners(observers, event)
+        return found
+
     def observe(event: str, /, **fields: object) -> None:
         listeners = listening.get(event)
         if listeners is None:
-            listeners = listening[event] = _listeners(observers, event)
+            listeners = listeners_to(event)
         if not listeners:
             return
         said: Any = fields.pop("content", None)
@@ -37,6 +41,7 @@ def fan_out(observers: Sequence[Observer], *, content: bool) -> Observer:
                     failed.add((id(listener), event))
                     log("observer.failed", on=event, exc_info=True)
 
+    observe.hears = lambda event: bool(listeners_to(event))  # type: ignore[attr-defined]  # for `ports.hears`
     return observe
 
 

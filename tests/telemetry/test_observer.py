@@ -1,10 +1,15 @@
-from proxy.ports import Content
+from proxy.ports import Content, hears
 from proxy.telemetry.observer import fan_out
 
 
 class Heard(list):
     def __call__(self, event, /, **fields):
         self.append((event, fields))
+
+
+class Choosy(Heard):
+    def listener(self, event):
+        return self.append if event == "turn.completed" else None
 
 
 def broken(event, /, **fields):
@@ -34,3 +39,11 @@ def test_an_observer_with_a_bug_disturbs_nobody_and_is_told_of_once():
 def test_content_is_cut_and_read_as_text():
     assert Content("x" * 10).text(most=4) == "xxxx..."
     assert Content([{"role": "user"}]).text() == '[{"role":"user"}]'
+
+
+def test_it_is_known_what_nobody_hears():
+    choosy = fan_out([Choosy()], content=False)
+    assert hears(choosy, "turn.completed")
+    assert not hears(choosy, "turn.started")
+    assert hears(fan_out([Choosy(), Heard()], content=False), "turn.started")
+    assert hears(Heard(), "turn.started"), "one that cannot be asked may listen to everything"
