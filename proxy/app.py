@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -41,6 +40,7 @@ from proxy.tools.registry import Registry
 from proxy.tools.result_cache import local_caches
 from proxy.tools.sources import Source, kept_in_session
 from proxy.tools.tool import Tool
+from proxy.trust import client_context
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.http1 import Http1Transport
 from proxy.upstreams.router import ConfigRouter
@@ -171,13 +171,7 @@ def transport_for(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
         return Http1Transport(max_connections=upstream.max_connections)
     # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
     limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
-    return httpx.AsyncHTTPTransport(verify=_tls(), limits=limits, trust_env=False)
-
-
-@functools.cache
-def _tls() -> ssl.SSLContext:
-    """One for all connections: to read the certificates takes 70 ms."""
-    return httpx.create_ssl_context(trust_env=False)
+    return httpx.AsyncHTTPTransport(verify=client_context(), limits=limits, trust_env=False)
 
 
 def _states(section: str, usable: Iterable[str], config: Config) -> list[Readiness]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from proxy.config import Config, LimitsConfig
 from proxy.core.actions import CallUpstream, Rung
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec, Turn
+from proxy.core.errors import ProxyError
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each chunk that the client may see, as it comes. Awaiting it is the back-pressure."""
@@ -64,6 +65,11 @@ class Observer(Protocol):
         kept from every observer unless `telemetry.log_content` is set.
         """
         ...
+
+
+def fault_of(error: ProxyError) -> Json:
+    """A fault as the fields of an event."""
+    return {"code": error.code, "status": error.status, "why": error.why}
 
 
 def hears(observe: Observer, event: str) -> bool:

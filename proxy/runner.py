@@ -16,7 +16,7 @@ from proxy.core.actions import Action, CallTools, CallUpstream, Respond
 from proxy.core.chat import ToolCall, ToolOutput, ToolResult, Turn
 from proxy.core.errors import ProxyError, ToolError, ToolTimeout
 from proxy.core.run import Run
-from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream, elapsed, hears
+from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream, elapsed, fault_of, hears
 from proxy.waiting import within
 
 OUT_OF_TIME = "The time for this request is used up; the call was stopped."
@@ -106,8 +106,8 @@ class Runner:
         try:
             turn = await upstream.complete(call, show, calls)
         except ProxyError as exc:
-            failed = {"seconds": elapsed(self._clock, began), "code": exc.code, "status": exc.status}
-            observe("turn.failed", turn=call.number, upstream=upstream.name, **failed)
+            seconds = elapsed(self._clock, began)
+            observe("turn.failed", turn=call.number, upstream=upstream.name, seconds=seconds, **fault_of(exc))
             raise
         except asyncio.CancelledError:
             observe("turn.abandoned", turn=call.number, upstream=upstream.name, seconds=elapsed(self._clock, began))
@@ -144,7 +144,7 @@ class Runner:
             self._tell_without_result("tool.failed", call, turn, began, outcome=ToolTimeout.outcome)
             return results.failure(OUT_OF_TIME)
         except ToolError as exc:
-            self._tell_without_result("tool.failed", call, turn, began, outcome=exc.outcome)
+            self._tell_without_result("tool.failed", call, turn, began, outcome=exc.outcome, why=exc.why)
             return results.failure(str(exc))
         except asyncio.CancelledError:
             self._tell_without_result("tool.abandoned", call, turn, began)

@@ -1,10 +1,15 @@
 """What the composition root chooses."""
 
+import io
+
 import httpx
+import openai
+import orjson
 import pytest
 
 from proxy import app
-from proxy.config import UpstreamConfig
+from proxy.config import TelemetryConfig, UpstreamConfig
+from proxy.telemetry import log
 from proxy.upstreams.http1 import Http1Transport
 from tests.fakes import streamed, whole
 from tests.serving import CONFIG, proxy_of
@@ -27,6 +32,21 @@ async def test_every_transport_carries_an_answer_whole_and_streamed(upstream, sd
         stream = await client.chat.completions.create(**question, stream=True)
         parts = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
         assert "".join(parts).split() == ["Hellothere."]
+
+
+@pytest.mark.parametrize("tools", ["none", "auto"])  # handed through, and in the loop
+async def test_why_an_upstream_cannot_be_reached_is_for_the_log_alone(upstream, sdk, tools):
+    stream = io.StringIO()
+    log.configure(TelemetryConfig(), stream=stream)
+    question = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tool_choice": tools}
+    config = CONFIG.replace("{upstream}", "http://127.0.0.1:9").replace("retries: 0", "retries: 1")
+    async with proxy_of(upstream, config=config) as url, sdk(url) as client:
+        with pytest.raises(openai.InternalServerError, match="could not be reached") as failure:
+            await client.chat.completions.create(**question)
+    assert ":9" not in failure.value.response.text
+    lines = [orjson.loads(line) for line in stream.getvalue().splitlines()]
+    told = [line["event"] for line in lines if "ConnectionRefusedError: " in line.get("why", "")]
+    assert told == ["upstream.retried", "relay.failed" if tools == "none" else "turn.failed"]
 
 
 async def test_an_injected_transport_carries_every_request(upstream, sdk):

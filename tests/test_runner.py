@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from proxy.core.chat import ToolOutput, ToolSpec
-from proxy.core.errors import ToolError, UpstreamError
+from proxy.core.errors import ToolError, ToolUnavailable, UpstreamError
 from proxy.runner import OUT_OF_TIME, Pace, Runner
 from tests.fakes import FakeClock
 from tests.playbook import call, calls, run_of, says
@@ -218,8 +218,23 @@ async def test_observers_hear_every_turn_and_every_call():
 
 async def test_observers_hear_of_a_turn_that_fails():
     heard = Heard()
+    failure = UpstreamError("gone")
+    failure.why = "ConnectError: refused"
     try:
-        await drive(Upstream(UpstreamError("gone")), found, heard=heard)
+        await drive(Upstream(failure), found, heard=heard)
     except UpstreamError:
         heard.append(("raised", {}))
     assert heard.names == ["turn.started", "turn.failed", "raised"]
+    assert heard[1][1]["why"] == "ConnectError: refused"
+
+
+async def test_why_a_tool_could_not_be_asked_is_for_observers_and_not_for_the_model():
+    async def away(_):
+        raise ToolUnavailable("It is away.", why="ConnectError: 10.0.0.7 refused")
+
+    heard = Heard()
+    upstream = Upstream(calls(call()), says("Done"))
+    await drive(upstream, away, heard=heard)
+    [failed] = [fields for event, fields in heard if event == "tool.failed"]
+    assert (failed["outcome"], failed["why"]) == ("unavailable", "ConnectError: 10.0.0.7 refused")
+    assert "10.0.0.7" not in str(upstream.calls[1].body)

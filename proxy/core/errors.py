@@ -39,6 +39,9 @@ ConfigurationError             at start: faults with path and line
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+_LONGEST_WHY = 300
+_MOST_LINKS = 20  # of causes, which may go round in a circle
+
 
 class ProxyError(Exception):
     """A fault that a client is told of, in OpenAI's envelope.
@@ -47,7 +50,10 @@ class ProxyError(Exception):
         message: for people; never holds a secret or a traceback.
         param: the field of the request that is at fault, if one is.
         headers: sent beside the error (`retry-after`, `x-should-retry`).
+        why: what lies behind it, for the log alone: it may hold addresses.
     """
+
+    why: str | None = None
 
     status: int = 500
     type: str = "server_error"
@@ -279,9 +285,13 @@ class InternalError(ProxyError):
 
 
 class ToolError(Exception):
-    """A tool could not do what it was asked. The message is written for the model."""
+    """A tool could not do what it was asked. The message is written for the model; `why` is for the log alone."""
 
     outcome: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, why: str | None = None) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 class ToolTimeout(ToolError):
@@ -312,3 +322,18 @@ class ConfigurationError(Exception):
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
         self.faults = tuple(faults)
+
+
+def reason(exc: BaseException) -> str:
+    """What lies behind an exception of the network, for the `why` of one of ours.
+
+    The operating system's own words where there are any, as for a connection that is refused or a certificate that is
+    not trusted. Any other exception may quote what was sent, and is told by its type.
+    """
+    found, links = type(exc).__name__, 0
+    link: BaseException | None = exc
+    while link is not None and links < _MOST_LINKS:
+        if isinstance(link, OSError) and str(link):
+            found = f"{type(link).__name__}: {str(link)[:_LONGEST_WHY]}"
+        link, links = link.__cause__ or link.__context__, links + 1
+    return found

@@ -18,7 +18,7 @@ import orjson
 from proxy import __version__
 from proxy.config import HttpToolConfig
 from proxy.core.chat import Json
-from proxy.core.errors import InvalidArguments, ToolError, ToolUnavailable
+from proxy.core.errors import InvalidArguments, ToolError, ToolUnavailable, reason
 from proxy.tools import json_pointer
 from proxy.tools.http_template import Request, host_of, parameters_of, pointer_in, template_of
 from proxy.tools.tool import Tool
@@ -95,7 +95,7 @@ async def _exchange(client: httpx.AsyncClient, request: Request, headers: httpx.
     except httpx.InvalidURL as exc:
         raise InvalidArguments("The arguments are too long for an address.") from exc
     except httpx.HTTPError as exc:
-        raise ToolUnavailable("The API could not be reached, or broke off.") from exc
+        raise ToolUnavailable("The API could not be reached, or broke off.", why=reason(exc)) from exc
 
 
 async def _refusal(response: httpx.Response) -> str:

@@ -17,6 +17,8 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from proxy.trust import client_context
+
 # In seconds. Silence for so long while something is awaited, an open stream of changes included, counts as a break.
 _TIMEOUT = httpx2.Timeout(10.0, read=300.0)
 # For the word that a session is over, in seconds: no server holds up a stop.
@@ -140,7 +142,7 @@ class Carrier(httpx2.AsyncBaseTransport):
     """
 
     def __init__(self) -> None:
-        self._inner = httpx2.AsyncHTTPTransport(trust_env=False)
+        self._inner = httpx2.AsyncHTTPTransport(verify=client_context(), trust_env=False)
         self.refused: int | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

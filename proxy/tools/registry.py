@@ -121,7 +121,7 @@ class Registry:
         except InvalidArguments:
             raise
         except ToolError as exc:
-            self._observe("tool.fell_back", tool=call.name, to=other.tool.name, outcome=exc.outcome)
+            self._observe("tool.fell_back", tool=call.name, to=other.tool.name, outcome=exc.outcome, why=exc.why)
             return await self._run(other, call, patience, scope)
 
     async def _run(self, entry: "_Entry", call: ToolCall, patience: float, scope: str) -> ToolOutput:
@@ -160,7 +160,9 @@ class Registry:
             try:
                 return await self._once(entry, arguments)
             except ToolUnavailable as exc:
-                self._observe("tool.retried", tool=entry.tool.name, attempt=attempt + 1, outcome=exc.outcome)
+                self._observe(
+                    "tool.retried", tool=entry.tool.name, attempt=attempt + 1, outcome=exc.outcome, why=exc.why
+                )
                 await self._clock.sleep(_FIRST_WAIT * 2**attempt)
         return await self._once(entry, arguments)
 

@@ -13,7 +13,7 @@ import orjson
 from proxy.config import SerperConfig
 from proxy.core import browser
 from proxy.core.chat import Json, ToolOutput
-from proxy.core.errors import ToolError, ToolUnavailable
+from proxy.core.errors import ToolError, ToolUnavailable, reason
 from proxy.tools.serper_results import as_text, sources_in
 from proxy.tools.tool import Tool
 
@@ -125,7 +125,8 @@ async def read_bounded(
                 if len(body) > _MAX_ANSWER_BYTES:
                     raise ToolError(UNAVAILABLE.format(why="its answer was too large"))
     except httpx.HTTPError as exc:
-        raise ToolUnavailable(UNAVAILABLE.format(why="the search service could not be reached")) from exc
+        told = UNAVAILABLE.format(why="the search service could not be reached")
+        raise ToolUnavailable(told, why=reason(exc)) from exc
     return response.status_code, bytes(body)
 
 

@@ -27,6 +27,7 @@ from proxy.tools.page_text import Page, check_content_type, installed_pdf_reader
 from proxy.tools.robots import Robots
 from proxy.tools.tool import Tool
 from proxy.tools.url_guard import Target, UrlGuard, parse_url
+from proxy.trust import client_context
 
 DESCRIPTION = (
     "Open one web page and read its text. Use it when a search result or a URL of the user has to be read, not guessed."
@@ -46,7 +47,7 @@ def web_fetch_tool(
     clock: Clock,
     *,
     resolve: Resolve | None = None,
-    ssl_context: Callable[[], ssl.SSLContext] = httpx.create_ssl_context,
+    ssl_context: Callable[[], ssl.SSLContext] = client_context,
 ) -> Tool:
     """A reader of pages by that name.
 

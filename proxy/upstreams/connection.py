@@ -6,7 +6,7 @@ from typing import NoReturn
 import httpx
 
 from proxy.config import UpstreamConfig
-from proxy.core.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout
+from proxy.core.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout, reason
 from proxy.upstreams import failures
 from proxy.upstreams.carrier import Headers, Reply, carrier_of, decoded, header
 from proxy.upstreams.http1 import Handle
@@ -138,7 +138,12 @@ class Connection:
         return failures.from_response(reply.status, httpx.Headers(reply.headers), bytes(body[:MAX_ERROR_BYTES]))
 
     def ours(self, exc: Exception) -> ProxyError:
-        """An exception of httpx as one of ours. What it says stays in the log: it may hold addresses."""
+        """An exception of httpx as one of ours. What it says is for the log alone: it may hold addresses."""
+        error = self._meaning(exc)
+        error.why = reason(exc)
+        return error
+
+    def _meaning(self, exc: Exception) -> ProxyError:
         match exc:
             case httpx.PoolTimeout():
                 return Overloaded(f"All connections to the upstream {self.name!r} are in use.")

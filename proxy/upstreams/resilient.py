@@ -17,7 +17,7 @@ from proxy.core.actions import CallUpstream
 from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, Turn
 from proxy.core.errors import ProxyError, RequestError, UpstreamDown
-from proxy.ports import Answer, Clock, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed
+from proxy.ports import Answer, Clock, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed, fault_of
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.retry import Backoff, asked_delay, is_outage, is_transient, may_work_elsewhere
 
@@ -129,7 +129,7 @@ class Resilient:
 
     async def _recover(self, failure: ProxyError, seconds: float) -> bool:
         """Prepare another attempt; False where there is none left."""
-        fields = {"upstream": self.name, "code": failure.code, "status": failure.status, "seconds": seconds}
+        fields = {"upstream": self.name, **fault_of(failure), "seconds": seconds}
         asked = asked_delay(failure, self._clock.time())
         patient = asked <= self._longest_wait  # a client can wait for longer than we can; it is told how long
         if patient and is_transient(failure) and (delay := next(self._delays, None)) is not None:
@@ -174,7 +174,7 @@ class _Relayed:
             self._observe("relay.completed", **fields, seconds=seconds)
         elif isinstance(exc, Exception):
             fault = exc if isinstance(exc, ProxyError) else ProxyError("")
-            self._observe("relay.failed", **fields, seconds=seconds, code=fault.code, status=fault.status)
+            self._observe("relay.failed", **fields, seconds=seconds, **fault_of(fault))
         else:
             self._observe("relay.abandoned", **fields, seconds=seconds)
 

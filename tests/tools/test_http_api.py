@@ -268,8 +268,9 @@ async def test_what_another_try_may_mend_is_tried_again_where_that_is_safe(api, 
 
 async def test_a_server_that_cannot_be_reached_is_unavailable(api):
     async with calling(api, "url: 'http://127.0.0.1:9/'") as call:
-        with pytest.raises(ToolUnavailable, match="could not be reached"):
+        with pytest.raises(ToolUnavailable, match="could not be reached") as failure:
             await call()
+    assert failure.value.why.startswith("ConnectionRefusedError: ")
 
 
 SECRETS = {"K": "canary/header&1", "Q": "canary query+2", "B": 'canary"body"3', "P": "canary-path-4"}

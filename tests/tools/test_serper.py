@@ -128,6 +128,7 @@ async def test_each_way_of_failing_is_told_apart(client, response, why):
             await tool.run({"query": "q"})
     assert "canary" not in str(failure.value)
     assert "secret.internal" not in str(failure.value)
+    assert failure.value.why == ("ConnectError" if isinstance(response, Exception) else None)
 
 
 async def test_every_page_of_the_answer_can_be_cited(client):

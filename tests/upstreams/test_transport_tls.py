@@ -8,7 +8,7 @@ import httpx
 import pytest
 import trustme
 
-from proxy.upstreams.http1 import Http1Transport, dial
+from proxy.upstreams.http1 import Http1Transport
 from tests.upstreams.rawserver import forever, raw_server, sends
 from tests.upstreams.test_transport import LOOPS, asked, fetch
 
@@ -159,16 +159,3 @@ async def test_a_reader_that_does_not_read_stops_the_server(carrier):
         assert settled < 20_000_000
         assert sum([len(part) async for part in response.stream]) == 50_000_000
         await response.aclose()
-
-
-def test_by_default_certificates_and_names_are_verified():
-    context = dial.default_context()
-    assert context.verify_mode is ssl.CERT_REQUIRED
-    assert context.check_hostname
-
-
-def test_where_the_system_trusts_nobody_mozillas_list_is_used(monkeypatch):
-    nothing = ssl.get_default_verify_paths()._replace(cafile=None, capath=None)
-    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: nothing)
-    context = dial.default_context.__wrapped__()
-    assert context.cert_store_stats()["x509_ca"] > 50

@@ -1,15 +1,11 @@
-"""A name and a port -> a connected socket, and what TLS trusts."""
+"""A name and a port -> a connected socket."""
 
 import asyncio
-import functools
-import os
 import socket
-import ssl
 from collections.abc import Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import Any, TypeAlias
 
-import certifi
 from msgspec import Struct
 
 # RFC 8305, section 8: how long an address is waited for before the next one is tried beside it.
@@ -116,16 +112,3 @@ async def _connect(address: _Address) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-@functools.cache
-def default_context() -> ssl.SSLContext:
-    """Verifies certificates and names: against what the system trusts or, where it knows of nothing, Mozilla's list.
-
-    Made once, when it is first needed: reading the certificates takes some 20 ms.
-    """
-    paths = ssl.get_default_verify_paths()
-    known = any(path and os.path.exists(path) for path in (paths.cafile, paths.capath))  # noqa: PTH110 - may be None
-    context = ssl.create_default_context(cafile=None if known else certifi.where())
-    context.set_alpn_protocols(["http/1.1"])
-    return context

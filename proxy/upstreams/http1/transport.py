@@ -12,6 +12,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 
 import httpx
 
+from proxy.trust import client_context
 from proxy.upstreams.http1 import dial
 from proxy.upstreams.http1.connection import Http1Connection, Reply, Timeouts
 from proxy.upstreams.http1.dial import Origin
@@ -104,7 +105,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
     async def _connected(self, origin: Origin) -> Http1Connection:
         loop = asyncio.get_running_loop()
         sock = await dial.connect(origin.host, origin.port)
-        context = (self._ssl_context or dial.default_context()) if origin.secure else None
+        context = (self._ssl_context or client_context()) if origin.secure else None
         try:
             _, connection = await loop.create_connection(
                 lambda: Http1Connection(origin, loop),
