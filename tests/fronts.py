@@ -3,11 +3,12 @@
 import asyncio
 import os
 import shutil
-import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.free_port import free_port
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"  # where servers are, for those who are not root
@@ -20,7 +21,7 @@ def found(command):
 @asynccontextmanager
 async def nginx(tmp_path, *replicas):
     """The URL of nginx in front of one replica."""
-    port = _free_port()
+    port = free_port()
     snippet = (DEPLOY / "nginx" / "toolproxy.conf").read_text()
     (address,) = _addresses(replicas)
     (tmp_path / "toolproxy.conf").write_text(
@@ -42,7 +43,7 @@ async def nginx(tmp_path, *replicas):
 @asynccontextmanager
 async def haproxy(tmp_path, *replicas):
     """The URL of HAProxy in front of one replica or two."""
-    port = _free_port()
+    port = free_port()
     addresses = _addresses(replicas)
     snippet = (DEPLOY / "haproxy" / "haproxy.cfg").read_text()
     config = tmp_path / "haproxy.cfg"
@@ -78,12 +79,6 @@ def _replaced(text, changed):
         assert before in text
         text = text.replace(before, after)
     return text
-
-
-def _free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 async def _reachable(port):

@@ -1,14 +1,14 @@
 """A real redis-server on loopback, which tests may kill and start again."""
 
-import random
 import shutil
 import socket
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.free_port import free_port
 
 _START_SECONDS = 10
 
@@ -21,7 +21,7 @@ class RedisServer:
         self._password = password
         self._certificate = certificate  # a file with a key beside it: TLS is spoken, and nothing else
         self._process = None
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"redis://{f':{password}@' if password else ''}127.0.0.1:{self.port}/0"
 
     def start(self) -> "RedisServer":
@@ -67,15 +67,6 @@ class RedisServer:
                 return connection.recv(1) in (b"+", b"-")
         except OSError:
             return False
-
-
-def _free_port() -> int:
-    """One that the system gives to nobody else meanwhile: those that it chooses itself begin above."""
-    while True:
-        port = random.randint(15_000, 32_000)
-        with socket.socket() as free, suppress(OSError):
-            free.bind(("127.0.0.1", port))
-            return port
 
 
 def executable() -> str:

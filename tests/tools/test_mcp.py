@@ -12,7 +12,6 @@ import httpx
 import pytest
 from mcp_types import Tool as ListedTool
 
-from proxy import server
 from proxy.config import McpConfig
 from proxy.core.chat import ToolCall
 from proxy.core.errors import ToolError, ToolTimeout, ToolUnavailable
@@ -20,6 +19,7 @@ from proxy.tools.mcp import McpServer, look
 from proxy.tools.registry import Registry
 from proxy.tools.sources import kept_in_session
 from tests.fakes import FakeClock, streamed, whole
+from tests.free_port import free_port
 from tests.mcp_server import OBJECT, TOOLS, Wiki
 from tests.serving import proxy_of, serving
 
@@ -215,12 +215,6 @@ async def test_a_process_sees_what_is_configured_and_none_of_our_keys(monkeypatc
     assert "WIKI_TOKEN" in names
     assert "PATH" in names
     assert "ZAI_API_KEY" not in names
-
-
-def free_port():
-    listener = server.listen("127.0.0.1", 0)
-    with listener:
-        return listener.getsockname()[1]
 
 
 async def test_a_server_that_is_down_at_start_is_tried_again_after_longer_and_longer_waits():
