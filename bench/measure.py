@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from bench.bursts import CONNECTIONS, late_in_a_burst
 from bench.processes import cores
 from bench.scenarios import Sample, Scenario, bytes_per_stream, run
 from bench.targets import Target, all_targets, nginx, proxy, start_up, upstream
@@ -30,6 +31,7 @@ class Results:
     samples: dict[tuple[str, str], list[Sample]] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     start_seconds: float = 0.0
+    bursts: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
     many: Sample | None = None
     many_asked: int = 0
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
@@ -92,6 +94,12 @@ def measure(plan: Plan) -> Results:
         for number in range(plan.rounds):
             _tell(f"round {number + 1} of {plan.rounds}")
             _round(plan, targets, results)
+        _tell("streams in a burst")
+        results.bursts = {
+            (target.name, connections): late_in_a_burst(target, connections, plan.scale)
+            for connections in CONNECTIONS
+            for target in targets
+        }
     with upstream() as behind:
         _tell("memory of open streams")
         streams = int(1000 * min(1.0, plan.scale * 2))

@@ -23,6 +23,7 @@ def rendered(results: Results, plan: Plan) -> str:
         _goals(results),
         _details(results),
         _curves(results),
+        _bursts(results),
         _watching(results),
         _others(results),
     ]
@@ -124,6 +125,17 @@ def _curves(results: Results) -> str:
         (name, ", ".join(f"{size:,}: {cost:,.1f}" for size, cost in points)) for name, points in results.curves.items()
     ]
     return "### Growth\n\n" + _table(("what grows", "size: cost"), rows)
+
+
+def _bursts(results: Results) -> str:
+    rows = [
+        (f"{connections:,}", target, _ms(p99), _ms(worst))
+        for (target, connections), (p99, worst) in results.bursts.items()
+    ]
+    told = (
+        "How late a chunk comes while so many connections ask for all they can get; 100 streams, a chunk in 20 ms each."
+    )
+    return f"### Streams in a burst\n\n{told}\n\n" + _table(("connections", "target", "p99", "longest"), rows)
 
 
 def _watching(results: Results) -> str:
