@@ -82,6 +82,12 @@ def test_json_that_does_not_fit_is_told_with_its_place(text, why):
         parse(text)
 
 
+@pytest.mark.parametrize("depth", [124, 125, 250])  # 254 characters, 256, and more
+def test_what_is_nested_as_deep_as_can_be_written_is_no_fault(depth):
+    text = f'{{"x":{"[" * depth}{"]" * depth}}}'
+    assert orjson.dumps(parse(text, {"type": "object"})).decode() == text
+
+
 @pytest.mark.parametrize("depth", [300, 1000])
 def test_arguments_that_are_nested_too_deep_to_be_checked_are_told_so(depth):
     with pytest.raises(InvalidArguments, match="too deep"):
