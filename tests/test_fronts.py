@@ -66,12 +66,13 @@ async def test_a_client_that_leaves_ends_its_upstream_call(tmp_path, sdk, front,
             await upstream.left.wait()
 
 
-async def asked_again(client):
-    """The next request of a client. nginx has been seen to promise that a connection is kept on which a body was
-    refused before it was read, and to close it then; clients ask once more, as the SDKs do."""
+async def asked_again(client, *, may_be_closed):
+    """The next request of a client; where its connection may be closed it asks once more, as the SDKs do."""
     try:
         return await client.post("/chat/completions", json=ASK)
     except httpx.RemoteProtocolError:
+        if not may_be_closed:
+            raise
         return await client.post("/chat/completions", json=ASK)
 
 
@@ -101,7 +102,9 @@ async def test_errors_come_as_the_proxy_wrote_them_and_the_connection_goes_on(tm
                 answer = await ask()
                 assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
                 assert "x-request-id" in answer.headers
-                assert (await asked_again(client)).status_code == 200
+                # nginx promises to keep a connection on which a body was refused unread, and closes it now and then.
+                may_be_closed = front is nginx and status == 413
+                assert (await asked_again(client, may_be_closed=may_be_closed)).status_code == 200
 
 
 async def half_said(url, request_bytes):

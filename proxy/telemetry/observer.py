@@ -21,12 +21,14 @@ def fan_out(observers: Sequence[Observer], *, content: bool) -> Observer:
     listening: dict[str, list[Listener]] = {}
 
     def listeners_to(event: str) -> list[Listener]:
-        found = listening[event] = _listeners(observers, event)
+        found = listening.get(event)
+        if found is None:
+            found = listening[event] = _listeners(observers, event)
         return found
 
     def observe(event: str, /, **fields: object) -> None:
         listeners = listening.get(event)
-        if listeners is None:
+        if listeners is None:  # the first of its kind
             listeners = listeners_to(event)
         if not listeners:
             return

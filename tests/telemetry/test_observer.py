@@ -46,4 +46,8 @@ def test_it_is_known_what_nobody_hears():
     assert hears(choosy, "turn.completed")
     assert not hears(choosy, "turn.started")
     assert hears(fan_out([Choosy(), Heard()], content=False), "turn.started")
+    asked = []
+    fanned = fan_out([type("Log", (Heard,), {"listener": lambda self, event: asked.append(event)})()], content=False)
+    assert not any([hears(fanned, "turn.started"), hears(fanned, "turn.started")])
+    assert asked == ["turn.started"], "an observer is asked once"
     assert hears(Heard(), "turn.started"), "one that cannot be asked may listen to everything"
