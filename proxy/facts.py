@@ -22,7 +22,7 @@ def end() -> None:
     _facts.set(None)
 
 
-def note(**facts: object) -> None:
+def note(facts: Mapping[str, object]) -> None:
     """Know more of it; a newer value takes the place of an older one. Nothing where no request is being answered."""
     known = _facts.get()
     if known is not None:

@@ -5,13 +5,14 @@ Whatever happens upstream, the client sees one completion: one id, one role, one
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
 
 from proxy.api.replies import EventStream, Headers
 from proxy.core import sse
-from proxy.core.actions import Respond, Tally, sum_of
+from proxy.core.actions import Respond, Stop, Tally, sum_of
 from proxy.core.chat import Json, text_of
 from proxy.core.citations import annotations
 from proxy.ports import Show
@@ -133,8 +134,13 @@ def _tally(answers: Sequence[Respond]) -> Tally:
 def tool_headers(answers: Sequence[Respond]) -> Headers:
     """What happened on the way to the answer, for those who look."""
     tally = _tally(answers)
+    return _tool_headers(tally.turns, tally.total_tool_calls, answers[0].stop)
+
+
+@lru_cache(256)  # mostly a few turns and calls, and an answer
+def _tool_headers(turns: int, calls: int, stop: Stop) -> Headers:
     return (
-        (b"x-tool-turns", str(tally.turns).encode()),
-        (b"x-tool-calls", str(tally.total_tool_calls).encode()),
-        (b"x-tool-stop", answers[0].stop.encode()),
+        (b"x-tool-turns", str(turns).encode()),
+        (b"x-tool-calls", str(calls).encode()),
+        (b"x-tool-stop", stop.encode()),
     )

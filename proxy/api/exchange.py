@@ -152,7 +152,7 @@ class Exchanges:
         terms = self._terms_of(caller, model)
         if not terms.permitted:
             raise ModelNotAllowed(model.name)
-        facts.note(model=model.name, upstream=model.upstream.name, stream=bool(request.get("stream")))
+        facts.note({"model": model.name, "upstream": model.upstream.name, "stream": bool(request.get("stream"))})
         budget = terms.budget(request.get(_OURS))
         allow_tools = budget.allow_tools
         said = header(scope, b"x-server-tools")
@@ -201,12 +201,12 @@ class Exchanges:
             drive = functools.partial(runner.drive, run, upstream=upstream, pace=pace, show=show(index), tell=tell)
             # A client without tools of its own has nothing to come back with.
             works.append(self._kept(drive, _key(exchange.caller, run.id)) if keep and offer.client_tools else drive())
+        answers: Sequence[Respond] = ()
         try:
             # One, as nearly always, needs no task of its own, which would keep a failure and all that has led to it.
             answers = await together(works) if len(works) > 1 else [await works[0]]
         finally:  # what was used is paid for, also where there is no answer
-            note_tally(runs[0].tally if len(runs) == 1 else sum_of([run.tally for run in runs]))
-        _note_stop(answers[0])
+            note_use(runs[0].tally if len(runs) == 1 else sum_of([run.tally for run in runs]), *answers[:1])
         return answers
 
     async def _kept(self, drive: Work[Respond], key: str) -> Respond:
@@ -326,27 +326,28 @@ async def show_nothing(_: Json) -> None:
     """A client that does not stream sees nothing before the end."""
 
 
-def note_tally(tally: Tally) -> None:
-    """What a loop has used, for the request's log line."""
-    facts.note(turns=tally.turns, tool_calls=tally.total_tool_calls)
-    note_usage(tally.usage)
-
-
-def _note_stop(answer: Respond) -> None:
-    """Why a loop ended, and what it took to make the model answer, if anything."""
-    if answer.rung is None:
-        facts.note(stop=answer.stop)
-    else:
-        facts.note(stop=answer.stop, rung=answer.rung)
+def note_use(tally: Tally, answer: Respond | None = None) -> None:
+    """What a loop has used, why it ended, and what it took to make the model answer, for the request's log line."""
+    said: Json = {"turns": tally.turns, "tool_calls": tally.total_tool_calls}
+    if tally.usage:
+        _add_tokens(said, tally.usage)
+    if answer is not None:
+        said["stop"] = answer.stop
+        if answer.rung is not None:
+            said["rung"] = answer.rung
+    facts.note(said)
 
 
 def note_usage(usage: Json | None) -> None:
     """The tokens of a request, for its log line."""
     if usage:
-        prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        if isinstance(prompt, int) and isinstance(completion, int):  # as nearly always
-            facts.note(prompt_tokens=prompt, completion_tokens=completion)
-        elif isinstance(prompt, int):
-            facts.note(prompt_tokens=prompt)
-        elif isinstance(completion, int):
-            facts.note(completion_tokens=completion)
+        said: Json = {}
+        _add_tokens(said, usage)
+        facts.note(said)
+
+
+def _add_tokens(said: Json, usage: Json) -> None:
+    for name in ("prompt_tokens", "completion_tokens"):
+        count = usage.get(name)
+        if isinstance(count, int):
+            said[name] = count

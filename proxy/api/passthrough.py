@@ -54,7 +54,7 @@ class Passthrough:
         body = await read_body(scope, receive, max_bytes=self._max_body_bytes)
         caller = caller_of(scope)
         model, body = self._route(scope, body, caller)
-        facts.note(model=model.name, upstream=model.upstream.name)
+        facts.note({"model": model.name, "upstream": model.upstream.name})
         request = RawRequest(scope["method"], path, _forwarded(scope), body)
         most = self._limits.overridden(model.limits, caller.limits).max_duration
         await while_wanted(scope, receive, partial(_relay, model, request, send), seconds=most)

@@ -15,10 +15,14 @@ from typing import TextIO
 
 # So much is written to a pipe in one piece, whoever else writes to it: several workers share one (pipe(7), PIPE_BUF).
 _AT_ONCE = 4096
+# Half of an emoji, where a library's line has one, is left to the stream, which has a way of its own to write it.
+_HALF_CHARACTERS = "surrogatepass"
 
 
 class TurnStream:
-    """A text stream over another one, for whole lines, and structlog's logger over it; threads may share it.
+    """A stream of bytes and text over a text stream, for whole lines, and structlog's logger over it.
+
+    Threads may share it.
 
     What cannot be written is lost: a full disk or a closed pipe is no reason to refuse requests.
 
@@ -31,22 +35,26 @@ class TurnStream:
         self._stream = stream
         self._mask = mask
         self._is_file = _is_file(stream)
-        self._waiting: deque[str] = deque()
+        self._waiting: deque[bytes] = deque()
         self._writing = threading.Lock()  # a text stream is none that threads may share
         self._flushing: asyncio.AbstractEventLoop | None = None  # which is going to
 
-    def msg(self, line: str) -> None:
-        """Write a line, without its end."""
-        self._waiting.append(line + "\n")
+    def put(self, line: bytes) -> None:
+        """Write a line of UTF-8, with its end."""
+        self._waiting.append(line)
         if self._flushing is None or not self._flushing.is_running():
             self.flush()
+
+    def msg(self, line: str) -> None:
+        """Write a line, without its end."""
+        self.put(_encoded(line + "\n"))
 
     # What structlog calls for a line of each level.
     debug = info = warning = error = critical = msg
 
     def write(self, text: str) -> int:
         """Keep some text for the next flush."""
-        self._waiting.append(text)
+        self._waiting.append(_encoded(text))
         return len(text)
 
     def flush(self) -> None:
@@ -62,13 +70,13 @@ class TurnStream:
 
     def _write_out(self) -> None:
         self._flushing = None
-        taken: list[str] = []
+        taken: list[bytes] = []
         with suppress(IndexError):  # that was the last, or another thread has just taken it
             while True:
                 taken.append(self._waiting.popleft())
         if taken:
-            for text in ["".join(taken)] if self._is_file else _in_pieces(taken):
-                self._put(text)
+            for piece in [b"".join(taken)] if self._is_file else _in_pieces(taken):
+                self._put(piece.decode("utf-8", _HALF_CHARACTERS))
 
     def _put(self, text: str) -> None:
         with suppress(OSError, ValueError), self._writing:
@@ -76,18 +84,21 @@ class TurnStream:
             self._stream.flush()
 
 
-def _in_pieces(lines: Iterable[str]) -> Iterator[str]:
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", _HALF_CHARACTERS)
+
+
+def _in_pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Lines together, as long as they stay in one piece."""
-    together: list[str] = []
+    together: list[bytes] = []
     size = 0
     for line in lines:
-        length = len(line) if line.isascii() else len(line.encode("utf-8", "surrogatepass"))
-        if together and size + length > _AT_ONCE:
-            yield "".join(together)
+        if together and size + len(line) > _AT_ONCE:
+            yield b"".join(together)
             together, size = [], 0
         together.append(line)
-        size += length
-    yield "".join(together)
+        size += len(line)
+    yield b"".join(together)
 
 
 def _is_file(stream: TextIO) -> bool:

@@ -9,7 +9,7 @@ is masked in every line.
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -30,6 +30,8 @@ from proxy.telemetry.observer import Listener
 _MASK = "***"
 # A shorter one is a placeholder; taking it out would only garble the log.
 _SHORTEST_SECRET = 8
+_JSON = orjson.OPT_UTC_Z
+_JSON_LINE = _JSON | orjson.OPT_APPEND_NEWLINE
 _now = partial(datetime.now, UTC)
 
 
@@ -84,26 +86,41 @@ class LogObserver:
         level = level_of(event)
         if not self._log.is_enabled_for(level):
             return None
-        # What the logger's own methods come down to; on their way there they cost as much again as the line.
-        (first, *others), write = self._log._processors, self._log._logger.msg  # noqa: SLF001
-        begun = first.line if isinstance(first, _Completed) else partial(_as_structlog_begins, first)
         name = logging.getLevelName(level).lower()
-
-        def listen(fields: Mapping[str, Any]) -> None:
-            line = begun(name, event, fields)
-            for process in others:
-                line = process(None, name, line)
-            try:  # noqa: SIM105 - `suppress` would cost more than the rest
-                write(line)
-            except (OSError, ValueError):  # a full disk or a closed pipe is no reason to refuse requests
-                pass
-
-        return listen
+        # What the logger's own methods come down to; on their way there they cost as much again as the line.
+        processors, logger = self._log._processors, self._log._logger  # noqa: SLF001
+        match processors:
+            case [_Completed() as complete, renderer] if renderer is _as_json:
+                return _writer_of_json(name, event, complete, logger.put)
+        return _writer(name, event, processors, logger.msg)
 
 
-def _as_structlog_begins(process: structlog.typing.Processor, level: str, event: str, fields: Mapping[str, Any]) -> Any:
-    """For a process that has not called `configure`."""
-    return process(None, level, {"event": event, **fields})
+def _writer_of_json(level: str, event: str, complete: "_Completed", put: Callable[[bytes], None]) -> Listener:
+    """As shipped: bytes from the beginning, and what is alike in all lines of the event is written once."""
+    alone = b',"level":"%b","event":%b' % (level.encode(), orjson.dumps(event))
+    opening = alone + b","
+
+    def write(fields: Mapping[str, Any]) -> None:
+        said = complete.said(fields)
+        rest = _json(said, _JSON_LINE)
+        put(b'{"timestamp":%b%b%b' % (orjson.dumps(_now(), None, _JSON), opening if said else alone, rest[1:]))
+
+    return write
+
+
+def _writer(
+    level: str, event: str, processors: Sequence[structlog.typing.Processor], put: Callable[[Any], None]
+) -> Listener:
+    """As structlog is configured, or is by itself where `configure` was not called."""
+
+    def write(fields: Mapping[str, Any]) -> None:
+        line: Any = {"event": event, **fields}
+        for process in processors:
+            line = process(None, level, line)
+        with suppress(OSError, ValueError):  # a full disk or a closed pipe is no reason to refuse requests
+            put(line)
+
+    return write
 
 
 class _Completed:
@@ -117,20 +134,21 @@ class _Completed:
         self._render_exception = structlog.processors.ExceptionRenderer(_in_full if content else told)
 
     def __call__(self, _: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        return self.line(level, event.pop("event", None), event)
-
-    def line(self, level: str, event: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The same, of an event that is told with its fields apart."""
-        if "exc_info" in fields:
-            fields = self._render_exception(None, level, {**fields})
+        name = event.pop("event", None)
         # A time is left to orjson to write, which takes a quarter of the time that `isoformat` does.
-        line = {"timestamp": _now(), "level": level, "event": event, **facts.known(), **fields}
+        return {"timestamp": _now(), "level": level, "event": name, **self.said(event)}
+
+    def said(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What is known of the request, and what an event says itself: all that follows its name."""
+        if "exc_info" in fields:
+            fields = self._render_exception(None, "", {**fields})
         if self._content:
-            line = {name: value.text() if isinstance(value, Content) else value for name, value in line.items()}
-        for value in fields.values():  # what is known is never nothing
+            fields = {name: value.text() if isinstance(value, Content) else value for name, value in fields.items()}
+        for value in fields.values():
             if value is None:
-                return {name: value for name, value in line.items() if value is not None}
-        return line
+                fields = {name: value for name, value in fields.items() if value is not None}
+                break
+        return {**facts.known(), **fields}
 
 
 def told(exc_info: structlog.typing.ExcInfo) -> str:
@@ -196,18 +214,22 @@ def _text(when: object) -> str:
 
 
 def _as_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
+    return _json(event, _JSON).decode()
+
+
+def _json(fields: Mapping[str, Any], options: int) -> bytes:
     try:
-        return orjson.dumps(event, str, orjson.OPT_UTC_Z).decode()
+        return orjson.dumps(fields, str, options)
     except orjson.JSONEncodeError:
-        return _as_json_in_any_case(event)
+        return _json_in_any_case(fields, options)
 
 
-def _as_json_in_any_case(event: Mapping[str, Any]) -> str:
+def _json_in_any_case(fields: Mapping[str, Any], options: int) -> bytes:
     with suppress(orjson.JSONEncodeError):
-        return orjson.dumps(event, str, orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS).decode()  # which costs something
+        return orjson.dumps(fields, str, options | orjson.OPT_NON_STR_KEYS)  # which costs something
     # What an upstream put where a word or a number belongs, nested too deep, or half of an emoji.
-    plain = {name: _readable(value) for name, value in event.items()}
-    return orjson.dumps(plain, option=orjson.OPT_UTC_Z).decode()
+    plain = {name: _readable(value) for name, value in fields.items()}
+    return orjson.dumps(plain, option=options)
 
 
 def _readable(value: object) -> object:

@@ -87,7 +87,7 @@ class Exporter:
 
     def begun(self, story: Story) -> None:
         """From now on the log says which trace it belongs to."""
-        facts.note(trace_id=story.span.trace_hex)
+        facts.note({"trace_id": story.span.trace_hex})
 
     def ended(self, story: Story) -> None:
         """It is sent, unless its caller keeps no traces."""

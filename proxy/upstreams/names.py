@@ -70,8 +70,9 @@ def renamed_in(body: Json) -> ToolNames | None:
 def are_good(body: Json) -> bool:
     """Whether an upstream takes every name in a request."""
     for entry in _named_in(body):
-        name = name_of(entry)
-        if name is not None and not _is_good(name):
+        detail = entry.get(entry.get("type", "function"))
+        name = detail.get("name") if detail.__class__ is dict else None  # `name_of`, of all tools of all requests
+        if name.__class__ is str and not (len(name) <= _LONGEST and is_spelled_well(name)):
             return False
     return True
 

@@ -27,7 +27,7 @@ class Counted:
 
     def request(self, *, path="/v1/chat/completions", status=200, stream=None, **said):
         facts.begin("r")
-        facts.note(**said)
+        facts.note(said)
         self("request.started", method="POST", path=path)
         self("response.started", status=status, event_stream=bool(stream), seconds=0.2)
         self("request.completed", path=path, status=status, seconds=0.3, first_byte=0.2, event_stream=stream)

@@ -17,7 +17,7 @@ class Told:
         self.recent = Recent()
         self.tell = Storyteller([self.recent], clock=self.clock)
         facts.begin("r")
-        facts.note(model="m")
+        facts.note({"model": "m"})
 
     def begin(self):
         self.tell("request.started", method="POST", path="/v1/chat/completions")

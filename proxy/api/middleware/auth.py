@@ -45,7 +45,7 @@ class Auth:
                 raise
             set_caller(scope, caller)
             if caller.name:
-                facts.note(client=caller.name)
+                facts.note({"client": caller.name})
         return self._app(scope, receive, send)
 
     def _known(self, scope: Scope) -> Caller | None:

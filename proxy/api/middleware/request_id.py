@@ -65,11 +65,11 @@ class RequestId:
             return _CLIENT_CLOSED_REQUEST
         except ProxyError as exc:
             if exc.code:
-                facts.note(error=exc.code)
+                facts.note({"error": exc.code})
             await response.fail(exc)
             _forget_frames(exc)
         except asyncio.CancelledError:  # the server stops, and the time for finishing is over; nobody else cancels us
-            facts.note(error=Stopping.code)
+            facts.note({"error": Stopping.code})
             await response.fail(Stopping())
         except Exception:  # noqa: BLE001 - the last line of defence: the log has the traceback, the client has the id
             self._observe("request.crashed", exc_info=True)

@@ -13,7 +13,7 @@ from proxy import facts
 from proxy.api.body import parse_object, read_body
 from proxy.api.caller import caller_of
 from proxy.api.clients import tool_headers
-from proxy.api.exchange import Exchange, Exchanges, collect, note_tally, show_nothing
+from proxy.api.exchange import Exchange, Exchanges, collect, note_use, show_nothing
 from proxy.api.replies import EventStream, Headers, send_bytes, set_farewell
 from proxy.api.responses.answer import Head, Transcript
 from proxy.api.responses.conversation import converse
@@ -52,7 +52,7 @@ class CreateResponse:
         body = await read_body(scope, receive, max_bytes=self._server.max_body_bytes)
         task = await self._prepare(scope, read_request(parse_object(body)))
         if task.tools.ignored:
-            facts.note(tools_ignored=task.tools.ignored)
+            facts.note({"tools_ignored": task.tools.ignored})
         reply = self._streamed if task.request.stream else self._whole
         await reply(task, scope, receive, send)
 
@@ -145,7 +145,7 @@ class CreateResponse:
         mending = task.mending(check, answer.turn.text, fault)
         [mended] = await self._exchanges.loops(mending, Offer(), [new_id()], show=show, tell=tell)
         tally = sum_of([answer.tally, mended.tally])
-        note_tally(tally)
+        note_use(tally)
         if check.fault(mended.turn.text) is not None:
             raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
         served = (*answer.served, answer.turn)
