@@ -26,7 +26,6 @@ class Pace(Struct, frozen=True):
     """How long and how much at a time; seconds and bytes.
 
     deadline                 from the start of the run; after it no tool and no further round is begun
-    scope                    whose request it is: tools share results with the same caller only
     tool_timeout             for one call of a tool that has no timeout of its own
     max_parallel_tools       calls of one turn that run at the same time
     max_result_bytes         of one result; the rest is cut off, and the model is told
@@ -35,7 +34,6 @@ class Pace(Struct, frozen=True):
 
     deadline: float = 240
     tool_timeout: float = 30
-    scope: str = ""
     max_parallel_tools: int = 8
     max_result_bytes: int = 65536
     max_total_result_bytes: int = 524288
@@ -50,14 +48,24 @@ class Runner:
         self._clock = clock
         self._tells_turns, self._tells_calls = hears(observe, "turn.started"), hears(observe, "tool.started")
 
-    async def drive(self, run: Run, *, upstream: Upstream, pace: Pace, show: Show, tell: Tell | None = None) -> Respond:
-        """Run the conversation to its answer; what the client may see goes to `show` as it comes, progress to `tell`.
+    async def drive(
+        self, run: Run, *, upstream: Upstream, pace: Pace, show: Show, tell: Tell | None = None, scope: str = ""
+    ) -> Respond:
+        """Run the conversation to its answer.
+
+        Args:
+            run: the conversation.
+            upstream: answers its turns.
+            pace: how long and how much at a time.
+            show: takes what the client may see, as it comes.
+            tell: takes the progress; None: nobody wants to hear of it.
+            scope: whose request it is: tools share results with the same caller only.
 
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
         ends_at = self._clock.monotonic() + pace.deadline
-        calls = _Calls(self, run, tell, ends_at, pace, pace.max_total_result_bytes)
+        calls = _Calls(self, run, tell, ends_at, pace, scope, pace.max_total_result_bytes)
         action: Action = run.start()
         try:
             # `isinstance` takes four times as long to say no.
@@ -67,11 +75,13 @@ class Runner:
                     if tell is not None:
                         await tell({"type": "turn.started", "turn": action.number})
                     turn = await self._complete(action, upstream, show, calls)
-                    self._tell_time(run, calls.ends_at)
+                    if self._clock.monotonic() >= ends_at:
+                        run.expire()
                     action = run.receive_turn(turn)
                 else:
                     answers = await calls.results(action)
-                    self._tell_time(run, calls.ends_at)
+                    if self._clock.monotonic() >= ends_at:
+                        run.expire()
                     action = run.receive_results(answers)
             for chunk in action.turn.held:
                 await show(chunk)
@@ -87,10 +97,6 @@ class Runner:
     def since(self, began: float) -> float:
         """Seconds since a time of `now`."""
         return elapsed(self._clock, began)
-
-    def _tell_time(self, run: Run, ends_at: float) -> None:
-        if self._clock.monotonic() >= ends_at:
-            run.expire()
 
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "_Calls") -> Turn:
         began = self._clock.monotonic()
@@ -139,7 +145,11 @@ class Runner:
                 content={"arguments": call.arguments},
             )
         try:
-            output = await self._run_tool(call, calls.pace, calls.ends_at - began)
+            remaining = calls.ends_at - began
+            if remaining <= 0:
+                raise TimeoutError  # noqa: TRY301 - as when it is used up in the middle of the call
+            work = self._toolset.execute(call, patience=calls.pace.tool_timeout, scope=calls.scope)
+            output = await within(remaining, work)
         except TimeoutError:
             self._tell_without_result("tool.failed", call, turn, began, outcome=ToolTimeout.outcome)
             return results.failure(OUT_OF_TIME)
@@ -167,12 +177,6 @@ class Runner:
         seconds = elapsed(self._clock, began)
         self._observe(event, turn=turn, tool=call.name, call_id=call.id, seconds=seconds, **fields)
 
-    def _run_tool(self, call: ToolCall, pace: Pace, remaining: float) -> Coroutine[Any, Any, ToolOutput]:
-        """One call, not beyond the run's own time. Raises `TimeoutError` when that is used up."""
-        if remaining <= 0:
-            raise TimeoutError
-        return within(remaining, self._toolset.execute(call, patience=pace.tool_timeout, scope=pace.scope))
-
 
 class _Calls(Struct, eq=False):
     """The tool calls of one run: begun while their turn is still being written, where they may be. Implements `Eager`.
@@ -182,6 +186,7 @@ class _Calls(Struct, eq=False):
     Attributes:
         ends_at: when the run's time is over, on the runner's clock.
         pace: of the run.
+        scope: whose request it is.
         turn: whose calls come next.
         under_way: calls that were begun, each in a task of its own.
     """
@@ -191,6 +196,7 @@ class _Calls(Struct, eq=False):
     _tell: Tell | None
     ends_at: float
     pace: Pace
+    scope: str
     _result_bytes_left: int
     turn: int = 0
     _slots: asyncio.Semaphore | None = None  # for calls beside others

@@ -44,6 +44,7 @@ class Exchange(Struct, frozen=True):
         model: that answers it.
         limits: that hold for it.
         budget: what its loops may use.
+        pace: how long they may take, and how much at a time.
         usable: the server tools that this client may use, with this model, in this request.
         asked: how it asks for server tools, beside what it declares.
         tell_events: whether the client wants to hear of the progress.
@@ -56,6 +57,7 @@ class Exchange(Struct, frozen=True):
     model: Model
     limits: RequestLimits
     budget: Limits
+    pace: Pace
     usable: tuple[ToolSpec, ...] = ()
     asked: Asked = NOT_ASKED
     tell_events: bool = False
@@ -87,18 +89,6 @@ class Exchange(Struct, frozen=True):
         budget = self.budget if offer.in_play else replace(self.budget, guidance=False)
         ladder = self.model.upstream.ladder
         return [Run(self.request, offer, budget, ladder, run_id) for run_id in run_ids]
-
-    def pace(self) -> Pace:
-        """How long and how much at a time."""
-        one_at_a_time = self.request.get("parallel_tool_calls") is False
-        return Pace(
-            deadline=self.limits.deadline,
-            scope=self.caller.scope,
-            tool_timeout=self.limits.tool_timeout,
-            max_parallel_tools=1 if one_at_a_time else self.limits.max_parallel_tools,
-            max_result_bytes=self.limits.max_result_bytes,
-            max_total_result_bytes=self.limits.max_total_result_bytes,
-        )
 
     def bounded(
         self, scope: Scope, receive: Receive, work: Work[T], *, beside: Work[None] | None = None
@@ -164,6 +154,7 @@ class Exchanges:
             model,
             terms.limits,
             budget,
+            terms.pace,
             usable=terms.usable(self._ports.toolset.specs, chosen) if allow_tools else (),
             asked=Asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
             tell_events=(header(scope, b"x-tool-events") or "").lower() == "true",
@@ -195,12 +186,14 @@ class Exchanges:
         """
         runner = self._runner if toolset is None else self._runner_with(toolset)
         runs = exchange.runs(offer, run_ids)
-        upstream, pace = exchange.model.upstream, exchange.pace()
+        upstream, pace, scope = exchange.model.upstream, exchange.pace, exchange.caller.scope
+        if exchange.request.get("parallel_tool_calls") is False:
+            pace = replace(pace, max_parallel_tools=1)
         works: list[Coroutine[Any, Any, Respond]] = []
         for index, run in enumerate(runs):
-            drive = functools.partial(runner.drive, run, upstream=upstream, pace=pace, show=show(index), tell=tell)
+            work = runner.drive(run, upstream=upstream, pace=pace, scope=scope, show=show(index), tell=tell)
             # A client without tools of its own has nothing to come back with.
-            works.append(self._kept(drive, _key(exchange.caller, run.id)) if keep and offer.client_tools else drive())
+            works.append(self._kept(work, _key(exchange.caller, run.id)) if keep and offer.client_tools else work)
         answers: Sequence[Respond] = ()
         try:
             # One, as nearly always, needs no task of its own, which would keep a failure and all that has led to it.
@@ -209,9 +202,9 @@ class Exchanges:
             note_use(runs[0].tally if len(runs) == 1 else sum_of([run.tally for run in runs]), *answers[:1])
         return answers
 
-    async def _kept(self, drive: Work[Respond], key: str) -> Respond:
+    async def _kept(self, work: Coroutine[Any, Any, Respond], key: str) -> Respond:
         """An answer, and what of it the client is not shown kept for when it comes back."""
-        answer = await drive()
+        answer = await work
         # At once, not after all choices: a client that streams knows the calls, whatever becomes of the others.
         if answer.continuation is not None:
             await self._ports.store.put(key, answer.continuation.as_json())
@@ -265,16 +258,24 @@ class _Terms:
     Attributes:
         permitted: whether the client may use the model.
         limits: of the configuration, the model's and the client's own put over them.
+        pace: that they permit.
         standing: as in `Exchange`; begun anew whenever there are other tools.
     """
 
-    __slots__ = ("_allowed", "_budget", "_specs", "_usable", "limits", "permitted", "standing")
+    __slots__ = ("_allowed", "_budget", "_specs", "_usable", "limits", "pace", "permitted", "standing")
 
     def __init__(self, limits: RequestLimits, allowed: tuple[frozenset[str] | None, ...], *, permitted: bool) -> None:
         self.permitted = permitted
         self.limits = limits
         self._allowed = allowed
         self._budget = limits.budget()
+        self.pace = Pace(
+            deadline=limits.deadline,
+            tool_timeout=limits.tool_timeout,
+            max_parallel_tools=limits.max_parallel_tools,
+            max_result_bytes=limits.max_result_bytes,
+            max_total_result_bytes=limits.max_total_result_bytes,
+        )
         self._specs: Mapping[str, ToolSpec] = {}
         self._usable: tuple[ToolSpec, ...] = ()
         self.standing: dict[Asked, Offer] = {}

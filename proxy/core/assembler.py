@@ -343,7 +343,8 @@ def turn_from_completion(body: Json, call: CallUpstream) -> Turn:
     if not finish_reason:
         raise UpstreamError("The upstream's answer has no finish_reason.")
     for index, entry in enumerate(message.get("tool_calls") or ()):
-        entry["id"] = entry.get("id") or missing_id(call, index)
+        if not entry.get("id"):
+            entry["id"] = missing_id(call, index)
         if isinstance(function := entry.get("function"), dict):
             name, arguments = function.get("name") or "", as_text(function.get("arguments"))
             function["name"], function["arguments"] = unglue(name, arguments, call.tools)

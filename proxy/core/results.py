@@ -55,7 +55,7 @@ def without_note(content: str, note: str) -> str:
 def _harmless(text: str) -> str:
     """Text that cannot pretend to end its fence, without control characters that some chat templates choke on."""
     # To see that there is nothing to do is quick; to look for it character by character is not.
-    if not text.replace("\n", "").replace("\t", "").isprintable():
+    if not (text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()):
         text = _CONTROL.sub("", text)
     return _CLOSING.sub(r"<\\/tool_result", text) if "<" in text else text
 

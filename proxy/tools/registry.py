@@ -108,8 +108,7 @@ class Registry:
         if entry is None:
             raise ToolError(f"There is no tool named {call.name!r}.")
         # One step only: a fallback's own fallback would make chains, and circles.
-        other = self._entries.get(entry.tool.fallback or "")
-        if other is None:
+        if entry.tool.fallback is None or (other := self._entries.get(entry.tool.fallback)) is None:
             return self._run(entry, call, patience, scope)
         return self._run_or_fall_back(entry, other, call, patience, scope)
 

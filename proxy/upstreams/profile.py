@@ -273,13 +273,26 @@ def _mend_message(choice: Json, key: str) -> bool:
         raise UpstreamError(f"The upstream sent something else than an object as '{key}'.")
     changed = False
     for call in _objects(part.get("tool_calls") or []):
-        changed = _mend_call(call) or changed
+        if not _is_usual(call):
+            changed = _mend_call(call) or changed
     return changed
 
 
 # A union is made anew each time that it is written in a call.
 _NAME = (str, type(None))
 _NAME_OR_NUMBER = (int, *_NAME)
+
+
+def _is_usual(call: Json) -> bool:
+    """Whether a call is written as OpenAI writes it, as nearly always: that is seen sooner than what is not."""
+    function = call.get("function")
+    return (
+        function.__class__ is dict
+        and call.get("id").__class__ is str
+        and call.get("type").__class__ is str
+        and function.get("name").__class__ is str
+        and function.get("arguments").__class__ is str
+    )
 
 
 def _mend_call(call: Json) -> bool:
