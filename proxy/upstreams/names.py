@@ -7,7 +7,6 @@ expect to be called by the names that they sent.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any
 
 from proxy.core.chat import Json, name_of
 
@@ -64,12 +63,12 @@ class ToolNames:
 
 def renamed_in(body: Json) -> ToolNames | None:
     """The mapping for a request; None where every name is good, as nearly always."""
-    return None if are_good(body) else ToolNames(body)
+    return None if are_good(_named_in(body)) else ToolNames(body)
 
 
-def are_good(body: Json) -> bool:
-    """Whether an upstream takes every name in a request."""
-    for entry in _named_in(body):
+def are_good(entries: Iterable[Json]) -> bool:
+    """Whether an upstream takes the name of every tool among `entries`, of which some are offered and some called."""
+    for entry in entries:
         detail = entry.get(entry.get("type", "function"))
         name = detail.get("name") if detail.__class__ is dict else None  # `name_of`, of all tools of all requests
         if name.__class__ is str and not (len(name) <= _LONGEST and is_spelled_well(name)):
@@ -94,10 +93,18 @@ def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:
 
 def _named_in(body: Json) -> list[Json]:
     """What has the name of a tool in it: offered, demanded or called."""
-    entries: list[Any] = [*(body.get("tools") or ())]
+    entries = called_in(body["messages"])
+    if tools := body.get("tools"):
+        entries = [*tools, *entries]
     if (choice := body.get("tool_choice")).__class__ is dict:
         entries.append(choice)
-    for message in body["messages"]:
+    return entries
+
+
+def called_in(messages: Iterable[Json]) -> list[Json]:
+    """The calls of tools that were made in a conversation."""
+    entries: list[Json] = []
+    for message in messages:
         if "tool_calls" in message:
             entries += message["tool_calls"] or ()
     return entries

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from proxy.core.actions import CallUpstream, Rung
 from proxy.core.errors import InvalidJson
-from proxy.upstreams.names import ToolNames, are_good, renamed_in
+from proxy.upstreams.names import ToolNames, are_good, called_in, renamed_in
 from proxy.upstreams.profile import Profile, fit_messages, prepare
 
 # A copy is kept for each choice of a request while its run goes on, and a request may have 128.
@@ -74,11 +74,12 @@ class _Written(Struct, eq=False):
         messages = call.body["messages"]
         if profile is not self.profile or model != self.model or len(messages) < self.count:
             return False
-        more = {"messages": fit_messages(messages[self.count :], profile)}
-        if not are_good(more):
+        more = fit_messages(messages[self.count :], profile)
+        if not are_good(called_in(more)):
             return False
-        if more["messages"]:
-            self.count, self.content = len(messages), b"%b,%b" % (self.content[:-2], as_json(more)[_BEFORE:])
+        if more:
+            added = as_json({"messages": more})[_BEFORE:]  # as deep as they are in a first request
+            self.count, self.content = len(messages), b"".join((self.content[:-2], b",", added))
         return True
 
 
