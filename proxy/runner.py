@@ -49,7 +49,7 @@ class Runner:
         self._tells_turns, self._tells_calls = hears(observe, "turn.started"), hears(observe, "tool.started")
 
     async def drive(
-        self, run: Run, *, upstream: Upstream, pace: Pace, show: Show, tell: Tell | None = None, scope: str = ""
+        self, run: Run, *, upstream: Upstream, pace: Pace, scope: str, show: Show, tell: Tell | None = None
     ) -> Respond:
         """Run the conversation to its answer.
 
@@ -57,9 +57,9 @@ class Runner:
             run: the conversation.
             upstream: answers its turns.
             pace: how long and how much at a time.
+            scope: whose request it is: tools share results with the same caller only.
             show: takes what the client may see, as it comes.
             tell: takes the progress; None: nobody wants to hear of it.
-            scope: whose request it is: tools share results with the same caller only.
 
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.

@@ -68,7 +68,8 @@ async def show(_):
 async def drive(upstream, work, *, clock=None, pace=None, heard=None, **limits):
     toolset = Toolset(work)
     runner = Runner(toolset, observe=heard if heard is not None else Heard(), clock=clock or FakeClock())
-    answer = await runner.drive(run_of(tools=[TOOL], **limits), upstream=upstream, pace=pace or Pace(), show=show)
+    run = run_of(tools=[TOOL], **limits)
+    answer = await runner.drive(run, upstream=upstream, pace=pace or Pace(), scope="", show=show)
     return answer, toolset
 
 
@@ -198,7 +199,7 @@ async def test_what_was_held_back_is_shown_once_the_run_accepts_it():
 
     runner = Runner(Toolset(found), observe=Heard(), clock=FakeClock())
     upstream = Upstream(calls(call()), says("Done", held=({"held": 1},)))
-    await runner.drive(run_of(tools=[TOOL], max_turns=2), upstream=upstream, pace=Pace(), show=remember)
+    await runner.drive(run_of(tools=[TOOL], max_turns=2), upstream=upstream, pace=Pace(), scope="", show=remember)
     assert shown == [{"held": 1}]
 
 

@@ -179,6 +179,31 @@ async def test_a_tool_that_is_not_eager_waits_for_the_end_of_its_turn(upstream, 
     assert upstream.searches == []
 
 
+TWO_CLIENTS = """
+clients: [{{name: one, key: key-of-one}}, {{name: two, key: key-of-two}}]
+upstreams: {{up: {{base_url: {upstream}/v1, api_key: upstream-secret, retries: 0}}}}
+models: {{m: {{upstream: up}}}}
+tools: {{web_search: {{type: serper, api_key: serper-secret, base_url: {upstream}, cache_seconds: 60}}}}
+"""
+TWO_KEYS = """
+upstreams: {{up: {{base_url: {upstream}/v1, api_key: from_client, retries: 0}}}}
+models: {{m: {{upstream: up}}}}
+tools: {{web_search: {{type: serper, api_key: serper-secret, base_url: {upstream}, cache_seconds: 60}}}}
+"""
+
+
+@pytest.mark.parametrize("config", [TWO_CLIENTS, TWO_KEYS])
+async def test_what_was_found_for_one_client_is_found_anew_for_another(upstream, sdk, config):
+    upstream.replies = [whole("I'll search.", calls=[SEARCH]), whole("Done")] * 4
+    searches = []
+    async with proxy_of(upstream, config=config) as url:
+        for key in ("key-of-one", "key-of-one", "key-of-two", "key-of-one"):
+            async with sdk(url, api_key=key) as client:
+                await client.chat.completions.create(**ASK)
+            searches.append(len(upstream.searches))
+    assert searches == [1, 1, 2, 2]
+
+
 async def test_without_parallel_tool_calls_searches_run_one_at_a_time(upstream, sdk):
     open_searches, most = 0, 0
 

@@ -70,6 +70,16 @@ async def test_as_a_logger_it_ends_the_lines_itself():
     assert writes.seen == ["a\nb\n|"]
 
 
+async def test_lines_that_are_bytes_already_stand_among_the_others():
+    writes = Writes()
+    stream = TurnStream(writes)
+    stream.put("é\n".encode())
+    stream.msg("half of an emoji: \ud83d")  # what becomes of it is for the stream to say
+    stream.put(b"c\n")
+    await asyncio.sleep(0)
+    assert writes.seen == ["é\nhalf of an emoji: \ud83d\nc\n|"]
+
+
 @pytest.mark.parametrize(("letter", "together"), [("x", 4), ("é", 2)])
 async def test_no_more_is_written_at_once_than_a_pipe_keeps_in_one_piece(letter, together):
     writes = Writes()

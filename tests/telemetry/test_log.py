@@ -1,14 +1,18 @@
 import io
 import logging
 import re
+import sys
 
 import orjson
 import pytest
 import structlog
 
+from proxy import facts
 from proxy.config import TelemetryConfig
 from proxy.ports import Content
 from proxy.telemetry import log
+
+WHENEVER = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?"
 
 
 @pytest.fixture
@@ -33,7 +37,41 @@ def test_an_event_is_one_json_line_at_its_level(written):
     assert line == {"event": "tool.failed", "level": "warning", "tool": "t", "seconds": 1.5, "outcome": "timeout"}
 
 
-WHENEVER = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?"
+@pytest.fixture
+def a_request():
+    facts.begin("r")
+    facts.note({"client": "app"})
+    yield
+    facts.end()
+
+
+def refused():
+    try:
+        int("secret")
+    except ValueError:
+        return sys.exc_info()
+
+
+@pytest.mark.parametrize("log_content", [False, True])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tool": None},
+        {"tool": "t", "client": "other", "seconds": 0.5, "calls": 1, "usage": {"total_tokens": None}},
+        {"exc_info": refused()},
+        {"odd": {1: 2}, "half": "a\ud83d"},
+        {"result": Content([1]), "turn": None},
+    ],
+)
+@pytest.mark.usefixtures("a_request")
+def test_an_event_is_the_same_line_as_by_any_other_way(written, fields, log_content):
+    text = written(log_content=log_content)
+    log.LogObserver()("tool.completed", **fields)
+    structlog.get_logger().info("tool.completed", **fields)
+    told, logged = (re.sub(WHENEVER, "now", line) for line in text().splitlines())
+    assert told == logged
+    assert told.startswith('{"timestamp":"nowZ","level":"info","event":"tool.completed","request_id":"r","client":')
 
 
 @pytest.mark.parametrize("fields", [{}, {"odd": {1: 2}}, {"deep": orjson.loads(b"[" * 1000 + b"]" * 1000)}])

@@ -234,6 +234,28 @@ def test_what_can_be_mended_is(answer, mended):
     assert answer == {**mended, "object": "chat.completion"}
 
 
+USUAL = {"id": "call_1", "type": "function", "function": {"name": "a", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("call", "looked_into"),
+    [
+        (USUAL, False),
+        ({**USUAL, "id": 7}, True),
+        ({**USUAL, "type": None}, True),
+        ({**USUAL, "function": None}, True),
+        ({**USUAL, "function": {"name": None, "arguments": "{}"}}, True),
+        ({**USUAL, "function": {"name": "a", "arguments": {}}}, True),
+        ({**USUAL, "function": {"name": "a"}}, True),
+    ],
+)
+def test_a_call_as_openai_writes_it_is_not_looked_into(monkeypatch, call, looked_into):
+    seen = []
+    monkeypatch.setattr("proxy.upstreams.profile._mend_call", seen.append)
+    mend({"choices": [{"message": {"tool_calls": [call]}}]}, OPENAI, kind="chat.completion")
+    assert seen == ([call] if looked_into else [])
+
+
 @given(hostile.mutated(st.sampled_from([*WHOLE, *CHUNKS])), st.sampled_from([OPENAI, GLM, GPT_OSS]))
 def test_an_answer_is_mended_once_and_for_all_or_is_none(answer, profile):
     try:
