@@ -311,6 +311,21 @@ async def test_with_everything_off_there_is_nothing(sdk):
     assert b"traceparent" not in upstream.heads[0]["headers"]
 
 
+@pytest.mark.parametrize("log_level", ["debug", "info"])
+async def test_what_is_handed_through_is_told_where_the_log_is_to_say_it(sdk, log_level):
+    seen = Seen()
+    log.configure(TelemetryConfig(log_level=log_level), stream=seen.stream)
+    upstream = FakeUpstream([whole("Hi"), Reply([b"{}"], status=400)])
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        await client.chat.completions.create(**ASK, tool_choice="none")
+        with pytest.raises(openai.BadRequestError):
+            await client.chat.completions.create(**ASK, tool_choice="none")
+    structlog.reset_defaults()
+    told = [(line["event"], line["level"]) for line in seen.log if line["event"].startswith("relay")]
+    of_success = [("relay.started", "debug"), ("relay.completed", "debug"), ("relay.started", "debug")]
+    assert told == [*(of_success if log_level == "debug" else ()), ("relay.failed", "warning")]
+
+
 async def test_a_scrape_tells_how_many_tasks_there_are(sdk):
     end = asyncio.Event()
     upstream = FakeUpstream([stream(chunk({"content": "One"}), end, chunk({}, "stop"))])

@@ -33,6 +33,7 @@ class Resilient:
         judged: the calls of every upstream, by its name; shared by all requests.
         clock: waits.
         observe: hears of each attempt, of what is handed through, and of upstreams that are left alone for a while.
+        tells_relays: whether it hears of what is handed through also where nothing has failed.
 
     Attributes:
         current: the upstream that is being spoken to.
@@ -49,6 +50,7 @@ class Resilient:
         judged: Mapping[str, "Judged"],
         clock: Clock,
         observe: Observer,
+        tells_relays: bool = True,
     ) -> None:
         first, *self._rest = candidates
         self._speak_to(first)
@@ -57,6 +59,7 @@ class Resilient:
         self._judged = judged
         self._clock = clock
         self._observe = observe
+        self._tells_relays = tells_relays
 
     @property
     def native_search(self) -> bool:
@@ -92,7 +95,7 @@ class Resilient:
                 yield response
 
     def _relayed(self, **fields: object) -> "_Relayed":
-        return _Relayed(self, self._observe, self._clock, fields)
+        return _Relayed(self, self._observe, self._clock, fields if self._tells_relays else None)
 
     async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], watched: "_Watched") -> T:
         failure: ProxyError | None = None
@@ -151,11 +154,11 @@ def _complete(call: CallUpstream, show: Show, eager: Eager, upstream: OpenAIComp
 
 
 class _Relayed:
-    """Tells what becomes of a request that is handed through, however it ends."""
+    """Tells what becomes of a request that is handed through, however it ends; without `fields` only where it fails."""
 
     __slots__ = ("_began", "_clock", "_fields", "_observe", "_upstream")
 
-    def __init__(self, upstream: Resilient, observe: Observer, clock: Clock, fields: Json) -> None:
+    def __init__(self, upstream: Resilient, observe: Observer, clock: Clock, fields: Json | None) -> None:
         self._upstream = upstream
         self._observe = observe
         self._clock = clock
@@ -163,10 +166,13 @@ class _Relayed:
 
     def __enter__(self) -> None:
         self._began = self._clock.monotonic()
-        current = self._upstream.current
-        self._observe("relay.started", upstream=current.name, upstream_model=current.model, **self._fields)
+        if self._fields is not None:
+            current = self._upstream.current
+            self._observe("relay.started", upstream=current.name, upstream_model=current.model, **self._fields)
 
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
+        if exc is None and self._fields is None:
+            return
         current = self._upstream.current
         fields = {"upstream": current.name, "upstream_model": current.model}
         seconds = elapsed(self._clock, self._began)

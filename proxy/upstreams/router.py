@@ -6,7 +6,7 @@ from proxy.config import Config, ModelConfig
 from proxy.core.breaker import Breaker
 from proxy.core.chat import Json, carries_image
 from proxy.core.errors import InvalidApiKey, ModelNotFound
-from proxy.ports import Clock, Model, Observer
+from proxy.ports import Clock, Model, Observer, hears
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
@@ -42,6 +42,7 @@ class ConfigRouter:
         self._connections = connections
         self._judged = {name: Judged(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
         self._observe = observe
+        self._tells_relays = hears(observe, "relay.started") or hears(observe, "relay.completed")
         self._clock = clock
         self._bound: dict[tuple[str, str], OpenAICompatible] = {}
         self._backoffs = {name: Backoff(upstream.retries) for name, upstream in config.upstreams.items()}
@@ -57,6 +58,7 @@ class ConfigRouter:
             judged=self._judged,
             clock=self._clock,
             observe=self._observe,
+            tells_relays=self._tells_relays,
         )
         tools = None if entry.tools is None else frozenset(entry.tools)
         return Model(name, candidates[0].model, upstream, tools, entry.limits)

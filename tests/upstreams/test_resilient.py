@@ -234,6 +234,25 @@ async def test_what_is_handed_through_is_tried_again_too():
     assert await attempt.upstream.relay_stream(b"", {}, attempt.show) == "streamed"
 
 
+@pytest.mark.parametrize(("tells_relays", "of_success"), [(True, ["relay.started", "relay.completed"]), (False, [])])
+async def test_what_goes_well_is_told_where_somebody_hears_of_it_and_a_failure_always(tells_relays, of_success):
+    attempt, heard = Attempt(Candidate("a")), []
+    judged = {"a": Judged("a", Breaker(), observe=attempt.hear, clock=attempt)}
+    upstream = Resilient(
+        [Candidate("a", "whole", UpstreamError("x"))],
+        backoff=Backoff(0),
+        judged=judged,
+        clock=attempt,
+        observe=lambda event, **fields: heard.append(event),
+        tells_relays=tells_relays,
+    )
+    await upstream.relay(b"", {})
+    assert [event for event in heard if event.startswith("relay")] == of_success
+    with pytest.raises(UpstreamError):
+        await upstream.relay(b"", {})
+    assert heard[-1] == "relay.failed"
+
+
 def test_waits_double_and_are_spread():
     assert list(Backoff(6, jitter=lambda: 1.0).delays()) == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
     assert list(Backoff(2, jitter=lambda: 0.0).delays()) == [0.25, 0.5]
