@@ -5,7 +5,7 @@ when the deadline has passed the run is told so, and what tools are still doing 
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -67,6 +67,8 @@ class Runner:
         ends_at = self._clock.monotonic() + pace.deadline
         calls = _Calls(self, run, tell, ends_at, pace, scope, pace.max_total_result_bytes)
         action: Action = run.start()
+        receive: Callable[[Any], Action]
+        given: Any  # what `receive` takes
         try:
             # `isinstance` takes four times as long to say no.
             while type(action) is not Respond:
@@ -74,15 +76,12 @@ class Runner:
                     calls.turn = action.number
                     if tell is not None:
                         await tell({"type": "turn.started", "turn": action.number})
-                    turn = await self._complete(action, upstream, show, calls)
-                    if self._clock.monotonic() >= ends_at:
-                        run.expire()
-                    action = run.receive_turn(turn)
+                    receive, given = run.receive_turn, await self._complete(action, upstream, show, calls)
                 else:
-                    answers = await calls.results(action)
-                    if self._clock.monotonic() >= ends_at:
-                        run.expire()
-                    action = run.receive_results(answers)
+                    receive, given = run.receive_results, await calls.results(action)
+                if self._clock.monotonic() >= ends_at:
+                    run.expire()
+                action = receive(given)
             for chunk in action.turn.held:
                 await show(chunk)
             return action

@@ -199,7 +199,10 @@ class Exchanges:
             # One, as nearly always, needs no task of its own, which would keep a failure and all that has led to it.
             answers = await together(works) if len(works) > 1 else [await works[0]]
         finally:  # what was used is paid for, also where there is no answer
-            note_use(runs[0].tally if len(runs) == 1 else sum_of([run.tally for run in runs]), *answers[:1])
+            note_use(
+                runs[0].tally if len(runs) == 1 else sum_of([run.tally for run in runs]),
+                answers[0] if answers else None,
+            )
         return answers
 
     async def _kept(self, work: Coroutine[Any, Any, Respond], key: str) -> Respond:
