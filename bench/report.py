@@ -4,7 +4,7 @@ import datetime as dt
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -93,31 +93,49 @@ def _details(results: Results) -> str:
     rows = []
     for (scenario, target), samples in results.samples.items():
         streams = bool(samples[0].figures.chunks)
-        direct = m.CHUNK if streams else scenario
-        value = {name: results.middle(scenario, target, name) or 0.0 for name in ("rate", "busy", "p50", "p99")}
         figure = "per_chunk" if streams else "per_answer"
-        cost = results.middle(scenario, target, figure)
-        ratio = results.ratio((scenario, target), (scenario, "nginx"), figure)
-        added = [
-            "" if target == "direct" else _us(_minus(value[name], results.middle(direct, "direct", name)))
-            for name in ("p50", "p99")
-        ]
+        cost = _beside_nginx(results, scenario, target, figure, _us)
+        rate = "" if streams else _beside_nginx(results, scenario, target, "rate", "{:,.0f}".format)
+        late = [_us(results.middle(scenario, target, name)) for name in ("p50", "p99")]
+        added = ["" if target == "direct" else _added(results, scenario, target, name) for name in ("p50", "p99")]
         failures = sum(sample.figures.failures for sample in samples)
-        rows.append((
-            scenario, target, _us(cost), _ratio(ratio, ""), "" if streams else f"{value['rate']:,.0f}",
-            _us(value["p50"]), _us(value["p99"]), *added, f"{value['busy']:.0%}", str(failures or ""),
-        ))  # fmt: skip
-    names = (
-        "scenario", "target", "CPU", "x nginx", "per second", "p50", "p99", "added p50", "added p99", "busy", "failed",
-    )  # fmt: skip
+        busy = results.middle(scenario, target, "busy") or 0.0
+        rows.append((scenario, target, cost, rate, *late, *added, f"{busy:.0%}", str(failures or "")))
+    names = ("scenario", "target", "CPU", "per second", "p50", "p99", "added p50", "added p99", "busy", "failed")
     told = (
-        "Times in microseconds; CPU per answer or per chunk, from /proc. A ratio is the median of what it was in each "
-        "round, which is not always what the medians beside it would give. `busy` is the target's share of its core. "
-        "The `direct` rows are the upstream by itself under the same load: what it and the load can do, and cost, "
-        "without anything between them. Where a target is not busy, the load was the limit, and its CPU figure is on "
-        "the high side, for it wakes up more often."
+        "Times in microseconds; CPU per answer or per chunk, from /proc. In brackets: what that is to nginx's under the "
+        "same load, the median of what it was in each round, which is not always what the medians would give (of added "
+        "latency it is what they give, where nginx adds any). `busy` is the target's share of its core. The `direct` "
+        "rows are the upstream by itself under the same load: what it and the load can do, and cost, without anything "
+        "between them. Where a target is not busy, the load was the limit, and its CPU figure is on the high side, for "
+        "it wakes up more often."
     )
     return f"### In detail\n\n{told}\n\n" + _table(names, rows)
+
+
+def _beside_nginx(
+    results: Results, scenario: str, target: str, figure: str, written: Callable[[float | None], str]
+) -> str:
+    """A figure, and what it is to nginx's."""
+    value = results.middle(scenario, target, figure)
+    ratio = None if target == "nginx" else results.ratio((scenario, target), (scenario, "nginx"), figure)
+    return _with_ratio(written(value), ratio)
+
+
+def _added(results: Results, scenario: str, target: str, quantile: str) -> str:
+    """The latency that a target adds to what the upstream takes by itself, and what that is to nginx's."""
+    direct = results.middle(m.CHUNK if scenario == m.LOOP_CHUNK else scenario, "direct", quantile)
+    value = _minus(results.middle(scenario, target, quantile), direct)
+    nginx = _minus(results.middle(scenario, "nginx", quantile), direct)
+    if value is None or nginx is None or nginx <= 0 or target == "nginx":
+        return _us(value)
+    return _with_ratio(_us(value), value / nginx)
+
+
+def _with_ratio(text: str, ratio: float | None) -> str:
+    if ratio is None:
+        return text
+    return f"{text} ({ratio:,.2f} x)" if ratio < 100 else f"{text} ({ratio:,.0f} x)"  # noqa: PLR2004 - digits
 
 
 def _curves(results: Results) -> str:
