@@ -104,11 +104,11 @@ def _details(results: Results) -> str:
     names = ("scenario", "target", "CPU", "per second", "p50", "p99", "added p50", "added p99", "busy", "failed")
     told = (
         "Times in microseconds; CPU per answer or per chunk, from /proc. In brackets: what that is to nginx's under "
-        "the same load, the median of what it was in each round, which is not always what the medians would give (of added "
-        "latency it is what they give, where nginx adds any). `busy` is the target's share of its core. The `direct` "
-        "rows are the upstream by itself under the same load: what it and the load can do, and cost, without anything "
-        "between them. Where a target is not busy, the load was the limit, and its CPU figure is on the high side, for "
-        "it wakes up more often."
+        "the same load, the median of what it was in each round, which is not always what the medians would give (of "
+        "added latency it is what they give, where nginx adds any). `busy` is the target's share of its core. The "
+        "`direct` rows are the upstream by itself under the same load: what it and the load can do, and cost, without "
+        "anything between them. Where a target is not busy, the load was the limit, and its CPU figure is on the high "
+        "side, for it wakes up more often."
     )
     return f"### In detail\n\n{told}\n\n" + _table(names, rows)
 
