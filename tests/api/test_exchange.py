@@ -1,9 +1,11 @@
 """What is worked out once for many requests, and what is not."""
 
 from proxy.api.caller import Caller, set_caller
+from proxy.api.clients import tool_headers
 from proxy.api.exchange import Exchanges
-from proxy.config import Config, OfferConfig, RequestLimits, ServerConfig
-from proxy.core.chat import ToolSpec
+from proxy.config import Config, LimitsConfig, OfferConfig, RequestLimits, ServerConfig
+from proxy.core.actions import Respond, Stop, Tally
+from proxy.core.chat import ToolSpec, Turn
 from proxy.ports import Model
 
 
@@ -104,3 +106,28 @@ async def test_nor_do_long_ones():
         exchange = await opened.open(headers=[("x-server-tools", long)])
         assert (exchange.offer().shown, exchange.standing) == (("b",), None)
     assert (await opened.open()).standing == {}
+
+
+async def test_the_pace_of_a_client_is_worked_out_once_and_is_not_anothers():
+    opened = Opened(tool("a"))
+    hasty = Caller("hasty", limits=LimitsConfig(deadline=5))
+    pace = (await opened.open()).pace
+    assert (await opened.open()).pace is pace
+    assert ((await opened.open(caller=hasty)).pace.deadline, pace.deadline) == (5, 240)
+
+
+def headers_of(turns, calls, stop):
+    turn = Turn({"role": "assistant", "content": "x"}, "stop")
+    return tool_headers([Respond(turn, turn.message, "stop", stop, Tally(turns=turns, total_tool_calls=calls))])
+
+
+def test_loops_that_went_alike_are_told_by_the_same_headers():
+    same = headers_of(2, 1, Stop.ANSWER)
+    assert headers_of(2, 1, Stop.ANSWER) is same
+    others = [headers_of(3, 1, Stop.ANSWER), headers_of(2, 2, Stop.ANSWER), headers_of(2, 1, Stop.DEADLINE)]
+    assert [[value for _, value in headers] for headers in (same, *others)] == [
+        [b"2", b"1", b"answer"],
+        [b"3", b"1", b"answer"],
+        [b"2", b"2", b"answer"],
+        [b"2", b"1", b"deadline"],
+    ]
