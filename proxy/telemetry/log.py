@@ -144,7 +144,7 @@ class _Completed:
             fields = self._render_exception(None, "", {**fields})
         if self._content:
             fields = {name: value.text() if isinstance(value, Content) else value for name, value in fields.items()}
-        for value in fields.values():
+        for value in fields.values():  # what is known of the request is never nothing
             if value is None:
                 fields = {name: value for name, value in fields.items() if value is not None}
                 break

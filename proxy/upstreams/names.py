@@ -69,8 +69,9 @@ def renamed_in(body: Json) -> ToolNames | None:
 def are_good(entries: Iterable[Json]) -> bool:
     """Whether an upstream takes the name of every tool among `entries`, of which some are offered and some called."""
     for entry in entries:
+        # As `name_of` finds it, without the call: this is done for each tool of each request.
         detail = entry.get(entry.get("type", "function"))
-        name = detail.get("name") if detail.__class__ is dict else None  # `name_of`, of all tools of all requests
+        name = detail.get("name") if detail.__class__ is dict else None
         if name.__class__ is str and not (len(name) <= _LONGEST and is_spelled_well(name)):
             return False
     return True
