@@ -18,6 +18,7 @@ from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
 from tests.serving import proxy_of
 
 CAPACITY, WAVES = 50, 3  # in eight modes: 1,200 clients
+STORM = 6  # times that each of as many clients comes and leaves, beside as many that stay
 ASK = {"model": "m", "messages": [{"role": "user", "content": "x"}], "input": "x"}
 MODES = {
     "relayed": ("/v1/chat/completions", {"tool_choice": "none"}),
@@ -107,6 +108,28 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind(path, extra
             pass
         upstream.replies = [whole("Hi")]
         assert await statuses(url + path, {**ASK, **extra}) == [200] * CAPACITY
+
+
+@pytest.mark.parametrize(("path", "extra"), MODES.values(), ids=MODES.keys())
+async def test_a_client_that_leaves_breaks_nobody_elses_request(path, extra):
+    """The upstream has `retries: 0`: whoever loses its connection to somebody who leaves gets a 502."""
+    dice = random.Random(path)
+    body = {**ASK, **extra}
+    async with proxy_of(FakeUpstream([whole("Hi")])) as url:
+        began = time.monotonic()
+        assert await statuses(url + path, body) == [200] * CAPACITY
+        patience = time.monotonic() - began  # some leave before they are answered, some in that moment, some after it
+
+        async def come_and_go():
+            for _ in range(STORM):
+                await leave(url, path, body, dice, patience)
+
+        leaving = asyncio.gather(*(come_and_go() for _ in range(CAPACITY)))
+        stayed = []
+        while not leaving.done():
+            stayed += await statuses(url + path, body)
+        await leaving
+    assert set(stayed) == {200}
 
 
 @pytest.fixture

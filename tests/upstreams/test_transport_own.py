@@ -288,6 +288,23 @@ async def test_a_request_makes_no_garbage_that_only_the_collector_finds(carrier)
             gc.enable()
 
 
+async def test_a_cancelled_request_that_was_answered_leaves_the_next_one_on_its_connection_alone(carrier):
+    async def leaving():
+        first.cancel()  # answered, but its task has not run since; the connection is this request's already
+        yield b"ok"
+
+    async with raw_server(forever) as server:
+        transport = carrier(1)
+        first = asyncio.ensure_future(fetch(transport, server.url))
+        await server.until(lambda state: state.open == 1)
+        second = asyncio.ensure_future(fetch(transport, server.url, content=leaving(), headers={"content-length": "2"}))
+        assert (await second).content == b"ok"
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert (server.connections, server.bodies) == (1, [b"{}", b"ok"])
+        assert transport.usage == Usage(1, 1, 0)
+
+
 async def test_closing_tells_whoever_reads_and_whoever_waits(carrier):
     begun = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhe"
     async with raw_server(sends(begun, then_close=False)) as server:

@@ -132,7 +132,8 @@ class Http1Connection(asyncio.Protocol):
                 await reply.wait(timeouts.read, httpx.ReadTimeout)
             reply.status, reply.headers = answered.status, answered.headers
         except BaseException:
-            self.close()
+            # Not the connection: once the response is complete, another request may be under way on it.
+            reply.close()
             raise
         return reply
 
