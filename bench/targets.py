@@ -46,10 +46,11 @@ http {{
 }}
 """
 
-# As shipped: a key is asked for, every request is logged. The limits are raised for the thousands of open streams.
+# As companies run it: a key with a rate and a number of open requests, every request logged. The limits are raised so
+# that they count everything and refuse nothing.
 _CONFIG = """
 server: {{port: 0, max_concurrent_requests: {places}, workers: {workers}}}
-clients: [{{name: bench, key: {key}}}]
+clients: [{{name: bench, key: {key}, requests_per_minute: 1000000000, max_concurrent_requests: {places}}}]
 upstreams:
   model: {{base_url: "http://127.0.0.1:{upstream}/v1", api_key: bench-upstream-key, max_connections: 20000,
            transport: {transport}}}

@@ -228,12 +228,11 @@ def _layers(ports: Ports, state: State) -> list[Callable[[ASGIApp], ASGIApp]]:
     """The middleware, from the outside in."""
     server, clients = ports.config.server, ports.config.clients
     limited = [client for client in clients if is_limited(client)]
-    rates = state.rates() if any(client.requests_per_minute for client in clients) else None
     return [
         functools.partial(RequestId, observe=ports.observe, clock=ports.clock),
         functools.partial(Admission, server=server, lifecycle=ports.lifecycle),
         functools.partial(Auth, clients=clients),
-        *([functools.partial(Quota, clients=limited, rates=rates, leases=state.leases)] if limited else []),
+        *([functools.partial(Quota, clients=limited, rates=state.rates, leases=state.leases)] if limited else []),
         functools.partial(
             SlowBody, timeout=server.body_timeout_seconds, min_rate=server.min_body_rate, clock=ports.clock
         ),

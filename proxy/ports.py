@@ -203,13 +203,12 @@ class ContinuationStore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """What is left of a client's requests per minute, once one more has been asked for.
 
     Attributes:
         allowed: whether that one is within the limit.
-        limit: requests in any 60 seconds.
+        limit: requests in any 60 seconds, each counted from the beginning of the second in which it came.
         remaining: how many more would be allowed now.
         reset: seconds until the oldest of them no longer counts, and there is room for one more.
     """
@@ -221,7 +220,7 @@ class Rate:
 
 
 class Rates(Protocol):
-    """Counts the requests of clients in a window that moves along with the time."""
+    """Counts the requests that clients have sent in the last 60 seconds."""
 
     async def hit(self, client: str, limit: int) -> Rate:
         """Count one request of `client`, unless it is beyond `limit`."""

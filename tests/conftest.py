@@ -4,7 +4,6 @@ import openai
 import orjson
 import pytest
 import structlog
-import time_machine
 from hypothesis import settings
 
 from proxy.config import TelemetryConfig
@@ -43,13 +42,6 @@ def logged():
     log.configure(TelemetryConfig(), stream=stream)
     yield lambda: [orjson.loads(line) for line in stream.getvalue().split("\n") if line]
     structlog.reset_defaults()
-
-
-@pytest.fixture
-def wall_clock():
-    """The time of day, moved by `shift(seconds)`; for what reads it by itself. The event loop's own clock goes on."""
-    with time_machine.travel(1_700_000_000.0, tick=False) as moved:
-        yield moved
 
 
 @pytest.fixture

@@ -1,30 +1,54 @@
-"""Requests per minute: a window that moves along, by the `limits` library, in this process or in Redis."""
+"""Requests per minute, counted by the second: sixty numbers for a client, however many requests they count."""
 
-import time
-from collections.abc import Callable
+from collections import deque
 
-from limits import RateLimitItemPerMinute
-from limits.aio.storage import Storage
-from limits.aio.strategies import MovingWindowRateLimiter
+from proxy.ports import Clock, Rate
 
-from proxy.ports import Rate
+WINDOW_SECONDS = 60
 
 
-class MovingWindows:
-    """Implements `ports.Rates`. A request that is refused does not count.
+class LocalRates:
+    """Implements `ports.Rates` for one process. Constant time and memory for each request and client.
 
     Args:
-        storage: one of the library's that knows moving windows.
-        now: seconds since 1970, the clock of the library's windows.
+        clock: gives the seconds by which requests are counted.
     """
 
-    def __init__(self, storage: Storage, *, now: Callable[[], float] = time.time) -> None:
-        self._windows = MovingWindowRateLimiter(storage)
-        self._now = now
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._clients: dict[str, _Minute] = {}
 
     async def hit(self, client: str, limit: int) -> Rate:
         """Count one request, unless it is beyond `limit`."""
-        window = RateLimitItemPerMinute(limit)
-        allowed = await self._windows.hit(window, client)
-        left = await self._windows.get_window_stats(window, client)
-        return Rate(allowed, limit, max(0, left.remaining), max(0.0, left.reset_time - self._now()))
+        minute = self._clients.get(client)
+        if minute is None:
+            minute = self._clients[client] = _Minute()
+        return minute.hit(self._clock.monotonic(), limit)
+
+
+class _Minute:
+    """The requests of one client in the last minute: a pair of second and number for each second that had any."""
+
+    __slots__ = ("_seconds", "_total")
+
+    def __init__(self) -> None:
+        self._seconds: deque[list[int]] = deque()  # the oldest first
+        self._total = 0
+
+    def hit(self, now: float, limit: int) -> Rate:
+        """Count one request at `now`, unless it is beyond `limit`."""
+        second, seconds = int(now), self._seconds
+        while seconds and seconds[0][0] <= second - WINDOW_SECONDS:
+            self._total -= seconds.popleft()[1]
+        allowed = self._total < limit
+        if allowed:
+            if not seconds or seconds[-1][0] != second:
+                seconds.append([second, 0])
+            seconds[-1][1] += 1
+            self._total += 1
+        return rate_of(limit, self._total, allowed=allowed, reset=seconds[0][0] + WINDOW_SECONDS - now)
+
+
+def rate_of(limit: int, total: int, *, allowed: bool, reset: float) -> Rate:
+    """What is left of `limit` once `total` requests are counted, this one among them if it is `allowed`."""
+    return Rate(allowed, limit, max(0, limit - total), max(0.0, reset))

@@ -8,6 +8,7 @@ from proxy.config import StateConfig
 from proxy.ports import Caches, Clock, ContinuationStore, Leases, Observer, Rates, Readiness
 from proxy.stores.leases import LocalLeases
 from proxy.stores.memory import MemoryStore
+from proxy.stores.rates import LocalRates
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +16,13 @@ class State:
     """The stores of one process.
 
     Attributes:
-        rates: makes the windows, where some client has a rate.
+        rates: counts requests per minute.
         readiness: whether what is shared can be reached, for `/readyz`.
         running: what has to go on while the process serves.
     """
 
     continuations: ContinuationStore
-    rates: Callable[[], Rates]
+    rates: Rates
     leases: Leases
     caches: Caches
     readiness: Callable[[], Readiness]
@@ -42,20 +43,12 @@ def local_state(config: StateConfig, *, clock: Clock, observe: Observer, caches:
     """`state: memory://`, and what stands in for Redis while that is away."""
     return State(
         continuations=MemoryStore(config, clock=clock, observe=observe),
-        rates=_local_rates,
+        rates=LocalRates(clock),
         leases=LocalLeases(),
         caches=caches,
         readiness=lambda: Readiness("memory", usable=True),
         running=_nothing,
     )
-
-
-def _local_rates() -> Rates:
-    from limits.aio.storage import MemoryStorage  # noqa: PLC0415 - a tenth of a second, where no client has a rate
-
-    from proxy.stores.rates import MovingWindows  # noqa: PLC0415 - the same
-
-    return MovingWindows(MemoryStorage())
 
 
 @asynccontextmanager

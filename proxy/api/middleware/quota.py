@@ -4,8 +4,8 @@ A client with a rate finds in the head of every response what is left of it, in 
 """
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Sequence
+from typing import TypeAlias
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,6 +16,8 @@ from proxy.core.errors import ProxyError, RateLimitExceeded
 from proxy.ports import Leases, Rate, Rates
 
 _RATE_HEADERS = (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests")
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+_NO_HEADERS: Headers = ()
 _A_MOMENT = 1  # second; nobody knows when one of the client's own requests will be done
 
 
@@ -30,11 +32,11 @@ class Quota:
     Args:
         app: what is asked.
         clients: those that have a limit.
-        rates: None where no client has one.
+        rates: of the clients' requests per minute.
         leases: of the clients' open requests.
     """
 
-    def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig], rates: Rates | None, leases: Leases) -> None:
+    def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig], rates: Rates, leases: Leases) -> None:
         self._app = app
         self._rates = rates
         self._leases = leases
@@ -47,53 +49,67 @@ class Quota:
             return self._app(scope, receive, send)
         return self._limit(client, scope, receive, send)
 
-    async def _limit(self, client: ClientConfig, scope: Scope, receive: Receive, send: Send) -> None:
-        headers: dict[str, str] = {}
-        try:
-            await self._count(client, headers)
-            async with self._one_more(client) as open_request:
-                await self._app(scope, receive, _Reply(send, headers, open_request))
-        except ProxyError as exc:  # becomes the response further out
-            exc.headers.update(headers)
-            raise
-
     def _client_of(self, scope: Scope) -> ClientConfig | None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             return None
         return self._limited.get(caller_of(scope).name or "")
 
-    async def _count(self, client: ClientConfig, headers: dict[str, str]) -> None:
-        """Count the request; `headers` learns what is left.
+    async def _limit(self, client: ClientConfig, scope: Scope, receive: Receive, send: Send) -> None:
+        limit, headers = client.requests_per_minute, _NO_HEADERS
+        try:
+            if limit is not None:
+                rate = await self._rates.hit(client.name, limit)
+                headers = rate_headers(rate)
+                _require_within(rate)
+            open_request = await self._open(client)
+            try:
+                await self._app(scope, receive, _Reply(send, headers, open_request))
+            finally:
+                await open_request.close()
+        except ProxyError as exc:  # becomes the response further out
+            exc.headers.update({name.decode(): value.decode() for name, value in headers})
+            raise
 
-        Raises:
-            RateLimitExceeded: it is one too many.
-        """
-        if client.requests_per_minute is None or self._rates is None:
-            return
-        rate = await self._rates.hit(client.name, client.requests_per_minute)
-        headers.update(rate_headers(rate))
-        if not rate.allowed:
-            raise RateLimitExceeded(
-                f"This key may send {rate.limit} requests per minute, and has sent them.",
-                retry_after=max(1, math.ceil(rate.reset)),
-            )
-
-    @asynccontextmanager
-    async def _one_more(self, client: ClientConfig) -> AsyncIterator[AsyncExitStack]:
-        """One of the requests that the client may have open; whoever closes the stack first gives it back.
+    async def _open(self, client: ClientConfig) -> "_OpenRequest":
+        """One of the requests that the client may have open at the same time.
 
         Raises:
             RateLimitExceeded: it has as many open as it may.
         """
-        async with AsyncExitStack() as open_request:
-            most = client.max_concurrent_requests
-            if most is not None:
-                lease = await self._leases.acquire(client.name, most)
-                if lease is None:
-                    message = f"This key may have {most} requests open at the same time, and has them."
-                    raise RateLimitExceeded(message, retry_after=_A_MOMENT)
-                open_request.push_async_callback(self._leases.release, client.name, lease)
-            yield open_request
+        most = client.max_concurrent_requests
+        if most is None:
+            return _OpenRequest(self._leases, client.name, None)
+        lease = await self._leases.acquire(client.name, most)
+        if lease is None:
+            message = f"This key may have {most} requests open at the same time, and has them."
+            raise RateLimitExceeded(message, retry_after=_A_MOMENT)
+        return _OpenRequest(self._leases, client.name, lease)
+
+
+def _require_within(rate: Rate) -> None:
+    """Raise `RateLimitExceeded` where the request that was counted is one too many."""
+    if not rate.allowed:
+        raise RateLimitExceeded(
+            f"This key may send {rate.limit} requests per minute, and has sent them.",
+            retry_after=max(1, math.ceil(rate.reset)),
+        )
+
+
+class _OpenRequest:
+    """A client's open request; its lease, if it has one, is released once."""
+
+    __slots__ = ("_client", "_lease", "_leases")
+
+    def __init__(self, leases: Leases, client: str, lease: str | None) -> None:
+        self._leases = leases
+        self._client = client
+        self._lease = lease
+
+    async def close(self) -> None:
+        """Release the lease."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await self._leases.release(self._client, lease)
 
 
 class _Reply:
@@ -102,9 +118,11 @@ class _Reply:
     So a client that waits for its answer before it asks again is never refused for a request that it knows is over.
     """
 
-    def __init__(self, send: Send, headers: Mapping[str, str], open_request: AsyncExitStack) -> None:
+    __slots__ = ("_headers", "_open_request", "_send")
+
+    def __init__(self, send: Send, headers: Headers, open_request: _OpenRequest) -> None:
         self._send = send
-        self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+        self._headers = headers
         self._open_request = open_request
 
     async def __call__(self, message: Message) -> None:
@@ -114,14 +132,18 @@ class _Reply:
             others = [header for header in message["headers"] if header[0].lower() not in _RATE_HEADERS]
             message = {**message, "headers": [*others, *self._headers]}
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
-            await self._open_request.aclose()
+            await self._open_request.close()
         await self._send(message)
 
 
-def rate_headers(rate: Rate) -> dict[str, str]:
+def rate_headers(rate: Rate) -> Headers:
     """OpenAI's headers for what is left of a rate."""
-    values = (str(rate.limit), str(rate.remaining), duration(rate.reset))
-    return {name.decode(): value for name, value in zip(_RATE_HEADERS, values, strict=True)}
+    limit, remaining, reset = _RATE_HEADERS
+    return (
+        (limit, b"%d" % rate.limit),
+        (remaining, b"%d" % rate.remaining),
+        (reset, duration(rate.reset).encode()),
+    )
 
 
 def duration(seconds: float) -> str:

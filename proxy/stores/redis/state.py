@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from proxy.config import StateConfig
-from proxy.ports import Clock, Observer, Rates, Results
+from proxy.ports import Clock, Observer, Results
 from proxy.stores.redis.connection import SharedRedis
 from proxy.stores.redis.continuations import RedisContinuations
 from proxy.stores.redis.leases import RedisLeases
+from proxy.stores.redis.rates import RedisRates
 from proxy.stores.redis.results import RedisResults
 from proxy.stores.state import State
 
@@ -21,11 +22,6 @@ def shared_state(config: StateConfig, *, clock: Clock, observe: Observer, local:
     def cache(tool: str, seconds: float) -> Results:
         own = local.caches(tool, seconds)
         return RedisResults(shared, tool=tool, seconds=seconds, local=own, clock=clock)
-
-    def rates() -> Rates:
-        from proxy.stores.redis.rates import RedisRates  # noqa: PLC0415 - as those of one process
-
-        return RedisRates(shared, local=local.rates())
 
     @asynccontextmanager
     async def running() -> AsyncIterator[None]:
@@ -41,7 +37,7 @@ def shared_state(config: StateConfig, *, clock: Clock, observe: Observer, local:
 
     return State(
         continuations=RedisContinuations(shared, config, local=local.continuations),
-        rates=rates,
+        rates=RedisRates(shared, local=local.rates),
         leases=leases,
         caches=cache,
         readiness=shared.readiness,

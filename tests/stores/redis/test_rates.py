@@ -1,33 +1,64 @@
-from limits.aio.storage import MemoryStorage
-
-from proxy.stores.rates import MovingWindows
+from proxy.app import SystemClock
+from proxy.stores.rates import LocalRates
 from proxy.stores.redis.rates import RedisRates
+
+KEY = "toolproxy:rate:app"
 
 
 def rates(shared):
-    return RedisRates(shared, local=MovingWindows(MemoryStorage()))
+    return RedisRates(shared, local=LocalRates(SystemClock()))
 
 
-async def test_all_processes_have_one_window(process, wall_clock):
+async def grow_older(shared, seconds):
+    """What was counted so far was so many seconds earlier: the clock is the server's, and cannot be moved."""
+    counted = await shared.client.hgetall(KEY)
+    await shared.client.delete(KEY)
+    await shared.client.hset(KEY, mapping={int(second) - seconds: count for second, count in counted.items()})
+
+
+async def test_all_processes_count_together(process):
     async with process() as one, process() as other:
         mine, theirs = rates(one), rates(other)
         assert [(await r.hit("app", 2)).remaining for r in (mine, theirs)] == [1, 0]
         refused = await mine.hit("app", 2)
-        assert (refused.allowed, refused.limit, refused.remaining, refused.reset) == (False, 2, 0, 60)
+        assert (refused.allowed, refused.limit, refused.remaining) == (False, 2, 0)
+        assert 58 < refused.reset <= 60
         assert (await theirs.hit("somebody else", 2)).allowed
-        wall_clock.shift(61)
+        await grow_older(one, 60)
         assert (await theirs.hit("app", 2)).remaining == 1
+
+
+async def test_the_window_moves_along(process):
+    async with process() as shared:
+        mine = rates(shared)
+        assert (await mine.hit("app", 2)).allowed
+        await grow_older(shared, 40)
+        assert (await mine.hit("app", 2)).allowed
+        refused = await mine.hit("app", 2)
+        assert not refused.allowed
+        assert 18 < refused.reset <= 20
+        await grow_older(shared, 20)
+        assert [(await mine.hit("app", 2)).allowed for _ in range(2)] == [True, False]
+
+
+async def test_what_is_kept_does_not_grow_with_the_requests(process):
+    async with process() as shared:
+        for _ in range(70):
+            for _ in range(3):
+                await rates(shared).hit("app", 1000)
+            await grow_older(shared, 1)
+        await rates(shared).hit("app", 1000)
+        assert await shared.client.hlen(KEY) <= 60
 
 
 async def test_every_key_has_our_prefix_and_expires(process):
     async with process() as shared:
         await rates(shared).hit("app", 2)
-        (key,) = await shared.client.keys("*")
-        assert key.startswith(b"toolproxy:rate:")
-        assert 0 < await shared.client.ttl(key) <= 60
+        assert await shared.client.keys("*") == [KEY.encode()]
+        assert 0 < await shared.client.ttl(KEY) <= 60
 
 
-async def test_while_redis_is_away_each_process_has_a_window_of_its_own(process, redis_server):
+async def test_while_redis_is_away_each_process_counts_for_itself(process, redis_server):
     async with process() as one, process() as other:
         mine, theirs = rates(one), rates(other)
         assert (await mine.hit("app", 1)).allowed
