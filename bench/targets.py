@@ -50,7 +50,7 @@ http {{
 # that they count everything and refuse nothing.
 _CONFIG = """
 server: {{port: 0, max_concurrent_requests: {places}, workers: {workers}}}
-clients: [{{name: bench, key: {key}, requests_per_minute: 1000000000, max_concurrent_requests: {places}}}]
+clients: [{{name: bench, key: {key}, requests_per_minute: 1000000000, max_concurrent_requests: 1000000}}]
 upstreams:
   model: {{base_url: "http://127.0.0.1:{upstream}/v1", api_key: bench-upstream-key, max_connections: 20000,
            transport: {transport}}}
