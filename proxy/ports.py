@@ -9,9 +9,10 @@ import orjson
 from msgspec import Struct
 
 from proxy.config import Config, LimitsConfig
-from proxy.core.actions import CallUpstream, Rung
+from proxy.core.actions import CallUpstream
 from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec, Turn
 from proxy.core.errors import ProxyError
+from proxy.core.forcing import AnswerSteps
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each chunk that the client may see, as it comes. Awaiting it is the back-pressure."""
@@ -152,8 +153,8 @@ class Upstream(Protocol):
         ...
 
     @property
-    def ladder(self) -> Sequence[Rung]:
-        """The means of making its models answer."""
+    def answer_steps(self) -> AnswerSteps:
+        """The steps by which its models are made to answer."""
         ...
 
     @property

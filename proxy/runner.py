@@ -6,14 +6,13 @@ when the deadline has passed the run is told so, and what tools are still doing 
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
 from proxy.core import results
 from proxy.core.actions import Action, CallTools, CallUpstream, Respond
-from proxy.core.chat import ToolCall, ToolOutput, ToolResult, Turn
+from proxy.core.chat import Json, ToolCall, ToolOutput, ToolResult, Turn
 from proxy.core.errors import ProxyError, ToolError, ToolTimeout
 from proxy.core.run import Run
 from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream, elapsed, fault_of, hears
@@ -99,25 +98,27 @@ class Runner:
 
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "_Calls") -> Turn:
         began = self._clock.monotonic()
-        observe = self._observe if call.rung is None else partial(self._observe, rung=call.rung)
         if self._tells_turns:
-            observe(
+            made = call.for_upstream(upstream.answer_steps)
+            self._observe(
                 "turn.started",
                 turn=call.number,
                 upstream=upstream.name,
                 upstream_model=upstream.model,
-                content={"messages": call.body["messages"]},
+                content={"messages": made.body["messages"]},
+                **_rung(made.step),
             )
         try:
             turn = await upstream.complete(call, show, calls)
-        except ProxyError as exc:
+        except (ProxyError, asyncio.CancelledError) as exc:
+            where = {"turn": call.number, "upstream": upstream.name, **_rung(call.step_among(upstream.answer_steps))}
             seconds = elapsed(self._clock, began)
-            observe("turn.failed", turn=call.number, upstream=upstream.name, seconds=seconds, **fault_of(exc))
+            if isinstance(exc, ProxyError):
+                self._observe("turn.failed", **where, seconds=seconds, **fault_of(exc))
+            else:
+                self._observe("turn.abandoned", **where, seconds=seconds)
             raise
-        except asyncio.CancelledError:
-            observe("turn.abandoned", turn=call.number, upstream=upstream.name, seconds=elapsed(self._clock, began))
-            raise
-        observe(
+        self._observe(
             "turn.completed",
             turn=call.number,
             upstream=upstream.name,  # a fallback may have answered
@@ -128,6 +129,7 @@ class Runner:
             calls=len(turn.calls),
             usage=turn.usage,
             content={"message": turn.message},
+            **_rung(turn.step),
         )
         return turn
 
@@ -175,6 +177,11 @@ class Runner:
     def _tell_without_result(self, event: str, call: ToolCall, turn: int, began: float, **fields: object) -> None:
         seconds = elapsed(self._clock, began)
         self._observe(event, turn=turn, tool=call.name, call_id=call.id, seconds=seconds, **fields)
+
+
+def _rung(step: str | None) -> Json:
+    """The step by which a model is made to answer, as the field of an event."""
+    return {} if step is None else {"rung": step}
 
 
 class _Calls(Struct, eq=False):

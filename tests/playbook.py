@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from proxy.core.actions import Action, CallTools, CallUpstream, Respond
 from proxy.core.chat import ToolCall, ToolResult, ToolSpec, Turn, calls_of, name_of
 from proxy.core.continuation import client_call_id
+from proxy.core.forcing import DEFAULT_ANSWER_STEPS, AnswerSteps
 from proxy.core.limits import Limits
 from proxy.core.offer import make_offer
-from proxy.core.run import DEFAULT_LADDER, Run
+from proxy.core.run import Run
 
 Expectation = Callable[[Action], None]
 
@@ -34,29 +35,42 @@ def run_of(
     request: dict[str, Any] | None = None,
     *,
     tools: Sequence[ToolSpec] = (SEARCH, TIME),
-    ladder: Any = DEFAULT_LADDER,
     **limits: Any,
 ) -> Run:
     request = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **(request or {})}
     limits = {"guidance": False, **limits}
-    return Run(request, offer=make_offer(request, tools), limits=Limits(**limits), ladder=ladder)
+    return Run(request, offer=make_offer(request, tools), limits=Limits(**limits))
 
 
 class Playbook:
-    def __init__(self, run: Run) -> None:
+    """A run, and the upstream that answers it: one whose models are made to answer by these `steps`."""
+
+    def __init__(self, run: Run, *, steps: AnswerSteps = DEFAULT_ANSWER_STEPS) -> None:
         self.run = run
+        self.steps = steps
         self.pending: Action | None = run.start()
         self.asked = self.pending
 
+    def falls_back(self, steps: AnswerSteps) -> "Playbook":
+        """From now on another upstream answers; the call that waits for an answer goes to it too."""
+        self.steps = steps
+        return self
+
     def __lshift__(self, expectation: Expectation) -> "Playbook":
         assert self.pending is not None, "nothing came back to the run before this expectation"
-        expectation(self.pending)
+        expectation(self.made if isinstance(self.pending, CallUpstream) else self.pending)
         return self
+
+    @property
+    def made(self) -> CallUpstream:
+        """The call that waits for an answer, as its upstream makes it."""
+        assert isinstance(self.pending, CallUpstream), self.pending
+        return self.pending.for_upstream(self.steps)
 
     def __rshift__(self, event: Turn | list[ToolResult]) -> "Playbook":
         if isinstance(event, Turn):
             assert isinstance(self.pending, CallUpstream), f"a turn came, but the run wants {self.pending}"
-            event = with_client_ids(event, self.pending)
+            event = replace(with_client_ids(event, self.pending), step=self.pending.step_among(self.steps))
             self.pending = self.run.receive_turn(event)
         else:
             assert isinstance(self.pending, CallTools), f"results came, but the run wants {self.pending}"
@@ -75,7 +89,7 @@ def check_kept(before: CallUpstream, call: CallUpstream) -> None:
     known = before.body["messages"]
     assert call.body["messages"][: len(known)] == known
     assert {**call.body, "messages": None} == {**before.body, "messages": None}
-    assert call.rung is before.rung
+    assert call.forcing is before.forcing is None
 
 
 def with_client_ids(turn: Turn, call: CallUpstream) -> Turn:
@@ -120,14 +134,14 @@ def results(*texts: str) -> list[ToolResult]:
 
 def asks(
     *roles: str,
-    rung: Any = ...,
+    step: Any = ...,
     tools: list[str] | None = None,
     tool_choice: Any = ...,
     number: int | None = None,
 ) -> Expectation:
     def check(action: Action) -> None:
         assert isinstance(action, CallUpstream), action
-        assert rung is ... or action.rung == rung, f"rung {action.rung}"
+        assert step is ... or action.step == step, f"step {action.step}"
         if roles:
             assert tuple(message["role"] for message in action.body["messages"]) == roles
         if tools is not None:

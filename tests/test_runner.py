@@ -4,6 +4,7 @@ import pytest
 
 from proxy.core.chat import ToolOutput, ToolSpec
 from proxy.core.errors import ToolError, ToolUnavailable, UpstreamError
+from proxy.core.forcing import DEFAULT_ANSWER_STEPS
 from proxy.runner import OUT_OF_TIME, Pace, Runner
 from tests.fakes import FakeClock
 from tests.playbook import call, calls, run_of, says
@@ -16,6 +17,7 @@ class Upstream:
 
     name = "up"
     model = "up-model"
+    answer_steps = DEFAULT_ANSWER_STEPS
 
     def __init__(self, *turns, clock=None, seconds=0.0):
         self.turns = list(turns)

@@ -87,8 +87,7 @@ class Exchange(Struct, frozen=True):
         """One loop for each choice."""
         # A model that is offered none of our tools is told nothing of them.
         budget = self.budget if offer.in_play else replace(self.budget, guidance=False)
-        ladder = self.model.upstream.ladder
-        return [Run(self.request, offer, budget, ladder, run_id) for run_id in run_ids]
+        return [Run(self.request, offer, budget, run_id) for run_id in run_ids]
 
     def bounded(
         self, scope: Scope, receive: Receive, work: Work[T], *, beside: Work[None] | None = None
@@ -337,8 +336,8 @@ def note_use(tally: Tally, answer: Respond | None = None) -> None:
         _add_tokens(said, tally.usage)
     if answer is not None:
         said["stop"] = answer.stop
-        if answer.rung is not None:
-            said["rung"] = answer.rung
+        if answer.step is not None:
+            said["rung"] = answer.step
     facts.note(said)
 
 

@@ -6,9 +6,11 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.core.chat import Json, ToolCall, Turn, add_usage
 from proxy.core.continuation import Continuation
+from proxy.core.forcing import AnswerStep, AnswerSteps, Forcing
 
 _NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
@@ -23,14 +25,6 @@ class Stop(StrEnum):
     MAX_TOTAL_TOKENS = "max_total_tokens"
     DEADLINE = "deadline"
     REPEATED_CALL = "repeated_call"
-
-
-class Rung(StrEnum):
-    """The means of making a model answer, mildest first. A profile says which of them its models bear."""
-
-    NOTICE = "notice"  # the results say that the budget is used up; the tools stay
-    WITHDRAW = "withdraw"  # the server's tools are taken out of the request
-    RETELL = "retell"  # a fresh conversation without tools, the results told as ordinary text
 
 
 class Hold(StrEnum):
@@ -51,7 +45,8 @@ class CallUpstream(Struct, frozen=True):
         client_tools: the names of the functions that are the client's own; only calls of these may be shown.
         run_id: what the ids of the client's calls are made of.
         separator: what sets this turn's text apart from text that the client has already seen.
-        rung: how the model is being made to answer, if it is.
+        forcing: says that the turn has to be the answer, and how its request is shaped; None: it need not be.
+        step: by which the model is made to answer; settled by `for_upstream`.
         hold: how much of the turn is kept from the client for now.
         tools: every name that may be called -> its JSON Schema, also while the tools are withdrawn: calls of them that
             leaked into text are recognised by it.
@@ -67,12 +62,24 @@ class CallUpstream(Struct, frozen=True):
     client_tools: frozenset[str] = frozenset()
     run_id: str = ""
     separator: str = ""
-    rung: Rung | None = None
+    forcing: Forcing | None = None
+    step: AnswerStep | None = None
     hold: Hold = Hold.NOTHING
     tools: Mapping[str, Json] = MappingProxyType({})
     json_expected: Callable[[], bool] = bool  # says no
     renamed: Mapping[str, str] = MappingProxyType({})
     kept: dict[str, Any] = {}
+
+    def step_among(self, steps: AnswerSteps) -> AnswerStep | None:
+        """The step of this call at an upstream with these `steps`; None: the turn need not be the answer."""
+        return None if self.forcing is None else steps[self.forcing.attempt]
+
+    def for_upstream(self, steps: AnswerSteps) -> "CallUpstream":
+        """The call as an upstream with these `steps` makes it."""
+        if self.forcing is None:
+            return self
+        step = steps[self.forcing.attempt]
+        return replace(self, step=step, body=self.forcing.shaped(self.body, step))
 
     @property
     def known_names(self) -> Mapping[str, Json]:
@@ -149,7 +156,7 @@ class Respond(Struct, frozen=True):
         tally: what it has used.
         sources: what its tools returned, URL -> title: it may be cited.
         continuation: what is hidden from a client that is to come back with results of its own.
-        rung: the means that made the model answer, if one was needed.
+        step: by which the model was made to answer, if it had to be.
         served: the turns before that one, in order, whose calls were answered; the first is turn 1.
     """
 
@@ -160,7 +167,7 @@ class Respond(Struct, frozen=True):
     tally: Tally
     sources: Mapping[str, str] = MappingProxyType({})
     continuation: Continuation | None = None
-    rung: Rung | None = None
+    step: str | None = None
     served: tuple[Turn, ...] = ()
 
 

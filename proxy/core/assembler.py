@@ -209,6 +209,7 @@ class Assembler:
             held=tuple(self._held),
             garbled=any(leaks.garbled for leaks in self._filters.values()),
             client_ids=tuple(call.client_id for call in calls),
+            step=self._call.step,
         )
 
     def _text(self, key: str) -> str:
@@ -349,10 +350,9 @@ def turn_from_completion(body: Json, call: CallUpstream) -> Turn:
             name, arguments = function.get("name") or "", as_text(function.get("arguments"))
             function["name"], function["arguments"] = unglue(name, arguments, call.tools)
     garbled = _take_leaks_out(message, call) if call.tools else False
-    if not message.get("tool_calls"):
-        return Turn(message, finish_reason, choice, body, usage=usage, garbled=garbled)
-    ids = _client_ids(message, call)
-    return Turn(message, finish_reason, choice, body, calls_of(message), usage, garbled=garbled, client_ids=ids)
+    ids = _client_ids(message, call) if message.get("tool_calls") else ()
+    calls = calls_of(message)
+    return Turn(message, finish_reason, choice, body, calls, usage, garbled=garbled, client_ids=ids, step=call.step)
 
 
 def _client_ids(message: Json, call: CallUpstream) -> tuple[str | None, ...]:

@@ -104,6 +104,7 @@ class Turn(Struct, frozen=True):
         held: chunks of a stream that were held back because the turn had to prove itself an answer first.
         garbled: raw model format that means nothing was taken out of its text.
         client_ids: for each entry of the message's `tool_calls` the id that the client gets; None: not the client's.
+        step: by which its model was made to answer (`forcing.AnswerStep`); None: it was not.
     """
 
     message: Json
@@ -115,6 +116,7 @@ class Turn(Struct, frozen=True):
     held: tuple[Json, ...] = ()
     garbled: bool = False
     client_ids: tuple[str | None, ...] = ()
+    step: str | None = None
 
     @property
     def text(self) -> str:

@@ -10,8 +10,8 @@
 The order of the history is the whole point: the assistant message as received, and straight after it one tool message
 per call, in call order. A history without that assistant message makes GLM answer with nothing.
 
-Made to answer: from the moment a limit permits no further round of tools, the run climbs a ladder of means (`Rung`)
-until a turn gives a real answer. The ladder may take two upstream calls more than `max_turns`.
+Made to answer: from the moment a limit permits no further round of tools, every turn has to be the answer (`forcing`),
+in three attempts, which may take two upstream calls more than `max_turns`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,21 +21,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.core import browser
-from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Rung, Stop, Tally
+from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Stop, Tally
 from proxy.core.browser import Browser
 from proxy.core.chat import Json, ToolCall, ToolResult, ToolSpec, Turn, name_of, text_of
 from proxy.core.continuation import Continuation
 from proxy.core.errors import NoFinalAnswer, ToolError
-from proxy.core.leaks import holds_raw_format
+from proxy.core.forcing import ATTEMPTS, Forcing, is_answer
 from proxy.core.limits import Limits
 from proxy.core.offer import Offer, freed
-from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED, budget_left, guidance, retell, with_guidance
+from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED, budget_left, guidance, with_guidance
 from proxy.core.results import failure, with_note, without_note
-
-DEFAULT_LADDER = (Rung.NOTICE, Rung.WITHDRAW, Rung.RETELL)
-# What every turn asks for; see `breaker`.
-_ANSWER, _NOTHING, _RETELL = Stop.ANSWER, Hold.NOTHING, Rung.RETELL
-_WITHOUT_TOOLS = frozenset({Rung.WITHDRAW, Rung.RETELL})
 
 # Fields that are not for the upstream: it may refuse one that it does not know, and a run is one choice of `n`.
 _SAID_TO_US = frozenset({"max_tool_calls", "n"})
@@ -60,7 +55,6 @@ class Run:
         request: the client's body; it is not changed.
         offer: which tools are in play.
         limits: the budget.
-        ladder: the means of making this upstream's models answer, in the order in which they are tried.
         run_id: 32 hexadecimal digits, unique: the ids of the client's own calls are made of it.
 
     Attributes:
@@ -73,7 +67,6 @@ class Run:
         request: Json,
         offer: Offer,
         limits: Limits,
-        ladder: Sequence[Rung] = DEFAULT_LADDER,
         run_id: str = "0" * 32,
     ) -> None:
         said_to_us = _SAID_TO_US | offer.dropped if offer.dropped else _SAID_TO_US
@@ -94,8 +87,7 @@ class Run:
         self._limits = limits
         self.tally = Tally()
         self._tool_choice: Any = offer.tool_choice
-        self._ladder = list(ladder)
-        self._rung: Rung | None = None
+        self._attempts = 0  # turns that had to be the answer
         self._stop: Stop | None = None
         self._expired = False
         self._turn: Turn | None = None
@@ -125,27 +117,27 @@ class Run:
         """
         self.tally.count_turn(turn.usage)
         if turn.finish_reason in _BROKEN_OFF and not self._worth_another_try(turn):
-            return self._respond(turn, self._stop or _ANSWER)
+            return self._respond(turn, self._stop or Stop.ANSWER)
         if any(turn.client_ids):
             return self._judge(turn, self._servers(turn.calls))
         text = turn.text
         is_blank = not text or text.isspace()
         if not turn.held and not is_blank:
             self._shown_text = text
-        if self._rung is not None:
+        if self._attempts:
             return self._receive_forced(turn)
         if turn.calls:
             return self._judge(turn, turn.calls)
         if is_blank and (self.tally.turns > 1 or turn.garbled):
-            return self._climb()
-        return self._respond(turn, _ANSWER)
+            return self._force()
+        return self._respond(turn, Stop.ANSWER)
 
     def _servers(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         return [call for call in calls if call.name not in self._offer.client_tools]
 
     def _worth_another_try(self, turn: Turn) -> bool:
         """A forced answer that ran out of tokens before it said anything may be shorter when asked for otherwise."""
-        return turn.finish_reason == "length" and bool(self._rung and self._ladder) and not turn.text.strip()
+        return turn.finish_reason == "length" and 0 < self._attempts < ATTEMPTS and not turn.text.strip()
 
     def receive_results(self, results: Sequence[ToolResult]) -> Action:
         """Take the results of the last `CallTools`, in the order of its calls."""
@@ -168,7 +160,7 @@ class Run:
         self._stop = self._stop or self._limit_reached()
         self._remember(turn, answers)
         self._free_choice()
-        return self._climb() if self._stop else self._ask()
+        return self._force() if self._stop else self._ask()
 
     def may_start(self, call: ToolCall, started: Collection[ToolCall]) -> ToolCall | None:
         """A call of a turn that is still being written, under its tool's own name, if it would be run.
@@ -181,7 +173,7 @@ class Run:
             tool, canonical = self._canonical(call)
         except ToolError:
             return None
-        if not tool.eager or self._rung or self._stop or self._expired:
+        if not tool.eager or self._attempts or self._stop or self._expired:
             return None
         key = canonical.fingerprint
         if key in self._results or key in self._repeats or any(other.fingerprint == key for other in started):
@@ -272,7 +264,7 @@ class Run:
 
     def _note(self) -> str | None:
         """What the model is told beside its results."""
-        if self._stop or self._rung:
+        if self._stop or self._attempts:
             return ANSWER_NOW
         if not self._limits.guidance:
             return None
@@ -290,20 +282,13 @@ class Run:
             self._tool_choice, self._kept = choice, {}
 
     def _ask(self) -> CallUpstream:
-        tools: Sequence[Json] = self._offer.tools
-        messages = self._messages
-        choice = self._tool_choice
-        if self._rung in _WITHOUT_TOOLS:
-            tools = self._offer.without_server_tools()
-        if self._rung is _RETELL:
-            messages = retell(messages[: self._given], messages[self._given :])
         return CallUpstream(
-            _body(self._request, messages, tools, choice),
+            _body(self._request, self._messages, self._offer.tools, self._tool_choice),
             number=self.tally.turns + 1,
             client_tools=self._offer.client_tools,
             run_id=self.id,
             separator=_separator(self._shown_text),
-            rung=self._rung,
+            forcing=self._forcing(),
             hold=self._hold(),
             tools=self._schemas,
             json_expected=self._json_expected,
@@ -320,39 +305,39 @@ class Run:
         """Text that only the last turn may show is held until the turn proves to be the last."""
         if self._json_only and self._offer.in_play:
             return Hold.WHOLE
-        return Hold.BEGINNING if self._rung else _NOTHING
+        return Hold.BEGINNING if self._attempts else Hold.NOTHING
 
-    # -- the ladder --
+    # -- making the model answer --
 
     def _receive_forced(self, turn: Turn) -> Action:
         if is_answer(turn):
-            return self._respond(turn, self._stop or _ANSWER)
+            return self._respond(turn, self._stop or Stop.ANSWER)
         if turn.calls:
             self._remember(turn, [failure(BUDGET_USED) for _ in turn.calls])
-        return self._climb()
+        return self._force()
 
-    def _climb(self) -> CallUpstream:
-        """The next means of making the model answer."""
-        if not self._ladder:
+    def _force(self) -> CallUpstream:
+        """The next attempt at making the model answer."""
+        if self._attempts == ATTEMPTS:
             raise NoFinalAnswer("The model did not give an answer in words, although it was asked in every known way.")
-        self._rung = self._ladder.pop(0)
+        self._attempts += 1
         self._kept = {}
         self._free_choice()
         if ANSWER_NOW not in str(self._messages[-1].get("content")):
             self._messages.append({"role": "user", "content": ANSWER_NOW})
         return self._ask()
 
+    def _forcing(self) -> Forcing | None:
+        if not self._attempts:
+            return None
+        return Forcing(self._attempts - 1, self._offer.without_server_tools(), asked=self._given)
+
     # -- the end --
 
     def _respond(self, turn: Turn, stop: Stop, continuation: Continuation | None = None) -> Respond:
         message, finish_reason = visible_message(turn)
         served = tuple(self._served)
-        return Respond(turn, message, finish_reason, stop, self.tally, self._sources, continuation, self._rung, served)
-
-
-def is_answer(turn: Turn) -> bool:
-    """Whether a turn that was made to answer does: it says something, and asks for nothing more."""
-    return bool(turn.text.strip()) and not turn.calls and not turn.garbled and not holds_raw_format(turn.text)
+        return Respond(turn, message, finish_reason, stop, self.tally, self._sources, continuation, turn.step, served)
 
 
 def visible_message(turn: Turn) -> tuple[Json, str]:

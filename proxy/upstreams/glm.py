@@ -1,6 +1,6 @@
 """GLM at Z.AI and bigmodel: what its specification, its SDKs, its users' reports and recordings say of it."""
 
-from proxy.core.actions import Rung
+from proxy.core.forcing import AnswerStep
 from proxy.upstreams.profile import Profile
 
 GLM = Profile(
@@ -32,5 +32,5 @@ GLM = Profile(
     finish_reasons={"sensitive": "content_filter", "model_context_window_exceeded": "length"},
     # Seen with empty content and an orderly [DONE].
     failures=frozenset({"network_error"}),
-    ladder=(Rung.NOTICE, Rung.WITHDRAW, Rung.RETELL),
+    answer_steps=(AnswerStep.NOTICE, AnswerStep.WITHDRAW, AnswerStep.RETELL),
 )

@@ -1,6 +1,6 @@
 """gpt-oss behind GMI Cloud, and servers like it (vLLM, SGLang)."""
 
-from proxy.core.actions import Rung
+from proxy.core.forcing import AnswerStep
 from proxy.upstreams.profile import Profile
 
 GPT_OSS = Profile(
@@ -12,5 +12,5 @@ GPT_OSS = Profile(
     reasoning_field="reasoning",
     # Without its tools in the middle of a conversation that used them, it writes the arguments of the browser that it
     # was trained with, {"cursor": 2, "id": 2}: so they are never withdrawn; the results are retold instead.
-    ladder=(Rung.NOTICE, Rung.NOTICE, Rung.RETELL),
+    answer_steps=(AnswerStep.NOTICE, AnswerStep.NOTICE, AnswerStep.RETELL),
 )

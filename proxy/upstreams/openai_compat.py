@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from math import isfinite
@@ -12,10 +12,11 @@ import orjson
 from msgspec.structs import replace
 
 from proxy.core import sse
-from proxy.core.actions import CallUpstream, Rung
+from proxy.core.actions import CallUpstream
 from proxy.core.assembler import Assembler, turn_from_completion
 from proxy.core.chat import Json, Turn
 from proxy.core.errors import ProxyError, UpstreamError
+from proxy.core.forcing import AnswerSteps
 from proxy.core.rawjson import replace_model
 from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
 from proxy.upstreams import failures
@@ -45,14 +46,18 @@ class OpenAICompatible:
     model: str
     api_key: str = field(repr=False)
     name: str = field(init=False)  # the upstream's in the configuration
-    ladder: Sequence[Rung] = field(init=False)  # the means of making its models answer
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.connection.name)
-        object.__setattr__(self, "ladder", self.profile.ladder)
+
+    @property
+    def answer_steps(self) -> AnswerSteps:
+        """The steps by which its models are made to answer."""
+        return self.profile.answer_steps
 
     async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
         """Make one upstream call of a run."""
+        call = call.for_upstream(self.answer_steps)
         content, names = request_of(call, self.profile, self.model)
         if names is not None:
             call = replace(call, renamed=names.told)

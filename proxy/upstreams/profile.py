@@ -10,13 +10,12 @@ from typing import Any
 
 import orjson
 
-from proxy.core.actions import Rung
 from proxy.core.assembler import as_text
 from proxy.core.chat import Json
 from proxy.core.errors import InvalidJson, RequestError, UpstreamError
+from proxy.core.forcing import DEFAULT_ANSWER_STEPS, AnswerSteps
 from proxy.core.offer import narrowed
 from proxy.core.prompts import with_guidance
-from proxy.core.run import DEFAULT_LADDER
 
 # The values that typed OpenAI SDKs accept.
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
@@ -49,7 +48,7 @@ class Profile:
         retelling: fields for a turn in which everything is retold, the last means of getting an answer.
         finish_reasons: its own reasons -> OpenAI's. Any other unknown reason becomes `stop`.
         failures: finish reasons that are no end but a failure.
-        ladder: the means of making its models answer, mildest first.
+        answer_steps: by which its models are made to answer, one for each attempt.
     """
 
     name: str
@@ -68,7 +67,7 @@ class Profile:
     retelling: Json = field(default_factory=dict)
     finish_reasons: Mapping[str, str] = field(default_factory=dict)
     failures: frozenset[str] = frozenset()
-    ladder: Sequence[Rung] = DEFAULT_LADDER
+    answer_steps: AnswerSteps = DEFAULT_ANSWER_STEPS
 
 
 OPENAI = Profile(name="openai")

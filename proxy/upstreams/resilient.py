@@ -17,6 +17,7 @@ from proxy.core.actions import CallUpstream
 from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, Turn
 from proxy.core.errors import ProxyError, RequestError, UpstreamDown
+from proxy.core.forcing import AnswerSteps
 from proxy.ports import Answer, Clock, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed, fault_of
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.retry import Backoff, asked_delay, is_outage, is_transient, may_work_elsewhere
@@ -39,7 +40,6 @@ class Resilient:
         current: the upstream that is being spoken to.
         name: its name.
         model: its name for the model.
-        ladder: the means of making its models answer.
     """
 
     def __init__(
@@ -60,6 +60,11 @@ class Resilient:
         self._clock = clock
         self._observe = observe
         self._tells_relays = tells_relays
+
+    @property
+    def answer_steps(self) -> AnswerSteps:
+        """The steps by which the models of the upstream that is spoken to are made to answer."""
+        return self.current.answer_steps
 
     @property
     def native_search(self) -> bool:
@@ -128,7 +133,6 @@ class Resilient:
 
     def _speak_to(self, upstream: OpenAICompatible) -> None:
         self.current, self.name, self.model = upstream, upstream.name, upstream.model
-        self.ladder = upstream.ladder
 
     async def _recover(self, failure: ProxyError, seconds: float) -> bool:
         """Prepare another attempt; False where there is none left."""

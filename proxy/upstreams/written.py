@@ -9,15 +9,15 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from proxy.core.actions import CallUpstream, Rung
+from proxy.core.actions import CallUpstream
 from proxy.core.errors import InvalidJson
+from proxy.core.forcing import AnswerStep
 from proxy.upstreams.names import ToolNames, are_good, called_in, renamed_in
 from proxy.upstreams.profile import Profile, fit_messages, prepare
 
 # A copy is kept for each choice of a request while its run goes on, and a request may have 128.
 MOST_KEPT = 256 * 1024
 _BEFORE = len(b'{"messages":[')
-_RETELL = Rung.RETELL  # asked for each turn, see `breaker`
 
 
 def request_of(call: CallUpstream, profile: Profile, model: str) -> tuple[bytes, ToolNames | None]:
@@ -36,7 +36,7 @@ def request_of(call: CallUpstream, profile: Profile, model: str) -> tuple[bytes,
         _keep(last, call)
         return last.content, None
     body = {**prepare(call.body, profile), "model": model}
-    if call.rung is _RETELL:
+    if call.step is AnswerStep.RETELL:
         body |= profile.retelling
     if body.get("stream"):
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}

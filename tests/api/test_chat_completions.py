@@ -421,6 +421,52 @@ async def test_whatever_a_model_does_at_the_limit_the_client_gets_a_real_answer(
     assert (done["rung"], done["stop"]) == (rung, "max_turns")
 
 
+FIRST_AND_SPARE = """
+upstreams:
+  up: {{base_url: "{upstream}/v1", api_key: key-one, profile: FIRST, retries: 0}}
+  other: {{base_url: "{upstream}/other", api_key: key-two, profile: SPARE, retries: 0}}
+models:
+  m: {{upstream: up, model: first, fallbacks: [spare]}}
+  spare: {{upstream: other}}
+tools:
+  web_search: {{type: serper, api_key: serper-secret, base_url: {upstream}}}
+limits: {{max_turns: 2}}
+{more}
+"""
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("failing", [2, 3])  # the request that fails: the first or the second that forces the answer
+@pytest.mark.parametrize(("first", "spare", "step"), [("gpt_oss", "glm", "withdraw"), ("glm", "gpt_oss", "notice")])
+async def test_after_a_fallback_the_answer_is_forced_by_the_means_of_the_upstream_that_gives_it(
+    upstream, sdk, streaming, failing, first, spare, step, logged
+):
+    write = streamed if streaming else whole
+    asked = []
+
+    def model(request):
+        asked.append(request)
+        if len(asked) == failing:
+            return Reply([b"{}"], status=503)
+        if request["model"] == "spare" and len(asked) > 3:  # the second attempt, by either upstream
+            return write("Enough.")
+        return write(calls=[(f"c{len(asked)}", "web_search", {"query": f"q{len(asked)}"})])
+
+    upstream.replies = [model]
+    config = FIRST_AND_SPARE.replace("FIRST", first).replace("SPARE", spare)
+    async with proxy_of(upstream, config=config) as url, sdk(url) as client:
+        answer = await client.chat.completions.create(**ASK, stream=streaming)
+        if streaming:
+            text = "".join([one.choices[0].delta.content or "" async for one in answer if one.choices])
+        else:
+            text = answer.choices[0].message.content
+    assert text == "Enough."
+    assert [one["model"] for one in asked[failing - 1 :]] == ["first", *["spare"] * (4 - failing)]
+    (done,) = [line for line in logged() if line["event"] == "request.completed"]
+    assert done["rung"] == step
+    assert ("tools" in asked[-1]) is (spare == "gpt_oss")
+
+
 @pytest.mark.parametrize("blank", ["", "\n", None])
 async def test_a_model_that_goes_blank_after_a_result_is_asked_again(upstream, sdk, blank, logged):
     upstream.replies = [whole(calls=[SEARCH]), whole(blank, reasoning_content="I know it now."), whole("Here it is.")]

@@ -4,9 +4,10 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from proxy.core.actions import Hold, Rung
+from proxy.core.actions import Hold
 from proxy.core.continuation import put_back
 from proxy.core.errors import NoFinalAnswer
+from proxy.core.forcing import AnswerStep
 from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
 from proxy.core.results import failure
 from tests.playbook import (
@@ -44,7 +45,7 @@ OPEN_DOOR = {"type": "function", "function": {"name": "open_door", "parameters":
 
 
 def test_an_answer_without_calls_ends_the_run():
-    Playbook(run_of()) << asks("user", number=1) >> says("Hello") << responds("Hello", stop="answer", rung=None)
+    Playbook(run_of()) << asks("user", number=1) >> says("Hello") << responds("Hello", stop="answer", step=None)
 
 
 def test_the_assistant_message_goes_back_as_received_and_its_results_follow_at_once():
@@ -182,57 +183,57 @@ def test_usage_is_the_sum_over_all_turns():
 
 def test_the_last_permitted_turn_is_kept_for_the_answer():
     play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks(rung="notice") << told(ANSWER_NOW) >> says("Done") << responds("Done", stop="max_turns", rung="notice")
+    play << asks(step="notice") << told(ANSWER_NOW) >> says("Done") << responds("Done", stop="max_turns", step="notice")
 
 
 def test_calls_beyond_the_budget_are_refused_each_with_a_result_of_its_own():
     wanted = [call(arguments=f'{{"query":"{n}"}}', id=f"c{n}") for n in range(3)]
     play = Playbook(run_of(max_tool_calls=2)) << asks() >> calls(*wanted) << runs("web_search", "web_search")
-    play >> results("one", "two") << told("one", "two", BUDGET_USED) << asks(rung="notice")
+    play >> results("one", "two") << told("one", "two", BUDGET_USED) << asks(step="notice")
     play >> says("Done") << responds("Done", stop="max_tool_calls")
 
 
 def test_a_budget_that_is_just_used_up_permits_no_further_round():
     play = Playbook(run_of(max_tool_calls=1)) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks(rung="notice") << told(ANSWER_NOW) >> says("Done") << responds("Done", stop="max_tool_calls")
+    play << asks(step="notice") << told(ANSWER_NOW) >> says("Done") << responds("Done", stop="max_tool_calls")
 
 
 def test_after_a_forced_choice_a_blank_answer_is_asked_for_without_it():
     declared = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
     run = run_of({"tools": [declared], "tool_choice": "required"}, max_turns=2)
     play = Playbook(run) << asks(tool_choice="required") >> calls(call()) << runs("web_search") >> results("found")
-    play << asks(rung="notice", tool_choice="auto")
+    play << asks(step="notice", tool_choice="auto")
 
 
 def test_a_tools_own_limit_refuses_only_its_own_calls():
     run = run_of(tools=[replace(SEARCH, max_calls=1), TIME])
     wanted = [call(id="a"), call(arguments='{"query":"y"}', id="b"), call("current_time", "{}", id="c")]
     play = Playbook(run) << asks() >> calls(*wanted) << runs("web_search", "current_time")
-    play >> results("one", "noon") << told("one", BUDGET_USED, "noon") << asks(rung=None)
+    play >> results("one", "noon") << told("one", BUDGET_USED, "noon") << asks(step=None)
 
 
 def test_tokens_are_a_limit_too():
     play = Playbook(run_of(max_total_tokens=100)) << asks() >> calls(call(), tokens=120) << runs("web_search")
-    play >> results("found") << asks(rung="notice") >> says("Done") << responds(stop="max_total_tokens")
+    play >> results("found") << asks(step="notice") >> says("Done") << responds(stop="max_total_tokens")
 
 
 def test_after_the_deadline_no_tool_is_begun():
     play = Playbook(run_of()) << asks()
     play.run.expire()
-    play >> calls(call()) << told(BUDGET_USED) << asks(rung="notice") >> says("Done") << responds(stop="deadline")
+    play >> calls(call()) << told(BUDGET_USED) << asks(step="notice") >> says("Done") << responds(stop="deadline")
 
 
 def test_after_the_deadline_no_further_round_is_begun():
     play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search")
     play.run.expire()
-    play >> results("found") << asks(rung="notice") >> says("Done") << responds(stop="deadline")
+    play >> results("found") << asks(step="notice") >> says("Done") << responds(stop="deadline")
 
 
 def test_a_repeated_call_is_answered_from_the_first_result_and_then_refused():
     again = call(arguments='{ "query": "x" }', id="again")
     play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks() >> calls(again) << told(REPEATED) << told("found") << asks(rung=None)
-    play >> calls(again) << told(REPEATED) << asks(rung="notice") >> says("Done") << responds(stop="repeated_call")
+    play << asks() >> calls(again) << told(REPEATED) << told("found") << asks(step=None)
+    play >> calls(again) << told(REPEATED) << asks(step="notice") >> says("Done") << responds(stop="repeated_call")
     assert play.pending.tally.total_tool_calls == 1
 
 
@@ -248,18 +249,22 @@ def test_the_same_call_twice_in_one_turn_beyond_the_budget_is_refused_twice():
     play >> results("noon") << told("noon", BUDGET_USED, BUDGET_USED)
 
 
-# -- the ladder --
+# -- making the model answer --
+
+NOTICE, WITHDRAW, RETELL = AnswerStep
+KEEPS_TOOLS = (NOTICE, NOTICE, RETELL)
+GIVES_TOOLS_UP = (NOTICE, WITHDRAW, RETELL)
 
 
-def test_a_model_that_never_stops_calling_is_made_to_answer_rung_by_rung():
+def test_a_model_that_never_stops_calling_is_made_to_answer_step_by_step():
     play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks(rung="notice", tools=["web_search", "current_time"], number=2) >> calls(call(arguments="{}"))
-    play << asks(rung="withdraw", tools=[], number=3) << told(BUDGET_USED) >> calls(call(arguments="[]"))
-    play << asks("user", "user", rung="retell", tools=[], number=4) << last_message(lambda m: "found" in m["content"])
-    play >> says("Done") << responds("Done", stop="max_turns", rung="retell")
+    play << asks(step="notice", tools=["web_search", "current_time"], number=2) >> calls(call(arguments="{}"))
+    play << asks(step="withdraw", tools=[], number=3) << told(BUDGET_USED) >> calls(call(arguments="[]"))
+    play << asks("user", "user", step="retell", tools=[], number=4) << last_message(lambda m: "found" in m["content"])
+    play >> says("Done") << responds("Done", stop="max_turns", step="retell")
 
 
-def test_when_every_rung_fails_there_is_no_final_answer():
+def test_when_every_step_fails_there_is_no_final_answer():
     play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
     for _ in range(2):
         play << asks() >> calls(call(arguments="{}"))
@@ -268,23 +273,48 @@ def test_when_every_rung_fails_there_is_no_final_answer():
 
 
 def test_withdrawing_leaves_the_clients_own_tools():
-    run = run_of({"tools": [OPEN_DOOR], "parallel_tool_calls": True}, max_turns=2, ladder=(Rung.WITHDRAW, Rung.RETELL))
-    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks(rung="withdraw", tools=["open_door"]) >> calls(call("open_door", "{}"))
+    run = run_of({"tools": [OPEN_DOOR], "parallel_tool_calls": True}, max_turns=2)
+    play = (
+        Playbook(run, steps=(WITHDRAW, WITHDRAW, RETELL))
+        << asks()
+        >> calls(call())
+        << runs("web_search")
+        >> results("found")
+    )
+    play << asks(step="withdraw", tools=["open_door"]) >> calls(call("open_door", "{}"))
     play << responds(stop="client_tool_calls", finish_reason="tool_calls")
 
 
 def test_no_empty_list_of_tools_and_nothing_about_tools_is_sent_without_tools():
-    run = run_of({"parallel_tool_calls": True}, max_turns=2, ladder=(Rung.WITHDRAW,))
-    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found") << asks(rung="withdraw")
-    assert not {"tools", "tool_choice", "parallel_tool_calls"} & play.pending.body.keys()
+    run = run_of({"parallel_tool_calls": True}, max_turns=2)
+    play = Playbook(run, steps=(WITHDRAW, WITHDRAW, RETELL)) << asks() >> calls(call()) << runs("web_search")
+    play >> results("found") << asks(step="withdraw")
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & play.made.body.keys()
+
+
+def after_a_first_attempt_in_vain(steps):
+    """A run at its limit whose first attempt at making the model answer has brought one more call."""
+    play = Playbook(run_of(max_turns=2), steps=steps) << asks() >> calls(call()) << runs("web_search")
+    return play >> results("found") << asks(step="notice") >> calls(call(arguments="{}"))
+
+
+def test_after_a_fallback_the_steps_are_those_of_the_upstream_that_answers():
+    play = after_a_first_attempt_in_vain(KEEPS_TOOLS) << asks(step="notice", tools=["web_search", "current_time"])
+    play.falls_back(GIVES_TOOLS_UP) << asks(step="withdraw", tools=[]) >> says(" ")
+    play << asks(step="retell", tools=[]) >> says("Done") << responds("Done", step="retell")
+
+
+def test_after_a_fallback_no_tools_are_withdrawn_that_the_upstream_that_answers_has_to_keep():
+    play = after_a_first_attempt_in_vain(GIVES_TOOLS_UP) << asks(step="withdraw", tools=[])
+    play.falls_back(KEEPS_TOOLS) << asks(step="notice", tools=["web_search", "current_time"]) >> says("Done")
+    play << responds("Done", step="notice")
 
 
 def test_a_blank_answer_after_a_result_is_asked_for_again():
     play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found") << asks()
-    play >> says("\n") << asks("user", "assistant", "tool", "user", rung="notice")
-    play >> says(None) << asks("user", "assistant", "tool", "user", rung="withdraw")
-    play >> says("Done") << responds("Done", stop="answer", rung="withdraw")
+    play >> says("\n") << asks("user", "assistant", "tool", "user", step="notice")
+    play >> says(None) << asks("user", "assistant", "tool", "user", step="withdraw")
+    play >> says("Done") << responds("Done", stop="answer", step="withdraw")
 
 
 def test_a_blank_first_answer_is_the_upstreams_to_answer_for():
@@ -294,19 +324,19 @@ def test_a_blank_first_answer_is_the_upstreams_to_answer_for():
 @pytest.mark.parametrize("text", ["<tool_call>web_search<tool_call>", "Well. <|end|>", "So <|channel|>"])
 def test_a_forced_answer_that_holds_raw_format_is_none(text):
     play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks(rung="notice") >> says(text) << asks(rung="withdraw") >> says("`<tool_call>` is GLM's.")
+    play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("`<tool_call>` is GLM's.")
     play << responds("`<tool_call>` is GLM's.")
 
 
 def test_a_forced_turn_that_a_filter_stopped_is_told_as_it_is():
     play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks(rung="notice") >> says("", finish_reason="content_filter") << responds(finish_reason="content_filter")
+    play << asks(step="notice") >> says("", finish_reason="content_filter") << responds(finish_reason="content_filter")
 
 
-def test_a_choice_is_freed_when_the_ladder_is_climbed_without_results():
+def test_a_choice_is_freed_when_the_model_is_made_to_answer_without_results():
     declared = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
     play = Playbook(run_of({"tools": [declared], "tool_choice": "required"})) << asks(tool_choice="required")
-    play >> says("", garbled=True) << asks(rung="notice", tool_choice="auto")
+    play >> says("", garbled=True) << asks(step="notice", tool_choice="auto")
 
 
 def test_words_that_ask_for_json_are_heard():
@@ -326,7 +356,7 @@ def test_words_that_ask_for_json_are_looked_for_once_and_not_before_it_matters()
 
 def test_a_blank_forced_answer_that_was_cut_off_is_no_answer_and_one_with_words_is():
     play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks(rung="notice") >> says("", finish_reason="length") << asks(rung="withdraw")
+    play << asks(step="notice") >> says("", finish_reason="length") << asks(step="withdraw")
     play >> says("Half", finish_reason="length") << responds("Half", finish_reason="length", stop="max_turns")
 
 
@@ -342,20 +372,21 @@ def test_the_same_call_under_an_alias_is_the_same_call():
 
 def test_a_model_that_calls_when_it_was_asked_again_is_told_that_it_can_call_no_more():
     play = Playbook(run_of(guidance=True)) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks() >> says("") << asks(rung="notice") >> calls(call(arguments='{"query":"y"}')) << asks(rung="withdraw")
+    play << asks() >> says("") << asks(step="notice") >> calls(call(arguments='{"query":"y"}')) << asks(step="withdraw")
     told(BUDGET_USED)(play.pending)
     assert "left for this answer" not in play.pending.body["messages"][-1]["content"]
     assert ANSWER_NOW in play.pending.body["messages"][-1]["content"]
 
 
 def test_a_first_answer_of_nothing_but_raw_format_is_asked_for_again():
-    play = Playbook(run_of()) << asks() >> says("", garbled=True) << asks("user", "user", rung="notice")
+    play = Playbook(run_of()) << asks() >> says("", garbled=True) << asks("user", "user", step="notice")
     play >> says("Done") << responds("Done", stop="answer")
 
 
 def test_every_name_that_may_be_called_is_known_with_its_schema_even_when_the_tools_are_withdrawn():
-    run = run_of({"tools": [OPEN_DOOR]}, max_turns=2, ladder=(Rung.RETELL,))
-    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found") << asks(rung="retell")
+    run = run_of({"tools": [OPEN_DOOR]}, max_turns=2)
+    play = Playbook(run, steps=(RETELL, RETELL, RETELL)) << asks() >> calls(call()) << runs("web_search")
+    play >> results("found") << asks(step="retell")
     assert set(play.pending.tools) == {"web_search", "browser.search", "current_time", "open_door"}
 
 
@@ -366,10 +397,9 @@ def test_whether_json_is_asked_for_is_told(kind, expected):
 
 
 def test_retelling_keeps_what_was_said_in_words_and_survives_a_run_without_results():
-    run = run_of({"messages": [{"role": "user", "content": "Hi"}]}, max_turns=2, ladder=(Rung.RETELL,))
-    play = Playbook(run) << asks() >> calls(call(), text="Looking.") << runs("web_search") >> results("found")
-    play << asks("user", "assistant", "user", rung="retell")
-    assert play.pending.body["messages"][1] == {"role": "assistant", "content": "Looking."}
+    play = Playbook(run_of(max_turns=2), steps=(RETELL, RETELL, RETELL)) << asks() >> calls(call(), text="Looking.")
+    play << runs("web_search") >> results("found") << asks("user", "assistant", "user", step="retell")
+    assert play.made.body["messages"][1] == {"role": "assistant", "content": "Looking."}
 
 
 # -- the beginning and the seams --
@@ -397,7 +427,7 @@ def test_guidance_names_the_tools_and_the_budget_in_the_clients_own_system_messa
 
 def test_a_failure_stays_one_json_object_whatever_is_told_with_it():
     play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> [failure("busy")]
-    play << asks(rung="notice")
+    play << asks(step="notice")
     assert orjson.loads(play.pending.body["messages"][-1]["content"]) == {"error": "busy", "note": ANSWER_NOW}
 
 

@@ -35,7 +35,7 @@ class Candidate:
 
     def __init__(self, name, *outcomes):
         self.name = self.model = name
-        self.ladder = (name,)
+        self.answer_steps = (name,) * 3
         self.outcomes = list(outcomes)
         self.tries = 0
 
@@ -205,7 +205,7 @@ async def test_when_an_upstream_fails_the_next_is_spoken_to_and_from_then_on(fai
     first, second = Candidate("a", failure), Candidate("b", 1, 2)
     attempt = Attempt(first, second, retries=0)
     assert [await attempt.complete(), await attempt.complete()] == [1, 2]
-    assert (first.tries, attempt.upstream.name, attempt.upstream.ladder) == (1, "b", ("b",))
+    assert (first.tries, attempt.upstream.name, attempt.upstream.answer_steps) == (1, "b", ("b",) * 3)
     assert attempt.heard == ["upstream.fell_back"]
 
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.actions import CallUpstream, Rung
+from proxy.core.actions import CallUpstream
 from proxy.core.errors import InvalidJson
+from proxy.core.forcing import AnswerStep
 from proxy.upstreams import written
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
@@ -33,9 +34,9 @@ PROFILES = [OPENAI, GLM, GPT_OSS]
 profiles = pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 
 
-def turn(*messages, number=1, kept=None, rung=None, **fields):
+def turn(*messages, number=1, kept=None, step=None, **fields):
     body = {"messages": list(messages), "model": "theirs", **fields}
-    return CallUpstream(body, number=number, rung=rung, kept={} if kept is None else kept)
+    return CallUpstream(body, number=number, step=step, kept={} if kept is None else kept)
 
 
 def sent(call, profile=OPENAI, model="m"):
@@ -159,7 +160,7 @@ def test_a_later_turn_may_be_nested_as_deep_as_a_first_one(depth):
 
 
 def test_the_last_means_brings_its_own_fields():
-    plain, retelling = sent(turn(USER), GLM), sent(turn(USER, rung=Rung.RETELL), GLM)
+    plain, retelling = sent(turn(USER), GLM), sent(turn(USER, step=AnswerStep.RETELL), GLM)
     assert retelling[0] == {**plain[0], "thinking": {"type": "disabled"}}
 
 
@@ -193,5 +194,5 @@ def test_a_run_begins_anew_when_it_makes_the_model_answer():
     play = Playbook(run_of(max_turns=2))
     first = play.pending
     play >> calls(call()) >> results("found")
-    assert play.pending.rung is Rung.NOTICE
+    assert play.made.step is AnswerStep.NOTICE
     assert play.pending.kept is not first.kept

@@ -149,7 +149,7 @@ class CreateResponse:
         if check.fault(mended.turn.text) is not None:
             raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
         served = (*answer.served, answer.turn)
-        return replace(mended, tally=tally, stop=answer.stop, rung=answer.rung, sources=answer.sources, served=served)
+        return replace(mended, tally=tally, stop=answer.stop, step=answer.step, sources=answer.sources, served=served)
 
     async def _finish(self, task: "_Task", head: Head, answer: Respond, narrator: Narrator) -> Json:
         """The finished response, kept before the client can know of it."""
