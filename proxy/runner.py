@@ -38,6 +38,30 @@ class Pace(Struct, frozen=True):
     max_total_result_bytes: int = 524288
 
 
+class Deadline(Struct, eq=False):
+    """The end of a run's time; whether it has passed is decided here alone.
+
+    A timer may fire before the clock says so (one of uvloop by up to 1.5 ms). What it has cut short was cut
+    short by the deadline, so from then on the deadline has passed, whatever the clock says.
+
+    Attributes:
+        passed: whether something has found that it has.
+    """
+
+    _clock: Clock
+    _at: float
+    passed: bool = False
+
+    def seconds_left(self) -> float:
+        """Seconds until then, never negative."""
+        return max(0.0, self._at - self._clock.monotonic())
+
+    def has_passed(self) -> bool:
+        """Whether it has passed by now."""
+        self.passed = self.passed or self._clock.monotonic() >= self._at
+        return self.passed
+
+
 class Runner:
     """Everything that driving needs, for any number of runs."""
 
@@ -63,8 +87,8 @@ class Runner:
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
-        ends_at = self._clock.monotonic() + pace.deadline
-        calls = _Calls(self, run, tell, ends_at, pace, scope, pace.max_total_result_bytes)
+        deadline = Deadline(self._clock, self._clock.monotonic() + pace.deadline)
+        calls = _Calls(self, run, tell, deadline, pace, scope, pace.max_total_result_bytes)
         action: Action = run.start()
         receive: Callable[[Any], Action]
         given: Any  # what `receive` takes
@@ -78,7 +102,7 @@ class Runner:
                     receive, given = run.receive_turn, await self._complete(action, upstream, show, calls)
                 else:
                     receive, given = run.receive_results, await calls.results(action)
-                if self._clock.monotonic() >= ends_at:
+                if deadline.has_passed():
                     run.expire()
                 action = receive(given)
             for chunk in action.turn.held:
@@ -146,12 +170,12 @@ class Runner:
                 content={"arguments": call.arguments},
             )
         try:
-            remaining = calls.ends_at - began
-            if remaining <= 0:
+            if calls.deadline.has_passed():
                 raise TimeoutError  # noqa: TRY301 - as when it is used up in the middle of the call
             work = self._toolset.execute(call, patience=calls.pace.tool_timeout, scope=calls.scope)
-            output = await within(remaining, work)
+            output = await within(calls.deadline.seconds_left(), work)
         except TimeoutError:
+            calls.deadline.passed = True
             self._tell_without_result("tool.failed", call, turn, began, outcome=ToolTimeout.outcome)
             return results.failure(OUT_OF_TIME)
         except ToolError as exc:
@@ -190,7 +214,7 @@ class _Calls(Struct, eq=False):
     None outlives the run, which ends with `aclose`.
 
     Attributes:
-        ends_at: when the run's time is over, on the runner's clock.
+        deadline: of the run.
         pace: of the run.
         scope: whose request it is.
         turn: whose calls come next.
@@ -200,7 +224,7 @@ class _Calls(Struct, eq=False):
     _runner: Runner
     _run: Run
     _tell: Tell | None
-    ends_at: float
+    deadline: Deadline
     pace: Pace
     scope: str
     _result_bytes_left: int
@@ -211,7 +235,7 @@ class _Calls(Struct, eq=False):
 
     def start(self, call: ToolCall) -> None:
         """Begin a call whose arguments are complete, if it would be run anyway."""
-        if self._runner.now() >= self.ends_at:
+        if self.deadline.has_passed():
             return
         canonical = self._run.may_start(call, [started for started, _ in self._started.values()])
         if canonical is not None:

@@ -172,6 +172,16 @@ async def test_a_running_call_is_cut_short_at_the_deadline():
     assert OUT_OF_TIME in upstream.calls[1].body["messages"][-1]["content"]
 
 
+async def test_a_call_that_was_cut_short_ends_the_time_of_its_run_whatever_the_clock_says():
+    async def hang(_):
+        await asyncio.Event().wait()
+
+    standing_still = FakeClock()  # a timer of uvloop may fire a millisecond before its time
+    upstream = Upstream(calls(call()), says("Done"))
+    answer, _ = await drive(upstream, hang, clock=standing_still, pace=Pace(deadline=0.01))
+    assert (answer.stop, upstream.calls[1].forcing.attempt) == ("deadline", 0)
+
+
 async def test_a_long_result_is_cut():
     async def long(_):
         return "x" * 1000

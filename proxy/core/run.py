@@ -35,6 +35,7 @@ from proxy.core.results import failure, with_note, without_note
 # Fields that are not for the upstream: it may refuse one that it does not know, and a run is one choice of `n`.
 _SAID_TO_US = frozenset({"max_tool_calls", "n"})
 _ASKING = frozenset({"system", "developer", "user"})  # the roles of those who say what the answer is to be like
+_SAID_OTHERWISE = ("refusal", "audio", "images", "tool_calls")  # fields of a message that are an answer without text
 # A turn that ends for one of these reasons was broken off: what it holds is no whole call, and asking on cannot help.
 _BROKEN_OFF = ("length", "content_filter")
 
@@ -121,16 +122,20 @@ class Run:
         if any(turn.client_ids):
             return self._judge(turn, self._servers(turn.calls))
         text = turn.text
-        is_blank = not text or text.isspace()
+        is_blank = _is_blank(turn)
         if not turn.held and not is_blank:
             self._shown_text = text
         if self._attempts:
             return self._receive_forced(turn)
         if turn.calls:
             return self._judge(turn, turn.calls)
-        if is_blank and (self.tally.turns > 1 or turn.garbled):
-            return self._force()
+        if is_blank and (self._offer.in_play or turn.garbled):
+            return self._ask() if self._may_ask_again(turn) else self._force()
         return self._respond(turn, Stop.ANSWER)
+
+    def _may_ask_again(self, turn: Turn) -> bool:
+        """Whether a blank turn may be asked for as it was: the first one may, within the limits."""
+        return self.tally.turns == 1 and not turn.garbled and not self._limit_reached()
 
     def _servers(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         return [call for call in calls if call.name not in self._offer.client_tools]
@@ -353,6 +358,11 @@ def visible_message(turn: Turn) -> tuple[Json, str]:
     if turn.finish_reason in _BROKEN_OFF:
         return message, turn.finish_reason
     return message, "tool_calls" if entries else "stop"
+
+
+def _is_blank(turn: Turn) -> bool:
+    """Whether a turn says nothing at all; thoughts are not for the user."""
+    return not turn.text.strip() and not any(turn.message.get(field) for field in _SAID_OTHERWISE)
 
 
 def _without_demand(message: Json) -> Json:

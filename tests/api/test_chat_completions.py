@@ -476,6 +476,20 @@ async def test_a_model_that_goes_blank_after_a_result_is_asked_again(upstream, s
     assert [line["rung"] for line in logged() if line["event"] == "request.completed"] == ["notice"]
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_model_that_is_blank_in_its_first_turn_is_asked_once_more(upstream, sdk, streaming):
+    write = streamed if streaming else whole
+    upstream.replies = [write(""), write(calls=[SEARCH]), write("Fine.")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        answer = await client.chat.completions.create(**ASK, stream=streaming)
+        if streaming:
+            text = "".join([one.choices[0].delta.content or "" async for one in answer if one.choices])
+        else:
+            text = answer.choices[0].message.content
+    assert (text, len(upstream.requests)) == ("Fine.", 3)
+    assert upstream.requests[1] == upstream.requests[0]
+
+
 LEAKS = [
     "<tool_call>web_search<arg_key>query</arg_key><arg_value>news</arg_value></tool_call>",
     '<|channel|>commentary to=functions.web_search<|message|>{"query":"news"}<|call|>',

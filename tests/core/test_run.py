@@ -317,8 +317,58 @@ def test_a_blank_answer_after_a_result_is_asked_for_again():
     play >> says("Done") << responds("Done", stop="answer", step="withdraw")
 
 
-def test_a_blank_first_answer_is_the_upstreams_to_answer_for():
-    Playbook(run_of()) << asks() >> says("") << responds("", stop="answer")
+def test_a_blank_first_answer_is_asked_for_once_more_as_it_was():
+    play = Playbook(run_of()) << asks("user", number=1)
+    first = play.pending.body
+    play >> says("\n") << asks("user", step=None, number=2)
+    assert play.pending.body == first
+    play >> calls(call()) << runs("web_search") >> results("found") << asks() >> says("Done")
+    play << responds("Done", stop="answer", step=None)
+
+
+def test_a_model_that_is_blank_twice_is_made_to_answer():
+    play = Playbook(run_of()) << asks() >> says(None) << asks("user", step=None)
+    play >> says("") << asks("user", "user", step="notice") >> says("Done") << responds("Done", stop="answer")
+
+
+@pytest.mark.parametrize("limit", [{"max_turns": 2}, {"max_total_tokens": 5}])
+def test_a_blank_first_answer_at_a_limit_is_made_an_answer_at_once(limit):
+    play = Playbook(run_of(**limit)) << asks() >> says("", tokens=9) << asks("user", "user", step="notice")
+    play >> says("Done") << responds("Done", stop="answer")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"refusal": "I can't help with that."},
+        {"audio": {"id": "a"}},
+        {"images": [{"type": "image_url"}]},
+        {"tool_calls": [{"id": "m", "type": "mcp", "mcp": {}}]},
+    ],
+)
+def test_an_answer_that_is_no_text_is_not_blank(said):
+    (
+        Playbook(run_of())
+        << asks()
+        >> turn_of({"role": "assistant", "content": None, **said}, "stop")
+        << responds(stop="answer")
+    )
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_a_blank_first_answer_that_says_why_is_handed_on(reason):
+    Playbook(run_of()) << asks() >> says("", finish_reason=reason) << responds("", finish_reason=reason)
+
+
+def test_without_a_server_tool_in_play_a_blank_answer_is_handed_on():
+    Playbook(run_of(tools=())) << asks() >> says("") << responds("", stop="answer")
+
+
+def test_a_model_that_calls_what_does_not_exist_again_and_again_is_made_to_answer():
+    play = Playbook(run_of(max_turns=3)) << asks() >> calls(call("python", '{"code":"1"}'))
+    play << told("There is no tool named 'python'") >> calls(call("python", '{"code":"2"}'))
+    play << told("There is no tool named 'python'") << asks(step="notice") >> says("Done") << responds("Done")
+    assert play.pending.tally.total_tool_calls == 0
 
 
 @pytest.mark.parametrize("text", ["<tool_call>web_search<tool_call>", "Well. <|end|>", "So <|channel|>"])
