@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.core.actions import CallUpstream, Hold
 from proxy.core.chat import TEXT_FIELDS, Json, ToolCall, Turn, calls_of, name_of, text_of
 from proxy.core.continuation import client_call_id
 from proxy.core.errors import UpstreamError
 from proxy.core.leaks import Leak, LeakFilter, clean_name, may_leak, parse_glm
+from proxy.core.rawjson import ObjectScanner
 from proxy.core.sse import dumps
 
 # A forced turn that has written this much text is taken for an answer and shown from then on. "I'll search for ..."
@@ -55,20 +56,19 @@ class _Call(Struct):
     shown_as: int | None = None  # its index in the client's stream
     client_id: str | None = None
     told_ready: bool = False
+    is_whole: bool = False  # the arguments are an object already; nothing can follow one
+    scanner: ObjectScanner = field(default_factory=ObjectScanner)
 
     @property
     def text(self) -> str:
         """The arguments so far."""
         return "".join(self.arguments)
 
-    def is_whole(self) -> bool:
-        """Whether the arguments are an object already; nothing can follow one."""
-        if not self.arguments or not self.arguments[-1].rstrip().endswith("}"):
-            return False
-        try:
-            return isinstance(orjson.loads(self.text), dict)
-        except orjson.JSONDecodeError:
-            return False
+    def append(self, arguments: str) -> None:
+        """More of the arguments."""
+        self.arguments.append(arguments)
+        if self.scanner.feed(arguments):
+            self.is_whole = _is_json(self.text)
 
     def entry(self) -> Json:
         """As an entry of a message's `tool_calls`."""
@@ -165,7 +165,7 @@ class Assembler:
             return ready
         last = max(self._calls)
         for index, call in self._calls.items():
-            if call.told_ready or not call.name or call.client_id or not (index < last or call.is_whole()):
+            if call.told_ready or not call.name or call.client_id or not (index < last or call.is_whole):
                 continue
             call.told_ready = True
             ready.append(ToolCall(call.id, call.name, call.text))
@@ -282,7 +282,7 @@ class Assembler:
         arguments = as_text(function.get("arguments"))
         if not call.name and (name := function.get("name")):
             call.name, arguments = unglue(name, arguments, self._call.tools)
-        call.arguments.append(arguments)
+        call.append(arguments)
         if call.name not in self._call.client_tools:
             return None
         if call.shown_as is None:
@@ -353,6 +353,14 @@ def turn_from_completion(body: Json, call: CallUpstream) -> Turn:
     ids = _client_ids(message, call) if message.get("tool_calls") else ()
     calls = calls_of(message)
     return Turn(message, finish_reason, choice, body, calls, usage, garbled=garbled, client_ids=ids, step=call.step)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def _client_ids(message: Json, call: CallUpstream) -> tuple[str | None, ...]:

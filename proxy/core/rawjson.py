@@ -1,8 +1,9 @@
-"""One change to a JSON text that leaves every other byte as it was: the value of its top-level `model`."""
+"""JSON as text: a top-level `model` replaced and no other byte, and the end of an object that comes in pieces."""
 
 import re
 
 import orjson
+from msgspec import Struct
 
 # Possessive: a string of twenty megabytes costs one pass and no memory.
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -60,3 +61,39 @@ def _top_level_models(body: bytes) -> list[tuple[int, int]]:
         elif depth == 1 and _COLON.match(body, match.end()):
             is_model = orjson.loads(token) == "model"
     return spans
+
+
+# An escaped character, a backslash whose character is still to come, or what opens and closes.
+_MARK = re.compile(r'\\.|\\|["{}\[\]]', re.DOTALL)
+
+
+class ObjectScanner(Struct):
+    """Finds the end of a JSON object that comes in pieces, looking at each character once.
+
+    It counts brackets and does not parse: what it takes for an object may be none, but every object is found.
+    """
+
+    _depth: int = 0
+    _in_string: bool = False
+    _backslash: str = ""  # at the end of the last piece
+    _done: bool = False  # the object is whole, or the text is none
+
+    def feed(self, piece: str) -> bool:
+        """Take the next piece in; whether the object ends with it, but for blanks."""
+        if self._depth == 0 and (begun := piece.lstrip()):
+            self._done = self._done or begun[0] != "{"
+        if self._done:
+            return False
+        text, self._backslash = self._backslash + piece, ""
+        for match in _MARK.finditer(text):
+            mark = match.group()
+            if mark == "\\":
+                self._backslash = mark
+            elif mark == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string and len(mark) == 1:
+                self._depth += 1 if mark in "{[" else -1
+                if self._depth == 0:
+                    self._done = True
+                    return not text[match.end() :].strip()
+        return False

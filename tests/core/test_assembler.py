@@ -505,3 +505,4 @@ def test_a_call_is_ready_when_its_arguments_are_an_object_or_the_next_one_begins
     assert ready(1, id="b", name="search", arguments='{"q":') == []
     assert ready(2, id="c", name="open_door", arguments="{}") == [("search", '{"q":')]
     assert ready(3, id="d", name="search", arguments="[1}") == []
+    assert ready(4, id="e", name="search", arguments="{]") == [("search", "[1}")]
