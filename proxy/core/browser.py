@@ -93,8 +93,8 @@ class Browser(Struct, eq=False):
 
     def _page(self, call: ToolCall, result: ToolResult) -> _Links | _Opened | None:
         if call.name == self._reader:
-            url = _object(call.arguments).get("url")
-            return _Opened(url) if isinstance(url, str) else None
+            url = _url_in(call.arguments) or next(iter(result.sources), None)
+            return _Opened(url) if url else None
         return _Links(tuple(result.sources)) if result.sources else None
 
     def _opening(self, arguments: Json) -> Json:
@@ -145,11 +145,23 @@ def _hint(cursor: int, page: _Links | _Opened) -> str:
     return f"(Links for {OPEN}, cursor {cursor}:\n{links})"
 
 
-def _object(arguments: str) -> dict[str, Any]:
+def _url_in(arguments: str) -> str | None:
+    """The URL that a page was read by; None where the arguments had to be repaired before they could be read."""
     try:
-        value = orjson.loads(arguments)
+        url = _object(arguments).get("url")
+    except InvalidArguments:
+        return None
+    return url if isinstance(url, str) else None
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    """The arguments of a call; no text at all and `null` stand for none. Raises `InvalidArguments`."""
+    try:
+        value = orjson.loads(arguments) if arguments.strip() else None
     except orjson.JSONDecodeError as exc:
         raise InvalidArguments(f"The arguments are not valid JSON: {exc.msg}.") from exc
+    if value is None:
+        return {}
     if not isinstance(value, dict):
         raise InvalidArguments("The arguments must be one JSON object.")
     return value

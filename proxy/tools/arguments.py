@@ -27,6 +27,8 @@ _DEEPEST_WRITTEN = 254  # by orjson; what it reads may be deeper
 # What stands for a character in a JSON string, or for nothing in Python.
 _ESCAPE = re.compile(r'\\["\\/bfnrt]')
 _NOTHING = re.compile(r"\b(None|null)\b")
+# Python writes them as numbers, JSON has none of them: a text or nothing at all may be meant.
+_NO_NUMBER = re.compile(r"\b(NaN|Infinity)\b")
 _LAST_OF_A_WHOLE_TEXT = ("}", "]", '"')
 
 
@@ -54,7 +56,7 @@ def schema_fault(schema: Json) -> str | None:
 def parse_arguments(
     text: str, validator: jsonschema_rs.Validator, *, repair: Callable[[Json], Json] = as_it_is
 ) -> Json:
-    """A call's arguments as an object that fits; no text at all stands for no arguments.
+    """A call's arguments as an object that fits; no text at all and `null` stand for no arguments.
 
     Args:
         text: as the model wrote it.
@@ -65,7 +67,7 @@ def parse_arguments(
         InvalidArguments: with what the model has to mend.
     """
     try:
-        arguments = orjson.loads(text) if text.strip() else {}
+        arguments = orjson.loads(text) if text.strip() else None
     except orjson.JSONDecodeError as exc:
         mended = _mended(text)
         if mended is None or list(validator.iter_errors(repair(mended))):
@@ -73,6 +75,8 @@ def parse_arguments(
         arguments = mended
     if isinstance(arguments, str):  # an object that was written as a string, as some models do
         arguments = _object_in(arguments)
+    if arguments is None:
+        arguments = {}
     if not isinstance(arguments, dict):
         raise InvalidArguments("The arguments must be one JSON object.")
     if len(text) > _DEEPEST_WRITTEN and not _can_be_written(arguments):  # each level takes a character
@@ -93,6 +97,8 @@ def _mended(text: str) -> Json | None:
     """
     text = text.strip()
     if len(text) > MOST_REPAIRED_CHARACTERS or _depth(text) > _DEEPEST_REPAIRED or not _seems_whole(text):
+        return None
+    if _NO_NUMBER.search(text):
         return None
     mended = json_repair.loads(text, skip_json_loads=True)
     if not isinstance(mended, dict):
@@ -132,9 +138,9 @@ def _letters(text: str) -> str:
 
 def _object_in(text: str) -> Any:
     try:
-        return orjson.loads(text)
+        return orjson.loads(text) if text.strip() else None
     except orjson.JSONDecodeError:
-        return None
+        return text
 
 
 def _can_be_written(arguments: Json) -> bool:

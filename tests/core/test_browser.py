@@ -120,6 +120,8 @@ def test_an_open_without_an_id_is_the_last_page_again():
         ("browser.open", '{"id":2}', "links 0 to 1"),
         ("browser.find", '{"pattern":"x"}', "No page has been opened"),
         ("browser.open", "{}", "No page has been opened"),
+        ("browser.open", "", "No page has been opened"),
+        ("browser.open", "null", "No page has been opened"),
         ("browser.open", "[1]", "one JSON object"),
         ("browser.open", "{", "not valid JSON"),
     ],
@@ -144,6 +146,12 @@ def test_a_page_that_could_not_be_read_is_none():
         << asks()
     )
     assert "No page has been opened" in told(step)
+
+
+def test_a_page_read_by_arguments_that_had_to_be_repaired_is_the_page_that_was_found():
+    step = browser() << asks() >> calls(call("fetch_page", '{"url":"https://a.example/"'))
+    step >> [ToolResult("page", sources={"https://a.example/": "A"})] << asks()
+    step >> calls(call("browser.find", '{"pattern":"x"}')) << opens("https://a.example/", find="x")
 
 
 def test_a_page_without_a_url_is_none_either():

@@ -18,9 +18,23 @@ def parse(text, schema=SCHEMA, **options):
     return parse_arguments(text, validator_of(schema), **options)
 
 
-@pytest.mark.parametrize("text", ["", "  \n"])
+@pytest.mark.parametrize("text", ["", "  \n", "null", " null\n", '""', '" "', '"null"', "{}"])
 def test_no_arguments_at_all_are_an_empty_object(text):
     assert parse(text) == {}
+
+
+@pytest.mark.parametrize("text", ["", "null", '""'])
+def test_a_tool_that_needs_arguments_says_which_where_there_are_none(text):
+    with pytest.raises(InvalidArguments, match='"q" is a required property'):
+        parse(text, {**SCHEMA, "required": ["q"]})
+
+
+@pytest.mark.parametrize("number", ["NaN", "-NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_in_json_is_not_mended(number):
+    for text in (f'{{"q": {number}}}', f'{{"q": "a", "o": {{"x": [1, {number}]}}}}'):
+        with pytest.raises(InvalidArguments, match="not valid JSON"):
+            parse(text)
+    assert parse(f'{{"q": "{number}"}}') == {"q": number}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +89,7 @@ def test_what_can_be_read_in_two_ways_is_not_guessed_at(text):
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("[1]", "one JSON object"), ("null", "one JSON object"), ('"q"', "one JSON object"), ('{"n":"one"}', "n: ")],
+    [("[1]", "one JSON object"), ('"q"', "one JSON object"), ('{"n":"one"}', "n: ")],
 )
 def test_json_that_does_not_fit_is_told_with_its_place(text, why):
     with pytest.raises(InvalidArguments, match=why):
