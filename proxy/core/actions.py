@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.core.chat import Json, ToolCall, Turn, add_usage
+from proxy.core.chat import Json, ToolCall, ToolSpec, Turn, add_usage
 from proxy.core.continuation import Continuation
 from proxy.core.forcing import AnswerStep, AnswerSteps, Forcing
 
@@ -101,22 +101,24 @@ class CallTools(Struct, frozen=True):
 
 
 class Tally(Struct):
-    """What a run has used: upstream calls, tool calls by tool and in all, and tokens by the upstream's own count."""
+    """What a run has used: upstream calls, tool calls (by tool, in all, searches), tokens as the upstream counts."""
 
     turns: int = 0
     tool_calls: dict[str, int] = {}
     total_tool_calls: int = 0
     usage: Json | None = None
+    web_searches: int = 0
 
     def count_turn(self, usage: Json | None) -> None:
         """One more upstream call has been made; None: the upstream has sent no count of its tokens."""
         self.turns += 1
         self.usage = add_usage(self.usage, usage)
 
-    def count_call(self, tool: str) -> None:
+    def count_call(self, tool: ToolSpec) -> None:
         """One more call of `tool` is going to be run."""
-        self.tool_calls[tool] = self.tool_calls.get(tool, 0) + 1
+        self.tool_calls[tool.name] = self.tool_calls.get(tool.name, 0) + 1
         self.total_tool_calls += 1
+        self.web_searches += tool.searches
 
     @property
     def total_tokens(self) -> int:
@@ -126,8 +128,8 @@ class Tally(Struct):
 
     def as_usage(self) -> Json:
         """OpenAI's `usage`, with `server_tool_use` beside it."""
-        use = {"turns": self.turns, "tool_calls": self.total_tool_calls, **self.tool_calls}
-        return {**_NO_TOKENS, **(self.usage or {}), "server_tool_use": use}
+        use = {"turns": self.turns, "tool_calls": self.total_tool_calls, "web_search_requests": self.web_searches}
+        return {**_NO_TOKENS, **(self.usage or {}), "server_tool_use": {**self.tool_calls, **use}}
 
 
 def sum_of(tallies: Sequence[Tally]) -> Tally:
@@ -138,6 +140,7 @@ def sum_of(tallies: Sequence[Tally]) -> Tally:
     for tally in tallies:
         total.turns += tally.turns
         total.total_tool_calls += tally.total_tool_calls
+        total.web_searches += tally.web_searches
         total.usage = add_usage(total.usage, tally.usage)
         for tool, number in tally.tool_calls.items():
             total.tool_calls[tool] = total.tool_calls.get(tool, 0) + number

@@ -70,6 +70,7 @@ class ToolSpec(Struct, frozen=True):
             a turn may still fail and be asked for again.
         group: the entry of the configuration that it comes from, where that has several tools; its name stands for all
             of them wherever tools are chosen.
+        searches: whether it is a search of the web, whose calls are counted as such.
     """
 
     name: str
@@ -80,6 +81,7 @@ class ToolSpec(Struct, frozen=True):
     mode: str = "always"
     eager: bool = True
     group: str | None = None
+    searches: bool = False
 
     def is_among(self, names: Collection[str]) -> bool:
         """Whether a choice of names means it too."""

@@ -223,7 +223,7 @@ class Run:
             return _Verdict(call, key, result=_again(self._results[key]))
         if self._stop or not self._affordable(tool.name, tool.max_calls):
             return _Verdict(call, key, result=failure(BUDGET_USED))
-        self.tally.count_call(tool.name)
+        self.tally.count_call(tool)
         return _Verdict(call, key, run=canonical)
 
     def _canonical(self, call: ToolCall) -> tuple[ToolSpec, ToolCall]:

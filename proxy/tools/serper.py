@@ -72,6 +72,7 @@ def serper_tool(name: str, config: SerperConfig, client: httpx.AsyncClient) -> T
         run=run,
         repair=repair,
         aliases=(browser.SEARCH,) if config.endpoint == "search" else (),
+        searches=True,
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypedDict, Unpack
 
 from proxy.core.chat import Json, ToolOutput, ToolSpec
+from proxy.core.offer import SEARCH
 
 Run: TypeAlias = Callable[[Json], Awaitable[str | ToolOutput]]
 
@@ -38,6 +39,7 @@ class Terms(TypedDict, total=False):
     max_concurrent: int | None
     cache_seconds: float
     fallback: str | None
+    searches: bool
     origin: str
 
 
@@ -66,6 +68,8 @@ class Tool:
         max_concurrent: calls of all requests that may run at the same time; None: any number.
         cache_seconds: how long a result serves equal calls of the same caller; 0: every call is run.
         fallback: the tool that is tried with the same arguments when this one fails.
+        searches: whether it is a search of the web, whose calls are counted as `web_search_requests`; the tool named
+            `web_search` always is.
         origin: where it comes from, for `toolproxy check`.
 
     Raises:
@@ -86,6 +90,7 @@ class Tool:
     max_concurrent: int | None = None
     cache_seconds: float = 0
     fallback: str | None = None
+    searches: bool = False
     origin: str = "built in"
 
     def __post_init__(self) -> None:
@@ -120,4 +125,5 @@ class Tool:
             max_calls=self.max_calls,
             mode=self.offer,
             eager=self.eager,
+            searches=self.searches or self.name == SEARCH,
         )

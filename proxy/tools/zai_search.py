@@ -47,6 +47,7 @@ def zai_search_tool(name: str, config: ZaiSearchConfig, client: httpx.AsyncClien
         run=run,
         repair=repair,
         aliases=(browser.SEARCH,),
+        searches=True,
     )
 
 

@@ -39,7 +39,7 @@ async def test_a_whole_answer_that_needed_a_search(upstream, sdk):
     assert answer.id.startswith("chatcmpl-")
     assert (answer.object, answer.model) == ("chat.completion", "the-upstream-model")
     assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (20, 22)
-    assert answer.usage.server_tool_use == {"turns": 2, "tool_calls": 1, "web_search": 1}
+    assert answer.usage.server_tool_use == {"turns": 2, "tool_calls": 1, "web_search_requests": 1, "web_search": 1}
     assert {name: reply.headers[name] for name in ("x-tool-turns", "x-tool-calls", "x-tool-stop")} == {
         "x-tool-turns": "2",
         "x-tool-calls": "1",
@@ -85,7 +85,7 @@ async def test_a_streamed_answer_that_needed_a_search_is_one_completion(upstream
     assert [one.choices[0].finish_reason for one in chunks if one.choices and one.choices[0].finish_reason] == ["stop"]
     assert [one.usage.total_tokens for one in chunks if one.usage] == [22]
     assert chunks[-1].choices == []
-    assert chunks[-1].usage.server_tool_use == {"turns": 2, "tool_calls": 1, "web_search": 1}
+    assert chunks[-1].usage.server_tool_use == {"turns": 2, "tool_calls": 1, "web_search_requests": 1, "web_search": 1}
 
 
 async def test_on_the_wire_a_stream_has_no_trace_of_the_search_and_ends_with_done(upstream):
@@ -275,7 +275,7 @@ async def test_several_choices_are_as_many_loops_merged_into_one_answer(upstream
         answer = await client.chat.completions.create(**ASK, n=2)
     assert [choice.index for choice in answer.choices] == [0, 1]
     assert sorted(choice.message.content for choice in answer.choices) == ["Answerc1", "Answerc2"]
-    assert answer.usage.server_tool_use == {"turns": 4, "tool_calls": 2, "web_search": 2}
+    assert answer.usage.server_tool_use == {"turns": 4, "tool_calls": 2, "web_search_requests": 2, "web_search": 2}
     assert answer.usage.total_tokens == 44
     assert not any("n" in request for request in upstream.requests)
 

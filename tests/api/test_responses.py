@@ -126,7 +126,7 @@ async def test_a_question_that_needs_a_search(upstream, streaming):
         "output_tokens": 2,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": 22,
-        "server_tool_use": {"turns": 2, "tool_calls": 1, "web_search": 1},
+        "server_tool_use": {"turns": 2, "tool_calls": 1, "web_search_requests": 1, "web_search": 1},
     }
     assert (response["status"], response["model"], response["error"]) == ("completed", "the-upstream-model", None)
     assert len(upstream.searches) == 1

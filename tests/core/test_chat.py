@@ -68,7 +68,7 @@ def test_usage_is_complete_even_if_no_upstream_counted():
         "prompt_tokens": 0,
         "completion_tokens": 0,
         "total_tokens": 0,
-        "server_tool_use": {"turns": 1, "tool_calls": 0},
+        "server_tool_use": {"turns": 1, "tool_calls": 0, "web_search_requests": 0},
     }
 
 

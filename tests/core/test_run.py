@@ -4,7 +4,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from proxy.core.actions import Hold
+from proxy.core.actions import Hold, sum_of
 from proxy.core.continuation import put_back
 from proxy.core.errors import NoFinalAnswer
 from proxy.core.forcing import AnswerStep
@@ -174,8 +174,18 @@ def test_usage_is_the_sum_over_all_turns():
         "prompt_tokens": 15,
         "completion_tokens": 0,
         "total_tokens": 15,
-        "server_tool_use": {"turns": 2, "tool_calls": 1, "web_search": 1},
+        "server_tool_use": {"turns": 2, "tool_calls": 1, "web_search_requests": 0, "web_search": 1},
     }
+
+
+def test_calls_of_searches_are_counted_beside_the_calls_of_each_tool():
+    tools = (replace(SEARCH, searches=True), replace(SEARCH, name="news", aliases=(), searches=True), TIME)
+    wanted = [call(id="a"), call("news", id="b"), call("current_time", "{}", id="c")]
+    play = Playbook(run_of(tools=tools)) << asks() >> calls(*wanted) << runs("web_search", "news", "current_time")
+    play >> results("a", "b", "c") << asks() >> says("Done") << responds("Done")
+    use = {"turns": 2, "tool_calls": 3, "web_search_requests": 2, "web_search": 1, "news": 1, "current_time": 1}
+    assert play.pending.tally.as_usage()["server_tool_use"] == use
+    assert sum_of([play.pending.tally] * 2).web_searches == 4
 
 
 # -- limits --
