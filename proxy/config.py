@@ -85,7 +85,7 @@ class RequestLimits(Value, frozen=True, kw_only=True):
     guidance: bool = True  # tell the model its budget in the system message
     deadline: float = 240  # seconds; then no further tool or round: the model answers from what it has
     max_duration: float = 1200  # seconds; then 504
-    tool_timeout: float = 30  # seconds, for a tool without a timeout of its own
+    tool_timeout: float = 30  # seconds, for a tool without its own; a model's or a client's bounds every tool
     max_parallel_tools: int = 8  # calls of one turn at the same time
     max_result_bytes: int = 65536  # a longer tool result is cut, and says so
     max_total_result_bytes: int = 524288  # of all results of one request together

@@ -87,12 +87,13 @@ class Toolset(Protocol):
         """Every usable tool by its own name."""
         ...
 
-    async def execute(self, call: ToolCall, *, patience: float, scope: str) -> ToolOutput:
+    async def execute(self, call: ToolCall, *, patience: float, at_most: float, scope: str) -> ToolOutput:
         """Run one call.
 
         Args:
             call: under the tool's own name.
             patience: in seconds, for tools that have no timeout of their own.
+            at_most: seconds that bound every tool, whatever its own timeout is.
             scope: who calls; results are kept for and shared with the same caller only.
 
         Raises:

@@ -5,6 +5,7 @@ when the deadline has passed the run is told so, and what tools are still doing 
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ class Pace(Struct, frozen=True):
 
     deadline                 from the start of the run; after it no tool and no further round is begun
     tool_timeout             for one call of a tool that has no timeout of its own
+    longest_tool_timeout     for one call of any tool
     max_parallel_tools       calls of one turn that run at the same time
     max_result_bytes         of one result; the rest is cut off, and the model is told
     max_total_result_bytes   of all results of the run together; the same
@@ -33,6 +35,7 @@ class Pace(Struct, frozen=True):
 
     deadline: float = 240
     tool_timeout: float = 30
+    longest_tool_timeout: float = math.inf
     max_parallel_tools: int = 8
     max_result_bytes: int = 65536
     max_total_result_bytes: int = 524288
@@ -172,7 +175,10 @@ class Runner:
         try:
             if calls.deadline.has_passed():
                 raise TimeoutError  # noqa: TRY301 - as when it is used up in the middle of the call
-            work = self._toolset.execute(call, patience=calls.pace.tool_timeout, scope=calls.scope)
+            pace = calls.pace
+            work = self._toolset.execute(
+                call, patience=pace.tool_timeout, at_most=pace.longest_tool_timeout, scope=calls.scope
+            )
             output = await within(calls.deadline.seconds_left(), work)
         except TimeoutError:
             calls.deadline.passed = True

@@ -5,6 +5,7 @@ it, runs its loops, and tells the client in its own shape what came of them.
 """
 
 import functools
+import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -248,8 +249,15 @@ class Exchanges:
         if known is None:
             if len(self._terms) >= _MOST_TERMS:
                 self._terms.clear()
-            limits = self._ports.config.limits.overridden(model.limits, caller.limits)
-            known = _Terms(limits, (caller.tools, model.tools), permitted=caller.may_use(model.name))
+            layers = (model.limits, caller.limits)
+            limits = self._ports.config.limits.overridden(*layers)
+            bounded = any(layer is not None and layer.tool_timeout is not None for layer in layers)
+            known = _Terms(
+                limits,
+                (caller.tools, model.tools),
+                permitted=caller.may_use(model.name),
+                longest_tool_timeout=limits.tool_timeout if bounded else math.inf,
+            )
             self._terms[caller.name, model.name] = known
         return known
 
@@ -260,13 +268,20 @@ class _Terms:
     Attributes:
         permitted: whether the client may use the model.
         limits: of the configuration, the model's and the client's own put over them.
-        pace: that they permit.
+        pace: that they permit. A model's or a client's own `tool_timeout` bounds the tools that have one of their own.
         standing: as in `Exchange`; begun anew whenever there are other tools.
     """
 
     __slots__ = ("_allowed", "_budget", "_specs", "_usable", "limits", "pace", "permitted", "standing")
 
-    def __init__(self, limits: RequestLimits, allowed: tuple[frozenset[str] | None, ...], *, permitted: bool) -> None:
+    def __init__(
+        self,
+        limits: RequestLimits,
+        allowed: tuple[frozenset[str] | None, ...],
+        *,
+        permitted: bool,
+        longest_tool_timeout: float = math.inf,
+    ) -> None:
         self.permitted = permitted
         self.limits = limits
         self._allowed = allowed
@@ -274,6 +289,7 @@ class _Terms:
         self.pace = Pace(
             deadline=limits.deadline,
             tool_timeout=limits.tool_timeout,
+            longest_tool_timeout=longest_tool_timeout,
             max_parallel_tools=limits.max_parallel_tools,
             max_result_bytes=limits.max_result_bytes,
             max_total_result_bytes=limits.max_total_result_bytes,

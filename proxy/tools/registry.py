@@ -6,6 +6,7 @@ try is tried again; at last the fallback is asked.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -98,8 +99,10 @@ class Registry:
         self._entries[tool.name] = _Entry(tool, self._caches)
         self._specs = {**self._specs, tool.name: replace(tool.spec, group=group)}
 
-    def execute(self, call: ToolCall, *, patience: float, scope: str) -> Coroutine[Any, Any, ToolOutput]:
-        """Run one call.
+    def execute(
+        self, call: ToolCall, *, patience: float, at_most: float = math.inf, scope: str
+    ) -> Coroutine[Any, Any, ToolOutput]:
+        """Run one call, as `ports.Toolset` has it.
 
         Raises:
             ToolError: it could not be carried out; the message is for the model.
@@ -107,25 +110,28 @@ class Registry:
         entry = self._entries.get(call.name)
         if entry is None:
             raise ToolError(f"There is no tool named {call.name!r}.")
+
+        def run(entry: "_Entry") -> Coroutine[Any, Any, ToolOutput]:
+            return self._run(entry, call, min(entry.tool.timeout or patience, at_most), scope)
+
         # One step only: a fallback's own fallback would make chains, and circles.
         if entry.tool.fallback is None or (other := self._entries.get(entry.tool.fallback)) is None:
-            return self._run(entry, call, patience, scope)
-        return self._run_or_fall_back(entry, other, call, patience, scope)
+            return run(entry)
+        return self._run_or_fall_back(entry, other, run)
 
     async def _run_or_fall_back(
-        self, entry: "_Entry", other: "_Entry", call: ToolCall, patience: float, scope: str
+        self, entry: "_Entry", other: "_Entry", run: Callable[["_Entry"], Coroutine[Any, Any, ToolOutput]]
     ) -> ToolOutput:
         try:
-            return await self._run(entry, call, patience, scope)
+            return await run(entry)
         except InvalidArguments:
             raise
         except ToolError as exc:
-            self._observe("tool.fell_back", tool=call.name, to=other.tool.name, outcome=exc.outcome, why=exc.why)
-            return await self._run(other, call, patience, scope)
+            self._observe("tool.fell_back", tool=entry.tool.name, to=other.tool.name, outcome=exc.outcome, why=exc.why)
+            return await run(other)
 
-    async def _run(self, entry: "_Entry", call: ToolCall, patience: float, scope: str) -> ToolOutput:
+    async def _run(self, entry: "_Entry", call: ToolCall, seconds: float, scope: str) -> ToolOutput:
         arguments = parse_arguments(call.arguments, entry.validator, repair=entry.tool.repair)
-        seconds = entry.tool.timeout or patience
         try:
             if entry.cache is None:
                 return await within(seconds, self._try(entry, arguments))

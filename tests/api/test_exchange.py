@@ -1,5 +1,9 @@
 """What is worked out once for many requests, and what is not."""
 
+import math
+
+import pytest
+
 from proxy.api.caller import Caller, set_caller
 from proxy.api.clients import tool_headers
 from proxy.api.exchange import Exchanges
@@ -21,6 +25,7 @@ class Ports:
     """As much of the ports as opening an exchange needs."""
 
     clock = None
+    model_limits = None
 
     def __init__(self, *specs):
         self.config = Config(server=ServerConfig(), offer=OfferConfig(prefix="//"), limits=RequestLimits())
@@ -28,7 +33,7 @@ class Ports:
         self.specs = {spec.name: spec for spec in specs}
 
     def resolve(self, name, *, client_key, messages=()):
-        return Model(name, name, Upstream())
+        return Model(name, name, Upstream(), limits=self.model_limits)
 
     def observe(self, event, /, **fields):
         raise AssertionError(event)
@@ -114,6 +119,17 @@ async def test_the_pace_of_a_client_is_worked_out_once_and_is_not_anothers():
     pace = (await opened.open()).pace
     assert (await opened.open()).pace is pace
     assert ((await opened.open(caller=hasty)).pace.deadline, pace.deadline) == (5, 240)
+
+
+@pytest.mark.parametrize(
+    ("model", "client", "longest"),
+    [(None, None, math.inf), (9, None, 9), (None, 7, 7), (9, 7, 7), (7, 9, 9)],
+)
+async def test_a_tool_timeout_of_a_model_or_a_client_bounds_every_tool(model, client, longest):
+    opened = Opened(tool("a"))
+    opened.ports.model_limits = LimitsConfig(tool_timeout=model)
+    pace = (await opened.open(caller=Caller("app", limits=LimitsConfig(tool_timeout=client)))).pace
+    assert (pace.longest_tool_timeout, pace.tool_timeout) == (longest, 30 if longest == math.inf else longest)
 
 
 def headers_of(turns, calls, stop):

@@ -23,8 +23,8 @@ def registry_of(tools, *, clock=None, **options):
     return Registry(tools, clock=clock or FakeClock(), **options)
 
 
-async def execute(registry, arguments='{"n":1}', name="t", patience=5, scope="me"):
-    return (await registry.execute(ToolCall("id", name, arguments), patience=patience, scope=scope)).text
+async def execute(registry, arguments='{"n":1}', name="t", patience=5, scope="me", **bound):
+    return (await registry.execute(ToolCall("id", name, arguments), patience=patience, scope=scope, **bound)).text
 
 
 async def test_a_call_runs_the_tool_of_its_name_with_its_arguments():
@@ -37,7 +37,7 @@ async def test_a_call_runs_the_tool_of_its_name_with_its_arguments():
         ("{broken", "not valid JSON"),
         ('{"n":1}{"n":2}', "not valid JSON"),
         ("[1]", "one JSON object"),
-        ("null", "one JSON object"),
+        ("null", '"n" is a required property'),
         ("{}", '"n" is a required property'),
         ('{"n":"one"}', "n: "),
         ("[" * 2000, "not valid JSON"),
@@ -61,13 +61,25 @@ async def test_a_name_that_is_not_on_the_whitelist_is_never_run():
         await execute(registry_of([tool()]), name="rm")
 
 
-@pytest.mark.parametrize(("own", "patience"), [(None, 0.01), (0.01, 60)])
-async def test_a_tool_that_hangs_is_stopped_after_its_own_timeout_or_the_requests(own, patience):
+@pytest.mark.parametrize(
+    ("own", "patience", "at_most"),
+    [(None, 0.01, 60), (0.01, 60, 60), (0.01, 0.001, 60), (60, 60, 0.01), (None, 60, 0.01)],
+)
+async def test_a_tool_that_hangs_is_stopped_after_its_own_timeout_or_the_requests(own, patience, at_most):
     async def hang(_):
         await asyncio.Event().wait()
 
     with pytest.raises(ToolTimeout, match=r"0\.01 seconds"):
-        await execute(registry_of([tool(hang, timeout=own)]), patience=patience)
+        await execute(registry_of([tool(hang, timeout=own)]), patience=patience, at_most=at_most)
+
+
+async def test_a_fallback_has_its_own_timeout():
+    async def hang(_):
+        await asyncio.Event().wait()
+
+    tools = [tool(hang, timeout=0.01, fallback="other"), tool(hang, name="other", timeout=0.02)]
+    with pytest.raises(ToolTimeout, match=r"0\.02 seconds"):
+        await execute(registry_of(tools))
 
 
 def counting():

@@ -112,9 +112,9 @@ class SettledSearch:
         """Every usable tool by its own name."""
         return self.inner.specs
 
-    async def execute(self, call: ToolCall, *, patience: float, scope: str) -> ToolOutput:
+    async def execute(self, call: ToolCall, *, patience: float, at_most: float, scope: str) -> ToolOutput:
         """Run one call. Raises `ToolError`."""
-        output = await self.inner.execute(self._settled(call), patience=patience, scope=scope)
+        output = await self.inner.execute(self._settled(call), patience=patience, at_most=at_most, scope=scope)
         if call.name == SEARCH:
             output = replace(output, sources=self._allowed(output.sources))
         self.found[call.id] = output.sources

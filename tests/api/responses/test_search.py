@@ -59,7 +59,7 @@ class Toolset:
         self.specs = {"web_search": SEARCH, "current_time": TIME}
         self.asked = []
 
-    async def execute(self, call, *, patience, scope):
+    async def execute(self, call, *, patience, at_most, scope):
         self.asked.append(call.arguments)
         return ToolOutput("found", {"https://a.ca/x": "A", "https://notb.ca/": "N", "https://www.b.ca/": "B"})
 
@@ -67,7 +67,7 @@ class Toolset:
 async def test_a_search_runs_under_the_settings_and_only_their_pages_are_sources():
     inner = Toolset()
     tools = SettledSearch(inner, SearchSettings(("a.ca", "b.ca")))
-    output = await tools.execute(ToolCall("c1", "web_search", '{"query":"x"}'), patience=1, scope="s")
+    output = await tools.execute(ToolCall("c1", "web_search", '{"query":"x"}'), patience=1, at_most=9, scope="s")
     assert orjson.loads(inner.asked[0]) == {"query": "x (site:a.ca OR site:b.ca)"}
     assert list(output.sources) == ["https://a.ca/x", "https://www.b.ca/"]
     assert tools.found == {"c1": output.sources}
@@ -78,7 +78,7 @@ async def test_a_search_runs_under_the_settings_and_only_their_pages_are_sources
 async def test_arguments_that_are_no_object_are_left_for_the_tool_to_judge(arguments):
     inner = Toolset()
     await SettledSearch(inner, SearchSettings(("a.ca",))).execute(
-        ToolCall("c", "web_search", arguments), patience=1, scope="s"
+        ToolCall("c", "web_search", arguments), patience=1, at_most=9, scope="s"
     )
     assert inner.asked == [arguments]
 
@@ -86,7 +86,7 @@ async def test_arguments_that_are_no_object_are_left_for_the_tool_to_judge(argum
 async def test_other_tools_are_as_they_are():
     inner = Toolset()
     output = await SettledSearch(inner, SearchSettings(("a.ca",))).execute(
-        ToolCall("c", "current_time", '{"query":"x"}'), patience=1, scope="s"
+        ToolCall("c", "current_time", '{"query":"x"}'), patience=1, at_most=9, scope="s"
     )
     assert inner.asked == ['{"query":"x"}']
     assert len(output.sources) == 3
