@@ -40,9 +40,10 @@ format: .venv/.dev
 bench: .venv/.dev  ## what a request, a chunk and an open stream cost, beside nginx; BENCH=--quick for a first look
 	$(BIN)/python -m bench $(BENCH)
 
-soak: .venv/.dev  ## faults, disconnects and tools for minutes: does anything grow? And what ten times the capacity does
+soak: .venv/.dev  ## faults, disconnects and tools for minutes: does anything grow? Then ten times the capacity, and large bodies
 	$(BIN)/python -m bench.soak $(SOAK)
 	$(BIN)/python -m bench.overload
+	$(BIN)/python -m bench.bodies
 
 bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, in an environment of its own
 	$(BIN)/python -m bench --peers $(BENCH)

@@ -13,6 +13,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import __version__
+from proxy.api.bodies import BodyMemory
 from proxy.api.chat_completions import ChatCompletions
 from proxy.api.debug import Debug
 from proxy.api.direct import Direct
@@ -28,7 +29,8 @@ from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
 from proxy.api.responses.endpoint import CreateResponse
 from proxy.api.responses.stored import InputItems, NothingHere, StoredResponse
-from proxy.config import Config, UpstreamConfig
+from proxy.available import available_memory
+from proxy.config import Config, ServerConfig, UpstreamConfig
 from proxy.core.breaker import Breaker
 from proxy.core.errors import ConfigurationError, NotFound
 from proxy.ports import Caches, Clock, Lifecycle, Ports, Readiness
@@ -122,6 +124,12 @@ def create_app(
     # Redirects would be put together from the Host header.
     router = Router(_routes(ports, hot), default=_not_routed, lifespan=lifespan, redirect_slashes=False)
     return _wrapped(Direct(hot, router), [*traced, *_layers(ports, state)])
+
+
+def body_memory(server: ServerConfig) -> int:
+    """Bytes that the bodies of one worker's open requests may take."""
+    # The other half is for the interpreter (60 MB), what is kept between requests, answers, and what no estimate knows.
+    return server.max_body_memory or available_memory() // server.workers // 2
 
 
 def _wrapped(app: ASGIApp, layers: Sequence[Callable[[ASGIApp], ASGIApp]]) -> ASGIApp:
@@ -230,7 +238,7 @@ def _layers(ports: Ports, state: State) -> list[Callable[[ASGIApp], ASGIApp]]:
     limited = [client for client in clients if is_limited(client)]
     return [
         functools.partial(RequestId, observe=ports.observe, clock=ports.clock),
-        functools.partial(Admission, server=server, lifecycle=ports.lifecycle),
+        functools.partial(Admission, server=server, lifecycle=ports.lifecycle, bodies=BodyMemory(body_memory(server))),
         functools.partial(Auth, clients=clients),
         *([functools.partial(Quota, clients=limited, rates=state.rates, leases=state.leases)] if limited else []),
         functools.partial(

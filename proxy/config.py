@@ -47,6 +47,8 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     port: Port = 8080  # 0: any free one
     workers: Count = 1  # processes that share the port
     max_body_bytes: Count = 32 * 1024 * 1024  # a larger request: 413
+    # bytes that bodies of a worker's open requests may take, parsed; beyond: 503; None: half of the memory there is
+    max_body_memory: Count | None = None
     max_concurrent_requests: Count = 1000  # of each worker
     max_queued_requests: CountOrNone | None = None  # wait for a place among those; None: a tenth as many
     queue_timeout_seconds: Seconds = 0.5  # that long; it absorbs a burst, and what waits longer is overload
@@ -295,7 +297,7 @@ class StateConfig(Value, frozen=True, kw_only=True):
     """`state:`: what outlives a request."""
 
     url: StateUrl = "memory://"  # or redis://host:6379/0, for several workers or replicas
-    ttl: Seconds = 3600  # seconds from the last write
+    ttl: Seconds = 86400  # seconds from the last write
     max_entries: Count = 10000  # the oldest make room
 
 

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import orjson
 from starlette.types import Receive, Scope
 
+from proxy.api.bodies import Share, share_of
 from proxy.api.peer import peer_of
 from proxy.api.race import ClientLeft
 from proxy.core.chat import Json
@@ -38,20 +39,33 @@ def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
-    """The whole body.
+    """The whole body, counted among those of the open requests (`api.bodies`).
 
     Raises:
         RequestTooLarge: more than `max_bytes`, whatever its Content-Length says.
+        Overloaded: the bodies of all open requests would take more memory than they may.
         ClientLeft: the client left while it was sending.
     """
-    length = header(scope, b"content-length")
-    if length is not None and length.isdigit() and int(length) > max_bytes:
-        raise _too_large(max_bytes)
+    share = share_of(scope)
     peer = peer_of(scope)
-    if peer is not None and (body := peer.take_body()) is not None:
-        if len(body) > max_bytes:
+    body = peer.take_body() if peer is not None else None
+    if body is None:
+        body = await _received(scope, receive, share, max_bytes)
+    elif len(body) > max_bytes:
+        raise _too_large(max_bytes)
+    if share is not None:
+        share.count_whole(body)
+    return body
+
+
+async def _received(scope: Scope, receive: Receive, share: Share | None, max_bytes: int) -> bytes:
+    """A body that is still to come."""
+    length = header(scope, b"content-length")
+    if length is not None and length.isdigit():
+        if int(length) > max_bytes:
             raise _too_large(max_bytes)
-        return body
+        if share is not None:
+            share.announce(int(length))
     parts: list[bytes] = []
     size = 0
     while True:
@@ -62,6 +76,8 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
         size += len(part)
         if size > max_bytes:
             raise _too_large(max_bytes)
+        if share is not None:
+            share.count_arrived(size)
         parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -13,6 +13,7 @@ from collections import deque
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from proxy.api.bodies import BodyMemory, open_share
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.config import ServerConfig
 from proxy.core.errors import Overloaded, Stopping
@@ -23,11 +24,19 @@ _BEGUN_PER_TURN = 32
 
 
 class Admission:
-    """Lets requests in, health checks aside, and none any more when the process is about to stop."""
+    """Lets requests in, health checks aside, and none any more when the process is about to stop.
 
-    def __init__(self, app: ASGIApp, *, server: ServerConfig, lifecycle: Lifecycle) -> None:
+    Args:
+        app: what is asked.
+        server: how many requests may be open, and how many wait.
+        lifecycle: whether the process is about to stop.
+        bodies: what the bodies of open requests may take.
+    """
+
+    def __init__(self, app: ASGIApp, *, server: ServerConfig, lifecycle: Lifecycle, bodies: BodyMemory) -> None:
         self._app = app
         self._lifecycle = lifecycle
+        self._bodies = bodies
         most, queued = server.max_concurrent_requests, server.max_queued_requests
         self._places = Places(most, queue=most // 10 if queued is None else queued)
         self._patience = server.queue_timeout_seconds
@@ -43,12 +52,14 @@ class Admission:
         if not self._places.take_now():
             self._turnstile.let_all_through()  # they have a place each, and others want one
             await self._places.take(self._patience)
+        share = open_share(scope, self._bodies)
         try:
             turn = self._turnstile.pass_through()
             if turn is not None:
                 await turn
             await self._app(scope, receive, send)
         finally:
+            share.give_back()
             self._places.give_back()
 
 
