@@ -292,7 +292,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def watched(listener: socket.socket) -> list[socket.socket]:
-    """The listener as often as connections may be taken from it at once."""
+    """The listener as often as connections may be taken from it at once.
+
+    A duplicate gets the timeout that Python knows of the original, and a socket that came from another process counts
+    as one that blocks. All of them are one socket to the kernel: it would block for the workers that serve already,
+    and each of them would hang in `accept` until the next client connects.
+    """
+    listener.setblocking(False)
     return [listener, *(listener.dup() for _ in range(_ACCEPTED_PER_ROUND - 1))]
 
 

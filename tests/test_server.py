@@ -1,12 +1,19 @@
 """How connections come in."""
 
 import asyncio
+import multiprocessing
+import os
 import socket
+import time
+from multiprocessing.connection import Pipe
 
 import uvicorn
 import uvloop
 
-from proxy.server import listen, watched
+from proxy.config_file import parse
+from proxy.server import listen, watched, work
+from proxy.supervisor import DRAIN, READY
+from tests.serving import CONFIG
 
 COUNT = 64
 
@@ -38,3 +45,52 @@ def test_a_loop_takes_many_connections_in_one_round_so_that_a_busy_one_keeps_nob
         return made
 
     assert uvloop.run(rounds()) < COUNT // 4
+
+
+def test_a_listener_does_not_begin_to_block_for_other_workers_when_one_more_makes_its_duplicates():
+    listener = listen("127.0.0.1", 0)
+    listener.setblocking(False)  # as the event loop of a worker that serves has it
+    arrived = socket.socket(fileno=os.dup(listener.fileno()))  # as multiprocessing hands it to the next worker
+    copies = watched(arrived)
+    assert not os.get_blocking(listener.fileno())
+    for one in (listener, *copies):
+        one.close()
+
+
+def test_four_workers_start_twenty_times_and_a_client_that_connects_meanwhile_makes_none_of_them_hang():
+    config = parse(CONFIG.format(upstream="http://127.0.0.1:1", more="telemetry: {log_level: error}"), {})
+    processes = multiprocessing.get_context("forkserver")  # as with `spawn`, and the imports are made once
+    processes.set_forkserver_preload(["proxy.server", "uvloop"])
+    for attempt in range(20):
+        with listen("127.0.0.1", 0) as listener:
+            workers = [Starting(processes, config, listener)]
+            workers[0].wait_until_ready()
+            workers += [Starting(processes, config, listener) for _ in range(3)]
+            time.sleep(attempt / 100)  # each time at another moment of their start
+            socket.create_connection(listener.getsockname()).close()
+            for worker in workers[1:]:
+                worker.wait_until_ready()
+            for worker in workers:
+                worker.orders.send_bytes(DRAIN)
+            assert [worker.exit_code() for worker in workers] == [0] * 4
+
+
+class Starting:
+    """A worker as the supervisor starts it."""
+
+    def __init__(self, processes, config, listener):
+        self.orders, theirs = Pipe()
+        self._process = processes.Process(target=work, args=(config, listener, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def wait_until_ready(self):
+        assert self.orders.poll(30)
+        assert self.orders.recv_bytes() == READY
+
+    def exit_code(self):
+        """How it ended; None where it hangs."""
+        self._process.join(10)
+        code = self._process.exitcode
+        self._process.kill()
+        return code

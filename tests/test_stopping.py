@@ -179,6 +179,16 @@ async def test_a_worker_that_dies_is_replaced_and_the_others_go_on(tmp_path):
     assert (line["pid"], line["exit_code"]) == (before[0], -signal.SIGKILL)
 
 
+async def test_four_workers_serve_and_stop_at_once_whoever_asked_meanwhile(tmp_path):
+    async with proxying(tmp_path, workers=4) as (process, url, _), httpx.AsyncClient(timeout=30, limits=ANEW) as client:
+        for _ in range(8):
+            assert (await client.get(f"{url}/healthz")).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        code, log = await end_of(process, 10)
+    assert code == 0
+    assert "Traceback" not in log
+
+
 async def test_workers_do_not_outlive_their_supervisor(tmp_path):
     async with proxying(tmp_path, workers=2) as (process, _, __):
         workers = workers_of(process.pid)
