@@ -9,6 +9,7 @@ whether the body is here already, for that body, to be called back when the clie
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 from starlette.types import Message
@@ -19,7 +20,7 @@ from proxy.core.fields import field_name, is_clean
 
 # What could be read as more than one header is a bug of ours, and goes nowhere.
 _NO_HEAD = "A header of the response cannot be sent."
-_WITHOUT_BODY = (204, 304)
+_WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 
 
 class Cycle(RequestResponseCycle):
@@ -30,6 +31,7 @@ class Cycle(RequestResponseCycle):
         self.loop = loop
         self.scope[PEER] = self  # type: ignore[typeddict-unknown-key]
         self._head = b""
+        self._has_body = True  # the response, by its status and the request's method (RFC 9110, section 6.4.1)
         self._is_streaming = False  # the head is written, and chunks follow
         self._left: Callable[[], None] | None = None
 
@@ -89,18 +91,21 @@ class Cycle(RequestResponseCycle):
         """Make the head of the response."""
         self.response_started = True
         self.waiting_for_100_continue = False
+        self._has_body = self.scope["method"] != "HEAD" and status not in _WITHOUT_BODY
         lines = [STATUS_LINE[status]]
         closes = False
         for name, value in (*self.default_headers, *headers):
             if field_name(name) is None:
                 raise RuntimeError(_NO_HEAD)
-            lines.append(b"%b: %b\r\n" % (name, value))
             if name == b"content-length":
-                self.expected_content_length = int(value)
+                if status == HTTPStatus.NO_CONTENT:
+                    continue  # which must not have it (RFC 9110, section 8.6)
+                self.expected_content_length = int(value) if self._has_body else 0
                 self.chunked_encoding = False
             elif name == b"connection" and b"close" in value.lower():
                 self.keep_alive, closes = False, True
-        self._settle_framing(status, lines)
+            lines.append(b"%b: %b\r\n" % (name, value))
+        self._settle_framing(lines)
         if not self.keep_alive and not closes:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
@@ -109,9 +114,9 @@ class Cycle(RequestResponseCycle):
             raise RuntimeError(_NO_HEAD)
         self._head = head
 
-    def _settle_framing(self, status: int, lines: list[bytes]) -> None:
+    def _settle_framing(self, lines: list[bytes]) -> None:
         """How the end of the body is known, where its length is not."""
-        if self.chunked_encoding is not None or self.scope["method"] == "HEAD" or status in _WITHOUT_BODY:
+        if self.chunked_encoding is not None or not self._has_body:
             return
         if self.scope["http_version"] == "1.0":  # knows no chunks: the end of the connection is the end of the body
             self.keep_alive = False
@@ -124,15 +129,14 @@ class Cycle(RequestResponseCycle):
         data = self._framed(body, more=more)
         if self._head:
             data, self._head = self._head + data, b""
-            self._is_streaming = bool(self.chunked_encoding) and self.scope["method"] != "HEAD"
+            self._is_streaming = bool(self.chunked_encoding)
         if data:
             self.transport.write(data)
         if not more:
             self._finish()
 
     def _framed(self, body: bytes, *, more: bool) -> bytes:
-        if self.scope["method"] == "HEAD":
-            self.expected_content_length = 0
+        if not self._has_body:
             return b""
         if self.chunked_encoding:
             framed = b"%x\r\n%b\r\n" % (len(body), body) if body else b""

@@ -84,6 +84,18 @@ async def test_what_has_no_body_says_nothing_of_its_length(status):
     assert b"chunked" not in b"".join(exchange.written)
 
 
+@pytest.mark.parametrize(("status", "lengths"), [(204, 0), (304, 1)])
+@pytest.mark.parametrize("body", [b"", b"of no use"])
+async def test_a_relayed_length_of_what_has_no_body_is_not_waited_for(status, lengths, body):
+    exchange = Exchange()
+    await exchange.start((b"content-length", b"9"), status=status)
+    await exchange.body(body)
+    (written,) = exchange.written
+    assert written.endswith(b"\r\n\r\n")
+    assert written.count(b"content-length: 9") == lengths  # RFC 9110, section 8.6
+    assert (exchange.completed, exchange.cycle.keep_alive) == (1, True)
+
+
 async def test_to_head_the_length_is_said_and_no_body_sent():
     exchange = Exchange(method="HEAD")
     await exchange.start((b"content-length", b"2"))
