@@ -23,6 +23,10 @@ _NO_HEAD = "A header of the response cannot be sent."
 _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 
 
+def _nothing() -> None:
+    """What is to be done after a response that will never be."""
+
+
 class Cycle(RequestResponseCycle):
     """What uvicorn makes of one request. Implements `api.peer.Peer`."""
 
@@ -69,6 +73,11 @@ class Cycle(RequestResponseCycle):
         callback, self._left = self._left, None
         if callback is not None:
             callback()
+
+    def drop(self) -> None:
+        """Forget the connection, which is lost before this request's turn has come."""
+        self.on_response = _nothing
+        self._let_go()
 
     def _let_go(self) -> None:
         """Leave the scope, in which nobody looks for us any more: only the garbage collector would undo that circle."""

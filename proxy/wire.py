@@ -5,6 +5,7 @@ body of a request that offers an upgrade, and answers what is no HTTP in plain t
 
 - a head has `header_timeout`, and a client that takes nothing of what is sent `send_timeout`;
 - fields and bytes of a head are counted, and so is what a chunked body carries beside its data;
+- of pipelined requests, no more than sixteen or so wait for the one before: beyond that, reading pauses;
 - a head that two parsers could read in two ways is refused, in OpenAI's envelope, and its connection closed;
 - an upgrade is not taken up, which leaves a request like any other (RFC 9110, section 7.8);
 - an answer that is given before the body has come is read by a client that is still sending: of a small body the rest
@@ -14,6 +15,7 @@ Bodies are bounded where they are read, in `api.body`.
 """
 
 import asyncio
+import re
 from asyncio import TimerHandle, Transport
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from urllib.parse import unquote
 import httptools
 import orjson
 from uvicorn._types import ASGIVersions
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from proxy.config import ServerConfig
@@ -34,6 +36,10 @@ from proxy.cycle import Cycle
 from proxy.ids import new_id
 from proxy.ports import Observer
 
+# Requests of one connection that are parsed and wait until those before are answered. Clients that pipeline at all send
+# a few at once; each takes some two kilobytes, and 7,000 of them fit into a single read.
+_MOST_WAITING = 16
+_END_OF_HEAD = b"\r\n\r\n"
 # How long, and for how much, a client that was answered is heard out; closed at once, the answer would be lost to a
 # reset. nginx: lingering_timeout 5 s, any number of bytes.
 _LINGER_SECONDS = 5.0
@@ -49,6 +55,9 @@ _NO_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
 _VERSIONS = ("1.1", "1.0")
 # TRACE, handed on to an upstream, would come back with the upstream's key in it.
 _NEVER = frozenset({b"CONNECT", b"TRACE"})
+# RFC 9110, section 7.2: a host and perhaps a port, as RFC 3986 writes them. What stands before an `@` or behind a `/`
+# would be another host, or a path, to whoever makes a URL of it.
+_HOST = re.compile(rb"(?:\[[0-9A-Za-z:.]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII)
 _SHORT_URL = 256  # of those that are remembered
 _ALLOWED = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 
@@ -92,10 +101,45 @@ def _split(url: bytes) -> tuple[str, bytes, bytes]:
 _target = lru_cache(256)(_split)  # nearly all requests ask for the same few
 
 
+def _fault_of_host(hosts: list[bytes], version: str) -> ProxyError | None:
+    """What is wrong with the Host fields of a request (RFC 9112, section 3.2)."""
+    if len(hosts) != 1 and (version == "1.1" or hosts):
+        return HttpRefused("A request must have exactly one Host.")
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        return HttpRefused("The Host of the request is neither a name nor an address.")
+    return None
+
+
+class _ParsingEnded(Exception):
+    """Ends the parser's work from within a callback; the fault itself would keep what was read in its traceback."""
+
+
+class _Flow(FlowControl):
+    """When a connection is read: not while a body is not taken, nor while as many requests wait as may."""
+
+    is_full = False
+
+    def fill(self) -> None:
+        """Pause reading until there is room again, whoever wants to resume it."""
+        self.is_full = True
+        self.pause_reading()
+
+    def make_room(self) -> None:
+        """Resume reading."""
+        self.is_full = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        """For a request that takes its body; of no effect while the connection is full."""
+        if not self.is_full:
+            super().resume_reading()
+
+
 class Wire(HttpToolsProtocol):
     """One connection of a client."""
 
     cycle: Cycle
+    flow: _Flow
 
     def __init__(self, *args: Any, bounds: Bounds, observe: Observer, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -115,6 +159,7 @@ class Wire(HttpToolsProtocol):
         self._fields = 0
         self._excess = 0  # bytes that were read and are no data, since they were last known to be harmless
         self._fault: ProxyError | None = None
+        self._unparsed = bytearray()  # what was read beyond as many requests as may wait
         self._answering: Cycle | None = None  # the latest may still wait for its turn, pipelined behind this one
 
     # -- the connection --
@@ -122,15 +167,22 @@ class Wire(HttpToolsProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn narrows it
         """From asyncio."""
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         self._arm(self._bounds.header_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """From asyncio."""
         self._disarm()
         self._stop_send_timer()
+        self._unset_keepalive_if_required()  # uvicorn leaves it where the connection was reset
         super().connection_lost(exc)
         if self._answering is not None and not self._answering.response_complete:
             self._answering.leave()
+        for cycle, _ in self.pipeline:
+            assert isinstance(cycle, Cycle)  # noqa: S101 - there are no others
+            cycle.drop()
+        self.pipeline.clear()
+        self._unparsed.clear()
 
     def data_received(self, data: bytes) -> None:
         """From asyncio."""
@@ -138,7 +190,30 @@ class Wire(HttpToolsProtocol):
             self._unset_keepalive_if_required()
         if self._deaf:
             self._overhear(data)
-            return
+        # Bodies have no such line ends, as a rule: what follows the last one need not be searched.
+        elif (
+            not self._unparsed
+            and len(self.pipeline) + data.count(_END_OF_HEAD, 0, data.rfind(b"\r") + 2) <= _MOST_WAITING
+        ):
+            self._parse(data)
+        else:
+            self._unparsed += data
+            self._parse_on()
+
+    def _parse_on(self) -> None:
+        """Parse what was read, head by head, until as many requests wait as may; then reading pauses."""
+        while self._unparsed and not self._deaf and len(self.pipeline) < _MOST_WAITING:
+            end = self._unparsed.find(_END_OF_HEAD)
+            size = len(self._unparsed) if end < 0 else end + len(_END_OF_HEAD)
+            piece = bytes(self._unparsed[:size])
+            del self._unparsed[:size]
+            self._parse(piece)
+        if self._unparsed:
+            self.flow.fill()
+        elif self.flow.is_full:
+            self.flow.make_room()
+
+    def _parse(self, data: bytes) -> None:
         self._excess += len(data)
         self._feed(data)
         if not self._deaf and self._excess > self._bounds.max_header_bytes:
@@ -223,7 +298,6 @@ class Wire(HttpToolsProtocol):
         self._reusable = self.cycle.keep_alive
         self.cycle.keep_alive = self._reusable and self._has_small_body
         if waiting:  # an earlier request of the same connection is being answered
-            self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
         else:
             self._start_asgi_task(self.cycle, self.app)
@@ -297,7 +371,7 @@ class Wire(HttpToolsProtocol):
 
     def _reject(self, fault: ProxyError) -> NoReturn:
         self._fault = fault
-        raise fault
+        raise _ParsingEnded
 
     def _ambiguity(self, version: str) -> ProxyError | None:
         """What is wrong with a head that the parser found nothing wrong with."""
@@ -306,10 +380,10 @@ class Wire(HttpToolsProtocol):
         if self.parser.get_method() in _NEVER:
             message = "This server neither opens connections nor echoes requests."
             return MethodNotAllowed(message, headers={"allow": _ALLOWED})
-        hosts = 0
+        hosts = []
         for name, value in self.headers:
             if name == b"host":
-                hosts += 1
+                hosts.append(value)
             elif name == b"content-length":
                 self._has_small_body = int(value) <= _SMALL_BODY
             elif name == b"transfer-encoding" and (value.strip().lower() != b"chunked" or version == "1.0"):
@@ -318,9 +392,7 @@ class Wire(HttpToolsProtocol):
                 if value.lower() != b"100-continue":
                     return HttpRefused("Of expectations only '100-continue' is met.", status=417)
                 self.expect_100_continue = True
-        if hosts != 1 and (version == "1.1" or hosts):
-            return HttpRefused("A request must have exactly one Host.")  # RFC 9112, section 3.2
-        return None
+        return _fault_of_host(hosts, version)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         assert isinstance(cycle, Cycle)  # noqa: S101 - there are no others
@@ -336,6 +408,8 @@ class Wire(HttpToolsProtocol):
             self._end()
             return
         super().on_response_complete()
+        if self._unparsed and not self.transport.is_closing():
+            self._parse_on()
         if self._in_body and self.cycle.response_complete:  # the rest of a small body
             self._unset_keepalive_if_required()
             self._arm(self._bounds.linger)
@@ -406,7 +480,8 @@ class Wire(HttpToolsProtocol):
     def _linger(self) -> None:
         """Close in such a way that the answer is read: what the client is still sending is taken and thrown away."""
         self._deaf = True
-        self.flow.resume_reading()
+        self._unparsed.clear()
+        self.flow.make_room()
         if self.transport.can_write_eof():
             with suppress(OSError):  # it has gone, and asyncio does not know yet
                 self.transport.write_eof()

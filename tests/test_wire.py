@@ -2,7 +2,11 @@
 
 import asyncio
 import errno
+import gc
 import re
+import socket
+import struct
+import sys
 import time
 from contextlib import asynccontextmanager, suppress
 
@@ -11,7 +15,9 @@ import pytest
 from uvicorn.server import ServerState
 
 from proxy.config_file import parse
+from proxy.cycle import Cycle
 from proxy.server import uvicorn_config
+from proxy.wire import Wire
 from tests.fakes import FakeUpstream, Reply, whole
 from tests.serving import CONFIG, proxy_of
 
@@ -204,6 +210,65 @@ async def test_requests_in_one_packet_are_answered_one_after_the_other(upstream)
     assert [orjson.loads(body)["status"] for _, _, body in found] == ["ok", "ready"]
 
 
+async def test_many_requests_in_one_packet_are_answered_one_after_the_other_and_few_wait_at_a_time(upstream):
+    gate = asyncio.Event()
+    upstream.replies = [Reply([gate, *whole("Hi").body])]
+    names = [f"r-{at}" for at in range(1000)]
+    rest = b"".join(head(f"x-request-id: {name}", path="/healthz", method="GET") for name in names)
+    last = head("connection: close", "x-request-id: last", path="/healthz", method="GET")
+    async with proxy_of(upstream) as url, asyncio.timeout(20):
+        saying = asyncio.ensure_future(said(url, post("x-request-id: first") + rest + last))
+        await upstream.asked.wait()
+        assert alive(Cycle) < 25
+        gate.set()
+        found = answers(await saying)
+    assert [headers["x-request-id"] for _, headers, _ in found] == ["first", *names, "last"]
+    assert {status for status, _, _ in found} == {200}
+
+
+async def test_a_connection_that_is_lost_leaves_none_of_its_waiting_requests_behind(upstream, no_collector):
+    gate = asyncio.Event()
+    upstream.replies = [Reply([gate, *whole("Hi").body])]
+    async with proxy_of(upstream) as url:
+        async with connected(url) as (_, writer):
+            writer.write(post() + head(path="/healthz", method="GET") * 1000)
+            await upstream.asked.wait()
+            writer.transport.abort()
+        gate.set()
+        await until(lambda: not alive(Wire, Cycle))
+
+
+async def test_a_connection_that_was_refused_and_is_reset_is_not_kept(upstream, no_collector):
+    async with proxy_of(upstream, more=CLIENTS) as url, connected(url) as (reader, writer):
+        body = b"x" * 130_000
+        writer.write(post(body=body))
+        assert (await next_answer(reader))[0] == 401
+        linger = struct.pack("ii", 1, 0)  # so that closing is a reset
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+        await until(lambda: not alive(Wire, Cycle))
+
+
+@pytest.fixture
+def no_collector():
+    """Without the garbage collector, whatever lies in a circle of references stays."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def alive(*kinds):
+    """How many there are of these, whether anybody can still reach them or not."""
+    return sum(isinstance(found, kinds) for found in gc.get_objects())
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0.02)
+
+
 @pytest.mark.parametrize("garbage", [b"\x00\x01", b"POST / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n", b"G" * 100_000])
 async def test_nonsense_behind_a_request_does_not_take_its_answer_away(upstream, garbage):
     gate = asyncio.Event()
@@ -277,7 +342,7 @@ async def test_who_is_refused_before_sending_a_body_is_not_told_to_continue_and_
         "*",
     ],
 )
-@pytest.mark.parametrize("host", ["x", "a/healthz?x=", "x@healthz", "[", "x:99999", "/healthz"])
+@pytest.mark.parametrize("host", ["x", "healthz", "x:99999"])
 async def test_no_target_and_no_host_gets_past_the_key(upstream, target, host):
     more = "clients: [{{name: c, key: client-key}}]".format()
     lines = ("connection: close", "x-forwarded-host: a", "x-original-url: /healthz", "x-http-method-override: GET")
@@ -285,6 +350,24 @@ async def test_no_target_and_no_host_gets_past_the_key(upstream, target, host):
         ((status, _, body),) = answers(await said(url, post(*lines, path=target, host=f"host: {host}\r\n")))
     assert (status, orjson.loads(body)["error"]["code"]) == (401, "invalid_api_key")
     assert upstream.heads == []
+
+
+@pytest.mark.parametrize(
+    "host", ["a/b@c", "a/healthz?x=", "x@healthz", "[", "/healthz", "x:y", "x#y", "a, b", "a b", "\xe9", "http://x"]
+)
+async def test_what_is_no_host_is_refused(upstream, host):
+    async with proxy_of(upstream) as url:
+        assert refusal(await said(url, post(host=f"host: {host}\r\n"))) == (400, "invalid_request")
+    assert upstream.heads == []
+
+
+@pytest.mark.parametrize(
+    "host", ["", "x", "x:", "a.example:8080", "a_b.example.", "127.0.0.1:1", "[::1]:8080", "%C3%A9"]
+)
+async def test_what_is_one_is_not(upstream, host):
+    async with proxy_of(upstream) as url:
+        ((status, _, _),) = answers(await said(url, post("connection: close", host=f"host: {host}\r\n")))
+    assert status == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND"])
@@ -507,6 +590,7 @@ class Gone(asyncio.Transport):
     def __init__(self):
         super().__init__()
         self.written = b""
+        self.is_read = True
 
     def write(self, data):
         self.written += data
@@ -520,8 +604,11 @@ class Gone(asyncio.Transport):
     def is_closing(self):
         return False
 
+    def pause_reading(self):
+        self.is_read = False
+
     def resume_reading(self):
-        pass
+        self.is_read = True
 
     def get_write_buffer_size(self):
         return 0
@@ -530,14 +617,57 @@ class Gone(asyncio.Transport):
         pass
 
 
-async def test_who_has_gone_when_its_answer_is_given_does_no_harm():
-    config = uvicorn_config(parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {}), None)
+def wire_to(transport):
+    """A connection whose requests nobody answers yet: their tasks have no turn before the test awaits anything."""
+
+    async def app(scope, receive, send):
+        await receive()
+
+    config = uvicorn_config(parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {}), app)
     wire = config.http(config=config, server_state=ServerState(), app_state={})
+    wire.connection_made(transport)
+    return wire
+
+
+async def test_who_has_gone_when_its_answer_is_given_does_no_harm():
     gone = Gone()
-    wire.connection_made(gone)
+    wire = wire_to(gone)
     wire.data_received(b"nonsense\r\n\r\n")
     wire.connection_lost(None)
     assert gone.written.startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "bad", [head("x: y", host="host: a\r\nhost: b\r\n"), head("x: " + "y" * 100_000), b"\0" * 9000]
+)
+async def test_of_a_head_that_was_refused_nothing_is_kept(bad):
+    wire = wire_to(Gone())
+    before = sys.getrefcount(bad)
+    wire.data_received(bad)
+    assert sys.getrefcount(bad) == before
+    wire.connection_lost(None)
+
+
+async def test_reading_pauses_while_many_requests_wait_whoever_else_would_resume_it():
+    transport = Gone()
+    wire = wire_to(transport)
+    wire.data_received(head(method="GET", path="/healthz") * 10)
+    assert transport.is_read
+    wire.data_received(head(method="GET", path="/healthz") * 10)
+    assert not transport.is_read
+    await asyncio.sleep(0)  # the first one asks for its body
+    assert not transport.is_read
+    wire.connection_lost(None)
+
+
+async def test_a_body_that_nobody_reads_is_not_read_on_because_it_looks_like_the_ends_of_heads():
+    transport = Gone()
+    wire = wire_to(transport)
+    wire.data_received(head("content-length: 10000000"))
+    wire.data_received(b"\r\n\r\n" * 50_000)
+    assert not transport.is_read
+    assert len(wire.cycle.body) == 200_000
+    wire.connection_lost(None)
 
 
 async def test_a_request_whose_body_comes_while_the_one_before_is_answered_is_answered_too(upstream):
