@@ -19,7 +19,8 @@ from proxy.cycle import Cycle
 from proxy.server import uvicorn_config
 from proxy.wire import Wire
 from tests.fakes import FakeUpstream, Reply, whole
-from tests.serving import CONFIG, proxy_of
+from tests.serving import CONFIG, proxy_of, serving_as_shipped
+from tests.upstreams.rawserver import raw_server
 
 CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
 PATHS = [CHAT, RESPONSES, EMBEDDINGS]
@@ -80,7 +81,7 @@ async def send(writer, pieces, seconds):
             await asyncio.sleep(seconds)
 
 
-def answers(raw):
+def answers(raw, *, has_body=True):
     """The (status, headers, body) of every response in there, in order."""
     found = []
     while raw:
@@ -91,7 +92,7 @@ def answers(raw):
         if headers.get("transfer-encoding") == "chunked":
             body, raw = unchunked(rest)
         else:
-            length = int(headers.get("content-length", 0))
+            length = int(headers.get("content-length", 0)) if has_body else 0
             body, raw = rest[:length], rest[length:]
         found.append((status, headers, body))
     return found
@@ -425,6 +426,21 @@ async def test_nothing_that_a_request_says_becomes_a_header_or_an_address(upstre
     assert "x-injected" not in headers
     assert {head["path"] for head in upstream.heads} <= {EMBEDDINGS if path == EMBEDDINGS else CHAT}
     assert all(b"x-injected" not in head["headers"] for head in upstream.heads)
+
+
+@pytest.mark.parametrize(("method", "status", "length"), [("POST", 204, None), ("HEAD", 200, "9"), ("HEAD", 204, None)])
+async def test_an_answer_without_body_is_handed_on_whatever_length_it_names(method, status, length):
+    async def answers_without_body(peer):
+        while True:
+            await peer.answer(b"HTTP/1.1 %d -\r\ncontent-length: 9\r\n\r\n" % status)
+
+    async with raw_server(answers_without_body) as upstream:
+        config = parse(CONFIG.format(upstream=upstream.url, more=""), {})
+        async with serving_as_shipped(config) as url, connected(url) as (reader, writer), asyncio.timeout(10):
+            for _ in range(2):  # nothing of the first is taken for the second's
+                writer.write(post(method=method, path=EMBEDDINGS))
+                ((found, headers, _),) = answers(await reader.readuntil(b"\r\n\r\n"), has_body=False)
+                assert (found, headers.get("content-length"), headers.get("connection")) == (status, length, None)
 
 
 # -- sizes --
