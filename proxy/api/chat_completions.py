@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import parse_chat_request, read_body
 from proxy.api.clients import Identity, StreamingClient, tool_headers, whole_completion
-from proxy.api.exchange import Exchange, Exchanges, collect, note_usage, show_nothing
+from proxy.api.exchange import Exchange, Exchanges, collect, ignored_header, note_usage, show_nothing
 from proxy.api.replies import EventStream, Headers, send_bytes
 from proxy.core import sse
 from proxy.core.actions import Respond
@@ -39,10 +39,10 @@ class ChatCompletions:
     async def _whole(self, exchange: Exchange, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
         work = self._loop_whole if offer.in_play else self._relay_whole
         reply = await exchange.bounded(scope, receive, partial(work, exchange, offer))
-        await send_bytes(send, 200, reply.headers, reply.body)
+        await send_bytes(send, 200, (*reply.headers, *ignored_header(exchange.ignored)), reply.body)
 
     async def _streamed(self, exchange: Exchange, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = EventStream(scope, send)
+        stream = EventStream(scope, send, extra=ignored_header(exchange.ignored))
         work = self._loop_stream if offer.in_play else self._relay_stream
         beating = partial(stream.keep_alive, self._server.keepalive_seconds)
         await exchange.bounded(scope, receive, partial(work, exchange, offer, stream), beside=beating)

@@ -6,6 +6,7 @@ it, runs its loops, and tells the client in its own shape what came of them.
 
 import functools
 import math
+import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,13 +18,14 @@ from proxy import facts
 from proxy.api.body import header, written
 from proxy.api.caller import Caller, caller_of
 from proxy.api.race import Work, alongside, together, while_wanted
+from proxy.api.replies import Headers
 from proxy.config import RequestLimits
 from proxy.core.actions import Respond, Tally, sum_of
 from proxy.core.chat import Json, ToolSpec
 from proxy.core.continuation import Continuation, put_back, runs_in
 from proxy.core.errors import ModelNotAllowed
 from proxy.core.limits import Limits
-from proxy.core.offer import NOT_ASKED, SAID_OF_TOOLS, Asked, Offer, make_offer, take_prefix
+from proxy.core.offer import EVERY_TOOL, NOT_ASKED, SAID_OF_TOOLS, Asked, Offer, make_offer, take_prefix
 from proxy.core.run import Run
 from proxy.ports import Model, Ports, Show, Tell, Toolset
 from proxy.runner import Pace, Runner
@@ -34,6 +36,8 @@ _OURS = "max_tool_calls"  # an upstream may refuse a field that it does not know
 _MOST_TERMS = 10_000
 _MOST_OFFERS = 100
 _SHORT = 256  # characters of a header; a longer one is not remembered
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may stand in a header
+_MOST_IGNORED = 32  # names in one
 
 
 class Exchange(Struct, frozen=True):
@@ -50,6 +54,7 @@ class Exchange(Struct, frozen=True):
         asked: how it asks for server tools, beside what it declares.
         tell_events: whether the client wants to hear of the progress.
         body: `request` as the client sent it, byte for byte; None where it is not the same any more.
+        ignored: tools that the client wants by name and cannot have.
         standing: what is offered to requests that say nothing of tools themselves, by how they ask; None: not kept.
     """
 
@@ -63,6 +68,7 @@ class Exchange(Struct, frozen=True):
     asked: Asked = NOT_ASKED
     tell_events: bool = False
     body: bytes | None = None
+    ignored: tuple[str, ...] = ()
     standing: "dict[Asked, Offer] | None" = None
 
     def offer(self) -> Offer:
@@ -148,6 +154,10 @@ class Exchanges:
         said = header(scope, b"x-server-tools")
         is_short = said is None or len(said) <= _SHORT
         chosen = _known_choice(said) if is_short else _chosen_tools(said)
+        usable = terms.usable(self._ports.toolset.specs, chosen)
+        ignored = terms.missing(chosen) if chosen else ()
+        if ignored:
+            facts.note({"tools_ignored": ignored})
         return Exchange(
             request,
             caller,
@@ -155,10 +165,11 @@ class Exchanges:
             terms.limits,
             budget,
             terms.pace,
-            usable=terms.usable(self._ports.toolset.specs, chosen) if allow_tools else (),
+            usable=usable if allow_tools else (),
             asked=Asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
             tell_events=(header(scope, b"x-tool-events") or "").lower() == "true",
             body=body if request is given else None,
+            ignored=ignored,
             standing=terms.standing if allow_tools and is_short else None,
         )
 
@@ -303,11 +314,17 @@ class _Terms:
         return self._budget if max_tool_calls is None else self.limits.budget(max_tool_calls=max_tool_calls)
 
     def usable(self, specs: Mapping[str, ToolSpec], chosen: frozenset[str] | None) -> tuple[ToolSpec, ...]:
-        """The tools that client and model both may use, among those that the request has `chosen`."""
+        """The tools that client and model both may use, among those that the request has `chosen`; None: all."""
         if specs is not self._specs:  # tools of MCP servers come and go
             self._specs, self._usable = specs, tuple(_among(specs.values(), *self._allowed))
             self.standing = {}
-        return tuple(_among(self._usable, chosen)) if chosen else () if chosen is not None else self._usable
+        return self._usable if chosen is None or EVERY_TOOL in chosen else tuple(_among(self._usable, chosen))
+
+    def missing(self, chosen: frozenset[str]) -> tuple[str, ...]:
+        """The names among `chosen` that no tool has which may be chosen, as they may stand in a header."""
+        choosable = [spec for spec in self._usable if spec.mode != "never"]
+        missing = sorted(name for name in chosen - {EVERY_TOOL} if not _among(choosable, frozenset({name})))
+        return named_ignored(missing)
 
 
 def _among(specs: Iterable[ToolSpec], *allowed: frozenset[str] | None) -> list[ToolSpec]:
@@ -318,15 +335,25 @@ def _among(specs: Iterable[ToolSpec], *allowed: frozenset[str] | None) -> list[T
     return list(specs)
 
 
+def named_ignored(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of tools that are left out, each once, as they may stand in a header and in the log."""
+    return tuple(dict.fromkeys(name if _NAME.fullmatch(name) else "unknown" for name in names))[:_MOST_IGNORED]
+
+
+def ignored_header(names: Sequence[str]) -> Headers:
+    """`x-tools-ignored`; no header where nothing was left out."""
+    return ((b"x-tools-ignored", ",".join(names).encode()),) if names else ()
+
+
 def _key(caller: Caller, run_id: str) -> str:
     return f"{caller.scope}:{run_id}"
 
 
 def _chosen_tools(header_value: str | None) -> frozenset[str] | None:
-    """What `x-server-tools` chooses among the tools that the client may use; None: all of them."""
-    if header_value is None or header_value.strip() == "all":
+    """The names in `x-server-tools`, `EVERY_TOOL` perhaps among them; None where there is no such header."""
+    if header_value is None:
         return None
-    return frozenset([name.strip() for name in header_value.split(",")]) - {"none"}
+    return frozenset(name.strip() for name in header_value.split(",")) - {"none", ""}
 
 
 _known_choice = functools.lru_cache(256)(_chosen_tools)

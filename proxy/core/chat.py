@@ -85,7 +85,9 @@ class ToolSpec(Struct, frozen=True):
 
     def is_among(self, names: Collection[str]) -> bool:
         """Whether a choice of names means it too."""
-        return self.name in names or (self.group is not None and self.group in names)
+        if self.name in names or (self.group is not None and self.group in names):
+            return True
+        return any(alias in names for alias in self.aliases)
 
     def definition(self) -> Json:
         """The entry of a request's `tools`."""

@@ -1,18 +1,19 @@
 """Which tools a request offers, and whose they are.
 
-A name in the request's own `tools` that is a server tool's name or alias is run by the proxy, under the name that the
-client used. Every other function stays the client's. The server tools that are left are added where the client leaves
-the choice to the model, each by its own mode:
+A function in the request's own `tools` that has a server tool's name or alias is run by the proxy, under the name that
+the client used. Every other tool stays the client's, whatever its name. The server tools that are left are added where
+the client leaves the choice to the model, each by its own mode:
 
     always       to every request
     on_request   where the request asks for them: by prefix, by the model's suffix, by header
-    declared     only where the client itself declares them
-    never        the same; they are there as another tool's fallback
+    declared     only where the client itself declares them, or names them in the header
+    never        only where the client itself declares them; they are there as another tool's fallback
 
 A hosted search, `{"type": "web_search"}` and its variants or `web_search_options`, declares the server's `web_search`.
+A server tool that `tool_choice` names is offered whatever its mode is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,8 @@ from proxy.core import browser
 from proxy.core.chat import Json, ToolSpec, name_of
 
 SEARCH = "web_search"
+EVERY_TOOL = "all"
+"""What the header `x-server-tools` says for every tool that may be chosen."""
 HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
 
 
@@ -30,7 +33,7 @@ class Asked(Struct, frozen=True):
 
     Attributes:
         on_request: by the prefix or the model's suffix.
-        names: by header; None: it does not.
+        names: of tools, by header, `EVERY_TOOL` for all of them; None: there is no such header.
         native_search: the upstream has a search of its own, whose declaration is left to it.
     """
 
@@ -41,7 +44,7 @@ class Asked(Struct, frozen=True):
     def wants(self, tool: ToolSpec) -> bool:
         """Whether a tool is to be added that the client did not declare."""
         if self.names is not None:
-            return tool.is_among(self.names) and tool.mode != "never"
+            return tool.mode != "never" and (EVERY_TOOL in self.names or tool.is_among(self.names))
         return tool.mode == "always" or (tool.mode == "on_request" and self.on_request)
 
 
@@ -111,16 +114,19 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | N
     search = by_name.get(SEARCH)
     own, hosted = _without_hosted_search(declared, asked) if search else (declared, False)
     hosted = hosted or (search is not None and request.get("web_search_options") is not None)
+    hosted = hosted and _permits_search(choice)
     own, choice, allowed = narrowed(own, choice)
     names = _names_in(own)
-    shown = {name: by_name[name] for name in names if name in by_name}
-    added: list[ToolSpec] = []
-    if choice in (None, "auto"):
-        added = [tool for tool in server_tools if asked.wants(tool) and (allowed is None or tool.name in allowed)]
-    if hosted and search is not None and search not in added:
-        added = [search, *added]
-    known = {tool.name for tool in shown.values()}
-    added = [tool for tool in added if tool.name not in known]
+    shown = {name: by_name[name] for name in _names_in(filter(_is_function, own)) if name in by_name}
+    chosen = [by_name[name] for name in _named_by(choice, allowed) if name in by_name and name not in names]
+    if isinstance(choice, dict) and chosen:  # by an alias, perhaps, and offered under its own name
+        choice = {"type": "function", "function": {"name": chosen[0].name}}
+    if hosted and search is not None:
+        chosen.append(search)
+    if choice in (None, "auto") or (choice == "required" and asked.names is not None):
+        chosen += [tool for tool in server_tools if asked.wants(tool) and allowed is None]
+    known = {tool.name for tool in shown.values()} | names
+    added = [tool for name, tool in {tool.name: tool for tool in chosen}.items() if name not in known]
     shown |= {tool.name: tool for tool in added}
     # A model may use an alias that it was trained on instead of the name that it was offered, so aliases stay
     # callable, but only of tools that are in play.
@@ -132,11 +138,33 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | N
         shown=tuple(shown),
         client_tools=frozenset(names - shown.keys()),
         tool_choice=choice,
-        dropped=frozenset({"web_search_options"}) if hosted else frozenset(),
+        dropped=frozenset({"web_search_options"} if search is not None else ()),
     )
 
 
-def _names_in(tools: Sequence[Json]) -> Any:
+def _permits_search(choice: Any) -> bool:
+    """Whether `tool_choice` leaves a hosted search in play: `allowed_tools` has to list it."""
+    detail = choice.get("allowed_tools") if isinstance(choice, dict) else None
+    if not isinstance(detail, dict):
+        return True
+    listed = [tool for tool in detail.get("tools") or () if isinstance(tool, dict)]
+    return any(tool.get("type") in HOSTED_SEARCHES or name_of(tool) == SEARCH for tool in listed)
+
+
+def _is_function(tool: Json) -> bool:
+    """Whether an entry of `tools` is a function: a custom tool is the client's alone."""
+    return bool(tool.get("type", "function") == "function")
+
+
+def _named_by(choice: Any, allowed: Iterable[str] | None) -> Iterable[str]:
+    """The functions that `tool_choice` names, one or by `allowed_tools`."""
+    if allowed is not None:
+        return allowed
+    name = name_of(choice) if isinstance(choice, dict) and _is_function(choice) else None
+    return () if name is None else (name,)
+
+
+def _names_in(tools: Iterable[Json]) -> Any:
     """The names in `tools`, in order."""
     return dict.fromkeys(name for tool in tools if (name := name_of(tool)) is not None).keys()
 
@@ -154,13 +182,13 @@ def _is_hosted_search(tool: Json, *, native: bool) -> bool:
     return tool.get("type") in HOSTED_SEARCHES and not (native and isinstance(tool.get("web_search"), dict))
 
 
-def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, frozenset[str] | None]:
+def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, Collection[str] | None]:
     """`tool_choice: allowed_tools` for servers without it: those tools only, and its mode as the choice."""
     detail = choice.get("allowed_tools") if isinstance(choice, dict) else None
     if not isinstance(detail, dict):
         return tools, choice, None
     listed = [tool for tool in detail.get("tools") or () if isinstance(tool, dict)]
-    names = frozenset(name for tool in listed if (name := name_of(tool)) is not None)
+    names = _names_in(listed)
     types = {tool.get("type") for tool in listed if name_of(tool) is None}
     kept = [tool for tool in tools if name_of(tool) in names or (name_of(tool) is None and tool.get("type") in types)]
     return kept, detail.get("mode") or "auto", names

@@ -12,6 +12,7 @@ from proxy.config import (
     Config,
     HttpToolConfig,
     McpConfig,
+    OfferMode,
     PythonToolConfig,
     SerperConfig,
     SerperScrapeConfig,
@@ -111,7 +112,7 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # no
 def _terms(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
     """The terms that an entry sets for its tool, whatever its type is; what it leaves open is the tool's own."""
     return {
-        "offer": entry.offer or config.offer.mode,
+        "offer": entry.offer or _mode_of_all(config),
         "max_calls": entry.max_calls or tool.max_calls,
         "eager": entry.eager and tool.eager,
         "timeout": entry.timeout or tool.timeout,
@@ -120,6 +121,11 @@ def _terms(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
         "cache_seconds": entry.cache_seconds or tool.cache_seconds,
         "fallback": entry.fallback or tool.fallback,
     }
+
+
+def _mode_of_all(config: Config) -> OfferMode:
+    """The mode of tools without one of their own. `never` for all of them leaves a request free to name them."""
+    return "declared" if config.offer.mode == "never" else config.offer.mode
 
 
 def _with_a_stand_in(config: Config) -> Iterator[tuple[str, ToolConfig]]:

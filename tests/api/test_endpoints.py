@@ -12,7 +12,7 @@ import pytest
 from proxy.app import create_app
 from proxy.config_file import parse
 from proxy.tools.tool import Tool
-from tests.fakes import FakeClock, Reply, whole
+from tests.fakes import FakeClock, Reply, streamed, whole
 from tests.serving import CONFIG, proxy_of, serving
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tool_choice": "none"}
@@ -276,6 +276,32 @@ async def test_a_request_may_choose_among_the_server_tools(upstream, header, off
         await post(url, {"model": "m", "messages": ASK["messages"]}, headers={"x-server-tools": header})
     tools = upstream.requests[0].get("tools")
     assert (tools and [tool["function"]["name"] for tool in tools]) == offered
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("mode", ["always", "on_request", "declared", "never"])
+async def test_what_the_header_names_is_offered_whatever_the_mode(upstream, path, mode):
+    more = f"""
+  time: {{type: clock}}
+  hidden: {{type: clock, offer: never}}
+offer: {{mode: {mode}}}
+"""
+    ask = {"model": "m", "messages": ASK["messages"], "input": "Hi"}
+    async with proxy_of(upstream, more=more) as url, httpx.AsyncClient() as client:
+        for said, offered, ignored in (
+            ("all", ["web_search", "time"], None),
+            ("time", ["time"], None),
+            ("webSearch,mail", ["web_search"], "mail"),
+            ("hidden,mail", None, "hidden,mail"),
+        ):
+            for streaming in (False, True):
+                upstream.restart([streamed("Hi") if streaming else whole("Hi")])
+                body = {**ask, "stream": streaming}
+                response = await client.post(url + path, json=body, headers={"x-server-tools": said})
+                assert response.status_code == 200
+                assert response.headers.get("x-tools-ignored") == ignored
+                tools = upstream.requests[0].get("tools")
+                assert (tools and [tool["function"]["name"] for tool in tools]) == offered
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,32 @@ async def test_how_a_request_asks_makes_a_difference():
     assert (await opened.offer()).shown == ("a",)
 
 
+async def test_all_means_every_tool_that_may_be_chosen():
+    opened = Opened(tool("a"), tool("b", mode="declared"), tool("c", mode="never"))
+    for said in ("all", " all ", "all, a"):
+        assert (await opened.offer(headers=[("x-server-tools", said)])).shown == ("a", "b")
+    one = Caller("one", tools=frozenset({"b"}))
+    assert (await opened.offer(caller=one, headers=[("x-server-tools", "all")])).shown == ("b",)
+
+
+async def test_names_that_there_are_not_are_ignored_by_name():
+    opened = Opened(tool("a", aliases=("x.y",)), tool("b", group="wiki"), tool("c", mode="never"))
+    for said, ignored in {
+        "a,wiki,x.y": (),
+        "all": (),
+        "none": (),
+        "": (),
+        "a, d, c": ("c", "d"),
+        "all,d": ("d",),
+        "d\u00e9": ("unknown",),
+    }.items():
+        assert (await opened.open(headers=[("x-server-tools", said)])).ignored == ignored, said
+    many = ",".join(f"n{number}" for number in range(100))
+    assert len((await opened.open(headers=[("x-server-tools", many)])).ignored) == 32
+    other = Caller("other", tools=frozenset({"b"}))
+    assert (await opened.open(caller=other, headers=[("x-server-tools", "a,b")])).ignored == ("a",)
+
+
 async def test_callers_do_not_share_what_they_may_use():
     opened = Opened(tool("a"), tool("b"))
     assert (await opened.offer(caller=Caller("one", tools=frozenset({"a"})))).shown == ("a",)

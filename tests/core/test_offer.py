@@ -71,6 +71,10 @@ def test_a_function_named_like_a_tool_that_the_client_may_not_use_stays_the_clie
         ("declared", {"on_request": True}, False),
         ("declared", {"names": frozenset({"web_search"})}, True),
         ("never", {"on_request": True, "names": frozenset({"web_search"})}, False),
+        ("declared", {"names": frozenset({"all"})}, True),
+        ("on_request", {"names": frozenset({"all"})}, True),
+        ("never", {"names": frozenset({"all"})}, False),
+        ("declared", {"names": frozenset({"browser.search"})}, True),
     ],
 )
 def test_each_mode_says_when_a_tool_is_shown_that_the_client_did_not_declare(mode, asked, shown):
@@ -131,6 +135,53 @@ def test_allowed_tools_narrow_what_is_offered_and_what_is_added():
     tools = [function("open_door"), function("close_door"), {"type": "mcp"}]
     made = offer({"tools": tools, "tool_choice": {"type": "allowed_tools", "allowed_tools": listed}})
     assert (names(made), made.tool_choice) == (["open_door", "web_search"], "auto")
+
+
+CHOSEN = {"tool_choice": function("web_search")}
+
+
+@pytest.mark.parametrize("mode", ["always", "declared", "never"])
+@pytest.mark.parametrize("name", ["web_search", "browser.search"])
+def test_a_tool_that_the_choice_names_is_offered_whatever_its_mode(mode, name):
+    made = offer({"tool_choice": function(name)}, tools=[replace(SEARCH, mode=mode), TIME])
+    assert (names(made), made.shown) == (["web_search"], ("web_search",))
+    assert made.tool_choice == {"type": "function", "function": {"name": "web_search"}}
+
+
+def test_a_choice_of_several_offers_those_of_the_servers_that_it_names():
+    listed = {"mode": "required", "tools": [function("browser.search"), function("open_door")]}
+    made = offer(
+        {"tools": [function("open_door")], "tool_choice": {"type": "allowed_tools", "allowed_tools": listed}},
+        tools=[replace(SEARCH, mode="declared"), TIME],
+    )
+    assert (names(made), made.tool_choice) == (["open_door", "web_search"], "required")
+
+
+@pytest.mark.parametrize(("listed", "shown"), [({"type": "web_search"}, True), (function("open_door"), False)])
+def test_a_hosted_search_has_to_be_among_the_allowed_tools(listed, shown):
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [listed]}}
+    made = offer({"tools": [{"type": "web_search"}, function("open_door")], "tool_choice": choice})
+    assert made.in_play is shown
+
+
+def test_a_tool_that_the_client_may_not_use_is_not_offered_because_the_choice_names_it():
+    made = offer(CHOSEN, tools=[TIME])
+    assert (made.in_play, made.tool_choice) == (False, function("web_search"))
+
+
+def test_tools_that_are_named_by_header_are_offered_where_a_call_is_required_too():
+    request = {"tools": [function("open_door")], "tool_choice": "required"}
+    assert names(offer(request, names=frozenset({"web_search"}))) == ["open_door", "web_search"]
+
+
+@pytest.mark.parametrize("request_", [{}, CHOSEN, {"web_search_options": {}}])
+@pytest.mark.parametrize("name", ["web_search", "browser.search"])
+def test_a_custom_tool_is_never_the_servers_whatever_its_name(request_, name):
+    custom = {"type": "custom", "custom": {"name": name}}
+    made = offer({"tools": [custom], **request_})
+    assert made.client_tools == {name}
+    assert name not in made.owned
+    assert len(set(names(made))) == len(made.tools)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,15 @@ from proxy import facts
 from proxy.api.body import parse_object, read_body
 from proxy.api.caller import caller_of
 from proxy.api.clients import tool_headers
-from proxy.api.exchange import Exchange, Exchanges, collect, note_use, show_nothing
+from proxy.api.exchange import (
+    Exchange,
+    Exchanges,
+    collect,
+    ignored_header,
+    named_ignored,
+    note_use,
+    show_nothing,
+)
 from proxy.api.replies import EventStream, Headers, send_bytes, set_farewell
 from proxy.api.responses.answer import Head, Transcript
 from proxy.api.responses.conversation import converse
@@ -51,8 +59,8 @@ class CreateResponse:
         """ASGI."""
         body = await read_body(scope, receive, max_bytes=self._server.max_body_bytes)
         task = await self._prepare(scope, read_request(parse_object(body)))
-        if task.tools.ignored:
-            facts.note({"tools_ignored": task.tools.ignored})
+        if task.ignored:
+            facts.note({"tools_ignored": task.ignored})
         reply = self._streamed if task.request.stream else self._whole
         await reply(task, scope, receive, send)
 
@@ -186,9 +194,14 @@ class _Task:
     searches: SettledSearch
 
     @property
+    def ignored(self) -> tuple[str, ...]:
+        """The tools that were asked for, by header or by type, and are not there."""
+        return named_ignored((*self.exchange.ignored, *self.tools.ignored))
+
+    @property
     def headers(self) -> Headers:
         """What is said beside the answer."""
-        return ((b"x-tools-ignored", ",".join(self.tools.ignored).encode()),) if self.tools.ignored else ()
+        return ignored_header(self.ignored)
 
     def narrator(self) -> Narrator:
         """Tells of the run as this client wants to be told."""
