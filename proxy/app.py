@@ -28,7 +28,7 @@ from proxy.api.middleware.slow_body import SlowBody
 from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
 from proxy.api.responses.endpoint import CreateResponse
-from proxy.api.responses.stored import InputItems, NothingHere, StoredResponse
+from proxy.api.responses.stored import CancelResponse, InputItems, NothingHere, StoredResponse
 from proxy.available import available_memory
 from proxy.config import Config, ServerConfig, UpstreamConfig
 from proxy.core.breaker import Breaker
@@ -204,7 +204,8 @@ def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
 def _hot_paths(ports: Ports) -> dict[str, ASGIApp]:
     """What nearly every request asks for."""
     chat = ChatCompletions(ports)
-    return {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/responses": CreateResponse(ports)}
+    create = CreateResponse(ports)
+    return {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/responses": create, "/responses": create}
 
 
 def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
@@ -212,10 +213,8 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
     debug = Debug(ports, ports.history) if ports.history else None
     return [
         *(Route(path, WrongMethod("POST")) for path in hot),
-        *(Route(f"/v1/responses/{name}", NothingHere(ports)) for name in ("compact", "input_tokens")),
-        *_own("/v1/responses/{id}", StoredResponse(ports), "GET", "DELETE"),
-        *_own("/v1/responses/{id}/input_items", InputItems(ports), "GET"),
-        Route("/v1/responses/{rest:path}", NothingHere(ports)),
+        *(route for root in ("/v1/responses", "/responses") for route in _below_responses(root, ports)),
+        *(Route(f"/v1/conversations{rest}", NothingHere(ports)) for rest in ("", "/{rest:path}")),
         *_own("/v1/models", models, "GET"),
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),
@@ -224,6 +223,18 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
         *(_own("/debug", debug, "GET") if debug else ()),
         *(_own("/debug/requests/{id}", debug, "GET") if debug else ()),
         Route("/v1/{path:path}", Passthrough(ports)),
+    ]
+
+
+def _below_responses(root: str, ports: Ports) -> list[Route]:
+    """What there is of kept responses, and what there is not."""
+    nothing = NothingHere(ports)
+    return [
+        *(Route(f"{root}/{name}", nothing) for name in ("compact", "input_tokens")),
+        *_own(f"{root}/{{id}}", StoredResponse(ports), "GET", "DELETE"),
+        *_own(f"{root}/{{id}}/input_items", InputItems(ports), "GET"),
+        *_own(f"{root}/{{id}}/cancel", CancelResponse(ports), "POST"),
+        Route(f"{root}/{{rest:path}}", nothing),
     ]
 
 

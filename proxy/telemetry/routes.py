@@ -9,7 +9,7 @@ ROUTES: Final = frozenset({
     "/v1/audio/translations", "/v1/batches", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/files",
     "/v1/images/edits", "/v1/images/generations", "/v1/models", "/v1/moderations", "/v1/rerank", "/v1/responses",
 })  # fmt: skip
-_BELOW: Final = ("/v1/responses/", "/v1/models/", "/debug/requests/")
+_BELOW: Final = ("/v1/responses/", "/responses/", "/v1/models/", "/debug/requests/")
 
 
 def route_of(path: str) -> str:

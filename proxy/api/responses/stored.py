@@ -53,6 +53,20 @@ class InputItems:
         await send_json(send, page_of(kept.input, _query(scope)))
 
 
+class CancelResponse:
+    """`POST /v1/responses/{id}/cancel`, as an ASGI callable: a kept response is finished and cannot be cancelled."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._store = ports.store
+        self._max_body_bytes = ports.config.server.max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
+        """ASGI."""
+        await read_body(scope, receive, max_bytes=self._max_body_bytes)  # see `NothingHere`
+        await Responses(self._store, caller_of(scope).scope).find(scope["path_params"]["id"])
+        raise RequestError("Only a response in the background can be cancelled, and there are none here.")
+
+
 class NothingHere:
     """404 for what of the Responses API is not served, and not handed to an upstream either."""
 
