@@ -8,7 +8,8 @@
 Each item is checked when it is read; one of a type that cannot be told to a model is refused, never dropped in silence.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,7 +120,7 @@ def converse(
     Raises:
         RequestError: a call without an output, or an output without its call.
     """
-    writer = _Writer({item["call_id"]: item for item in items if item["type"] in _OUTPUTS}, name_of, unseal)
+    writer = _Writer(_outputs_in(items), name_of, unseal)
     if instructions:
         writer.messages.append({"role": "system", "content": instructions})
     for at, item in enumerate(items):
@@ -127,12 +128,21 @@ def converse(
     return writer.finish()
 
 
+def _outputs_in(items: Iterable[Json]) -> dict[str, deque[Json]]:
+    """The outputs of a history by their `call_id`; an id that was used again has several, in the order of its calls."""
+    outputs: dict[str, deque[Json]] = {}
+    for item in items:
+        if item["type"] in _OUTPUTS:
+            outputs.setdefault(item["call_id"], deque()).append(item)
+    return outputs
+
+
 class _Writer:
     """Items in, messages out; what the assistant says, thinks and calls is gathered until another speaks."""
 
     def __init__(
         self,
-        outputs: Mapping[str, Json],
+        outputs: Mapping[str, deque[Json]],
         name_of: Callable[[Json], str],
         unseal: Callable[[Any], Thoughts | Hidden | None],
     ) -> None:
@@ -144,7 +154,6 @@ class _Writer:
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[Json] = []
-        self._called: set[str] = set()
 
     def take(self, item: Json, where: str) -> None:
         """One more item."""
@@ -166,8 +175,8 @@ class _Writer:
     def finish(self) -> Conversation:
         """The whole of it."""
         self._flush()
-        for call_id in self._outputs:
-            if call_id not in self._called:
+        for call_id, unpaired in self._outputs.items():
+            if unpaired:
                 message = f"No tool call found for function call output with call_id {call_id}."
                 raise RequestError(message, param="input")
         return Conversation(tuple(self.messages), self._hidden)
@@ -188,7 +197,6 @@ class _Writer:
         arguments = orjson.dumps({"input": item["input"]}).decode() if custom else item["arguments"]
         function = {"name": self._name_of(item), "arguments": arguments}
         self._calls.append({"id": item["call_id"], "type": "function", "function": function})
-        self._called.add(item["call_id"])
 
     def _flush(self) -> None:
         """Write what the assistant has said, and the results of its calls."""
@@ -210,9 +218,10 @@ class _Writer:
 
     def _answer(self, call_id: str) -> list[Json]:
         """Write the result of a call; the pictures in it, which a tool message cannot hold."""
-        if call_id not in self._outputs:
+        outputs = self._outputs.get(call_id)
+        if not outputs:
             raise RequestError(f"No tool output found for function call {call_id}.", param="input")
-        output = self._outputs[call_id]["output"]
+        output = outputs.popleft()["output"]
         parts = [{"type": "text", "text": output}] if isinstance(output, str) else chat_parts(output, "input")
         pictures = [part for part in parts if part["type"] == "image_url"]
         text = joined(parts) or (PICTURE_BELOW if pictures else "")

@@ -8,6 +8,7 @@ from proxy.core.chat import Json
 from proxy.core.errors import RequestError
 
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "summary_text": "text", "refusal": "refusal"}
+_FILE = "input_file"
 _TEXT_MEDIA = ("text/", "application/json", "application/xml", "application/yaml")
 
 
@@ -21,14 +22,20 @@ def chat_parts(parts: Sequence[Any], where: str) -> list[Json]:
     Raises:
         RequestError: there is one that cannot be handed to a model, with the place as `param`.
     """
-    return [_chat_part(part, f"{where}[{at}]") for at, part in enumerate(parts)]
+    made: list[Json] = []
+    for at, part in enumerate(parts):
+        chat = _chat_part(part, f"{where}[{at}]")
+        if made and "text" in chat and "text" in made[-1] and _FILE in (part["type"], parts[at - 1]["type"]):
+            chat["text"] = f"\n\n{chat['text']}"  # a file is no piece of the text beside it
+        made.append(chat)
+    return made
 
 
 def _chat_part(part: Any, where: str) -> Json:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "input_image":
         return _image(part, where)
-    if kind == "input_file":
+    if kind == _FILE:
         return {"type": "text", "text": _text_file(part, where)}
     if not isinstance(kind, str) or kind not in _TEXTS:
         _fault(f"A part of type {str(kind)[:64]!r} is not supported.", where)
@@ -68,9 +75,9 @@ def _fault(message: str, where: str) -> NoReturn:
     raise RequestError(message, param=where)
 
 
-def joined(parts: Sequence[Json], *, between: str = "\n") -> str:
-    """The texts of chat parts as one."""
-    return between.join(part["text"] for part in parts if part["type"] == "text")
+def joined(parts: Sequence[Json]) -> str:
+    """The texts of chat parts as one, with nothing between them: a client may cut a text anywhere."""
+    return "".join(part["text"] for part in parts if part["type"] == "text")
 
 
 def content_of(parts: list[Json]) -> str | list[Json]:

@@ -64,7 +64,7 @@ def test_messages_keep_their_roles_and_texts_become_one():
     ]
     assert messages(given) == [
         {"role": "developer", "content": "Rules"},
-        user("a\nb"),
+        user("ab"),
         user([{"type": "text", "text": "Look"}, CHAT_PICTURE]),
     ]
 
@@ -208,3 +208,29 @@ def test_what_cannot_be_read_is_named_by_its_place(given, param):
 def test_calls_and_results_belong_together(given, message):
     with pytest.raises(RequestError, match=message):
         conversation(given)
+
+
+def test_a_call_id_that_is_used_again_is_paired_in_order():
+    given = [user("Hi"), call("c"), output("c", "one"), user("Again"), call("c"), output("c", "two")]
+    made = messages(given)
+    assert [message["content"] for message in made if message["role"] == "tool"] == ["one", "two"]
+    assert [message["role"] for message in made] == ["user", "assistant", "tool", "user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ([call("c"), output("c"), output("c")], "No tool call found for function call output with call_id c."),
+        ([call("c"), output("c"), user("Again"), call("c")], "No tool output found for function call c."),
+    ],
+)
+def test_what_cannot_be_paired_is_refused(given, fault):
+    with pytest.raises(RequestError, match=fault) as refused:
+        messages([user("Hi"), *given])
+    assert refused.value.param == "input"
+
+
+def test_a_file_is_set_apart_from_the_text_beside_it():
+    file = {"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,SGk="}
+    text = {"type": "input_text", "text": "Read"}
+    assert messages([user([text, file, text])]) == [user("Read\n\na.txt:\n\nHi\n\nRead")]
