@@ -83,11 +83,14 @@ class ToolSpec(Struct, frozen=True):
     group: str | None = None
     searches: bool = False
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name under which a model or a client may call it, its own first."""
+        return (self.name, *self.aliases)
+
     def is_among(self, names: Collection[str]) -> bool:
         """Whether a choice of names means it too."""
-        if self.name in names or (self.group is not None and self.group in names):
-            return True
-        return any(alias in names for alias in self.aliases)
+        return any(name in names for name in self.names) or (self.group is not None and self.group in names)
 
     def definition(self) -> Json:
         """The entry of a request's `tools`."""

@@ -110,7 +110,7 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | N
     choice = request.get("tool_choice")
     if choice == "none" or request.get("functions"):  # the legacy field excludes `tools`
         return Offer(tools=tuple(declared), client_tools=frozenset(_names_in(declared)), tool_choice=choice)
-    by_name = {name: tool for tool in server_tools for name in (tool.name, *tool.aliases)}
+    by_name = {name: tool for tool in server_tools for name in tool.names}
     search = by_name.get(SEARCH)
     own, hosted = _without_hosted_search(declared, asked) if search else (declared, False)
     hosted = hosted or (search is not None and request.get("web_search_options") is not None)

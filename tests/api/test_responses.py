@@ -431,6 +431,103 @@ async def test_whole_items_with_nulls_and_fields_of_the_sdks_own_come_back(upstr
     assert roles(upstream.requests[1]) == ["user", "assistant", "tool", "tool"]
 
 
+@both
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"type": "custom", "name": "web_search"},
+        {"type": "custom", "name": "webSearch"},
+        {"type": "namespace", "name": "crm", "description": "", "tools": [{"type": "function", "name": "web_search"}]},
+        {"type": "namespace", "name": "browser", "description": "", "tools": [{"type": "custom", "name": "look_up"}]},
+    ],
+)
+async def test_a_custom_tool_or_one_in_a_namespace_never_becomes_the_servers(upstream, streaming, declared):
+    ran = []
+
+    async def look_up(arguments):
+        ran.append(arguments)
+        return "found"
+
+    def call_the_clients(request):
+        """A call of the tool that stands where the client's does."""
+        name = next(tool["function"]["name"] for tool in request["tools"])
+        return reply_of(streaming)(calls=[("u1", name, {"input": "x"})])
+
+    server = Tool(name="browser__look_up", description="", parameters={"type": "object"}, run=look_up)
+    upstream.replies = [call_the_clients]
+    async with proxy_of(upstream, tools=[server]) as url:
+        response = await ask(url, {"tools": [declared]}, streaming=streaming)
+    (call,) = response["output"]
+    inner = declared.get("tools", [declared])[0]
+    assert (call["type"], call["name"]) == (f"{inner['type']}_call".replace("custom", "custom_tool"), inner["name"])
+    assert call.get("namespace") == (declared["name"] if "tools" in declared else None)
+    assert (ran, upstream.searches) == ([], [])
+    names = [tool["function"]["name"] for tool in upstream.requests[0]["tools"]]
+    assert len(set(names)) == len(names) == 3
+
+
+async def test_a_server_tool_may_be_chosen_without_being_declared(upstream):
+    more = "  time: {type: clock, offer: declared}\n"
+    async with proxy_of(upstream, more=more + CLIENTS) as url:
+        for choice, kind in (
+            ({"type": "function", "name": "time"}, "time"),
+            ({"type": "web_search_preview"}, "web_search"),
+        ):
+            upstream.restart([whole(calls=[("u1", kind, {"query": "news"})]), whole("Done")])
+            body = {"tool_choice": choice, "max_tool_calls": 2}
+            response = await ask(url, body, streaming=False, authorization="Bearer key-one")
+            assert kinds(response) == (["message"] if kind == "time" else ["web_search_call", "message"])
+            assert upstream.requests[0]["tool_choice"] == {"type": "function", "function": {"name": kind}}
+            assert kind in [tool["function"]["name"] for tool in upstream.requests[0]["tools"]]
+            refused = await raw(url, {**ASK, "tool_choice": choice}, authorization="Bearer key-none")
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
+
+
+@both
+async def test_what_opens_a_clients_server_is_neither_kept_nor_echoed(upstream, streaming):
+    server = {"type": "mcp", "server_label": "s", "server_url": "https://s.example/mcp"}
+    secret = {**server, "authorization": "sesame-one", "headers": {"X-Key": "sesame-two"}}
+    upstream.replies = [reply_of(streaming)("Hello")]
+    added = {"type": "additional_tools", "role": "developer", "tools": [secret]}
+    async with proxy_of(upstream) as url:
+        body = {"tools": [DOOR, secret], "input": [{"role": "user", "content": "Hi"}, added], "stream": streaming}
+        response = await raw(url, {**ASK, **body})
+        identity = f"resp_{response.text.partition('resp_')[2][:32]}"
+        kept = await raw(url, None, method="GET", path=f"/{identity}")
+        items = await raw(url, None, method="GET", path=f"/{identity}/input_items")
+    assert [answer.status_code for answer in (response, kept, items)] == [200, 200, 200]
+    for answer in (response, kept, items):
+        assert "s.example" in answer.text
+        assert "sesame" not in answer.text
+    assert "sesame" not in str(upstream.requests)
+
+
+@both
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 2}, "top_logprobs"),
+    ],
+)
+async def test_a_fault_names_the_field_that_was_sent(upstream, streaming, body, param):
+    async with proxy_of(upstream, config=GLM) as url:
+        response = await raw(url, {**ASK, **body, "stream": streaming})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param)
+    assert error["message"].startswith(f"'{param}' ")
+
+
+async def test_what_an_upstream_says_of_a_field_is_said_of_the_one_that_was_sent(upstream):
+    async with proxy_of(upstream) as url:
+        for theirs, param in (("max_tokens", "max_output_tokens"), ("messages[0].content", "input"), ("user", "user")):
+            error = {"error": {"message": f"Invalid '{theirs}': no.", "param": theirs, "type": "x", "code": "y"}}
+            upstream.restart([Reply([orjson.dumps(error)], status=400)])
+            told = (await raw(url, ASK)).json()["error"]
+            assert (told["param"], told["message"]) == (param, f"Invalid '{param}': no.")
+
+
 # -- JSON that fits a schema --
 
 UNFIT, FIT = '{"city":"N","degrees":"cold"}', '{"city":"N","degrees":12}'
@@ -621,6 +718,7 @@ async def test_a_response_is_kept_before_its_last_event_goes_out(upstream, sdk):
         ("POST", "/compact", 404),
         ("POST", "/input_tokens", 404),
         ("POST", f"/resp_{'a' * 32}/cancel", 404),
+        ("GET", f"/resp_{'a' * 32}/cancel", 405),
         ("POST", f"/resp_{'a' * 32}", 405),
         ("GET", f"/resp_{'a' * 32}", 404),
         ("GET", "/one:resp_x", 404),
@@ -628,10 +726,39 @@ async def test_a_response_is_kept_before_its_last_event_goes_out(upstream, sdk):
     ],
 )
 async def test_what_is_not_served_is_not_handed_to_an_upstream_either(upstream, method, path, status):
-    async with proxy_of(upstream) as url:
-        response = await raw(url, ASK, method=method, path=path)
-    assert response.status_code == status
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        for root in ("/v1/responses", "/responses"):
+            response = await client.request(method, url + root + path, json=ASK)
+            assert response.status_code == status
     assert upstream.requests == []
+
+
+@pytest.mark.parametrize("path", ["/v1/conversations", "/v1/conversations/conv_1", "/v1/conversations/conv_1/items"])
+async def test_there_are_no_conversations(upstream, path):
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        for method in ("GET", "POST", "DELETE"):
+            response = await client.request(method, url + path, json=ASK)
+            assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+    assert upstream.requests == []
+
+
+async def test_a_response_that_exists_cannot_be_cancelled(upstream, sdk):
+    upstream.replies = [whole("Hello")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        first = await client.responses.create(**ASK)
+        with pytest.raises(openai.BadRequestError):
+            await client.responses.cancel(first.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.cancel(f"resp_{'a' * 32}")
+
+
+async def test_the_paths_need_no_version(upstream, sdk):
+    upstream.replies = [whole("Hello")]
+    async with proxy_of(upstream) as url, openai.AsyncOpenAI(base_url=url, api_key="x") as client:
+        first = await client.responses.create(**ASK)
+        assert (await client.responses.retrieve(first.id)).output_text == "Hello"
+        assert len((await client.responses.input_items.list(first.id)).data) == 1
+        await client.responses.delete(first.id)
 
 
 # -- faults --

@@ -58,25 +58,34 @@ class CreateResponse:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         body = await read_body(scope, receive, max_bytes=self._server.max_body_bytes)
-        task = await self._prepare(scope, read_request(parse_object(body)))
-        if task.ignored:
-            facts.note({"tools_ignored": task.ignored})
-        reply = self._streamed if task.request.stream else self._whole
-        await reply(task, scope, receive, send)
+        request = read_request(parse_object(body))
+        try:
+            task = await self._prepare(scope, request)
+            if task.ignored:
+                facts.note({"tools_ignored": task.ignored})
+            reply = self._streamed if request.stream else self._whole
+            await reply(task, scope, receive, send)
+        except ProxyError as exc:
+            request.as_sent(exc)
+            raise
 
     async def _prepare(self, scope: Scope, request: ResponsesRequest) -> "_Task":
         """Everything that is settled before the model is asked."""
         scoped = caller_of(scope).scope
         seal, kept = Seal(self._key, scoped), Responses(self._ports.store, scoped)
         items = await kept.whole_conversation(request.items, request.previous)
-        tools = read_tools(declared_in(request.fields, items), request.fields.get("tool_choice"))
+        specs = self._ports.toolset.specs.values()
+        server_names = frozenset(name for spec in specs for name in spec.names)
+        tools = read_tools(declared_in(request.fields, items), request.fields.get("tool_choice"), server_names)
         instructions = request.fields.get("instructions")
         said = converse(items, instructions=instructions, name_of=tools.name_of, unseal=seal.open)
         exchange = await self._exchanges.open(scope, request.as_chat(said, tools), hidden=said.hidden)
-        if tools.search and not any(tool.name == SEARCH for tool in exchange.usable):
-            withdrawn = exchange.asked.names is not None or not exchange.budget.allow_tools
-            tools = tools.without_search(withdrawn=withdrawn)
-            without = {**exchange.request, "tools": list(tools.functions), "tool_choice": tools.choice}
+        withdrawn = exchange.asked.names is not None or not exchange.budget.allow_tools
+        callable_names = frozenset(name for tool in exchange.usable for name in tool.names)
+        within = tools.within(callable_names, withdrawn=withdrawn)
+        if within is not tools:
+            tools = within
+            without = {**exchange.request, "tools": list(tools.for_chat()), "tool_choice": tools.choice}
             exchange = replace(exchange, request={key: value for key, value in without.items() if value})
         if tools.offline:
             exchange = replace(exchange, usable=tuple(tool for tool in exchange.usable if tool.name != SEARCH))

@@ -1,5 +1,6 @@
 """A Responses request: read, checked, and said in the words of Chat Completions."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 from proxy.api.body import MOST_TOOLS, written
 from proxy.api.responses.conversation import Conversation, read_items
 from proxy.api.responses.schema import SchemaCheck
-from proxy.api.responses.tools import Tools
+from proxy.api.responses.tools import Tools, without_secrets
 from proxy.core.chat import Json
-from proxy.core.errors import RequestError
+from proxy.core.errors import ProxyError, RequestError
 from proxy.core.prompts import with_guidance
 
 _NOT_HERE = ("background", "conversation", "prompt")
@@ -25,7 +26,6 @@ _SAME = (
     "thinking",
     "tool_stream",
     "chat_template_kwargs",
-    "top_logprobs",
     "top_p",
     "user",
 )
@@ -33,6 +33,13 @@ _KINDS: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("stream", "store", "parallel_tool_calls"), (bool, "true or false")),
     **dict.fromkeys(("reasoning", "text", "stream_options", "metadata"), (dict, "an object")),
     **dict.fromkeys(("instructions", "previous_response_id"), (str, "a string")),
+}
+# Fields of the chat request -> what a client has sent here.
+_SENT_AS: Mapping[str, str] = {
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
 }
 _COUNTS = {"max_output_tokens": 1, "max_tool_calls": 0, "top_logprobs": 0}
 _MOST = 2**31
@@ -104,10 +111,23 @@ class ResponsesRequest:
             "max_tokens": fields.get("max_output_tokens"),
             "reasoning_effort": (fields.get("reasoning") or {}).get("effort"),
             "response_format": _response_format(self.text_format),
+            "top_logprobs": fields.get("top_logprobs") or None,
             "logprobs": True if fields.get("top_logprobs") or self.includes(LOGPROBS) else None,
             "stream": True if self.stream else None,
         }
         return chat | {key: value for key, value in optional.items() if value is not None}
+
+    def as_sent(self, error: ProxyError) -> None:
+        """Name the field that the client has sent in an error that names one of the chat request."""
+        if error.param is None:
+            return
+        name = re.split(r"[.\[]", error.param, maxsplit=1)[0]
+        sent = _SENT_AS.get(name)
+        if name == "logprobs":
+            sent = "top_logprobs" if self.fields.get("top_logprobs") else "include"
+        if sent is not None:
+            error.message = error.message.replace(f"'{error.param}'", f"'{sent}'")
+            error.param = sent
 
 
 def read_request(fields: Json) -> ResponsesRequest:
@@ -129,7 +149,13 @@ def read_request(fields: Json) -> ResponsesRequest:
     _expect(not isinstance(tools, list) or len(tools) <= MOST_TOOLS, "tools", f"may hold {MOST_TOOLS} tools at most")
     _check_inner(fields)
     written(fields)  # what is echoed has to be writable
-    return ResponsesRequest(fields, tuple(read_items(fields.get("input"))), _check_format(fields))
+    items = tuple(_without_secrets(item) for item in read_items(fields.get("input")))
+    return ResponsesRequest(_without_secrets(fields), items, _check_format(fields))
+
+
+def _without_secrets(holder: Json) -> Json:
+    """A request or an item, which are kept and echoed, without the secrets in its `tools`."""
+    return {**holder, "tools": without_secrets(holder["tools"])} if holder.get("tools") else holder
 
 
 def _check_inner(fields: Json) -> None:

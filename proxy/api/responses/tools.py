@@ -3,23 +3,25 @@
 function     a function; flat here, nested there
 custom       a function with one string, `input`; a call comes back as `custom_tool_call`
 namespace    its functions, each as `NAMESPACE__NAME`; a call comes back with `name` and `namespace`
+             (both are the client's: where a server tool has such a name, the model knows them under another one)
 web_search   the server's search, with its settings
 the others   hosted tools that we do not have: left out, and named
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
 from proxy.api.responses.search import SearchSettings, read_settings
-from proxy.core.chat import Json
+from proxy.core.chat import Json, name_of
 from proxy.core.errors import RequestError
 from proxy.core.offer import HOSTED_SEARCHES, SEARCH
 from proxy.core.prompts import GRAMMAR, RAW_INPUT
 
 # What may stand in a header.
 _TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_SECRETS = ("authorization", "headers")  # of an `mcp` tool
 _MODES = ("auto", "none", "required")
 _LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get at most 64
 _MOST_NAMED = 32  # hosted tools; there are not so many
@@ -32,6 +34,11 @@ class Face:
     kind: Literal["function", "custom"]
     name: str
     namespace: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a function in no namespace, which is the server's if it has the name of a server tool."""
+        return self.kind == "function" and self.namespace is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,26 @@ class Tools:
         """How the client knows a tool that the model called."""
         return self.faces.get(flat) or Face("function", flat)
 
+    def within(self, callable_names: Collection[str], *, withdrawn: bool) -> "Tools":
+        """The same without the server tools that are asked for and cannot be called; itself where there are none.
+
+        Args:
+            callable_names: the names of the server tools that this request may call.
+            withdrawn: the client itself has ruled others out, by `max_tool_calls: 0` or a header.
+
+        Raises:
+            RequestError: such a tool is all that the client wants.
+        """
+        tools = self
+        if tools.search and SEARCH not in callable_names:
+            tools = tools.without_search(withdrawn=withdrawn)
+        chosen = name_of(tools.choice) if isinstance(tools.choice, dict) else None
+        if chosen is None or chosen in tools.faces or chosen in callable_names:
+            return tools
+        if not withdrawn:
+            _refuse(chosen, "tool_choice")
+        return replace(tools, choice=None)
+
     def without_search(self, *, withdrawn: bool) -> "Tools":
         """The same, where there is no search for this request.
 
@@ -86,12 +113,13 @@ class Tools:
         return replace(self, search=None, ignored=(*self.ignored, SEARCH), choice=choice)
 
 
-def read_tools(declared: Sequence[Json], choice: Any) -> Tools:
+def read_tools(declared: Sequence[Json], choice: Any, server_names: Collection[str] = ()) -> Tools:
     """The tools of a request.
 
     Args:
         declared: its `tools`, and those of its `additional_tools` items.
         choice: its `tool_choice`.
+        server_names: the names and aliases of the server tools.
 
     Raises:
         RequestError: they are not well formed, or demand a hosted tool that we do not have.
@@ -101,7 +129,8 @@ def read_tools(declared: Sequence[Json], choice: Any) -> Tools:
     names: dict[tuple[str, str | None], str] = {}
     # Of two with the same name the later counts: an `additional_tools` item may come again in a longer history.
     for tool, face in {face: (tool, face) for tool, face in _own(declared)}.values():
-        flat = _unused(_flat(face.name, face.namespace), faces)
+        taken = faces.keys() if face.is_plain else faces.keys() | server_names
+        flat = _unused(_flat(face.name, face.namespace), taken)
         faces[flat], names[face.name, face.namespace] = face, flat
         functions.append(_function(tool, flat, custom=face.kind == "custom"))
     hosted = [tool for tool in declared if tool["type"] not in ("function", "custom", "namespace")]
@@ -112,7 +141,7 @@ def read_tools(declared: Sequence[Json], choice: Any) -> Tools:
     tools = Tools(tuple(functions), faces, names, settings, offline, ignored)
     if ignored and not functions and not searches:
         _refuse(ignored[0], "tools")
-    return _chosen(tools, choice)
+    return _chosen(tools, choice, server_names)
 
 
 def _own(declared: Iterable[Json]) -> Iterator[tuple[Json, Face]]:
@@ -158,11 +187,24 @@ def declared_in(request: Json, items: Iterable[Json]) -> list[Json]:
     return declared
 
 
+def without_secrets(tools: Any) -> Any:
+    """A list of tools as it may be kept and echoed: without what opens the MCP servers that it declares."""
+    return [_without_secrets(tool) for tool in tools] if isinstance(tools, list) else tools
+
+
+def _without_secrets(tool: Any) -> Any:
+    if not isinstance(tool, dict):
+        return tool
+    if tool.get("type") == "mcp":
+        return {key: value for key, value in tool.items() if key not in _SECRETS}
+    return {**tool, "tools": without_secrets(tool["tools"])} if "tools" in tool else tool
+
+
 def _flat(name: str, namespace: str | None) -> str:
     return f"{namespace}__{name}" if namespace else name
 
 
-def _unused(name: str, taken: Mapping[str, Face]) -> str:
+def _unused(name: str, taken: Collection[str]) -> str:
     candidate, number = name, 2
     while candidate in taken:
         candidate, number = f"{name}_{number}", number + 1
@@ -202,7 +244,7 @@ def _named(tool: Json) -> str:
 # -- tool_choice --
 
 
-def _chosen(tools: Tools, choice: Any) -> Tools:
+def _chosen(tools: Tools, choice: Any, server_names: Collection[str]) -> Tools:
     """The tools with what `tool_choice` makes of them."""
     if choice is None:
         return tools
@@ -213,19 +255,25 @@ def _chosen(tools: Tools, choice: Any) -> Tools:
     if not isinstance(choice, dict) or not isinstance(choice.get("type"), str):
         raise RequestError("'tool_choice' must be a string, or an object with a type.", param="tool_choice")
     if choice["type"] == "allowed_tools":
-        return _narrowed(tools, choice)
-    return replace(tools, choice=_one(_pick(tools, choice)))
+        return _narrowed(tools, choice, server_names)
+    search = tools.search or (SearchSettings() if choice["type"] in HOSTED_SEARCHES else None)
+    return replace(tools, choice=_one(_pick(tools, choice, server_names)), search=search)
 
 
-def _narrowed(tools: Tools, choice: Json) -> Tools:
+def _narrowed(tools: Tools, choice: Json, server_names: Collection[str]) -> Tools:
     """`allowed_tools`: those only, and its mode as the choice."""
-    allowed = {_pick(tools, entry) for entry in _listed(choice, "tools", "tool_choice") if not _is_lost(entry)}
+    listed = [entry for entry in _listed(choice, "tools", "tool_choice") if not _is_lost(entry)]
+    allowed = dict.fromkeys(_pick(tools, entry, server_names) for entry in listed)
     mode = choice.get("mode") or "auto"
     if mode not in _MODES:
         raise RequestError(f"'tool_choice.mode' must be one of {', '.join(_MODES)}.", param="tool_choice")
-    named = [_one(flat) for flat in tools.faces if flat in allowed]
+    hosted = any(entry["type"] in HOSTED_SEARCHES for entry in listed)
+    named = [_one(flat) for flat in allowed if flat != SEARCH or not hosted]
     narrowed: Json = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
-    return replace(tools, choice=narrowed, search=tools.search if SEARCH in allowed else None)
+    if not hosted:
+        return replace(tools, choice=narrowed, search=None)
+    named.append({"type": SEARCH})
+    return replace(tools, choice=narrowed, search=tools.search or SearchSettings())
 
 
 def _is_lost(entry: Json) -> bool:
@@ -233,14 +281,19 @@ def _is_lost(entry: Json) -> bool:
     return entry["type"] not in ("function", "custom", *HOSTED_SEARCHES)
 
 
-def _pick(tools: Tools, choice: Json) -> str:
-    """The flat name of the one tool that a choice names. Raises `RequestError` where there is none."""
-    if choice["type"] in HOSTED_SEARCHES and tools.search:
+def _pick(tools: Tools, choice: Json, server_names: Collection[str]) -> str:
+    """The flat name of the one tool that a choice names. Raises `RequestError` where there is none.
+
+    A server tool may be chosen without being declared.
+    """
+    if choice["type"] in HOSTED_SEARCHES and not tools.offline and (tools.search or SEARCH in server_names):
         return SEARCH
     if _is_lost(choice) or choice["type"] in HOSTED_SEARCHES:
         _refuse(_named(choice), "tool_choice")
     name, namespace = choice.get("name"), choice.get("namespace")
     flat = tools.names.get((name, namespace)) if isinstance(name, str) and isinstance(namespace, str | None) else None
+    if flat is None and name in server_names and _face(choice, namespace).is_plain:
+        return str(name)
     if flat is None:
         raise RequestError(f"'tool_choice' names {name!r}, which is not among 'tools'.", param="tool_choice")
     return flat

@@ -1,7 +1,7 @@
 import pytest
 
 from proxy.api.responses.search import SearchSettings
-from proxy.api.responses.tools import Face, declared_in, read_tools
+from proxy.api.responses.tools import Face, declared_in, read_tools, without_secrets
 from proxy.core.errors import RequestError
 
 DOOR = {"type": "function", "name": "open_door", "parameters": {"type": "object"}, "strict": True, "description": None}
@@ -100,6 +100,56 @@ def test_what_cannot_be_done_is_named(declared, choice, named, param):
     with pytest.raises(RequestError, match=named) as fault:
         read_tools(declared, choice)
     assert fault.value.param == param
+
+
+SERVERS = frozenset({"web_search", "webSearch", "look_up", "agents__spawn"})
+
+
+@pytest.mark.parametrize(
+    ("declared", "face"),
+    [
+        ({"type": "custom", "name": "look_up"}, Face("custom", "look_up")),
+        (AGENTS, Face("function", "spawn", "agents")),
+    ],
+)
+def test_a_custom_tool_or_one_in_a_namespace_never_has_the_name_of_a_server_tool(declared, face):
+    tools = read_tools([declared], None, SERVERS)
+    (flat,) = [name for name, known in tools.faces.items() if known == face]
+    assert flat not in SERVERS
+    assert tools.name_of({"name": face.name, "namespace": face.namespace}) == flat
+    choice = {"type": face.kind, "name": face.name, "namespace": face.namespace}
+    assert read_tools([declared], choice, SERVERS).choice == forced(flat)
+
+
+def test_a_plain_function_with_the_name_of_a_server_tool_keeps_it():
+    assert list(read_tools([{**DOOR, "name": "look_up"}], None, SERVERS).faces) == ["look_up"]
+
+
+def test_a_server_tool_may_be_chosen_without_being_declared():
+    tools = read_tools([DOOR], {"type": "function", "name": "look_up"}, SERVERS)
+    assert (tools.choice, tools.search) == (forced("look_up"), None)
+    assert read_tools([], {"type": "web_search"}, SERVERS).for_chat() == ({"type": "web_search"},)
+    listed = [{"type": "function", "name": "look_up"}, {"type": "web_search"}]
+    tools = read_tools([DOOR], {"type": "allowed_tools", "tools": listed}, SERVERS)
+    assert tools.choice["allowed_tools"]["tools"] == [forced("look_up"), {"type": "web_search"}]
+    assert tools.search == SearchSettings()
+
+
+def test_a_server_tool_that_is_chosen_has_to_be_there():
+    tools = read_tools([DOOR], {"type": "function", "name": "look_up"}, SERVERS)
+    assert tools.within({"look_up"}, withdrawn=False) is tools
+    assert tools.within((), withdrawn=True).choice is None
+    with pytest.raises(RequestError, match="look_up") as fault:
+        tools.within({"web_search"}, withdrawn=False)
+    assert fault.value.param == "tool_choice"
+
+
+def test_what_opens_a_declared_server_is_neither_kept_nor_echoed():
+    server = {"type": "mcp", "server_label": "s", "server_url": "https://s.example/mcp"}
+    secret = {**server, "authorization": "Bearer x", "headers": {"X-Key": "y"}}
+    inner = {"type": "namespace", "name": "n", "tools": [secret]}
+    assert without_secrets([DOOR, secret, inner, 3]) == [DOOR, server, {**inner, "tools": [server]}, 3]
+    assert without_secrets("no list") == "no list"
 
 
 @pytest.mark.parametrize(
