@@ -123,8 +123,16 @@ class Tally(Struct):
     @property
     def total_tokens(self) -> int:
         """Tokens of all turns; 0 while the upstream has sent no count."""
-        total = (self.usage or {}).get("total_tokens")
-        return int(total) if isinstance(total, int | float) else 0
+        return self._count("total_tokens")
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens that the model has written in all turns; 0 while the upstream has sent no count."""
+        return self._count("completion_tokens")
+
+    def _count(self, name: str) -> int:
+        count = (self.usage or {}).get(name)
+        return int(count) if isinstance(count, int | float) else 0
 
     def as_usage(self) -> Json:
         """OpenAI's `usage`, with `server_tool_use` beside it."""

@@ -117,6 +117,8 @@ class Run:
             NoFinalAnswer: the last means of making the model answer has failed.
         """
         self.tally.count_turn(turn.usage)
+        if self._is_out_of_tokens(turn):
+            turn = replace(turn, finish_reason="length")
         if turn.finish_reason in _BROKEN_OFF and not self._worth_another_try(turn):
             return self._respond(turn, self._stop or Stop.ANSWER)
         if any(turn.client_ids):
@@ -139,6 +141,11 @@ class Run:
 
     def _servers(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         return [call for call in calls if call.name not in self._offer.client_tools]
+
+    def _is_out_of_tokens(self, turn: Turn) -> bool:
+        """Whether a turn calls for another one although the model may write no more."""
+        goes_on = not self._attempts and not any(turn.client_ids) and not is_answer(turn)
+        return goes_on and self._limits.output_left(self.tally) == 0
 
     def _worth_another_try(self, turn: Turn) -> bool:
         """A forced answer that ran out of tokens before it said anything may be shorter when asked for otherwise."""
@@ -288,7 +295,7 @@ class Run:
 
     def _ask(self) -> CallUpstream:
         return CallUpstream(
-            _body(self._request, self._messages, self._offer.tools, self._tool_choice),
+            _body(self._bounded_request(), self._messages, self._offer.tools, self._tool_choice),
             number=self.tally.turns + 1,
             client_tools=self._offer.client_tools,
             run_id=self.id,
@@ -299,6 +306,14 @@ class Run:
             json_expected=self._json_expected,
             kept=self._kept,
         )
+
+    def _bounded_request(self) -> Json:
+        """The request with what is left of the tokens that the model may write."""
+        left = self._limits.output_left(self.tally)
+        if left is None:
+            return self._request
+        self._kept = {}
+        return {**self._request, "max_tokens": max(1, left)}
 
     def _json_expected(self) -> bool:
         """Whether the client asks for JSON, by its `response_format` or in words."""

@@ -218,6 +218,42 @@ async def test_the_models_own_limit_is_incomplete(upstream, streaming):
     assert upstream.requests[0]["max_tokens"] == 3
 
 
+def with_output(reply, tokens):
+    """The same reply, whose upstream counts so many tokens."""
+    return Reply([part.replace(b'"completion_tokens":1', b'"completion_tokens":%d' % tokens) for part in reply.body],
+                 content_type=reply.content_type)  # fmt: skip
+
+
+@both
+async def test_what_may_be_written_is_bounded_for_the_whole_response(upstream, streaming):
+    reply = reply_of(streaming)
+    upstream.replies = [with_output(reply("Searching.", calls=[SEARCH]), 60), with_output(reply("Done"), 5)]
+    async with proxy_of(upstream) as url:
+        body = {"tools": [HOSTED], "max_output_tokens": 100}
+        fine = await ask(url, body, streaming=streaming)
+        assert [request["max_tokens"] for request in upstream.requests] == [100, 40]
+        upstream.restart([with_output(reply("Searching.", calls=[SEARCH]), 100)])
+        cut = await ask(url, body, streaming=streaming)
+    assert fine["status"] == "completed"
+    assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert texts(cut) == ["Searching."]
+    assert len(upstream.requests) == 1
+    assert streaming or not upstream.searches  # in a stream the search may have begun before the count came
+
+
+@both
+async def test_an_answer_is_mended_with_what_is_left_to_write(upstream, streaming):
+    reply = reply_of(streaming)
+    upstream.replies = [with_output(reply(UNFIT), 60), reply(FIT)]
+    async with proxy_of(upstream, config=GLM) as url:
+        body = {"text": {"format": SCHEMA}, "max_output_tokens": 100}
+        assert texts(await ask(url, body, streaming=streaming)) == [FIT]
+        assert [request["max_tokens"] for request in upstream.requests] == [100, 40]
+        upstream.restart([with_output(reply(UNFIT), 100)])
+        cut = await ask(url, body, streaming=streaming)
+    assert (cut["status"], len(upstream.requests)) == ("incomplete", 1)
+
+
 @both
 async def test_our_limits_end_in_an_answer(upstream, streaming):
     reply = reply_of(streaming)

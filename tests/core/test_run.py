@@ -553,3 +553,37 @@ def test_an_answer_comes_with_the_turns_before_it_whose_calls_were_answered():
     play << asks() >> second << runs("web_search") >> results("b") << asks() >> says("Done")
     play << responds("Done")
     assert [turn.text for turn in play.pending.served] == ["One.", "Two."]
+
+
+# -- what the model may write --
+
+
+def wrote(turn, tokens):
+    return replace(turn, usage={"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens})
+
+
+def may_write(tokens):
+    def check(action):
+        assert action.body["max_tokens"] == tokens
+
+    return check
+
+
+def test_what_the_model_may_write_is_counted_over_all_turns():
+    play = Playbook(run_of({"max_tokens": 100}, max_output_tokens=100))
+    play << may_write(100) >> wrote(calls(call()), 60) << runs("web_search") >> results("found")
+    play << may_write(40) >> wrote(calls(call(arguments='{"query":"y"}')), 39) << runs("web_search") >> results("found")
+    play << may_write(1) >> wrote(says("It"), 1) << responds("It", finish_reason="stop")
+
+
+@pytest.mark.parametrize("turn", [calls(call(), text="Let me"), says("")])
+def test_a_turn_that_leaves_nothing_to_write_ends_the_run(turn):
+    play = Playbook(run_of(max_output_tokens=100))
+    play << asks() >> wrote(turn, 100) << responds(turn.message["content"], finish_reason="length")
+    assert "tool_calls" not in play.pending.message
+
+
+def test_calls_of_the_clients_are_an_answer_also_where_nothing_may_be_written_any_more():
+    tools = [{"type": "function", "function": {"name": "open_door"}}]
+    play = Playbook(run_of({"tools": tools}, max_output_tokens=100))
+    play << asks() >> wrote(calls(call("open_door")), 100) << responds(finish_reason="tool_calls")

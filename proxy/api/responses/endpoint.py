@@ -89,6 +89,8 @@ class CreateResponse:
             exchange = replace(exchange, request={key: value for key, value in without.items() if value})
         if tools.offline:
             exchange = replace(exchange, usable=tuple(tool for tool in exchange.usable if tool.name != SEARCH))
+        budget = replace(exchange.budget, max_output_tokens=request.fields.get("max_output_tokens"))
+        exchange = replace(exchange, budget=budget)
         offer = make_offer(exchange.request, exchange.usable, exchange.asked)
         # An upstream that keeps to a schema by itself is not waited for; where tools are, the end is waited for anyway.
         checked = offer.in_play or not exchange.model.upstream.json_schema
@@ -157,9 +159,12 @@ class CreateResponse:
         fault = check.fault(answer.turn.text)
         if fault is None:
             return answer
+        output_left = task.exchange.budget.output_left(answer.tally)
+        if output_left == 0:  # the answer has used up what the model may write
+            return replace(answer, finish_reason="length")
         self._ports.observe("answer.unfit")
         forget()
-        mending = task.mending(check, answer.turn.text, fault)
+        mending = task.mending(check, answer.turn.text, fault, output_left)
         [mended] = await self._exchanges.loops(mending, Offer(), [new_id()], show=show, tell=tell)
         tally = sum_of([answer.tally, mended.tally])
         note_use(tally)
@@ -230,14 +235,22 @@ class _Task:
             return None
         return self.seal.hidden(self.run_id, hidden)
 
-    def mending(self, check: SchemaCheck, text: str, fault: str) -> Exchange:
-        """The same conversation without tools, in which the model is told what is wrong with its answer."""
+    def mending(self, check: SchemaCheck, text: str, fault: str, output_left: int | None) -> Exchange:
+        """The same conversation without tools, in which the model is told what is wrong with its answer.
+
+        Args:
+            check: holds the answer to its schema.
+            text: the answer.
+            fault: what is wrong with it.
+            output_left: how many tokens the model may still write; None: any number.
+        """
         schema = orjson.dumps(check.schema).decode()
         told = DOES_NOT_FIT.format(fault=fault, schema=schema)
         turns = [{"role": "assistant", "content": text}, {"role": "user", "content": told}]
         request = {key: value for key, value in self.exchange.request.items() if key not in ("tools", "tool_choice")}
         request = {**request, "messages": [*request["messages"], *turns]}
-        return replace(self.exchange, request=request)
+        budget = replace(self.exchange.budget, max_output_tokens=output_left)
+        return replace(self.exchange, request=request, budget=budget)
 
 
 class _StreamingClient:
