@@ -13,6 +13,13 @@ GLM = Profile(
     ranges={"temperature": (0, 1), "top_p": (0.01, 0.99)},
     # A list in the specification.
     lists=frozenset({"stop"}),
+    # GLM-5.3 takes low, high and max; models before 5.2 know no effort but thinking or none.
+    efforts={
+        "none": {"thinking": {"type": "disabled"}},
+        "minimal": {"thinking": {"type": "disabled"}},
+        "medium": {"reasoning_effort": "high"},
+        "xhigh": {"reasoning_effort": "max"},
+    },
     # Not in the specification, and nothing that a proxy could do instead.
     refused={"n": 1, "logprobs": False, "top_logprobs": 0},
     # Anything else is refused: 400 "Tool choice must be auto".

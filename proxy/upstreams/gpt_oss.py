@@ -5,6 +5,13 @@ from proxy.upstreams.profile import Profile
 
 GPT_OSS = Profile(
     name="gpt_oss",
+    # Its prompt format knows low, medium and high; vLLM answers 400 to others.
+    efforts={
+        "none": {"reasoning_effort": "low"},
+        "minimal": {"reasoning_effort": "low"},
+        "xhigh": {"reasoning_effort": "high"},
+        "max": {"reasoning_effort": "high"},
+    },
     # vLLM ignores it and keeps the tools in the prompt (PR 30867 and a flag change that).
     honours_no_tools=False,
     # vLLM reads thoughts under this name only, and the model needs them back during a tool loop. Servers that know them

@@ -22,6 +22,8 @@ FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "f
 
 CHUNK = "chat.completion.chunk"
 _PARTS = ("message", "delta")
+_EFFORT = "reasoning_effort"
+_OF_TOOLS = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
 
 # The names under which thoughts go round; an upstream that reads one is sent it under that one.
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -37,6 +39,8 @@ class Profile:
         fields: request fields under OpenAI's name -> under its own.
         ranges: fields with a narrower range than OpenAI's; values beyond it are moved to its edge.
         lists: fields that have to be a list, where OpenAI also takes a single value.
+        efforts: values of `reasoning_effort` that it does not take -> the fields that say it there; those that the
+            request has already stay as they are.
         refused: fields that ask for what it cannot do, unless they have the value given here: 400 for the client.
         tool_choices: the only values of `tool_choice` that it takes; None: all of OpenAI's.
         honours_no_tools: whether `tool_choice: none` keeps its models from calling; if not, they are not shown any.
@@ -56,6 +60,7 @@ class Profile:
     fields: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     lists: frozenset[str] = frozenset()
+    efforts: Mapping[str, Json] = field(default_factory=dict)
     refused: Mapping[str, Any] = field(default_factory=dict)
     tool_choices: frozenset[str] | None = None
     honours_no_tools: bool = True
@@ -80,11 +85,16 @@ def prepare(body: Json, profile: Profile) -> Json:
         RequestError: it asks for what the upstream cannot do.
     """
     if profile is OPENAI:
-        return body
+        return _without_tools(body) if body.get("tools") == [] else body
     _refuse(body, profile)
-    for fit in (_fit_messages, _fit_fields, _fit_tools, _fit_response_format):
+    for fit in (_fit_messages, _fit_fields, _fit_effort, _fit_tools, _fit_response_format):
         body = fit(body, profile)
     return body
+
+
+def _without_tools(body: Json) -> Json:
+    """The request without its fields about tools: OpenAI and vLLM answer 400 to an empty list of them."""
+    return {key: value for key, value in body.items() if key not in _OF_TOOLS}
 
 
 def _refuse(body: Json, profile: Profile) -> None:
@@ -147,6 +157,14 @@ def _fit_fields(body: Json, profile: Profile) -> Json:
     return _changed(body, changes, dropped={name for name in profile.fields if body.get(name) is not None})
 
 
+def _fit_effort(body: Json, profile: Profile) -> Json:
+    effort = body.get(_EFFORT)
+    if not isinstance(effort, str) or effort not in profile.efforts:
+        return body
+    said = {name: value for name, value in profile.efforts[effort].items() if name == _EFFORT or not body.get(name)}
+    return _changed(body, said, dropped={_EFFORT} - said.keys())
+
+
 def _fit_tools(body: Json, profile: Profile) -> Json:
     if "tools" not in body and "tool_choice" not in body:
         return body
@@ -155,11 +173,9 @@ def _fit_tools(body: Json, profile: Profile) -> Json:
     if allowed_names is not None and profile.tool_choices is not None:
         body = {**body, "tools": tools, "tool_choice": choice}
     choice = body.get("tool_choice")
-    if body.get("tools") == [] and profile.tool_choices is not None:
-        dropped |= {"tools", "tool_choice", "parallel_tool_calls"}
-    if choice == "none" and not profile.honours_no_tools:
-        dropped |= {"tools", "tool_choice", "parallel_tool_calls"}
-    elif choice is not None and profile.tool_choices is not None:
+    if body.get("tools") == [] or (choice == "none" and not profile.honours_no_tools):
+        return _without_tools(body)
+    if choice is not None and profile.tool_choices is not None:
         allowed = isinstance(choice, str) and choice in profile.tool_choices
         dropped |= set() if allowed else {"tool_choice"}
         if not allowed and body.get("tools"):

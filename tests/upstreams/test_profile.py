@@ -72,6 +72,36 @@ def test_glm_gets_what_it_takes(request_, sent):
     assert fitted(GLM, **request_) == sent
 
 
+@pytest.mark.parametrize("profile", [GLM, GPT_OSS, OPENAI])
+def test_an_empty_list_of_tools_is_not_sent_anywhere(profile):
+    sent = fitted(profile, tools=[], tool_choice="auto", parallel_tool_calls=True, seed=1)
+    assert sent == {"tools": None, "tool_choice": None, "parallel_tool_calls": None, "seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("profile", "effort", "sent"),
+    [
+        (GLM, "none", {"reasoning_effort": None, "thinking": {"type": "disabled"}}),
+        (GLM, "minimal", {"reasoning_effort": None, "thinking": {"type": "disabled"}}),
+        (GLM, "medium", {"reasoning_effort": "high"}),
+        (GLM, "xhigh", {"reasoning_effort": "max"}),
+        (GLM, "low", {"reasoning_effort": "low"}),
+        (GPT_OSS, "minimal", {"reasoning_effort": "low"}),
+        (GPT_OSS, "medium", {"reasoning_effort": "medium"}),
+        (GPT_OSS, "xhigh", {"reasoning_effort": "high"}),
+        (OPENAI, "minimal", {"reasoning_effort": "minimal"}),
+    ],
+)
+def test_an_effort_is_said_as_the_upstream_takes_it(profile, effort, sent):
+    assert fitted(profile, reasoning_effort=effort) == sent
+
+
+def test_what_the_request_says_of_thinking_itself_holds():
+    thinking = {"type": "enabled"}
+    sent = fitted(GLM, reasoning_effort="none", thinking=thinking)
+    assert sent == {"reasoning_effort": None, "thinking": thinking}
+
+
 @pytest.mark.parametrize(("name", "value"), [("n", 2), ("logprobs", True), ("top_logprobs", 3)])
 def test_what_glm_cannot_do_is_a_clear_error(name, value):
     with pytest.raises(RequestError) as raised:
