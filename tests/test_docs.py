@@ -1,7 +1,10 @@
 """What the documents say is true."""
 
+import asyncio
+import io
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -9,8 +12,8 @@ import pytest
 
 from proxy import Tool
 from proxy.config_file import parse
-from tests.fakes import FakeUpstream, streamed
-from tests.serving import proxy_of
+from tests.fakes import FakeUpstream, streamed, whole
+from tests.serving import CONFIG, proxy_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -93,3 +96,26 @@ async def test_the_example_of_a_tool_object_runs():
 def test_the_page_on_tools_of_your_own_names_every_field_of_a_tool():
     told = re.findall(r"^\| `(\w+)` \| ", OWN, re.MULTILINE)
     assert told == list(Tool.__dataclass_fields__)
+
+
+def example(page, at=0):
+    """A Python example of a page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)[at]
+
+
+@pytest.mark.parametrize(("page", "printed"), [("responses.md", "Running.\n"), ("apps.md", "Looking.\n\nRunning.")])
+async def test_the_first_example_prints_what_was_said_before_a_search_apart(page, printed, upstream):
+    before, answer = "Looking.", "Running."
+    search = ("u1", "web_search", {"query": "ferry"})
+
+    def reply(request):
+        made = streamed if request.get("stream") else whole
+        return made(answer) if request["messages"][-1]["role"] == "tool" else made(before, calls=[search])
+
+    upstream.replies = [reply]
+    async with proxy_of(upstream, config=CONFIG.replace("  m:", "  glm-4.7:")) as url:
+        code = example(page).replace("http://127.0.0.1:8080", url)
+        assert url in code
+        out = io.StringIO()
+        await asyncio.to_thread(exec, code, {"print": partial(print, file=out)})  # the page's own code
+    assert out.getvalue() == printed
