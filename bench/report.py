@@ -163,6 +163,7 @@ def _watching(results: Results) -> str:
     rows = [
         ("CPU per request, metrics and log as shipped", _us(seen.on)),
         ("the same with `metrics: false` and `log_level: error`", _us(seen.off)),
+        ("as shipped, with every request traced (`otlp_endpoint`)", _us(seen.traced)),
         (
             "a scrape under load, median and longest",
             f"{_ms(median(seen.scrapes) * 1e6)}, {_ms(max(seen.scrapes) * 1e6)}",

@@ -1,4 +1,4 @@
-"""What it costs to be watched: the proxy with its metrics and log lines, without them, and being scraped under load."""
+"""What it costs to be watched: the proxy with its metrics and log lines, without them, with traces, and scraped."""
 
 import time
 import urllib.request
@@ -16,19 +16,24 @@ _BETWEEN = 0.2  # seconds between two scrapes
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """`on` and `off`: CPU per request, microseconds. Scrapes in seconds; sizes of the first and the last, bytes."""
+    """CPU per request in microseconds: `on` as shipped, `off`, and `traced`, as shipped with traces besides.
+
+    Scrapes in seconds; sizes of the first and the last, bytes.
+    """
 
     on: float
     off: float
+    traced: float
     scrapes: tuple[float, ...]
     sizes: tuple[int, int]
 
 
 def watching(behind: Target, scale: float) -> Watching:
-    """Both in turn, and scrapes while requests come."""
+    """All in turn, and scrapes while requests come. The upstream takes the traces too: it answers whatever it gets."""
+    traces = f"{{otlp_endpoint: 'http://127.0.0.1:{behind.port}'}}"
     load = Scenario("watched", "closed", "whole", connections=32, seconds=4 * scale)
-    with proxy(behind) as on, proxy(behind, telemetry=_OFF) as off:
-        pairs = [(run(load, on).per_answer, run(load, off).per_answer) for _ in range(_ROUNDS)]
+    with proxy(behind) as on, proxy(behind, telemetry=_OFF) as off, proxy(behind, telemetry=traces) as traced:
+        costs = [[run(load, target).per_answer for target in (on, off, traced)] for _ in range(_ROUNDS)]
         with ThreadPoolExecutor(1) as beside:
             under_way = beside.submit(run, load, on)
             scrapes: list[tuple[float, int]] = []
@@ -36,7 +41,8 @@ def watching(behind: Target, scale: float) -> Watching:
                 scrapes.append(_scrape(on))
                 time.sleep(_BETWEEN)
     seconds, sizes = zip(*scrapes, strict=True)
-    return Watching(median(a for a, _ in pairs), median(b for _, b in pairs), seconds, (sizes[0], sizes[-1]))
+    shipped, without, with_traces = (median(cost) for cost in zip(*costs, strict=True))
+    return Watching(shipped, without, with_traces, seconds, (sizes[0], sizes[-1]))
 
 
 def _scrape(target: Target) -> tuple[float, int]:

@@ -33,10 +33,10 @@ from proxy.available import available_memory
 from proxy.config import Config, ServerConfig, UpstreamConfig
 from proxy.core.breaker import Breaker
 from proxy.core.errors import ConfigurationError, NotFound
-from proxy.ports import Caches, Clock, Lifecycle, Ports, Readiness
+from proxy.ports import Caches, Clock, ExtraHeaders, Lifecycle, Ports, Readiness
 from proxy.stores.state import State, open_state
 from proxy.telemetry import log
-from proxy.telemetry.watch import Carry, as_it_is, watch
+from proxy.telemetry.watch import watch
 from proxy.tools.catalog import Resources, sources_of, tools_of
 from proxy.tools.registry import Registry
 from proxy.tools.result_cache import local_caches
@@ -45,6 +45,7 @@ from proxy.tools.tool import Tool
 from proxy.trust import client_context
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.http1 import Http1Transport
+from proxy.upstreams.http_client import Http1Client, HttpClient, HttpxClient
 from proxy.upstreams.router import ConfigRouter
 
 
@@ -81,14 +82,14 @@ def create_app(
     clock = clock or SystemClock()
     watching = watch(config, clock, version=__version__)
     connections = {
-        name: Connection(name, upstream, watching.carry(transport or transport_for(upstream)))
+        name: Connection(name, http_client_for(upstream, transport, watching.extra_headers))
         for name, upstream in config.upstreams.items()
     }
     breakers = {
         name: Breaker(threshold=upstream.breaker.failures, seconds=upstream.breaker.seconds)
         for name, upstream in config.upstreams.items()
     }
-    client = tool_client(transport, watching.carry)
+    client = tool_client(transport, watching.extra_headers)
     observe = watching.observe
     state = open_state(config.state, clock=clock, observe=observe, caches=local_caches(clock))
     registry = registry_of(config, client, tools, clock=clock, observe=observe, caches=state.caches)
@@ -162,24 +163,41 @@ def origins_of(config: Config) -> dict[str, str]:
     return registry_of(config, tool_client(), clock=SystemClock(), observe=log.LogObserver()).origins
 
 
-def tool_client(transport: httpx.AsyncBaseTransport | None = None, carry: Carry = as_it_is) -> httpx.AsyncClient:
+def tool_client(
+    transport: httpx.AsyncBaseTransport | None = None, extra_headers: ExtraHeaders | None = None
+) -> httpx.AsyncClient:
     """For calls of other people's servers: no redirects, nothing from the environment, no cookie kept between calls.
 
     The registry bounds each call, so the client does not.
     """
-    # Not the stock transport, which keeps connections of calls that were given up, as those of clients that leave are.
-    carrier = carry(transport or Http1Transport())
-    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-    return httpx.AsyncClient(transport=carrier, timeout=httpx.Timeout(None), cookies=no_cookies, trust_env=False)
+
+    async def add_headers(request: httpx.Request) -> None:
+        if extra_headers is not None:
+            request.headers.update(list(extra_headers()))
+
+    return httpx.AsyncClient(
+        # Not the stock transport, which keeps connections of calls that were given up, as those of clients that leave.
+        transport=transport or Http1Transport(),
+        timeout=httpx.Timeout(None),
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        trust_env=False,
+        event_hooks={"request": [add_headers]},
+    )
 
 
-def transport_for(upstream: UpstreamConfig) -> httpx.AsyncBaseTransport:
-    """What carries the requests to an upstream, as its entry chooses."""
-    if upstream.transport == "auto":
-        return Http1Transport(max_connections=upstream.max_connections)
+def http_client_for(
+    upstream: UpstreamConfig,
+    transport: httpx.AsyncBaseTransport | None = None,
+    extra_headers: ExtraHeaders | None = None,
+) -> HttpClient:
+    """The client for an upstream: over the transport that its entry chooses, or over one that is injected."""
+    to = upstream.base_url, upstream.timeouts
+    if transport is None and upstream.transport == "auto":
+        return Http1Client(Http1Transport(max_connections=upstream.max_connections), *to, extra_headers=extra_headers)
     # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
     limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
-    return httpx.AsyncHTTPTransport(verify=client_context(), limits=limits, trust_env=False)
+    stock = transport or httpx.AsyncHTTPTransport(verify=client_context(), limits=limits, trust_env=False)
+    return HttpxClient(stock, *to, extra_headers=extra_headers)
 
 
 def _states(section: str, usable: Iterable[str], config: Config) -> list[Readiness]:

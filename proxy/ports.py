@@ -1,6 +1,6 @@
 """What the api and the runner need from the outside world, one method each where it can be."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -21,6 +21,10 @@ Tell: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each progress event of a run, for clients that asked for them."""
 
 Write: TypeAlias = Callable[[bytes], Awaitable[None]]
+
+
+ExtraHeaders: TypeAlias = Callable[[], Iterable[tuple[bytes, bytes]]]
+"""Called for each request that goes out; gives headers that it has beside its own."""
 
 
 class Clock(Protocol):

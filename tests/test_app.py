@@ -10,15 +10,16 @@ import pytest
 from proxy import app
 from proxy.config import TelemetryConfig, UpstreamConfig
 from proxy.telemetry import log
-from proxy.upstreams.http1 import Http1Transport
+from proxy.upstreams.http_client import Http1Client, HttpxClient
 from tests.fakes import streamed, whole
 from tests.serving import CONFIG, proxy_of
 
 
-@pytest.mark.parametrize(("chosen", "kind"), [("auto", Http1Transport), ("httpx", httpx.AsyncHTTPTransport)])
-def test_an_upstream_has_the_transport_that_its_entry_names(chosen, kind):
+@pytest.mark.parametrize(("chosen", "kind"), [("auto", Http1Client), ("httpx", HttpxClient)])
+@pytest.mark.parametrize("extra_headers", [None, list], ids=["without traces", "with traces"])
+def test_an_upstream_has_the_client_that_its_entry_names(chosen, kind, extra_headers):
     upstream = UpstreamConfig(base_url="http://up.example", api_key="k", transport=chosen)
-    assert type(app.transport_for(upstream)) is kind
+    assert type(app.http_client_for(upstream, extra_headers=extra_headers)) is kind
 
 
 @pytest.mark.parametrize("chosen", ["auto", "httpx"])

@@ -205,6 +205,30 @@ async def test_a_request_that_is_handed_through_has_its_spans_too(sdk):
     assert [note["first"] > 0 for note in story["steps"][0]["notes"] if note["event"] == "upstream.answered"] == [True]
 
 
+async def test_a_callers_own_trace_headers_are_replaced_by_those_of_the_span_that_calls(sdk):
+    sent = []
+
+    class Recording(FakeUpstream):
+        async def __call__(self, scope, receive, send):
+            sent.append([header for header in scope["headers"] if header[0] in (b"traceparent", b"tracestate")])
+            await super().__call__(scope, receive, send)
+
+    async with (
+        watched(Recording([Reply([b'{"data": []}'])])) as seen,
+        sdk(seen.url, api_key="canary-app-key") as client,
+    ):
+        for trace in ({"traceparent": CALLER, "tracestate": "vendor=1"}, {"traceparent": "no", "tracestate": "x=1"}):
+            await client.embeddings.create(model="m", input="x", encoding_format="float", extra_headers=trace)
+    spans = [span.span_id.hex() for span in seen.receiver.spans if span.kind == Span.SPAN_KIND_CLIENT]
+    (first, state), (second,) = sent
+    assert [value.decode().split("-")[2] for _, value in (first, second)] == spans
+    assert (TRACE in first[1].decode(), TRACE in second[1].decode(), state) == (
+        True,
+        False,
+        (b"tracestate", b"vendor=1"),
+    )
+
+
 async def test_what_fails_says_so_in_every_place(sdk):
     broken = Reply([b'{"message": "canary"}'], status=500)
     upstream = FakeUpstream([whole(calls=[("c1", "web_search", "{not json")]), broken])

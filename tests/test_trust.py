@@ -35,11 +35,11 @@ def trusted(tmp_path, monkeypatch):
 
 
 async def through_an_upstream(transport, url):
-    carrier = app.transport_for(UpstreamConfig(base_url=url, api_key="k", transport=transport))
+    client = app.http_client_for(UpstreamConfig(base_url=url, api_key="k", transport=transport))
     try:
-        await (await carrier.handle_async_request(httpx.Request("GET", url))).aclose()
+        await (await client.prepare("GET", "/", ()).send(b"", key="k")).aclose()
     finally:
-        await carrier.aclose()
+        await client.aclose()
 
 
 async def through_a_tool(url):

@@ -5,10 +5,9 @@ beginning, so that whoever is called meanwhile can be told them. They are sent i
 receiver does not keep up.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-import httpx
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -31,10 +30,14 @@ _PATH: Final = "/v1/traces"
 _TIMEOUT = 5.0  # of one export in seconds, and so of the last one when the proxy stops
 _SCOPE = InstrumentationScope("toolproxy")
 _FIRST_SERVER_ERROR = 500
+_TRACE_HEADERS: Final = frozenset({HEADER, STATE_HEADER})
 
 
 class Incoming:
-    """ASGI middleware: takes the caller's `traceparent` in."""
+    """ASGI middleware: takes the caller's `traceparent` and `tracestate` out of the request.
+
+    They are not passed on as they are: what is called from here is told the span of ours that calls it.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -42,31 +45,21 @@ class Incoming:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "http":
-            sent = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (HEADER, STATE_HEADER)}
+            sent = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _TRACE_HEADERS}
+            if sent:
+                scope["headers"] = [header for header in scope["headers"] if header[0] not in _TRACE_HEADERS]
             header = sent.get(HEADER)
             stories.parent.set(parse(header, sent.get(STATE_HEADER, "")) if header else None)
         await self._app(scope, receive, send)
 
 
-class Carrying(httpx.AsyncBaseTransport):
-    """A transport that passes the current span on as `traceparent`."""
-
-    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
-        self._inner = inner
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """One request."""
-        span = stories.current_span()
-        if span is not None:
-            request.headers["traceparent"] = span.header()
-            request.headers.pop("tracestate", None)
-            if span.state:
-                request.headers["tracestate"] = span.state
-        return await self._inner.handle_async_request(request)
-
-    async def aclose(self) -> None:
-        """Close the transport that it puts its header on."""
-        await self._inner.aclose()
+def trace_headers() -> Sequence[tuple[bytes, bytes]]:
+    """The span in which a request is sent, as headers of that request."""
+    span = stories.current_span()
+    if span is None:
+        return ()
+    parent = (HEADER, span.header().encode("ascii"))
+    return (parent, (STATE_HEADER, span.state.encode("latin-1"))) if span.state else (parent,)
 
 
 class Exporter:

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
-import httpx
 from starlette.types import ASGIApp
 
 from proxy.config import Config
-from proxy.ports import Clock, History, Observer, Scrape
+from proxy.ports import Clock, ExtraHeaders, History, Observer, Scrape
 from proxy.telemetry import log, workers
 from proxy.telemetry.observer import fan_out
 from proxy.telemetry.recent import Recent
@@ -19,14 +17,6 @@ def _nothing() -> None:
     pass
 
 
-Carry: TypeAlias = Callable[[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport]
-
-
-def as_it_is(transport: httpx.AsyncBaseTransport) -> httpx.AsyncBaseTransport:
-    """Where nothing ties traces together."""
-    return transport
-
-
 @dataclass(frozen=True, slots=True)
 class Watching:
     """What the composition root gets.
@@ -35,7 +25,7 @@ class Watching:
         observe: hears every event.
         scrape: gives the metrics; None: they are off.
         history: remembers the last requests; None: nobody could read them.
-        carry: puts what ties traces together on requests to upstreams and tools, given their transport.
+        extra_headers: gives what ties traces together, for each request to an upstream or a tool; None: there are none.
         incoming: middleware that takes in what ties traces together; None: there are none.
         close: lets go of what is open, and sends what is still to be sent; blocks for some seconds at the most.
     """
@@ -43,7 +33,7 @@ class Watching:
     observe: Observer
     scrape: Scrape | None = None
     history: History | None = None
-    carry: Carry = as_it_is
+    extra_headers: ExtraHeaders | None = None
     incoming: Callable[[ASGIApp], ASGIApp] | None = None
     close: Callable[[], None] = _nothing
 
@@ -62,7 +52,7 @@ def watch(config: Config, clock: Clock, *, version: str) -> Watching:
     if _may_be_read(config):
         history = Recent(workers.directory())
         readers.append(history)
-    carry: Carry = as_it_is
+    extra_headers: ExtraHeaders | None = None
     incoming: Callable[[ASGIApp], ASGIApp] | None = None
     close: Callable[[], None] = _nothing
     if config.telemetry.otlp_endpoint:
@@ -70,11 +60,11 @@ def watch(config: Config, clock: Clock, *, version: str) -> Watching:
 
         exporter = traces.Exporter(config.telemetry.otlp_endpoint, version=version)
         readers.append(exporter)
-        carry, incoming, close = traces.Carrying, traces.Incoming, exporter.close
+        extra_headers, incoming, close = traces.trace_headers, traces.Incoming, exporter.close
     if readers:
         observers.append(Storyteller(readers, clock=clock))
     observe = fan_out(observers, content=config.telemetry.log_content)
-    return Watching(observe, scrape, history, carry, incoming, close)
+    return Watching(observe, scrape, history, extra_headers, incoming, close)
 
 
 def _may_be_read(config: Config) -> bool:

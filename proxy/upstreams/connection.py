@@ -5,12 +5,10 @@ from typing import NoReturn
 
 import httpx
 
-from proxy.config import UpstreamConfig
 from proxy.core.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout, reason
 from proxy.upstreams import failures
-from proxy.upstreams.carrier import Headers, Reply, carrier_of, decoded, header
 from proxy.upstreams.http1 import Handle
-from proxy.upstreams.http1 import Reply as Http1Reply
+from proxy.upstreams.http_client import Headers, HttpClient, Reply, decoded, header
 
 # Error bodies are read to tell the client what is wrong, and no further.
 MAX_ERROR_BYTES = 64 * 1024
@@ -19,7 +17,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 # A redirect is no answer either: it would send the request, or its client, to a place that nobody configured.
 _FIRST_BAD_STATUS, _FIRST_CLIENT_ERROR = 300, 400
 _COMPLETIONS = "/chat/completions"
-FOREIGN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, ValueError)
+FOREIGN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL)
 
 
 class Connection:
@@ -27,20 +25,18 @@ class Connection:
 
     Args:
         name: as in the configuration; the only thing that errors say about where the upstream is.
-        config: its entry.
-        transport: carries the requests; shared by all of them, closed by `aclose`.
+        client: sends its requests; closed by `aclose`.
     """
 
-    def __init__(self, name: str, config: UpstreamConfig, transport: httpx.AsyncBaseTransport) -> None:
+    def __init__(self, name: str, client: HttpClient) -> None:
         self.name = name
-        self._transport = transport
-        self._carrier = carrier_of(transport, config.base_url, config.timeouts)
-        self._whole = self._carrier.call("POST", _COMPLETIONS, _completion_headers(b"application/json"))
-        self._stream = self._carrier.call("POST", _COMPLETIONS, _completion_headers(b"text/event-stream"))
+        self._client = client
+        self._whole = client.prepare("POST", _COMPLETIONS, _completion_headers(b"application/json"))
+        self._stream = client.prepare("POST", _COMPLETIONS, _completion_headers(b"text/event-stream"))
 
     async def aclose(self) -> None:
         """Close every connection."""
-        await self._transport.aclose()
+        await self._client.aclose()
 
     async def whole(self, content: bytes, *, key: str) -> bytes:
         """The body of a whole completion.
@@ -49,7 +45,7 @@ class Connection:
             ProxyError: there is none, or the upstream says what is wrong.
         """
         reply = await self.complete(content, key=key, stream=False)
-        if isinstance(reply, Http1Reply) and (body := reply.take_whole()) is not None:
+        if (body := reply.take_whole()) is not None:
             return body
         try:
             return await self.read_whole(reply)
@@ -63,7 +59,7 @@ class Connection:
             ProxyError: there is no reply, or the upstream says what is wrong.
         """
         try:
-            reply = await self._carrier.send(self._stream if stream else self._whole, content, key=key)
+            reply = await (self._stream if stream else self._whole).send(content, key=key)
         except FOREIGN as exc:
             raise self.ours(exc) from exc
         if reply.status >= _FIRST_BAD_STATUS:
@@ -77,7 +73,7 @@ class Connection:
             ProxyError: there is no reply, or the upstream says what is wrong.
         """
         try:
-            reply = await self._carrier.send(self._carrier.call(method, path, headers), content, key=key)
+            reply = await self._client.prepare(method, path, headers).send(content, key=key)
         except FOREIGN as exc:
             raise self.ours(exc) from exc
         if reply.status >= _FIRST_BAD_STATUS:
@@ -98,13 +94,9 @@ class Connection:
             UpstreamError: it breaks off.
             Exception: whatever `handle` raises.
         """
-        if not isinstance(reply, Http1Reply):
-            while (part := await self.read(reply)) and not await handle(part):
-                pass
-            return
         try:
             await reply.pump(handle)
-        except httpx.HTTPError as exc:
+        except (httpx.HTTPError, httpx.StreamError) as exc:
             raise self.ours(exc) from exc
 
     async def read_whole(self, reply: Reply) -> bytes:
@@ -151,7 +143,7 @@ class Connection:
                 return UpstreamTimeout(f"The upstream {self.name!r} did not {_doing(exc)} in time.")
             case httpx.ConnectError():
                 return UpstreamError(f"The upstream {self.name!r} could not be reached.")
-            case ValueError():
+            case httpx.DecodingError():
                 return UpstreamError(f"The upstream {self.name!r} sent what cannot be decoded: {exc}.")
             case _:
                 return UpstreamError(f"The connection to the upstream {self.name!r} broke off.")

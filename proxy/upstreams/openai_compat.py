@@ -20,8 +20,8 @@ from proxy.core.forcing import AnswerSteps
 from proxy.core.rawjson import replace_model
 from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
 from proxy.upstreams import failures
-from proxy.upstreams.carrier import Reply
 from proxy.upstreams.connection import Connection, is_event_stream
+from proxy.upstreams.http_client import Reply
 from proxy.upstreams.names import ToolNames, renamed_in
 from proxy.upstreams.profile import CHUNK, Profile, mend, prepare
 from proxy.upstreams.written import as_json, request_of

@@ -6,16 +6,17 @@ import httpx
 import pytest
 import respx
 
-from proxy.config import UpstreamConfig
+from proxy.config import Timeouts
 from proxy.core.errors import Overloaded, UpstreamError, UpstreamTimeout
 from proxy.upstreams.connection import Connection
+from proxy.upstreams.http_client import HttpxClient
 
 URL = "https://up.example/v4"
 
 
 async def post(response):
     """What a POST gives when this is the response or the exception."""
-    connection = Connection("up", UpstreamConfig(base_url=URL + "/", api_key="k"), httpx.AsyncHTTPTransport())
+    connection = Connection("up", HttpxClient(httpx.AsyncHTTPTransport(), URL + "/", Timeouts()))
     with respx.mock:
         respx.post(f"{URL}/chat/completions").mock(side_effect=[response])
         try:

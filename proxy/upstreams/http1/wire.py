@@ -55,14 +55,21 @@ def request_head(method: bytes, target: bytes, headers: Iterable[tuple[bytes, by
     Raises:
         httpx.LocalProtocolError: it would hold more, or something else, than it says: a line break in a value, say.
     """
-    lines = [method + b" " + target, *(name + b": " + value for name, value in headers)]
-    if not _REQUEST_LINE.fullmatch(lines[0]):
-        raise httpx.LocalProtocolError(f"Illegal request line {lines[0][:80]!r}")
-    lines[0] += b" HTTP/1.1"
-    for line in lines[1:]:
+    line = method + b" " + target
+    if not _REQUEST_LINE.fullmatch(line):
+        raise httpx.LocalProtocolError(f"Illegal request line {line[:80]!r}")
+    return b"%b HTTP/1.1\r\n%b\r\n" % (line, header_lines(headers))
+
+
+def header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Headers as lines of a request's head. Raises `httpx.LocalProtocolError`, as `request_head` does."""
+    lines = []
+    for name, value in headers:
+        line = name + b": " + value
         if not _REQUEST_HEADER.fullmatch(line):
-            raise httpx.LocalProtocolError(f"Illegal header {line.partition(b':')[0][:80]!r}")
-    return b"\r\n".join((*lines, b"", b""))
+            raise httpx.LocalProtocolError(f"Illegal header {name[:80]!r}")
+        lines.append(line + b"\r\n")
+    return b"".join(lines)
 
 
 class ResponseParser:
