@@ -118,8 +118,34 @@ def _address(url: str) -> str:
     return f"{parts.hostname}:{parts.port or _DEFAULT_PORT}/{parts.path.strip('/') or 0}"
 
 
+# What stands in an error of redis-py (the word that Redis begins its own with, or the class that it is made into) -> why.
+_REASONS: Final = {
+    "Authentication required": "it wants a password, and state.url has none (NOAUTH)",
+    "HELLO must be called": "it wants a password, and state.url has none (NOAUTH)",
+    "invalid username-password pair": "it refuses the user or the password (WRONGPASS)",
+    "called without any password configured": "it has no password, and state.url gives one",
+    "NoPermissionError": "its user may not run the commands that are needed (NOPERM)",
+    "DENIED": "it is in protected mode and takes no connection from other machines: give it a password (DENIED)",
+    "ReadOnlyError": "it is a replica, which cannot be written to (READONLY)",
+    "OutOfMemoryError": "its memory is full (OOM)",
+    "MISCONF": "it takes no writes because it cannot save them to its disk (MISCONF)",
+    "BusyLoadingError": "it is still loading its data (LOADING)",
+    "MovedError": "it is a node of a cluster, and a single server is needed (MOVED)",
+    "DB index is out of range": "it has no database of that number",
+    "max number of clients": "it has as many clients as it takes",
+    "unknown command": "it does not know a command that is needed: is it a Sentinel, or older than Redis 5?",
+    "Connection closed by server": "it closed the connection: is it Redis, and should the URL begin with rediss://?",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS at that port: should the URL begin with redis://?",
+    "InvalidResponse": "what answers there is not Redis",
+}
+
+
 def _in_plain_words(exc: Exception) -> str:
     """Why it cannot be used; not in Redis's words, which may quote what was sent; the system's quote an address."""
+    said = f"{type(exc).__name__} {exc}"
+    for words, why in _REASONS.items():
+        if words in said:
+            return why
     match exc:
         case exceptions.AuthenticationError() | exceptions.AuthorizationError():
             return "it refuses the user or the password"
@@ -128,5 +154,5 @@ def _in_plain_words(exc: Exception) -> str:
         case exceptions.ResponseError():
             return f"it refuses commands ({type(exc).__name__})"
         case _:
-            said = getattr(exc.__cause__ or exc.__context__, "strerror", None)
-            return f"it cannot be reached: {said}" if said else "it cannot be reached"
+            why = getattr(exc.__cause__ or exc.__context__, "strerror", None)
+            return f"it cannot be reached: {why}" if why else "it cannot be reached"
