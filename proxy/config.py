@@ -33,6 +33,8 @@ HeaderName: TypeAlias = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-
 HeaderValue: TypeAlias = Annotated[str, Meta(pattern=r"^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?\Z")]
 # The rule of OpenAI and GLM for a function's name.
 ToolName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")]
+Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}\Z")]
+FunctionName: TypeAlias = Annotated[str, Meta(pattern=r"^([\w.]+:[\w.]+|[\w.-]+)\Z")]
 OfferMode: TypeAlias = Literal["always", "declared", "on_request", "never"]
 
 
@@ -120,7 +122,7 @@ class ClientConfig(Value, frozen=True, kw_only=True):
 
     name: Text  # for logs, metrics and the debug pages; unique
     key: Key | None = None  # what the client sends as its key; either this or key_sha256
-    key_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}\Z")] | None = None  # what `toolproxy hash-key` prints
+    key_sha256: Sha256 | None = None  # what `toolproxy hash-key` prints
     models: tuple[Text, ...] = ("*",)  # glob patterns
     tools: tuple[Text, ...] | None = None  # the server tools that its requests may use; None: all
     requests_per_minute: Count | None = None  # beyond: 429
@@ -268,7 +270,7 @@ class PythonToolConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: python`: a function."""
 
     # module:function, or the name of an installed entry point; None: the entry point of the tool's own name
-    function: Annotated[str, Meta(pattern=r"^([\w.]+:[\w.]+|[\w.-]+)\Z")] | None = None
+    function: FunctionName | None = None
     description: Text | None = None  # None: the docstring's first paragraph
     parameters: dict[str, Any] | None = None  # None: from the type hints and the docstring
 
@@ -337,10 +339,21 @@ class Config(Value, frozen=True, kw_only=True):
     telemetry: TelemetryConfig = TelemetryConfig()  # what operators see
     disabled: dict[str, Disabled] = {}
     secrets: frozenset[str] = frozenset()  # what variables with a secret's name have put into it
+    places: dict[str, str] = {}  # where each part of the file stands: path -> `config.yaml:LINE`
+    warnings: tuple[str, ...] = ()  # what is no fault, but hardly what was meant: `config.yaml:LINE: path: what`
 
 
 SECRET_NAME: Final = re.compile("key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
 """What the name of a variable or of a header says that it holds."""
+
+
+def place_of(path: str, config: Config) -> str:
+    """Where a part of the configuration stands, or else what it would stand in: `config.yaml:LINE: path`."""
+    known = path
+    while known and known not in config.places:
+        known = known.rpartition(".")[0]
+    return f"{config.places[known]}: {path}" if known else path
+
 
 _NO_KEY: Final = "from_client"  # stands where a key would
 
@@ -348,7 +361,9 @@ _NO_KEY: Final = "from_client"  # stands where a key would
 def secrets_of(config: Config) -> frozenset[str]:
     """Every value of a configuration that nobody may see: keys, passwords in URLs, headers that carry either."""
     password = urlsplit(config.state.url).password
-    return (config.secrets | {*_keys_in(config), *([password] if password else [])}) - {_NO_KEY, ""}
+    return (
+        config.secrets | {*_keys_in(msgspec.structs.replace(config, places={})), *([password] if password else [])}
+    ) - {_NO_KEY, ""}
 
 
 def _keys_in(value: Any) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
     node (it knows its line) --> `${NAME}` replaced --> typed by the classes of `config` --> references checked
 
-All faults of a file are found in one go. `${NAME}` without a value disables the upstream, tool or client that it stands
-in, so that one configuration serves users who have only some of the keys; anywhere else it is a fault.
+All faults of a file are found in one go: what could be read is checked for its references although other parts are
+faulty. `${NAME}` without a value disables the upstream, tool or client that it stands in, so that one configuration
+serves users who have only some of the keys; anywhere else it is a fault.
 """
 
 import importlib.util
@@ -16,6 +17,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 import yaml
@@ -27,8 +29,17 @@ from proxy.tools.arguments import schema_fault
 from proxy.tools.url_guard import UrlGuard
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_BEGUN = re.compile(r"\$\{[A-Za-z0-9_]{0,64}")
+# Where keys are copied from examples: `<your key>`, `your-api-key`, `sk-...`, `changeme`.
+_PLACEHOLDER = re.compile(
+    r"<.*>|(sk-)?(\.{3}|x{3,})|your[-_].*|.*[-_]here|(change|replace)[-_]?me|todo|placeholder", re.IGNORECASE
+)
+SHORTEST_CLIENT_KEY = 8
+"""Characters of a client's key; the proxy serves nobody beyond loopback with a shorter one."""
+_SHORT_CLIENT_KEY = 16  # 95 bits where they are random letters and digits
+_SHORT_API_KEY = 8  # shorter than any provider's, and not masked in the log
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
-_NOT_IN_FILE = ("disabled", "secrets")
+_NOT_IN_FILE = ("disabled", "secrets", "places", "warnings")
 
 
 def load(path: Path, environ: Mapping[str, str]) -> c.Config:
@@ -52,7 +63,7 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else 1
-        raise ConfigurationError([f"{name}:{line}: {exc.problem}"]) from exc
+        raise ConfigurationError([f"{name}:{line}: is not YAML: {exc.problem}{_hint(text, exc)}"]) from exc
     except (yaml.YAMLError, RecursionError) as exc:
         raise ConfigurationError([f"{name}: cannot be read as YAML: {' '.join(str(exc).split())}"]) from exc
     if root is None:
@@ -62,13 +73,24 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
         read = reader.value(root, c.Config, _Path("", 1))
     except RecursionError as exc:
         raise ConfigurationError([f"{name}: is nested too deep, or refers to itself"]) from exc
-    if read is not _FAULTY:
-        _check_references(read, reader)
+    _check_references(read, reader)
     if reader.faults:
         raise ConfigurationError([f"{name}:{line}: {message}" for line, message in sorted(set(reader.faults))])
-    secrets = frozenset(reader.secrets)
-    config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled, secrets=secrets)
-    return config
+    config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled, secrets=frozenset(reader.secrets))
+    doubts = sorted((_line_of(path, reader.lines), path, message) for path, message in _doubts(config, reader))
+    warnings = tuple(f"{name}:{line}: {path}: {message}" for line, path, message in doubts)
+    places = {path: f"{name}:{line}" for path, line in reader.lines.items()}
+    return msgspec.structs.replace(config, warnings=warnings, places=places)
+
+
+def _hint(text: str, exc: yaml.MarkedYAMLError) -> str:
+    """What to do about the fault of YAML that this file invites: `{api_key: ${KEY}}`."""
+    mark = exc.problem_mark
+    line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+    found = _VARIABLE.search(line)
+    if found is None or "flow" not in (exc.context or ""):
+        return ""
+    return f'; inside braces or brackets a variable needs quotes: "{found[0]}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +114,10 @@ class _Reader:
     environ: Mapping[str, str]
     faults: list[tuple[int, str]] = field(default_factory=list)
     disabled: dict[str, c.Disabled] = field(default_factory=dict)
+    faulty: set[str] = field(default_factory=set)  # the paths of the faults
     lines: dict[str, int] = field(default_factory=dict)
+    names: dict[str, list[str]] = field(default_factory=dict)  # the keys of each section of entries, faulty ones too
+    entries: dict[str, Any] = field(default_factory=dict)  # what could be read of each entry, disabled or faulty
     unset: list[str] | None = None  # variables without a value in the entry that is being read
     substituted: dict[int, list[str]] = field(default_factory=dict)  # nodes with variables, and what these were
     from_environment: list[str] = field(default_factory=list)  # the same of the entry that is being read
@@ -101,7 +126,12 @@ class _Reader:
 
     def fault(self, path: _Path, message: str) -> Any:
         self.faults.append((path.line, f"{path.name}: {message}" if path.name else message))
+        self.faulty.add(path.name)
         return _FAULTY
+
+    def is_faulty(self, path: str) -> bool:
+        """Whether a value, or anything in it, has a fault."""
+        return any(name == path or name.startswith((f"{path}.", f"{path}[")) for name in self.faulty)
 
     def value(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
         """The value of a node as `kind`, or `_FAULTY`."""
@@ -135,17 +165,15 @@ class _Reader:
         self.unset, self.from_environment, before = [], [], len(self.faults)
         value = read(node, path)
         missing, self.unset = dict.fromkeys(self.unset), None
-        if len(self.faults) > before:
-            return _FAULTY
         if isinstance(value, c.HttpToolConfig):
             value = msgspec.structs.replace(value, secrets=tuple(dict.fromkeys(self.from_environment)))
-        why = None
-        if missing:
-            why = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
-        elif empty := next((name for name in ("api_key", "key") if getattr(value, name, None) == ""), None):
-            why = f"{empty} is empty"
-        if why:
-            entry = None if value is _FAULTY else value
+        entry = None if value is _FAULTY else value
+        if entry is not None:
+            self.entries[path.name] = entry
+        if len(self.faults) > before:
+            return value
+        unset = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
+        if why := unset if missing else _why_no_key(entry):
             self.disabled[path.name] = c.Disabled(where=path.name, why=why, variables=tuple(missing), entry=entry)
             return None
         return value
@@ -186,9 +214,12 @@ class _Reader:
         for name, info in fields.items():
             if info.required and name not in values and isinstance(node, yaml.MappingNode):
                 self.fault(path.key(name, path.line), "is missing")
-        if len(self.faults) > before or _FAULTY in values.values():
+        read = {name: value for name, value in values.items() if value is not _FAULTY}
+        if len(read) < len(values) and len(self.faults) == before:  # a variable has no value
             return _FAULTY
-        return kind(**values)
+        if any(info.required and name not in read for name, info in fields.items()):
+            return _FAULTY
+        return kind(**read)
 
     def tool(self, node: yaml.Node, path: _Path) -> Any:
         """An entry of `tools:`, whose `type` says which keys it may have."""
@@ -208,22 +239,34 @@ class _Reader:
 
     def mapping(self, node: yaml.Node, key_kind: Any, kind: Any, *, path: _Path) -> Any:
         values: dict[str, Any] = {}
+        before = len(self.faults)
+        names = self.names[path.name] = []
         for key, value_node, at in self.pairs(node, path):
+            names.append(key)
             try:
                 msgspec.convert(key, key_kind)
             except msgspec.ValidationError:
                 self.fault(at, _PATTERNS[key_kind])
                 continue
             values[key] = self.value(value_node, kind, at)
-        return _without_disabled(values, path, self.disabled)
+        if any(value is _FAULTY for value in values.values()) and len(self.faults) == before:
+            return _FAULTY  # a variable has no value
+        return {
+            key: value
+            for key, value in values.items()
+            if value is not _FAULTY and path.key(key, 0).name not in self.disabled
+        }
 
     def sequence(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
         if not isinstance(node, yaml.SequenceNode):
             return self.fault(path, f"must be a list, not {_kind_of(node)}")
+        before = len(self.faults)
         items = [self.value(item, kind, path.item(at, item.start_mark.line + 1)) for at, item in enumerate(node.value)]
-        if any(item is _FAULTY for item in items):
-            return _FAULTY
-        return tuple(item for at, item in enumerate(items) if path.item(at, 0).name not in self.disabled)
+        if any(item is _FAULTY for item in items) and len(self.faults) == before:
+            return _FAULTY  # a variable has no value
+        return tuple(
+            item for at, item in enumerate(items) if item is not _FAULTY and path.item(at, 0).name not in self.disabled
+        )
 
     def leaf(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
         before = len(self.unset or ())
@@ -247,9 +290,14 @@ class _Reader:
     def substitute(self, node: yaml.Node, path: _Path) -> bool | None:
         """Replace the variables in a node and below; True where there were any, None after a fault."""
         if isinstance(node, yaml.ScalarNode):
+            if id(node) in self.substituted:  # an anchor's
+                self.from_environment += self.substituted[id(node)]
+                return True
+            if fault := _variable_fault(node.value):
+                self.fault(path, fault)
+                return None
             if not _VARIABLE.search(node.value):
-                self.from_environment += self.substituted.get(id(node), ())
-                return id(node) in self.substituted
+                return False
             missing: list[str] = []
             found = self.substituted[id(node)] = []
             node.value = _VARIABLE.sub(lambda match: self.lookup(match, missing, found), node.value)
@@ -279,10 +327,27 @@ class _Reader:
         return value
 
 
-def _without_disabled(values: dict[str, Any], path: _Path, disabled: Mapping[str, c.Disabled]) -> Any:
-    if any(value is _FAULTY for value in values.values()):
-        return _FAULTY
-    return {key: value for key, value in values.items() if path.key(key, 0).name not in disabled}
+def _variable_fault(text: str) -> str | None:
+    """What is wrong with a variable in a text, if anything is."""
+    if any("${" in (match[2] or "") for match in _VARIABLE.finditer(text)):
+        return "the default of a variable cannot hold another variable"
+    begun = _BEGUN.search(_VARIABLE.sub("", text))
+    if begun is None:
+        return None
+    if "}" not in _VARIABLE.sub("", text)[begun.end() :]:
+        return f"{begun[0]} has no closing brace: write ${{NAME}} or ${{NAME:-default}}"
+    return f"{begun[0]}...}} is no variable: a name has letters, digits and '_'"
+
+
+def _why_no_key(entry: Any) -> str | None:
+    """Why an upstream, tool or client has no key that could be one; None where it has, or needs none."""
+    for name in ("api_key", "key"):
+        key = getattr(entry, name, None)
+        if key == "":
+            return f"{name} is empty"
+        if isinstance(key, str) and _PLACEHOLDER.fullmatch(key):
+            return f"{name} is a placeholder, not a key"
+    return None
 
 
 def _kind_of(node: yaml.Node) -> str:
@@ -294,20 +359,41 @@ def _kind_of(node: yaml.Node) -> str:
 
 
 def _in_plain_words(message: str, kind: Any) -> str:
+    """What msgspec says of a value ("Expected `int`, got `str`"), as people say it."""
     message = message.replace("`", "").split(" - at ")[0]
     if typing.get_origin(kind) is typing.Literal:
         return f"must be one of {', '.join(map(str, typing.get_args(kind)))}"
     if "matching regex" in message:
         return _PATTERNS.get(kind, "has characters that cannot stand there")
+    if message.endswith("of length >= 1"):
+        return "must not be empty"
+    if found := _OUT_OF_RANGE.fullmatch(message):
+        return f"must be {_COMPARED[found[1]]} {float(found[2]):.15g}"
+    if found := _OF_ANOTHER_TYPE.fullmatch(message):
+        return f"must be {_KINDS.get(found[1], found[1])}, not {_KINDS.get(found[2], found[2])}"
     return message[:1].lower() + message[1:]
 
 
+_OUT_OF_RANGE = re.compile(r"Expected \w+ ([<>]=?) ([-0-9.e+]+)")
+_COMPARED = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
+_OF_ANOTHER_TYPE = re.compile(r"Expected (\w+)(?: \| null)?, got (\w+)")
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "empty",
+}
 _PATTERNS: Mapping[Any, str] = {
     c.Url: "must be an http:// or https:// URL of a host, without user, query or fragment",
     c.StateUrl: "must be memory://, or redis:// or rediss:// with [user:password@]host[:port][/db]",
     c.Key: "must be printable ASCII without blanks: it has to fit into a header",
     c.HeaderName: "has characters that no header's name may have",
     c.HeaderValue: "must be printable ASCII: it has to fit into a header",
+    c.Sha256: "must be 64 hexadecimal digits, as `toolproxy hash-key` prints them",
+    c.FunctionName: "must be module:function, or the name of an entry point",
     c.ToolName: "a tool's name may have letters, digits, '_' and '-', at most 64 of them",
 }
 
@@ -316,21 +402,57 @@ _References: TypeAlias = Iterator[tuple[str, str]]
 
 
 def _check_references(config: c.Config, reader: _Reader) -> None:
-    """What one part of the file says of another."""
-    tools = _known("tools", config.tools, reader)
-    upstreams = _known("upstreams", config.upstreams, reader)
-    for path, message in (
-        *_model_faults(config, upstreams, tools),
-        *_client_faults(config, tools),
-        *_alias_faults(config, tools),
-        *_fallback_faults(config, tools),
+    """Find the faults in what one part of the file says of another, as far as its parts could be read."""
+    parts = _Parts(config, reader)
+    found = (
+        *_model_faults(parts),
+        *_client_faults(parts),
+        *_alias_faults(parts),
+        *_fallback_faults(parts),
+        *_address_faults(parts),
+        *_offer_faults(parts),
         *_state_faults(config),
         *_telemetry_faults(config),
-        *_mcp_faults(config),
-        *_tool_faults(config, reader.disabled),
-        *_host_faults(config),
-    ):
+        *_mcp_faults(parts),
+        *_tool_faults(parts),
+        *_host_faults(parts),
+    )
+    for path, message in [fault for fault in found if not reader.is_faulty(fault[0])]:  # which may be the reason
         reader.fault(_Path(path, _line_of(path, reader.lines)), message)
+
+
+class _Parts:
+    """What could be read of a file: disabled and partly faulty entries among the others, in the order of the file.
+
+    Attributes:
+        upstreams, models, tools: by name.
+        clients: by path.
+        upstream_names, model_names, tool_names: of all entries, those that could not be read at all among them.
+    """
+
+    def __init__(self, config: c.Config, reader: _Reader) -> None:
+        self.config = config
+        self.reader = reader
+        self.models = config.models
+        self.upstreams: dict[str, c.UpstreamConfig] = self._entries("upstreams")
+        self.tools: dict[str, c.ToolConfig] = self._entries("tools")
+        self.clients: dict[str, c.ClientConfig] = {
+            path: entry for path, entry in reader.entries.items() if isinstance(entry, c.ClientConfig)
+        }
+        self.upstream_names = set(reader.names.get("upstreams", ()))
+        self.model_names = set(reader.names.get("models", ()))
+        self.tool_names = set(reader.names.get("tools", ()))
+
+    def _entries(self, section: str) -> dict[str, Any]:
+        paths = {f"{section}.{name}": name for name in self.reader.names.get(section, ())}
+        return {paths[path]: entry for path, entry in self.reader.entries.items() if path in paths}
+
+    def unknown_tools(self, names: Collection[str] | None) -> list[str]:
+        """Names that are no tool's; those of an MCP server's tools are not known before it is asked."""
+        servers = (tool.prefix_of(name) for name, tool in self.tools.items() if isinstance(tool, c.McpConfig))
+        unread = (f"{name}_" for name in self.tool_names - set(self.tools))
+        prefixes = (*servers, *unread)
+        return sorted(name for name in set(names or ()) - self.tool_names if not name.startswith(prefixes))
 
 
 def _line_of(path: str, lines: Mapping[str, int]) -> int:
@@ -340,49 +462,71 @@ def _line_of(path: str, lines: Mapping[str, int]) -> int:
     return lines.get(path, 1)
 
 
-def _known(section: str, usable: Mapping[str, Any], reader: _Reader) -> set[str]:
-    """The names that a section defines, those of disabled entries among them."""
-    prefix = f"{section}."
-    return {*usable, *(where.removeprefix(prefix) for where in reader.disabled if where.startswith(prefix))}
-
-
-def _unknown(names: Collection[str] | None, tools: set[str], config: c.Config) -> set[str]:
-    """Names that are no tool's; those of an MCP server's tools are not known before it is asked."""
-    prefixes = tuple(tool.prefix_of(name) for name, tool in config.tools.items() if isinstance(tool, c.McpConfig))
-    return {name for name in set(names or ()) - tools if not name.startswith(prefixes)}
-
-
-def _model_faults(config: c.Config, upstreams: set[str], tools: set[str]) -> _References:
-    for name, model in config.models.items():
-        if model.upstream not in upstreams:
+def _model_faults(parts: _Parts) -> _References:
+    for name, model in parts.models.items():
+        if model.upstream not in parts.upstream_names:
             yield f"models.{name}.upstream", f"there is no upstream {model.upstream!r}"
-        for tool in sorted(_unknown(model.tools, tools, config)):
+        for tool in parts.unknown_tools(model.tools):
             yield f"models.{name}.tools", f"there is no tool {tool!r}"
         if model.vision_model == "*":
             yield f"models.{name}.vision_model", "must be the name of one model"
         for other in model.fallbacks:
-            if other not in config.models or other in ("*", name):
+            if other not in parts.model_names or other in ("*", name):
                 yield f"models.{name}.fallbacks", f"there is no other model {other!r}"
 
 
-def _client_faults(config: c.Config, tools: set[str]) -> _References:
+def _client_faults(parts: _Parts) -> _References:
     names: set[str] = set()
     keys: set[str] = set()
-    for at, client in enumerate(config.clients):
+    for path, client in parts.clients.items():
         if (client.key is None) == (client.key_sha256 is None):
-            yield f"clients[{at}]", "needs either key or key_sha256"
-        for tool in sorted(_unknown(client.tools, tools, config)):
-            yield f"clients[{at}].tools", f"there is no tool {tool!r}"
+            yield path, "needs either key or key_sha256"
+        for tool in parts.unknown_tools(client.tools):
+            yield f"{path}.tools", f"there is no tool {tool!r}"
         if client.name in names:
-            yield f"clients[{at}].name", f"there is another client named {client.name!r}"
+            yield f"{path}.name", f"there is another client named {client.name!r}"
         names.add(client.name)
+        if path in parts.reader.disabled:
+            continue
         digest = client.key_sha256 or sha256((client.key or "").encode()).hexdigest()
         if digest.lower() in keys:
-            yield f"clients[{at}]", "another client has the same key"
+            yield path, "another client has the same key"
         keys.add(digest.lower())
-    for name, upstream in config.upstreams.items():
-        if upstream.api_key == "from_client" and config.clients:
+    for name, upstream in parts.config.upstreams.items():
+        if upstream.api_key == "from_client" and parts.config.clients:
             yield f"upstreams.{name}.api_key", "from_client does not go together with clients: both want the same key"
+
+
+def _address_faults(parts: _Parts) -> _References:
+    """A base URL that already has what is appended to it."""
+    for name, upstream in parts.upstreams.items():
+        if end := _ending(upstream.base_url, "/chat/completions", "/completions", "/responses"):
+            yield f"upstreams.{name}.base_url", f"must end before {end}, which is appended to it"
+    for name, tool in parts.tools.items():
+        match tool:
+            case c.SerperConfig():
+                end = _ending(tool.base_url, f"/{tool.endpoint}")
+            case c.ZaiSearchConfig():
+                end = _ending(tool.base_url, "/web_search", "/chat/completions")
+            case _:
+                end = None
+        if end:
+            yield f"tools.{name}.base_url", f"must end before {end}, which is appended to it"
+
+
+def _ending(url: str, *ends: str) -> str | None:
+    return next((end for end in ends if url.rstrip("/").endswith(end)), None)
+
+
+def _offer_faults(parts: _Parts) -> _References:
+    """Means of asking for tools that nobody has to ask for."""
+    offer = parts.config.offer
+    modes = {offer.mode, *(tool.offer for tool in parts.tools.values())}
+    if "on_request" in modes or parts.reader.is_faulty("offer.mode") or parts.reader.is_faulty("tools"):
+        return
+    for key in ("prefix", "model_suffix"):
+        if getattr(offer, key) is not None:
+            yield f"offer.{key}", "does nothing unless offer.mode, or a tool's own offer, is on_request"
 
 
 def _state_faults(config: c.Config) -> _References:
@@ -390,9 +534,9 @@ def _state_faults(config: c.Config) -> _References:
         yield "state.url", "needs what `pip install 'toolproxy[redis]'` installs"
 
 
-def _fallback_faults(config: c.Config, tools: set[str]) -> _References:
-    for name, tool in config.tools.items():
-        if tool.fallback is not None and (tool.fallback not in tools or tool.fallback == name):
+def _fallback_faults(parts: _Parts) -> _References:
+    for name, tool in parts.tools.items():
+        if tool.fallback is not None and (tool.fallback not in parts.tool_names or tool.fallback == name):
             yield f"tools.{name}.fallback", f"there is no other tool {tool.fallback!r}"
 
 
@@ -408,8 +552,8 @@ def _can_trace() -> bool:
         return False
 
 
-def _mcp_faults(config: c.Config) -> _References:
-    servers = {name: tool for name, tool in config.tools.items() if isinstance(tool, c.McpConfig)}
+def _mcp_faults(parts: _Parts) -> _References:
+    servers = {name: tool for name, tool in parts.tools.items() if isinstance(tool, c.McpConfig)}
     for name, server in servers.items():
         path = f"tools.{name}"
         if (server.url is None) == (not server.command):
@@ -422,15 +566,17 @@ def _mcp_faults(config: c.Config) -> _References:
             yield f"{path}.aliases", "a server of several tools has none"
         if find_spec("mcp") is None:
             yield f"{path}.type", "mcp needs an extra: pip install 'toolproxy[mcp]'"
-    for name, tool in config.tools.items():
+    for name, tool in parts.tools.items():
         if tool.fallback in servers:
             yield f"tools.{name}.fallback", f"{tool.fallback!r} is a server of several tools"
 
 
-def _tool_faults(config: c.Config, disabled: Mapping[str, c.Disabled]) -> _References:
+def _tool_faults(parts: _Parts) -> _References:
     """What is wrong within one tool, where the types of its keys do not say it."""
-    unusable = {where: entry.entry for where, entry in disabled.items()}
-    for where, tool in (*((f"tools.{name}", tool) for name, tool in config.tools.items()), *unusable.items()):
+    for name, tool in parts.tools.items():
+        where = f"tools.{name}"
+        if parts.reader.is_faulty(where):
+            continue
         match tool:
             case c.HttpToolConfig():
                 yield from ((f"{where}.{key}", message) for key, message in http_template.faults(tool))
@@ -438,8 +584,8 @@ def _tool_faults(config: c.Config, disabled: Mapping[str, c.Disabled]) -> _Refer
                 yield f"{where}.parameters", fault
 
 
-def _host_faults(config: c.Config) -> _References:
-    for name, tool in config.tools.items():
+def _host_faults(parts: _Parts) -> _References:
+    for name, tool in parts.tools.items():
         if not isinstance(tool, c.WebFetchConfig):
             continue
         for option, allow, deny in (("allow_hosts", tool.allow_hosts, ()), ("deny_hosts", (), tool.deny_hosts)):
@@ -449,10 +595,30 @@ def _host_faults(config: c.Config) -> _References:
                 yield f"tools.{name}.{option}", str(exc)
 
 
-def _alias_faults(config: c.Config, tools: set[str]) -> _References:
-    owners = {name: name for name in tools}
-    for name, tool in config.tools.items():
+def _alias_faults(parts: _Parts) -> _References:
+    owners = {name: name for name in parts.tool_names}
+    for name, tool in parts.tools.items():
         for alias in tool.aliases:
             owner = owners.setdefault(alias, name)
             if owner != name:
-                yield f"tools.{name}.aliases", f"{alias!r} already means {owner!r}"
+                of_whom = "is the name of another tool" if owner == alias else f"is an alias of {owner!r} too"
+                yield f"tools.{name}.aliases", f"{alias!r} {of_whom}"
+
+
+def _doubts(config: c.Config, reader: _Reader) -> _References:
+    """What is no fault, but hardly what was meant."""
+    if config.upstreams and not config.models:
+        yield "models", "there are none, so every request is answered with 404"
+    for path, client in reader.entries.items():
+        if isinstance(client, c.ClientConfig) and 0 < len(client.key or "") < _SHORT_CLIENT_KEY:
+            yield f"{path}.key", f"has fewer than {_SHORT_CLIENT_KEY} characters, and can be guessed"
+    for path, entry in reader.entries.items():
+        key, url = getattr(entry, "api_key", ""), getattr(entry, "base_url", "")
+        if 0 < len(key) < _SHORT_API_KEY and key != "from_client" and _is_public(url):
+            yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
+
+
+def _is_public(url: str) -> bool:
+    """Whether a URL leads to a provider rather than to a server of one's own, for which any word may be a key."""
+    host = urlsplit(url).hostname or ""
+    return "." in host and not host.replace(".", "").isdigit() and not host.endswith((".local", ".internal", ".svc"))
