@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, TextIO
-from urllib.parse import quote
 
 import orjson
 import structlog
@@ -26,10 +25,8 @@ from proxy.ports import Content
 from proxy.telemetry.events import level_of
 from proxy.telemetry.lines import TurnStream
 from proxy.telemetry.observer import Listener
+from proxy.telemetry.redact import redactor
 
-_MASK = "***"
-# A shorter one is a placeholder; taking it out would only garble the log.
-_SHORTEST_SECRET = 8
 _JSON = orjson.OPT_UTC_Z
 _JSON_LINE = _JSON | orjson.OPT_APPEND_NEWLINE
 _now = partial(datetime.now, UTC)
@@ -47,7 +44,7 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
     level = logging.getLevelNamesMapping()[config.log_level.upper()]
     complete = _Completed(content=config.log_content)
     renderer = _as_json if config.log_format == "json" else _for_people(stream)
-    lines: Any = TurnStream(stream, _mask(secrets))  # as much of a text stream as a logger needs
+    lines: Any = TurnStream(stream, redactor(secrets))  # as much of a text stream as a logger needs
     structlog.configure(
         processors=[complete, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -176,29 +173,6 @@ def _places(tb: TracebackType | None) -> list[str]:
 
 def _in_full(exc_info: structlog.typing.ExcInfo) -> str:
     return "".join(traceback.format_exception(*exc_info)).rstrip()
-
-
-_ESCAPES: tuple[Callable[[str], str], ...] = (
-    lambda text: repr(text)[1:-1],
-    lambda text: orjson.dumps(text).decode()[1:-1],
-    lambda text: quote(text, safe=""),
-)
-
-
-def _mask(secrets: Iterable[str]) -> Callable[[str], str]:
-    """Takes every secret out of a text, in whatever way it may be written in a line."""
-    written = {secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}
-    for _ in range(2):  # inside of another text, which the line quotes in its turn
-        written |= {escaped(form) for form in written for escaped in _ESCAPES}
-    longest_first = sorted(written, key=len, reverse=True)
-
-    def mask(text: str) -> str:
-        for form in longest_first:
-            if form in text:
-                text = text.replace(form, _MASK)
-        return text
-
-    return mask
 
 
 def _for_people(stream: TextIO) -> structlog.typing.Processor:
