@@ -192,7 +192,16 @@ Everything that `config.yaml` may say. This page is made of the program's own sc
 
 `${NAME}` and `${NAME:-default}` are replaced from the environment. An unknown key, a wrong type, a name that is not
 defined: refused at start with its line and path, and by `toolproxy check`. An upstream, tool or client whose variable
-has no value is disabled, and the rest works.
+has no value, or whose key is a placeholder such as `your-api-key` or `changeme`, is disabled, and the rest works.
+
+`toolproxy check` exits with 1 wherever `toolproxy serve` would not start, with one line for each reason; a port that is
+taken is none, for the proxy that is running may be what has taken it. `toolproxy check --probe` then asks each upstream
+for one token, each `serper` and `zai_search` for one result, each MCP server for its tools, and Redis for a write, with
+the configured keys, and says what is wrong: no such host, TLS, a key that is refused, a key that fits the other
+endpoint of Z.AI, no credit.
+
+Warned of, by `check` and in the log: a client's `key` of fewer than 16 characters (beyond loopback the proxy does not
+start with one of fewer than 8), an `api_key` of fewer than 8 for a public host, and a file without models.
 """
 
 

@@ -37,7 +37,7 @@ from proxy.ports import Caches, Clock, ExtraHeaders, Lifecycle, Ports, Readiness
 from proxy.stores.state import State, open_state
 from proxy.telemetry import log
 from proxy.telemetry.watch import watch
-from proxy.tools.catalog import Resources, sources_of, tools_of
+from proxy.tools.catalog import Resources, answered_by_fallback, sources_of, tools_of
 from proxy.tools.registry import Registry
 from proxy.tools.result_cache import local_caches
 from proxy.tools.sources import Source, kept_in_session
@@ -216,6 +216,7 @@ def _upstream_states(config: Config, breakers: Mapping[str, Breaker]) -> list[Re
 
 def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
     states = {state.name: state for state in (source.state() for source in sources)}
+    states |= {name: Readiness(name, usable=True) for name, _ in answered_by_fallback(config)}
     return [states.get(state.name, state) for state in _states("tools", config.tools, config)]
 
 

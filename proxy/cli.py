@@ -1,6 +1,7 @@
 """The command `toolproxy`. Exit codes: 0 fine, 1 a fault of configuration or start-up, 2 wrong usage."""
 
 import argparse
+import asyncio
 import gc
 import os
 import sys
@@ -8,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from getpass import getpass
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import msgspec
 
 from proxy import __version__, config_file
-from proxy.config import Config, McpConfig, ToolConfig
+from proxy.config import Config, McpConfig, ToolConfig, place_of, secrets_of
 from proxy.core.errors import ConfigurationError
 
 _DEFAULT_CONFIG = "config.yaml"
@@ -44,14 +46,12 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="run the proxy")
     _add_config(serve)
-    serve.add_argument("--host", default=os.environ.get("TOOLPROXY_HOST"), help="address to listen on")
-    serve.add_argument("--port", type=_port, default=os.environ.get("TOOLPROXY_PORT"), help="0: any free one")
-    serve.add_argument("--workers", type=_count, default=os.environ.get("TOOLPROXY_WORKERS"), help="processes")
     serve.set_defaults(run=_serve)
 
-    check = commands.add_parser("check", help="validate the configuration and say what of it is usable")
+    check = commands.add_parser("check", help="say what is wrong with the configuration, and what of it is usable")
     _add_config(check)
-    check.add_argument("--probe", action="store_true", help="also say whether upstreams and MCP servers can be reached")
+    probes = "also ask each upstream, search provider and MCP server, with the configured keys, and Redis"
+    check.add_argument("--probe", action="store_true", help=probes)
     check.set_defaults(run=_check)
 
     demo = commands.add_parser("demo", help="a searched conversation, without keys and network")
@@ -72,6 +72,9 @@ def _add_config(command: argparse.ArgumentParser) -> None:
     command.add_argument("--config", type=Path, default=Path(default), help=f"default: {_DEFAULT_CONFIG}")
     where = "where Python tools are imported from, beside what is installed; default: the working directory"
     command.add_argument("--app-dir", type=Path, default=Path(), help=where)
+    command.add_argument("--host", default=os.environ.get("TOOLPROXY_HOST"), help="address to listen on")
+    command.add_argument("--port", type=_port, default=os.environ.get("TOOLPROXY_PORT"), help="0: any free one")
+    command.add_argument("--workers", type=_count, default=os.environ.get("TOOLPROXY_WORKERS"), help="processes")
 
 
 def _port(text: str) -> int:
@@ -92,29 +95,45 @@ def _serve(arguments: argparse.Namespace) -> None:
     gc.disable()  # nothing that is made on the way to a running server is garbage; the server turns it on again
     from proxy import server  # noqa: PLC0415 - `check` and `--help` need no web server
 
+    server.serve(_configuration(arguments))
+
+
+def _configuration(arguments: argparse.Namespace) -> Config:
+    """The configuration file, with what the command line and its variables put over it."""
     _make_importable(arguments.app_dir)
     config = config_file.load(arguments.config, os.environ)
     said = {name: getattr(arguments, name) for name in ("host", "port", "workers")}
     overrides = {name: value for name, value in said.items() if value is not None}
-    config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **overrides))
-    server.serve(config)
+    return msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **overrides))
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from proxy import app  # noqa: PLC0415 - `--help` needs no tools
+    from proxy import app, server  # noqa: PLC0415 - `--help` needs neither tools nor a web server
 
-    _make_importable(arguments.app_dir)
-    config = config_file.load(arguments.config, os.environ)
+    config = _configuration(arguments)
     for line in describe(config, app.origins_of(config)):
         print(line)
+    for warning in config.warnings:
+        print(f"toolproxy: warning: {warning}", file=sys.stderr)
+    server.check_startable(config)
     if arguments.probe:
-        from proxy import probe  # noqa: PLC0415 - needs an HTTP client, which the rest of `check` does not
+        _probe(config)
 
-        for name, upstream in config.upstreams.items():
-            print(f"probe {name}: {probe.reach(upstream)}")
-        for name, tool in config.tools.items():
-            if isinstance(tool, McpConfig):
-                print(f"probe {name}: {probe.look_at(tool)}")
+
+def _probe(config: Config) -> None:
+    """Print what every server answers. Raises `ConfigurationError` with those that cannot be used."""
+    from proxy import app, probe  # noqa: PLC0415 - as above
+    from proxy.telemetry.redact import redactor  # noqa: PLC0415
+
+    means = probe.Means(app.http_client_for, app.tool_client, app.SystemClock())
+    findings = asyncio.run(probe.probe(config, means))
+    redact = redactor(secrets_of(config))  # an error may quote the key that it refuses
+    print("probes:")
+    for finding in findings:
+        if not finding.is_fault:
+            print(f"  {finding.path}: {redact(finding.message)}")
+    if faults := [f"{place_of(one.path, config)}: {redact(one.message)}" for one in findings if one.is_fault]:
+        raise ConfigurationError(faults)
 
 
 def _make_importable(directory: Path) -> None:
@@ -129,7 +148,8 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
         config: the configuration.
         origins: where each tool comes from.
     """
-    from proxy.tools.python_function import not_configured  # noqa: PLC0415 - as above
+    from proxy.tools.catalog import answered_by_fallback  # noqa: PLC0415 - as above
+    from proxy.tools.python_function import not_configured  # noqa: PLC0415
 
     usable = dict.fromkeys(config.upstreams, "usable")
     lines = ["upstreams:"]
@@ -141,14 +161,13 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
         lines.append(f"  {name}: {state}, at {model.upstream} as {'any name' if name == '*' else model.model or name}")
     lines.append("tools:")
     lines += [f"  {name}: {_tool_state(name, tool, origins)}" for name, tool in config.tools.items()]
-    lines += _disabled("tools", config)
+    instead = {f"tools.{name}": tool.fallback for name, tool in answered_by_fallback(config)}
+    lines += _disabled("tools", config, instead)
     lines += [f"  installed, not configured: {origin}" for origin in not_configured(config)]
     lines.append("clients:")
     anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
     lines += [f"  {client.name}: usable" for client in config.clients] or [anyone]
     lines += _disabled("clients", config)
-    if not config.upstreams:
-        lines.append("`toolproxy serve` will not start: there is no usable upstream")
     return lines
 
 
@@ -168,9 +187,11 @@ def type_name(tool: object) -> str:
     return names[type(tool)]
 
 
-def _disabled(section: str, config: Config) -> list[str]:
+def _disabled(section: str, config: Config, instead: Mapping[str, str | None] = MappingProxyType({})) -> list[str]:
+    """The entries of a section that cannot be used; of those that have one, what answers `instead`."""
     return [
-        f"  {where.removeprefix(f'{section}.')}: disabled, {entry.why}"
+        f"  {where.removeprefix(f'{section}.')}: "
+        + (f"usable by its fallback {instead[where]}: {entry.why}" if where in instead else f"disabled, {entry.why}")
         for where, entry in config.disabled.items()
         if where.startswith(section)
     ]

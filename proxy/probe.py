@@ -1,31 +1,277 @@
-"""`toolproxy check --probe`: whether the servers of the configuration can be reached."""
+"""`toolproxy check --probe`: every server of the configuration is asked, with the key that it would be asked with.
+
+An upstream is asked for a completion of one token, the cheapest request that tells the truth about a key: a list of
+models is public with some providers, and Z.AI speaks of a missing balance (code 1113) nowhere else. A search provider
+is asked for one result, an MCP server for its tools, Redis for a write.
+"""
 
 import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
 
 import httpx
+import msgspec
+import orjson
 
-from proxy.config import McpConfig, UpstreamConfig
-from proxy.core.errors import ToolUnavailable
+from proxy.config import (
+    Config,
+    McpConfig,
+    SerperConfig,
+    StateConfig,
+    Timeouts,
+    UpstreamConfig,
+    ZaiSearchConfig,
+)
+from proxy.core.chat import Json
+from proxy.core.errors import ProxyError, ToolError, ToolUnavailable, UpstreamRefused
+from proxy.ports import Clock
+from proxy.tools.tool import Tool
+from proxy.upstreams import failures
+from proxy.upstreams.connection import Connection
+from proxy.upstreams.http_client import HttpClient
 
-_PATIENCE = 5.0
+_SECONDS: Final = 30.0  # for an answer: a model that thinks needs some seconds for its first token
+_TIMEOUTS: Final = Timeouts(connect=10, read=_SECONDS, write=10, pool=10)
+_MOST_LINKS: Final = 20  # of causes, which may go round in a circle
+_LONGEST_MESSAGE: Final = 300
+_QUESTION: Final = "Answer with one word: ready?"
+# A key of Z.AI's is for one of its two endpoints; the other one says that it is wrong, or has no credit, and no more.
+_ZAI_ENDPOINTS: Final = ("/api/coding/paas/v4", "/api/paas/v4")
+_UNAUTHORIZED, _PAYMENT_REQUIRED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY = 401, 402, 403, 404, 429
 
 
-def reach(upstream: UpstreamConfig) -> str:
-    """One word on an upstream's server: any HTTP answer at all means that it can be reached. No key is sent."""
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found out about one server: `path` is the part of the configuration that the message is about."""
+
+    path: str
+    message: str
+    is_fault: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What servers are asked with: the same as `serve` uses."""
+
+    http_client_for: Callable[[UpstreamConfig], HttpClient]
+    tool_client: Callable[[], httpx.AsyncClient]
+    clock: Clock
+
+
+async def probe(config: Config, means: Means) -> list[Finding]:
+    """What every server of a configuration answers, in the order of the file; all are asked at the same time."""
+    async with means.tool_client() as client:
+        return list(await asyncio.gather(*_questions(config, means, client)))
+
+
+def _questions(config: Config, means: Means, client: httpx.AsyncClient) -> Iterator[Awaitable[Finding]]:
+    for name, upstream in config.upstreams.items():
+        yield _ask_upstream(name, upstream, _model_of(name, config), means)
+    for name, tool in config.tools.items():
+        if isinstance(tool, McpConfig):
+            yield _ask_mcp_server(name, tool)
+        elif isinstance(tool, SerperConfig | ZaiSearchConfig):
+            yield _ask_search(name, tool, client)
+    if config.state.url.startswith("redis"):
+        yield _ask_redis(config.state, means.clock)
+
+
+def _model_of(upstream: str, config: Config) -> str | None:
+    """A model to ask an upstream for, by the name that it has there; None where all that is configured is a pattern."""
+    for name, model in config.models.items():
+        if model.upstream == upstream and (model.model or "*" not in name):
+            return model.model or name
+    return None
+
+
+async def _ask_upstream(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
+    finding = await _ask(name, upstream, model, means)
+    other = _other_zai_endpoint(upstream)
+    if not finding.path.endswith(".api_key") or not finding.is_fault or other is None:
+        return finding
+    there = await _ask(name, msgspec.structs.replace(upstream, base_url=other), model, means)
+    if there.is_fault:
+        return finding
+    return Finding(f"upstreams.{name}.base_url", f"this key fits the other Z.AI endpoint: {other}", is_fault=True)
+
+
+def _other_zai_endpoint(upstream: UpstreamConfig) -> str | None:
+    base = upstream.base_url.rstrip("/")
+    for own, other in (_ZAI_ENDPOINTS, _ZAI_ENDPOINTS[::-1]):
+        if upstream.profile == "glm" and base.endswith(own):
+            return base.removesuffix(own) + other
+    return None
+
+
+async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
+    """What one endpoint answers."""
+    upstream = msgspec.structs.replace(upstream, timeouts=_TIMEOUTS)
+    connection = Connection(name, means.http_client_for(upstream))
+    path = f"upstreams.{name}"
     try:
-        with httpx.Client(timeout=_PATIENCE, trust_env=False) as client:
-            response = client.get(upstream.base_url)
-    except httpx.HTTPError as exc:
-        return f"not reachable ({type(exc).__name__})"
-    return f"reachable (HTTP {response.status_code})"
+        if upstream.api_key == "from_client":
+            return await _reach(connection, path)
+        if model is None:
+            return await _list_models(connection, path, upstream)
+        return await _complete(connection, path, upstream, model)
+    except UpstreamRefused as exc:
+        return _refusal(path, exc, model)
+    except ProxyError as exc:
+        return Finding(f"{path}.base_url", _network_fault(exc) or _plain(exc.message), is_fault=True)
+    finally:
+        await connection.aclose()
 
 
-def look_at(server: McpConfig) -> str:
+async def _complete(connection: Connection, path: str, upstream: UpstreamConfig, model: str) -> Finding:
+    body = await connection.whole(orjson.dumps(_request(model, upstream)), key=upstream.api_key)
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        answer = None
+    failures.require_none(answer)
+    if isinstance(answer, dict) and answer.get("choices"):
+        return Finding(path, f"{model} answers")
+    return Finding(f"{path}.base_url", "what answers there sends no completion", is_fault=True)
+
+
+def _request(model: str, upstream: UpstreamConfig) -> Json:
+    thinking = {"thinking": {"type": "disabled"}} if upstream.profile == "glm" else {}
+    question = {"role": "user", "content": _QUESTION}
+    return {"model": model, "messages": [question], "max_tokens": 1, "stream": False, **thinking}
+
+
+async def _reach(connection: Connection, path: str) -> Finding:
+    """Whether anything answers where the clients' own keys go: without one, an upstream may refuse."""
+    try:
+        await _get_models(connection, key="")
+    except UpstreamRefused as exc:
+        if exc.status == _NOT_FOUND:
+            return _nothing_there(path)
+    return Finding(path, "can be reached; its keys are the clients'")
+
+
+async def _list_models(connection: Connection, path: str, upstream: UpstreamConfig) -> Finding:
+    await _get_models(connection, key=upstream.api_key)
+    return Finding(path, "lists its models; no model was asked, because `models` names none of them")
+
+
+async def _get_models(connection: Connection, *, key: str) -> None:
+    headers = ((b"accept", b"application/json"), (b"accept-encoding", b"identity"), (b"user-agent", b"toolproxy"))
+    reply = await connection.send("GET", "/models", headers, b"", key=key)
+    await reply.aclose()
+
+
+def _refusal(path: str, exc: UpstreamRefused, model: str | None) -> Finding:
+    """An answer of 4xx. One that is about the question itself means that the key was accepted."""
+    said = f"(HTTP {exc.status}: {_plain(exc.message)})"
+    if exc.status == _PAYMENT_REQUIRED or exc.code == "insufficient_quota":
+        return Finding(f"{path}.api_key", f"no credit is left for this key {said}", is_fault=True)
+    if exc.status in (_UNAUTHORIZED, _FORBIDDEN) or exc.code == "invalid_api_key":
+        return Finding(f"{path}.api_key", f"the key is refused {said}", is_fault=True)
+    if exc.status == _NOT_FOUND:
+        if model is not None and (exc.code == "model_not_found" or "model" in exc.message.lower()):
+            return Finding(path, f"has no model {model!r} for this key {said}", is_fault=True)
+        return _nothing_there(path)
+    if exc.status == _TOO_MANY:
+        return Finding(path, f"takes the key, and is busy {said}")
+    return Finding(path, f"takes the key, and refuses the test question {said}")
+
+
+def _nothing_there(path: str) -> Finding:
+    return Finding(f"{path}.base_url", "there is no API at this address (HTTP 404)", is_fault=True)
+
+
+async def _ask_search(name: str, entry: SerperConfig | ZaiSearchConfig, client: httpx.AsyncClient) -> Finding:
+    path = f"tools.{name}"
+    try:
+        async with asyncio.timeout(_SECONDS):
+            await _search_tool(name, entry, client).run({"query": "test", "num_results": 1})
+    except ToolError as exc:
+        return Finding(path, _network_fault(exc) or _plain(exc.why or str(exc)), is_fault=True)
+    except TimeoutError:
+        return Finding(path, f"gave no answer within {_SECONDS:g} s", is_fault=True)
+    return Finding(path, "finds something")
+
+
+def _search_tool(name: str, entry: SerperConfig | ZaiSearchConfig, client: httpx.AsyncClient) -> Tool:
+    if isinstance(entry, SerperConfig):
+        from proxy.tools.serper import serper_tool  # noqa: PLC0415 - as in `tools.catalog`
+
+        return serper_tool(name, entry, client)
+    from proxy.tools.zai_search import zai_search_tool  # noqa: PLC0415
+
+    return zai_search_tool(name, entry, client)
+
+
+async def _ask_mcp_server(name: str, server: McpConfig) -> Finding:
     """The tools that an MCP server lists, asked as `serve` would ask: its key is sent, its command is started."""
     from proxy.tools import mcp  # noqa: PLC0415 - an extra, and more than a second to import
 
     try:
-        names = asyncio.run(mcp.look(server))
+        names = await mcp.look(server)
     except ToolUnavailable as exc:
-        return f"not usable ({exc})"
-    return f"{len(names)} tools: {', '.join(names)}"
+        return Finding(f"tools.{name}", f"not usable: {_plain(str(exc))}", is_fault=True)
+    return Finding(f"tools.{name}", f"{len(names)} tools: {', '.join(names)}")
+
+
+async def _ask_redis(state: StateConfig, clock: Clock) -> Finding:
+    from proxy.stores.redis.connection import SharedRedis  # noqa: PLC0415 - an extra
+
+    shared = SharedRedis(state.url, clock=clock, observe=_ignore)
+    try:
+        await shared.probe()
+        why_not = shared.readiness().why_not
+    finally:
+        await shared.aclose()
+    return Finding("state.url", f"Redis: {why_not}" if why_not else "Redis can be written to", is_fault=bool(why_not))
+
+
+def _ignore(_event: str, /, **_fields: object) -> None:
+    """An observer of nothing."""
+
+
+def _network_fault(exc: BaseException) -> str | None:
+    """What keeps a server from being reached, in words; None where it was."""
+    link: BaseException | None = exc
+    for _ in range(_MOST_LINKS):
+        if link is None:
+            break
+        if why := _tls_fault(link) or _connection_fault(link):
+            return why
+        link = link.__cause__ or link.__context__
+    return None
+
+
+def _tls_fault(exc: BaseException) -> str | None:
+    match exc:
+        case ssl.SSLCertVerificationError():
+            return f"TLS: its certificate is not trusted: {exc.verify_message}"
+        case ssl.SSLError(reason="WRONG_VERSION_NUMBER"):
+            return "TLS: the server does not speak it at this port: should the URL begin with http://?"
+        case ssl.SSLError():
+            return f"TLS: {exc.reason or exc.strerror}"
+    return None
+
+
+def _connection_fault(exc: BaseException) -> str | None:
+    match exc:
+        case socket.gaierror(errno=socket.EAI_NONAME):
+            return "no such host"
+        case ConnectionRefusedError():
+            return "nothing listens at this address: the connection was refused"
+        case httpx.ConnectTimeout():
+            return f"took no connection within {_TIMEOUTS.connect:g} s"
+        case httpx.TimeoutException():
+            return f"gave no answer within {_SECONDS:g} s"
+        case OSError(strerror=str(why)):
+            return f"cannot be reached: {why}"
+    return None
+
+
+def _plain(text: str) -> str:
+    """Somebody else's words on one line, without what a terminal would obey."""
+    words = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return words if len(words) <= _LONGEST_MESSAGE else f"{words[:_LONGEST_MESSAGE]}..."

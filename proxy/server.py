@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import errno
 import functools
 import gc
 import math
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp
 
 from proxy.app import create_app
 from proxy.config import Config, TelemetryConfig, secrets_of
+from proxy.config_file import SHORTEST_CLIENT_KEY
 from proxy.core.errors import ConfigurationError
 from proxy.ports import Lifecycle
 from proxy.supervisor import ABORT, DRAIN, READY, Supervisor
@@ -183,12 +185,14 @@ def serve(config: Config) -> None:
     Raises:
         ConfigurationError: the configuration does not permit it, or the address is taken.
     """
-    check_servable(config)
+    check_startable(config)
     listener = listen(config.server.host, config.server.port)
     url = address_of(listener)
     log.configure(config.telemetry, secrets=secrets_of(config))
     for where, entry in config.disabled.items():
         log.LogObserver()("configuration.disabled", where=where, why=entry.why)
+    for warning in config.warnings:
+        log.LogObserver()("configuration.doubtful", why=warning)
     with workers.counting_together(config):
         if config.server.workers == 1:
             _serve_alone(config, listener, url)
@@ -204,7 +208,6 @@ def _serve_alone(config: Config, listener: socket.socket, url: str) -> None:
 
 
 def _serve_together(config: Config, listener: socket.socket, url: str) -> None:
-    create_app(_unwatched(config))  # what is wrong is said once, not by each of the workers
     if config.state.url.startswith("memory://"):
         log.LogObserver()("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
     start = functools.partial(_start_worker, config, listener)
@@ -249,20 +252,48 @@ def uvicorn_config(config: Config, app: ASGIApp) -> uvicorn.Config:
     )
 
 
-def check_servable(config: Config) -> None:
-    """Refuse what cannot work or is not safe.
+def check_startable(config: Config) -> None:
+    """Refuse a configuration with which nothing can be served: for `serve`, and for `check`, so that they agree.
 
     Raises:
-        ConfigurationError: no usable upstream, or an address beyond loopback without clients.
+        ConfigurationError: no usable upstream, an address that is not safe to listen on, a tool that cannot be made.
     """
+    if faults := [*_upstream_faults(config), *_exposure_faults(config), *_address_faults(config)]:
+        raise ConfigurationError(faults)
+    create_app(_unwatched(config))
+
+
+def _upstream_faults(config: Config) -> Iterator[str]:
     if not config.upstreams:
         disabled = [entry for where, entry in config.disabled.items() if where.startswith("upstreams.")]
         wanted = " or ".join(dict.fromkeys(name for entry in disabled for name in entry.variables))
-        raise ConfigurationError([f"there is no usable upstream: {f'set {wanted}' if wanted else 'configure one'}"])
+        reasons = ", ".join(f"{entry.where}: {entry.why}" for entry in disabled)
+        yield f"there is no usable upstream: {f'set {wanted}' if wanted else reasons or 'configure one'}"
+
+
+def _exposure_faults(config: Config) -> Iterator[str]:
+    """Beyond loopback everybody may call whom no key keeps out."""
     host = config.server.host
-    if not config.clients and not config.server.allow_anonymous and not is_loopback(host):
+    if config.server.allow_anonymous or is_loopback(host):
+        return
+    if not config.clients:
         how = "set TOOLPROXY_KEY (or configure clients), or TOOLPROXY_ALLOW_ANONYMOUS=true to let anyone in"
-        raise ConfigurationError([f"refusing to serve just anyone on {host}: {how}"])
+        yield f"refusing to serve just anyone on {host}: {how}"
+    for client in config.clients:
+        if client.key is not None and len(client.key) < SHORTEST_CLIENT_KEY:
+            yield (
+                f"refusing to serve on {host}: the key of client {client.name!r} can be guessed, "
+                f"it has fewer than {SHORTEST_CLIENT_KEY} characters"
+            )
+
+
+def _address_faults(config: Config) -> Iterator[str]:
+    """An address that is not this machine's; one that is taken may be by the very proxy that is to be reloaded."""
+    try:
+        listen(config.server.host, config.server.port).close()
+    except ConfigurationError as exc:
+        if not isinstance(exc.__cause__, OSError) or exc.__cause__.errno != errno.EADDRINUSE:
+            yield from exc.faults
 
 
 def is_loopback(host: str) -> bool:
@@ -277,6 +308,7 @@ def is_loopback(host: str) -> bool:
 
 def listen(host: str, port: int) -> socket.socket:
     """A bound socket. Raises `ConfigurationError` when the address cannot be had."""
+    listener = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -285,6 +317,8 @@ def listen(host: str, port: int) -> socket.socket:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MOST_UNSENT_BYTES)
         listener.bind(address)
     except (OSError, UnicodeError) as exc:
+        if listener is not None:
+            listener.close()
         why = getattr(exc, "strerror", None) or exc
         raise ConfigurationError([f"cannot listen on {host}:{port}: {why}"]) from exc
     listener.set_inheritable(True)

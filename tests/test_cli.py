@@ -70,7 +70,7 @@ def test_beyond_loopback_without_a_client_key_it_refuses_and_says_how_to_allow_i
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("environ", [{"TOOLPROXY_KEY": "c"}, {"TOOLPROXY_ALLOW_ANONYMOUS": "true"}])
+@pytest.mark.parametrize("environ", [{"TOOLPROXY_KEY": "a-key-of-its-own"}, {"TOOLPROXY_ALLOW_ANONYMOUS": "true"}])
 def test_beyond_loopback_with_one_or_with_leave_it_serves(environ):
     environ = {"ZAI_API_KEY": "k", "TOOLPROXY_HOST": "0.0.0.0", "TOOLPROXY_PORT": "0", **environ}
     with running("serve", environ=environ) as (_, url):
@@ -194,41 +194,50 @@ ASK_ID = {"extra_headers": {"x-request-id": "my-id"}}
 
 
 def test_check_says_what_is_usable_and_prints_no_secret():
-    done = toolproxy("check", environ={"ZAI_API_KEY": "canary"})
+    done = toolproxy("check", environ={"GMI_API_KEY": "canary"})
     assert done.returncode == 0
-    assert "zai: usable" in done.stdout
-    assert "gmi: disabled, GMI_API_KEY is not set" in done.stdout
+    assert "gmi: usable" in done.stdout
+    assert "zai: disabled, ZAI_API_KEY is not set" in done.stdout
     assert "web_search: disabled, SERPER_API_KEY is not set" in done.stdout
-    assert "gpt-oss-120b: not usable" in done.stdout
+    assert "glm-4.7: not usable" in done.stdout
     assert "canary" not in done.stdout + done.stderr
 
 
-def test_check_probes_the_servers_when_it_is_asked_to():
+def test_check_calls_a_search_usable_whose_fallback_answers():
+    done = toolproxy("check", environ={"ZAI_API_KEY": "a-key-of-its-own"})
+    assert "  web_search: usable by its fallback zai_search: SERPER_API_KEY is not set\n" in done.stdout
+    assert done.stderr == ""
+
+
+def test_check_probes_the_servers_when_it_is_asked_to(tmp_path):
+    path = tmp_path / "config.yaml"
     with running("mock-upstream") as (_, mock):
-        environ = {
-            "ZAI_API_KEY": "k",
-            "ZAI_BASE_URL": f"{mock}/v1",
-            "GMI_API_KEY": "k",
-            "GMI_BASE_URL": "http://127.0.0.1:9",
-        }
-        done = toolproxy("check", "--probe", environ=environ)
-    assert "probe zai: reachable (HTTP 404)" in done.stdout
-    assert "probe gmi: not reachable (ConnectError)" in done.stdout
+        path.write_text(
+            f"upstreams:\n  up: {{base_url: '{mock}/v1', api_key: k}}\n  down: {{base_url: 'http://127.0.0.1:9', api_key: k}}\n"
+            f"models: {{m: {{upstream: up}}, n: {{upstream: down}}}}\n"
+            f"tools: {{web_search: {{type: serper, api_key: k, base_url: '{mock}'}}}}\n"
+        )
+        done = toolproxy("check", "--probe", "--config", str(path))
+    assert done.returncode == 1
+    assert done.stdout.endswith("probes:\n  upstreams.up: m answers\n  tools.web_search: finds something\n")
+    refused = "nothing listens at this address: the connection was refused"
+    assert done.stderr == f"toolproxy: config.yaml:3: upstreams.down.base_url: {refused}\n"
 
 
 def test_check_lists_mcp_servers_by_whom_they_reach_and_looks_at_them_when_it_is_asked_to(tmp_path):
     path = tmp_path / "config.yaml"
     script = ROOT / "tests" / "mcp_server.py"
     path.write_text(
+        "upstreams: {up: {base_url: 'http://127.0.0.1:9', api_key: k}}\n"
         f"tools:\n  wiki: {{type: mcp, command: [{sys.executable}, {script}], allow: [echo, fail]}}\n"
         "  down: {type: mcp, url: 'http://127.0.0.1:9/mcp', headers: {x-key: '${WIKI_KEY}'}}\n"
     )
     done = toolproxy("check", "--probe", "--config", str(path), environ={"WIKI_KEY": "canary"})
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert f"  wiki: mcp, {sys.executable}, tools are listed at start" in done.stdout
     assert "  down: mcp, 127.0.0.1:9, tools are listed at start" in done.stdout
-    assert "probe wiki: 2 tools: echo, fail" in done.stdout
-    assert "probe down: not usable (cannot be reached)" in done.stdout
+    assert "  tools.wiki: 2 tools: echo, fail\n" in done.stdout
+    assert "toolproxy: config.yaml:4: tools.down: not usable: cannot be reached\n" in done.stderr
     assert "canary" not in done.stdout + done.stderr
 
 

@@ -41,7 +41,7 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
 
     Those of MCP servers are not known yet: see `sources_of`.
     """
-    stand_ins = dict(_with_a_stand_in(config))
+    stand_ins = dict(answered_by_fallback(config))
     entries = {**config.tools, **stand_ins}
     taken = {*entries, *(alias for entry in entries.values() for alias in entry.aliases)}
     for name, entry in entries.items():
@@ -128,7 +128,7 @@ def _mode_of_all(config: Config) -> OfferMode:
     return "declared" if config.offer.mode == "never" else config.offer.mode
 
 
-def _with_a_stand_in(config: Config) -> Iterator[tuple[str, ToolConfig]]:
+def answered_by_fallback(config: Config) -> Iterator[tuple[str, ToolConfig]]:
     """Tools without a key of their own whose fallback has one: they are offered, and it does the work."""
     for where, disabled in config.disabled.items():
         section, _, name = where.partition(".")

@@ -103,7 +103,7 @@ async def post(client: httpx.AsyncClient, url: str, api_key: str, payload: Json)
         answer = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         if good:
-            raise ToolError(UNAVAILABLE.format(why="the search service answered with something else")) from exc
+            raise unavailable("the search service answered with something else") from exc
         answer = {}
     if not good:
         raise _refusal(status, answer)
@@ -124,7 +124,7 @@ async def read_bounded(
             async for data in response.aiter_bytes():
                 body += data
                 if len(body) > _MAX_ANSWER_BYTES:
-                    raise ToolError(UNAVAILABLE.format(why="its answer was too large"))
+                    raise unavailable("its answer was too large")
     except httpx.HTTPError as exc:
         told = UNAVAILABLE.format(why="the search service could not be reached")
         raise ToolUnavailable(told, why=reason(exc)) from exc
@@ -135,15 +135,19 @@ def _refusal(status: int, answer: Any) -> ToolError:
     """Serper's errors are flat, `{"message", "statusCode"}`; a wrong key is 403, not 401."""
     message = str(answer.get("message") or "") if isinstance(answer, dict) else ""
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        return ToolError(UNAVAILABLE.format(why="its key was refused"))
+        return unavailable("its key was refused")
     if "credit" in message.lower():
-        return ToolError(UNAVAILABLE.format(why="its credits are used up"))
+        return unavailable("its credits are used up")
     if status == httpx.codes.TOO_MANY_REQUESTS:
         return ToolUnavailable("The search service is busy. One more try may succeed; otherwise answer without it.")
     if status == httpx.codes.BAD_REQUEST:
         return ToolError(f"The search service did not understand the request: {message or 'no reason given'}")
-    kind = ToolUnavailable if httpx.codes.is_server_error(status) else ToolError
-    return kind(UNAVAILABLE.format(why=f"HTTP {status}"))
+    return unavailable(f"HTTP {status}", kind=ToolUnavailable if httpx.codes.is_server_error(status) else ToolError)
+
+
+def unavailable(why: str, *, kind: type[ToolError] = ToolError) -> ToolError:
+    """The error of a search that is not to be had: for the model, and for the log."""
+    return kind(UNAVAILABLE.format(why=why), why=why)
 
 
 def _first(arguments: Json, names: Iterable[str]) -> Any:

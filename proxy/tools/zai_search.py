@@ -15,7 +15,7 @@ from proxy.config import ZaiSearchConfig
 from proxy.core import browser
 from proxy.core.chat import Json, ToolOutput
 from proxy.core.errors import ToolError, ToolUnavailable
-from proxy.tools.serper import DEFAULT_RESULTS, PARAMETERS, UNAVAILABLE, read_bounded, repair
+from proxy.tools.serper import DEFAULT_RESULTS, PARAMETERS, read_bounded, repair, unavailable
 from proxy.tools.serper_results import plain
 from proxy.tools.tool import Tool
 
@@ -96,13 +96,13 @@ def _refusal(status: int, answer: Any) -> ToolError:
     error = answer.get("error") if isinstance(answer, dict) else None
     code = plain(error.get("code")) if isinstance(error, Mapping) else ""
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN) or code.startswith("100"):
-        return ToolError(UNAVAILABLE.format(why="its key was refused"))
+        return unavailable("its key was refused")
     if code in ("1113", "1308"):
-        return ToolError(UNAVAILABLE.format(why="its credits are used up"))
+        return unavailable("its credits are used up")
     if status == httpx.codes.TOO_MANY_REQUESTS:
         return ToolUnavailable("The search service is busy. One more try may succeed; otherwise answer without it.")
     kind = ToolUnavailable if httpx.codes.is_server_error(status) else ToolError
-    return kind(UNAVAILABLE.format(why=f"HTTP {status}" if status >= httpx.codes.BAD_REQUEST else "no answer"))
+    return unavailable(f"HTTP {status}" if status >= httpx.codes.BAD_REQUEST else "no answer", kind=kind)
 
 
 def _said(answer: Json) -> str:

@@ -118,7 +118,7 @@ def _address(url: str) -> str:
     return f"{parts.hostname}:{parts.port or _DEFAULT_PORT}/{parts.path.strip('/') or 0}"
 
 
-# What stands in an error of redis-py (the word that Redis begins its own with, or the class that it is made into) -> why.
+# What an error of redis-py holds: Redis's own words, or the name of the class that they are made into -> why.
 _REASONS: Final = {
     "Authentication required": "it wants a password, and state.url has none (NOAUTH)",
     "HELLO must be called": "it wants a password, and state.url has none (NOAUTH)",
@@ -143,8 +143,8 @@ _REASONS: Final = {
 def _in_plain_words(exc: Exception) -> str:
     """Why it cannot be used; not in Redis's words, which may quote what was sent; the system's quote an address."""
     said = f"{type(exc).__name__} {exc}"
-    for words, why in _REASONS.items():
-        if words in said:
+    for part, why in _REASONS.items():
+        if part in said:
             return why
     match exc:
         case exceptions.AuthenticationError() | exceptions.AuthorizationError():
@@ -154,5 +154,5 @@ def _in_plain_words(exc: Exception) -> str:
         case exceptions.ResponseError():
             return f"it refuses commands ({type(exc).__name__})"
         case _:
-            why = getattr(exc.__cause__ or exc.__context__, "strerror", None)
-            return f"it cannot be reached: {why}" if why else "it cannot be reached"
+            words = getattr(exc.__cause__ or exc.__context__, "strerror", None)
+            return f"it cannot be reached: {words}" if words else "it cannot be reached"

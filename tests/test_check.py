@@ -1,0 +1,288 @@
+"""`toolproxy check` over faulty files: each message as a user reads it, and `serve` refuses what `check` refuses."""
+
+import re
+import socket
+import sys
+
+import pytest
+
+from proxy import cli
+from tests.test_cli import toolproxy
+
+ANYONE = (
+    "refusing to serve just anyone on 0.0.0.0: set TOOLPROXY_KEY (or configure clients), "
+    "or TOOLPROXY_ALLOW_ANONYMOUS=true to let anyone in"
+)
+UP = "upstreams: {up: {base_url: 'http://up/v1', api_key: k}}\n"
+GOOD = UP + "models: {m: {upstream: up}}\n"
+TOOL = GOOD + "tools:\n  t: "
+
+
+@pytest.fixture
+def check(tmp_path, capsys, monkeypatch):
+    """What `check` prints of a file: its exit code, standard output, and standard error line by line."""
+
+    def run(text, *arguments, environ=None):
+        (tmp_path / "config.yaml").write_text(text)
+        for name in ("TOOLPROXY_KEY", "TOOLPROXY_HOST", "TOOLPROXY_PORT", "TOOLPROXY_WORKERS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in (environ or {}).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("sys.path", [*sys.path])
+        code = 0
+        try:
+            cli.main(["check", "--config", str(tmp_path / "config.yaml"), *arguments])
+        except SystemExit as exc:
+            code = exc.code
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err.splitlines()
+
+    return run
+
+
+VARIABLE = "inside braces or brackets a variable needs quotes"
+TOOL_TYPES = "clock, http, mcp, python, serper, serper_scrape, web_fetch, zai_search"
+FAULTY = {
+    "a list": ("[]", "1: must be a mapping, not a list"),
+    "a sentence": ("just text", "1: must be a mapping, not a single value"),
+    "an open bracket": ("a: [", "1: is not YAML: expected the node content, but found '<stream end>'"),
+    "an open quote": ('a: "b\n', "2: is not YAML: found unexpected end of stream"),
+    "a tab": ("\tserver: {}", "1: is not YAML: found character '\\t' that cannot start any token"),
+    "wrong indentation": ("server:\n port: 1\n  host: x", "3: is not YAML: mapping values are not allowed here"),
+    "a variable in braces": (
+        "upstreams:\n  up: {base_url: 'http://up', api_key: ${KEY}}\n",
+        f"2: is not YAML: expected ',' or '}}', but got '{{'; {VARIABLE}: \"${{KEY}}\"",
+    ),
+    "a variable in brackets": (
+        "upstreams:\n  up:\n    headers: [${A:-b}]\n",
+        f"3: is not YAML: expected ',' or ']', but got '{{'; {VARIABLE}: \"${{A:-b}}\"",
+    ),
+    "an open variable": (
+        "upstreams: {up: {base_url: 'http://up', api_key: '${ZAI'}}",
+        "1: upstreams.up.api_key: ${ZAI has no closing brace: write ${NAME} or ${NAME:-default}",
+    ),
+    "a variable with a hyphen": (
+        "upstreams:\n  up:\n    base_url: http://up\n    api_key: ${ZAI-KEY}\n",
+        "4: upstreams.up.api_key: ${ZAI...} is no variable: a name has letters, digits and '_'",
+    ),
+    "a variable in a variable": (
+        GOOD + "server: {host: '${A:-${B}}'}",
+        "3: server.host: the default of a variable cannot hold another variable",
+    ),
+    "a variable without a value": (
+        GOOD + "server:\n  host: ${HOST_OF_MINE}\n",
+        "4: server.host: HOST_OF_MINE is not set",
+    ),
+    "a key that stands twice": (GOOD + "server:\n  port: 1\n  port: 2", "5: server.port: stands here twice"),
+    "an empty section": (GOOD + "server:", "3: server: must be a mapping, not empty"),
+    "a word for a number": (GOOD + "server: {port: eighty}", "3: server.port: must be a whole number, not text"),
+    "a number in quotes": (GOOD + "server: {workers: '2'}", "3: server.workers: must be a whole number, not text"),
+    "a port beyond all": (GOOD + "server: {port: 99999}", "3: server.port: must be at most 65535"),
+    "an empty host": (GOOD + "server: {host: ''}", "3: server.host: must not be empty"),
+    "seconds of nothing": (GOOD + "limits: {deadline: 0}", "3: limits.deadline: must be more than 0"),
+    "no turn": (GOOD + "limits: {max_turns: 0}", "3: limits.max_turns: must be at least 1"),
+    "a name that YAML takes for a truth value": (
+        GOOD + "clients: [{name: on, key: k}]",
+        "3: clients[0].name: must be text, not true or false",
+    ),
+    "a base URL to the end": (
+        "upstreams:\n  z:\n    base_url: https://api.z.ai/api/coding/paas/v4/chat/completions\n    api_key: k\n",
+        "3: upstreams.z.base_url: must end before /chat/completions, which is appended to it",
+    ),
+    "a base URL without a scheme": (
+        "upstreams: {z: {base_url: api.z.ai/api, api_key: k}}",
+        "1: upstreams.z.base_url: must be an http:// or https:// URL of a host, without user, query or fragment",
+    ),
+    "an unknown profile": (
+        "upstreams: {z: {base_url: 'http://z', api_key: k, profile: gml}}",
+        "1: upstreams.z.profile: must be one of glm, gpt_oss, openai",
+    ),
+    "no key": ("upstreams: {z: {base_url: 'http://z'}}", "1: upstreams.z.api_key: is missing"),
+    "a model elsewhere": (UP + "models:\n  m: {upstream: pu}", "3: models.m.upstream: there is no upstream 'pu'"),
+    "a model that is a word": (UP + "models: {m: up}", "2: models.m: must be a mapping, not a single value"),
+    "a fallback that is none": (
+        UP + "models: {m: {upstream: up, fallbacks: [x]}}",
+        "2: models.m.fallbacks: there is no other model 'x'",
+    ),
+    "a tool for a list": (
+        UP + "models: {m: {upstream: up, tools: web_search}}",
+        "2: models.m.tools: must be a list, not a single value",
+    ),
+    "no type": (TOOL + "{}", f"4: tools.t.type: is missing; known are {TOOL_TYPES}"),
+    "an unknown type": (TOOL + "{type: serber}", f"4: tools.t.type: unknown type 'serber'; known are {TOOL_TYPES}"),
+    "no key for a search": (TOOL + "{type: serper}", "4: tools.t.api_key: is missing"),
+    "a search's URL to the end": (
+        TOOL + "{type: serper, api_key: k, base_url: 'https://google.serper.dev/search'}",
+        "4: tools.t.base_url: must end before /search, which is appended to it",
+    ),
+    "a fallback of a tool that has no key": (
+        TOOL + "{type: serper, api_key: '${NOT_SET}', fallback: u}",
+        "4: tools.t.fallback: there is no other tool 'u'",
+    ),
+    "an alias that is taken": (
+        TOOL + "{type: clock, aliases: [t2]}\n  t2: {type: clock}",
+        "4: tools.t.aliases: 't2' is the name of another tool",
+    ),
+    "an alias of two": (
+        TOOL + "{type: clock, aliases: [now]}\n  t2: {type: clock, aliases: [now]}",
+        "5: tools.t2.aliases: 'now' is an alias of 't' too",
+    ),
+    "an MCP server nowhere": (TOOL + "{type: mcp}", "4: tools.t: needs either url or command"),
+    "a placeholder without a parameter": (
+        TOOL + "{type: http, description: d, url: 'http://h/{city}'}",
+        "4: tools.t.url: {city} is none of the properties of parameters",
+    ),
+    "a function that is none": (
+        TOOL + "{type: python, function: 'a b'}",
+        "4: tools.t.function: must be module:function, or the name of an entry point",
+    ),
+    "every private address": (
+        TOOL + "{type: web_fetch, allow_hosts: ['*']}",
+        "4: tools.t.allow_hosts: '*' would open every private address: name hosts or networks",
+    ),
+    "a prefix that nobody needs": (
+        GOOD + "offer:\n  mode: always\n  prefix: '//'",
+        "5: offer.prefix: does nothing unless offer.mode, or a tool's own offer, is on_request",
+    ),
+    "a suffix that nobody needs": (
+        GOOD + "offer: {mode: declared, model_suffix: ':online'}",
+        "3: offer.model_suffix: does nothing unless offer.mode, or a tool's own offer, is on_request",
+    ),
+    "a client without a key": (GOOD + "clients: [{name: a}]", "3: clients[0]: needs either key or key_sha256"),
+    "a digest that is none": (
+        GOOD + "clients: [{name: a, key_sha256: abc}]",
+        "3: clients[0].key_sha256: must be 64 hexadecimal digits, as `toolproxy hash-key` prints them",
+    ),
+    "two clients of one name": (
+        GOOD + "clients:\n- {name: a, key: k}\n- {name: a, key: l}",
+        "5: clients[1].name: there is another client named 'a'",
+    ),
+    "two clients of one key": (
+        GOOD + "clients:\n- {name: a, key: k}\n- {name: b, key: k}",
+        "5: clients[1]: another client has the same key",
+    ),
+    "a tool that is none, behind a client that is disabled": (
+        GOOD + "clients:\n- {name: z, key: '${NOT_SET}'}\n- {name: a, key: k, tools: [t]}",
+        "5: clients[1].tools: there is no tool 't'",
+    ),
+    "keys of clients that are also checked": (
+        "upstreams: {up: {base_url: 'http://up', api_key: from_client}}\nclients: [{name: a, key: k}]",
+        "1: upstreams.up.api_key: from_client does not go together with clients: both want the same key",
+    ),
+    "a state nowhere": (
+        GOOD + "state: {url: 'redis://h/x'}",
+        "3: state.url: must be memory://, or redis:// or rediss:// with [user:password@]host[:port][/db]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "fault"), FAULTY.values(), ids=FAULTY.keys())
+def test_a_faulty_file_is_one_line_with_its_place(check, text, fault):
+    assert check(text) == (1, "", [f"toolproxy: config.yaml:{fault}"])
+
+
+def test_faults_of_reference_are_named_beside_other_faults_and_nothing_follows_from_a_fault(check):
+    text = """\
+server: {port: x}
+upstreams:
+  up: {base_url: 'http://up', api_key: k, profile: gml}
+models:
+  m: {upstream: nope, retry: 1}
+  n: {upstream: up, fallbacks: [m, gone]}
+tools:
+  s: {type: serper, api_key: k, fallback: gone, timeout: -1}
+  api: {type: http, description: d, url: 'http://h/{city}', parameters: [city]}
+  wiki: {type: mcp, url: nowhere, allow: 5}
+  lost: {typ: mcp}
+clients:
+- {name: a, key: 'k k', tools: [x, s, wiki_page, lost_page]}
+offer: {mode: sometimes, prefix: '//'}
+"""
+    code, _, errors = check(text)
+    assert code == 1
+    assert [re.sub("; known are .*", "", line.removeprefix("toolproxy: config.yaml:")) for line in errors] == [
+        "1: server.port: must be a whole number, not text",
+        "3: upstreams.up.profile: must be one of glm, gpt_oss, openai",
+        "5: models.m.retry: unknown key",
+        "5: models.m.upstream: there is no upstream 'nope'",
+        "6: models.n.fallbacks: there is no other model 'gone'",
+        "8: tools.s.fallback: there is no other tool 'gone'",
+        "8: tools.s.timeout: must be more than 0",
+        "9: tools.api.parameters: must be a mapping, not a list",
+        "10: tools.wiki.allow: must be a list, not a single value",
+        "10: tools.wiki.url: must be an http:// or https:// URL of a host, without user, query or fragment",
+        "11: tools.lost.type: is missing",
+        "13: clients[0].key: must be printable ASCII without blanks: it has to fit into a header",
+        "13: clients[0].tools: there is no tool 'x'",
+        "14: offer.mode: must be one of always, declared, on_request, never",
+    ]
+
+
+NO_START = {
+    "an empty file": ("", {}, ["there is no usable upstream: configure one"]),
+    "nothing but a comment": ("# upstreams:\n", {}, ["there is no usable upstream: configure one"]),
+    "no key": (
+        UP.replace("api_key: k", "api_key: '${A_KEY}'"),
+        {},
+        ["there is no usable upstream: set A_KEY"],
+    ),
+    "a placeholder for a key": (
+        UP.replace("api_key: k", "api_key: your-api-key"),
+        {},
+        ["there is no usable upstream: upstreams.up: api_key is a placeholder, not a key"],
+    ),
+    "everybody may call": (
+        GOOD,
+        {"TOOLPROXY_HOST": "0.0.0.0"},
+        [ANYONE],
+    ),
+    "a key that can be guessed": (
+        GOOD + "server: {host: 0.0.0.0}\nclients: [{name: app, key: abc}, {name: web, key: a-long-and-secret-one}]",
+        {},
+        ["refusing to serve on 0.0.0.0: the key of client 'app' can be guessed, it has fewer than 8 characters"],
+    ),
+    "a placeholder for a client's key": (
+        GOOD + "server: {host: 0.0.0.0}\nclients: [{name: app, key: changeme}]",
+        {},
+        [ANYONE],
+    ),
+    "an address of another machine": (
+        GOOD + "server: {host: 192.0.2.1, allow_anonymous: true}",
+        {"TOOLPROXY_PORT": "0"},
+        ["cannot listen on 192.0.2.1:0: Cannot assign requested address"],
+    ),
+    "more than one reason": (
+        "server: {host: 0.0.0.0}",
+        {},
+        [
+            "there is no usable upstream: configure one",
+            ANYONE,
+        ],
+    ),
+    "a function that is not there": (
+        TOOL + "{type: python, function: 'no_such_module:f'}",
+        {},
+        [
+            "tools.t.function: no_such_module:f cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "environ", "faults"), NO_START.values(), ids=NO_START.keys())
+def test_what_serve_would_not_start_with_check_does_not_pass(tmp_path, text, environ, faults):
+    (tmp_path / "config.yaml").write_text(text)
+    environ = {"TOOLPROXY_PORT": "0", **environ}
+    checked, served = (toolproxy(command, cwd=tmp_path, environ=environ) for command in ("check", "serve"))
+    assert checked.returncode == served.returncode == 1
+    lines = [line for line in checked.stderr.splitlines() if "warning" not in line]
+    assert lines == [f"toolproxy: {fault}" for fault in faults]
+    assert served.stderr.splitlines() == lines
+
+
+def test_a_port_that_is_taken_is_no_fault_it_may_be_the_proxys_own(check, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        (tmp_path / "config.yaml").write_text(GOOD)
+        assert check(GOOD, "--port", port)[0] == 0
+        assert toolproxy("serve", "--port", port, cwd=tmp_path).returncode == 1
