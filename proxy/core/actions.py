@@ -44,7 +44,7 @@ class CallUpstream(Struct, frozen=True):
         number: which turn this is, from 1.
         client_tools: the names of the functions that are the client's own; only calls of these may be shown.
         run_id: what the ids of the client's calls are made of.
-        separator: what sets this turn's text apart from text that the client has already seen.
+        separator: what sets this turn's text apart from text that the client has already seen; None: it has seen none.
         forcing: says that the turn has to be the answer, and how its request is shaped; None: it need not be.
         step: by which the model is made to answer; settled by `for_upstream`.
         hold: how much of the turn is kept from the client for now.
@@ -61,7 +61,7 @@ class CallUpstream(Struct, frozen=True):
     number: int
     client_tools: frozenset[str] = frozenset()
     run_id: str = ""
-    separator: str = ""
+    separator: str | None = None
     forcing: Forcing | None = None
     step: AnswerStep | None = None
     hold: Hold = Hold.NOTHING

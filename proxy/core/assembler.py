@@ -9,6 +9,7 @@ provider adds tomorrow survives. What it takes away:
     usage             summed over the turns by the run
     leaked calls      tool calls in the raw format of the model, in its text or its thoughts, become tool calls
     blank beginnings  GLM-4.5 opens with a lone newline before it thinks; it is shown when text follows
+    blank lines       one between this turn's text and the next one's is enough (`seams`)
 
 Known only at the end of a turn: whether it is the answer. A turn that was *made* to answer may still fail to, so its
 beginning is held back until enough text has come to tell.
@@ -21,11 +22,12 @@ import orjson
 from msgspec import Struct, field
 
 from proxy.core.actions import CallUpstream, Hold
-from proxy.core.chat import TEXT_FIELDS, Json, ToolCall, Turn, calls_of, name_of, text_of
+from proxy.core.chat import BROKEN_OFF, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, name_of, text_of
 from proxy.core.continuation import client_call_id
 from proxy.core.errors import UpstreamError
 from proxy.core.leaks import Leak, LeakFilter, clean_name, may_leak, parse_glm
 from proxy.core.rawjson import ObjectScanner
+from proxy.core.seams import Ending, without_blank_lines_before
 from proxy.core.sse import dumps
 
 # A forced turn that has written this much text is taken for an answer and shown from then on. "I'll search for ..."
@@ -95,6 +97,7 @@ class Assembler:
         self._hold = call.hold
         self._held: list[Json] = []
         self._blank = ""
+        self._ending = Ending()
         self._text_begun = False
         self._text_length = 0
         self._texts: dict[str, list[str]] = {}
@@ -156,6 +159,8 @@ class Assembler:
         if leaks:
             text = delta[key] = leaks.feed(text)
         self._texts[key].append(text)
+        if key == "content":
+            text = delta[key] = self._ending.feed(text)
         return bool(text)
 
     def take_ready(self) -> list[ToolCall]:
@@ -187,8 +192,14 @@ class Assembler:
         self._show_text(delta)
         for leak in found_leaks(self._filters, has_calls=bool(self._calls), text=self._text("content")):
             self._adopt(leak, delta)
+        if not self._goes_on() and (rest := self._ending.close()):
+            delta["content"] = delta.get("content", "") + rest
         choice = {"index": 0, "delta": delta, "finish_reason": None}
         return self._release([{**self._envelope, "choices": [choice]}] if any(delta.values()) else [])
+
+    def _goes_on(self) -> bool:
+        """Whether the run does not end with this turn: it calls tools of the server's and none of the client's."""
+        return bool(self._calls) and not self._shown_calls and self._finish_reason not in BROKEN_OFF
 
     def finish(self) -> Turn:
         """The whole turn."""
@@ -255,6 +266,7 @@ class Assembler:
             return
         self._text_length += len(text.strip())
         if self._text_begun:
+            delta["content"] = self._ending.feed(text)
             return
         text = self._blank + text
         if text.isspace():
@@ -263,7 +275,9 @@ class Assembler:
             return
         self._text_begun = True
         separator = self._call.separator
-        delta["content"] = separator + text.lstrip("\n") if separator else text
+        if separator is not None:
+            text = separator + without_blank_lines_before(text)
+        delta["content"] = self._ending.feed(text)
 
     def _show_calls(self, delta: Json) -> None:
         """Fold tool-call fragments in and leave the client's own, re-indexed, in the delta."""

@@ -17,6 +17,9 @@ Json: TypeAlias = dict[str, Any]
 # `reasoning` at vLLM, OpenRouter, Groq and Cerebras.
 TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
 
+# A turn that ends for one of these reasons was broken off: what it holds is no whole call, and asking on cannot help.
+BROKEN_OFF = ("length", "content_filter")
+
 
 class ToolCall(Struct, frozen=True):
     """One function call that a model asked for.

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from proxy.core import browser
 from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Stop, Tally
 from proxy.core.browser import Browser
-from proxy.core.chat import Json, ToolCall, ToolResult, ToolSpec, Turn, name_of, text_of
+from proxy.core.chat import BROKEN_OFF, Json, ToolCall, ToolResult, ToolSpec, Turn, name_of, text_of
 from proxy.core.continuation import Continuation
 from proxy.core.errors import NoFinalAnswer, ToolError
 from proxy.core.forcing import ATTEMPTS, Forcing, is_answer
@@ -31,13 +31,12 @@ from proxy.core.limits import Limits
 from proxy.core.offer import Offer, freed
 from proxy.core.prompts import ANSWER_NOW, BUDGET_USED, REPEATED, budget_left, guidance, with_guidance
 from proxy.core.results import failure, with_note, without_note
+from proxy.core.seams import separator_after
 
 # Fields that are not for the upstream: it may refuse one that it does not know, and a run is one choice of `n`.
 _SAID_TO_US = frozenset({"max_tool_calls", "n"})
 _ASKING = frozenset({"system", "developer", "user"})  # the roles of those who say what the answer is to be like
 _SAID_OTHERWISE = ("refusal", "audio", "images", "tool_calls")  # fields of a message that are an answer without text
-# A turn that ends for one of these reasons was broken off: what it holds is no whole call, and asking on cannot help.
-_BROKEN_OFF = ("length", "content_filter")
 
 
 class _Verdict(Struct, frozen=True):
@@ -119,14 +118,13 @@ class Run:
         self.tally.count_turn(turn.usage)
         if self._is_out_of_tokens(turn):
             turn = replace(turn, finish_reason="length")
-        if turn.finish_reason in _BROKEN_OFF and not self._worth_another_try(turn):
+        if turn.finish_reason in BROKEN_OFF and not self._worth_another_try(turn):
             return self._respond(turn, self._stop or Stop.ANSWER)
         if any(turn.client_ids):
             return self._judge(turn, self._servers(turn.calls))
-        text = turn.text
         is_blank = _is_blank(turn)
-        if not turn.held and not is_blank:
-            self._shown_text = text
+        if not turn.held and turn.text.strip():
+            self._shown_text = turn.text
         if self._attempts:
             return self._receive_forced(turn)
         if turn.calls:
@@ -299,7 +297,7 @@ class Run:
             number=self.tally.turns + 1,
             client_tools=self._offer.client_tools,
             run_id=self.id,
-            separator=_separator(self._shown_text),
+            separator=separator_after(self._shown_text),
             forcing=self._forcing(),
             hold=self._hold(),
             tools=self._schemas,
@@ -370,7 +368,7 @@ def visible_message(turn: Turn) -> tuple[Json, str]:
     if entries:
         message["tool_calls"] = entries
     message.setdefault("content", None)
-    if turn.finish_reason in _BROKEN_OFF:
+    if turn.finish_reason in BROKEN_OFF:
         return message, turn.finish_reason
     return message, "tool_calls" if entries else "stop"
 
@@ -398,14 +396,6 @@ def _asks_for_json(response_format: object) -> bool:
 def _speaks_of_json(messages: Sequence[Json]) -> bool:
     """Whether the client asks for JSON in words. OpenAI's own JSON mode demands that messages say so."""
     return any(message.get("role") in _ASKING and "json" in text_of(message).lower() for message in messages)
-
-
-def _separator(shown: str) -> str:
-    """What makes a blank line between the text shown before and the text to come."""
-    if not shown or shown.isspace():
-        return ""
-    newlines = len(shown) - len(shown.rstrip("\n"))
-    return "\n" * max(0, 2 - newlines)
 
 
 def _body(request: Json, messages: Sequence[Json], tools: Sequence[Json], choice: Any) -> Json:

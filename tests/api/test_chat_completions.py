@@ -88,6 +88,31 @@ async def test_a_streamed_answer_that_needed_a_search_is_one_completion(upstream
     assert chunks[-1].usage.server_tool_use == {"turns": 2, "tool_calls": 1, "web_search_requests": 1, "web_search": 1}
 
 
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize(
+    ("first", "second", "joined"),
+    [
+        ("One.", "Two.", "One.\n\nTwo."),
+        ("One.\n\n\n", "\n\n\nTwo.\n", "One.\n\nTwo.\n"),
+        ("One.\n \n\n", " \n\n  Two.", "One.\n \n  Two."),
+    ],
+)
+async def test_between_the_texts_of_two_turns_is_one_blank_line_however_they_are_cut(
+    upstream, sdk, size, first, second, joined
+):
+    def cut(text, reason, *calls):
+        pieces = [chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)]
+        return stream(*pieces, *calls, chunk({}, reason))
+
+    call = chunk({"tool_calls": [{**OPENING, "function": {**OPENING["function"], **ARGUMENTS["function"]}}]})
+    upstream.replies = [cut(first, "tool_calls", call), cut(second, "stop")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        completion = await client.chat.completions.create(**ASK, stream=True)
+        text = "".join([one.choices[0].delta.content or "" async for one in completion if one.choices])
+    assert text == joined
+    assert upstream.requests[1]["messages"][-2]["content"] == first
+
+
 async def test_on_the_wire_a_stream_has_no_trace_of_the_search_and_ends_with_done(upstream):
     upstream.replies = [streamed("", calls=[SEARCH]), streamed("Done.")]
     async with proxy_of(upstream) as url:

@@ -886,3 +886,17 @@ async def test_tools_that_are_ignored_are_in_the_log(upstream, logged):
         await raw(url, {**ASK, "tools": [DOOR, {"type": "mcp", "server_url": "http://x"}]})
     (line,) = [line for line in logged() if line["event"] == "request.completed"]
     assert line["tools_ignored"] == ["mcp"]
+
+
+@both
+async def test_a_message_before_a_search_ends_with_one_blank_line_at_most(upstream, streaming):
+    def reply(text, *calls):
+        if not streaming:
+            return whole(text, calls=calls)
+        *_, finish = streamed(calls=calls).body[:-2]
+        return stream(*(chunk({"content": piece}) for piece in text), *streamed(calls=calls).body[1:-3], finish)
+
+    upstream.replies = [reply("\n \nOne.\n\n\n\n", SEARCH), reply(" \n\n  Two.\n\n\n")]
+    async with proxy_of(upstream) as url:
+        response = await ask(url, {"tools": [HOSTED]}, streaming=streaming)
+    assert texts(response) == ["One.\n\n", "  Two.\n\n\n"]

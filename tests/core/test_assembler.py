@@ -261,6 +261,29 @@ def test_a_separator_stands_in_place_of_leading_newlines():
     assert deltas(shown) == [{"content": "\n\nHi"}, {"content": "\n!"}]
 
 
+@pytest.mark.parametrize("separator", ["", "\n\n"])
+def test_blank_lines_between_two_turns_are_never_more_than_one(separator):
+    assembler = Assembler(separator=separator)
+    shown = feed(
+        assembler,
+        chunk({"content": " \n\n\nHi"}),
+        *[chunk({"content": "\n"}) for _ in range(4)],
+        chunk(tool_delta(id="c", name="search")),
+    )
+    shown += feed(assembler, chunk({}, "tool_calls")) + assembler.close()
+    assert "".join(delta["content"] for delta in deltas(shown)) == separator + "Hi\n\n"
+    assert assembler.finish().text == " \n\n\nHi\n\n\n\n"
+
+
+@pytest.mark.parametrize(
+    "ends", [[chunk({}, "stop")], [chunk(tool_delta(id="c", name="open_door")), chunk({}, "tool_calls")]]
+)
+def test_blank_lines_at_the_end_of_an_answer_are_the_models(ends):
+    assembler = Assembler(client_tools={"open_door"})
+    shown = feed(assembler, chunk({"content": "Hi\n\n"}), chunk({"content": "\n\n"}), *ends) + assembler.close()
+    assert "".join(delta.get("content", "") for delta in deltas(shown)) == "Hi\n\n\n\n"
+
+
 def test_a_stream_without_a_finish_reason_is_no_turn():
     assembler = Assembler()
     feed(assembler, chunk({"content": "Hel"}))

@@ -497,7 +497,9 @@ def test_what_is_left_of_the_budget_is_told_with_the_results():
     play << told("(2 tool calls in 2 more rounds are left for this answer.)")
 
 
-@pytest.mark.parametrize(("shown", "separator"), [("Text", "\n\n"), ("Text\n", "\n"), ("Text\n\n", ""), ("\n", "")])
+@pytest.mark.parametrize(
+    ("shown", "separator"), [("Text", "\n\n"), ("Text\n", "\n"), ("Text\n\n", ""), ("Text\n \n\n\n", ""), ("\n", None)]
+)
 def test_text_of_the_next_turn_is_set_apart_by_one_blank_line(shown, separator):
     play = Playbook(run_of()) << asks() >> calls(call(), text=shown) << runs("web_search") >> results("found")
     play << asks()
@@ -507,7 +509,7 @@ def test_text_of_the_next_turn_is_set_apart_by_one_blank_line(shown, separator):
 def test_text_that_was_held_back_needs_no_separator():
     turn = calls(call(), text="Held", held=({"choices": []},))
     play = Playbook(run_of()) << asks() >> turn << runs("web_search") >> results("found") << asks()
-    assert play.pending.separator == ""
+    assert play.pending.separator is None
 
 
 # -- calls that start while their turn is still being written --

@@ -13,6 +13,7 @@ from proxy.api.responses.tools import Tools
 from proxy.core.actions import Respond
 from proxy.core.chat import Json, text_of
 from proxy.core.offer import SEARCH
+from proxy.core.seams import without_blank_lines_after, without_blank_lines_before
 
 ItemT = TypeVar("ItemT", bound=Item)
 
@@ -87,7 +88,7 @@ class Narrator:
     def say(self, text: str, logprobs: Sequence[Json] = ()) -> Events:
         """More text. The blank line that sets a turn apart in a chat is not needed between two messages."""
         if not self._turn_text:
-            text = text.lstrip("\n")
+            text = without_blank_lines_before(text)
         if text:
             self._turn_text = True
             message, opening = self._message()
@@ -234,7 +235,7 @@ def _tell_turn(
 ) -> None:
     said = {key: message.get(key) for key in ("reasoning_content", "reasoning", "refusal")}
     if not json_only and (text := text_of(message)).strip():
-        said["content"] = text
+        said["content"] = without_blank_lines_after(text) if choice is None else text
     calls = message.get("tool_calls") or () if choice is not None else ()
     logprobs = (choice or {}).get("logprobs")
     steps = [narrator.begin_turn(), narrator.show({"delta": said, "logprobs": logprobs})]
