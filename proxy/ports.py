@@ -15,7 +15,10 @@ from proxy.core.errors import ProxyError
 from proxy.core.forcing import AnswerSteps
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
-"""Called with each chunk that the client may see, as it comes. Awaiting it is the back-pressure."""
+"""Called with each chunk that the client may see, as it comes. Awaiting it is the back-pressure.
+
+A delta may have `citations.CITATIONS` beside its `content`, which is for the callee and not for the client.
+"""
 
 Tell: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each progress event of a run, for clients that asked for them."""

@@ -14,7 +14,7 @@ from proxy.api.replies import EventStream, Headers
 from proxy.core import sse
 from proxy.core.actions import Respond, Stop, Tally, sum_of
 from proxy.core.chat import Json, text_of
-from proxy.core.citations import annotations
+from proxy.core.citations import CITATIONS, Citation, annotations, without_marks
 from proxy.ports import Show
 
 
@@ -35,6 +35,7 @@ class StreamingClient:
     include_usage: bool
     _head: Json = field(default_factory=dict)
     _texts: dict[int, list[str]] = field(default_factory=dict)
+    _citations: dict[int, list[Citation]] = field(default_factory=dict)
     _events: list[Json] = field(default_factory=list)
 
     def show(self, index: int) -> Show:
@@ -44,12 +45,20 @@ class StreamingClient:
             opening = self._opening(index, chunk) if self._events or index not in self._texts else b""
             for choice in chunk["choices"]:
                 choice["index"] = index
-                if isinstance(text := choice["delta"].get("content"), str):
+                delta = choice["delta"]
+                if isinstance(text := delta.get("content"), str):
+                    if cited := delta.pop(CITATIONS, None):
+                        self._note_citations(index, cited)
                     self._texts[index].append(text)
             chunk.update(self._head)
             return self.stream.write(opening + sse.encode(chunk) if opening else sse.encode(chunk))
 
         return show
+
+    def _note_citations(self, index: int, cited: Sequence[Citation]) -> None:
+        """Citations in the text that is shown next, for the end of the stream."""
+        shown = sum(map(len, self._texts[index]))
+        self._citations.setdefault(index, []).extend((shown + at, url) for at, url in cited)
 
     async def tell(self, event: Json) -> None:
         """One progress event, as a chunk without choices.
@@ -65,7 +74,7 @@ class StreamingClient:
         events: list[bytes] = []
         for index, answer in enumerate(answers):
             events.append(self._opening(index, answer.turn.envelope))
-            cited = annotations("".join(self._texts[index]), answer.sources)
+            cited = annotations("".join(self._texts[index]), answer.sources, self._citations.get(index, ()))
             delta: Json = {"annotations": cited} if cited else {}
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": answer.finish_reason}
             events.append(sse.encode({**self._head, "choices": [choice]}))
@@ -120,7 +129,11 @@ def whole_completion(answers: Sequence[Respond], identity: Identity, *, events: 
 
 def _choice(index: int, answer: Respond) -> Json:
     message = answer.message
-    if answer.sources and (cited := annotations(text_of(message), answer.sources)):
+    said = text_of(message)
+    text, citations = without_marks(said, answer.cite)
+    if text != said:
+        message = {**message, "content": text}
+    if cited := annotations(text, answer.sources, citations):
         message = {**message, "annotations": cited}
     final = {"index": index, "message": message, "finish_reason": answer.finish_reason}
     return {"logprobs": None, **answer.turn.choice, **final}

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.core.chat import Json, ToolCall, ToolSpec, Turn, add_usage
+from proxy.core.citations import Cite
 from proxy.core.continuation import Continuation
 from proxy.core.forcing import AnswerStep, AnswerSteps, Forcing
 
@@ -53,6 +54,7 @@ class CallUpstream(Struct, frozen=True):
         json_expected: whether the client asked for JSON, so that a text that is one JSON object is an answer. Asked
             only about such a text: to look through a long conversation for it takes its time.
         renamed: names that the upstream was told in place of others -> the names in `tools`.
+        cite: the page that a mark of gpt-oss's means, so that marks in the text become citations; None: they stay.
         kept: what the upstream keeps of this turn for the next one of the same run; begun anew where that is not the
             same request with more messages at its end.
     """
@@ -68,6 +70,7 @@ class CallUpstream(Struct, frozen=True):
     tools: Mapping[str, Json] = MappingProxyType({})
     json_expected: Callable[[], bool] = bool  # says no
     renamed: Mapping[str, str] = MappingProxyType({})
+    cite: Cite | None = None
     kept: dict[str, Any] = {}
 
     def step_among(self, steps: AnswerSteps) -> AnswerStep | None:
@@ -166,6 +169,7 @@ class Respond(Struct, frozen=True):
         stop: why the run ended here.
         tally: what it has used.
         sources: what its tools returned, URL -> title: it may be cited.
+        cite: the page that a mark of gpt-oss's in its text means; None: its marks stay.
         continuation: what is hidden from a client that is to come back with results of its own.
         step: by which the model was made to answer, if it had to be.
         served: the turns before that one, in order, whose calls were answered; the first is turn 1.
@@ -177,6 +181,7 @@ class Respond(Struct, frozen=True):
     stop: Stop
     tally: Tally
     sources: Mapping[str, str] = MappingProxyType({})
+    cite: Cite | None = None
     continuation: Continuation | None = None
     step: str | None = None
     served: tuple[Turn, ...] = ()

@@ -9,6 +9,7 @@ provider adds tomorrow survives. What it takes away:
     usage             summed over the turns by the run
     leaked calls      tool calls in the raw format of the model, in its text or its thoughts, become tool calls
     blank beginnings  GLM-4.5 opens with a lone newline before it thinks; it is shown when text follows
+    marks             gpt-oss's citations, `【0†L1-L3】`: where they stood is told beside the text (`citations`)
     blank lines       one between this turn's text and the next one's is enough (`seams`)
 
 Known only at the end of a turn: whether it is the answer. A turn that was *made* to answer may still fail to, so its
@@ -23,6 +24,7 @@ from msgspec import Struct, field
 
 from proxy.core.actions import CallUpstream, Hold
 from proxy.core.chat import BROKEN_OFF, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, name_of, text_of
+from proxy.core.citations import CITATIONS, MarkFilter
 from proxy.core.continuation import client_call_id
 from proxy.core.errors import UpstreamError
 from proxy.core.leaks import Leak, LeakFilter, clean_name, may_leak, parse_glm
@@ -98,6 +100,7 @@ class Assembler:
         self._held: list[Json] = []
         self._blank = ""
         self._ending = Ending()
+        self._marks = MarkFilter(call.cite) if call.cite is not None else None
         self._text_begun = False
         self._text_length = 0
         self._texts: dict[str, list[str]] = {}
@@ -160,8 +163,8 @@ class Assembler:
             text = delta[key] = leaks.feed(text)
         self._texts[key].append(text)
         if key == "content":
-            text = delta[key] = self._ending.feed(text)
-        return bool(text)
+            self._set_content(delta, text)
+        return any(delta.values())
 
     def take_ready(self) -> list[ToolCall]:
         """The calls that are not the client's and whose arguments have become complete since this was last asked."""
@@ -192,7 +195,10 @@ class Assembler:
         self._show_text(delta)
         for leak in found_leaks(self._filters, has_calls=bool(self._calls), text=self._text("content")):
             self._adopt(leak, delta)
-        if not self._goes_on() and (rest := self._ending.close()):
+        rest = self._marks.close() if self._marks is not None else ""
+        if not self._goes_on():
+            rest += self._ending.close()
+        if rest:
             delta["content"] = delta.get("content", "") + rest
         choice = {"index": 0, "delta": delta, "finish_reason": None}
         return self._release([{**self._envelope, "choices": [choice]}] if any(delta.values()) else [])
@@ -266,7 +272,7 @@ class Assembler:
             return
         self._text_length += len(text.strip())
         if self._text_begun:
-            delta["content"] = self._ending.feed(text)
+            self._set_content(delta, text)
             return
         text = self._blank + text
         if text.isspace():
@@ -277,7 +283,16 @@ class Assembler:
         separator = self._call.separator
         if separator is not None:
             text = separator + without_blank_lines_before(text)
-        delta["content"] = self._ending.feed(text)
+        self._set_content(delta, text)
+
+    def _set_content(self, delta: Json, text: str) -> None:
+        """More of the text, as it is shown: without marks, and without more blank lines at its end than one."""
+        text = self._ending.feed(text)
+        if self._marks is not None:
+            text, cited = self._marks.feed(text)
+            if cited:
+                delta[CITATIONS] = cited
+        delta["content"] = text
 
     def _show_calls(self, delta: Json) -> None:
         """Fold tool-call fragments in and leave the client's own, re-indexed, in the delta."""

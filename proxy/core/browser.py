@@ -48,9 +48,18 @@ SCHEMAS: Mapping[str, Json] = {
 
 
 class _Links(Struct, frozen=True):
-    """What a search found."""
+    """What a search found, and as the model reads it."""
 
     urls: tuple[str, ...]
+    text: str
+
+    def at_line(self, line: int) -> str:
+        """The result that a line belongs to; its URL stands below its title."""
+        urls, found = set(self.urls), self.urls[0]
+        for text in self.text.split("\n")[: line + 2]:
+            if text.strip() in urls:
+                found = text.strip()
+        return found
 
 
 class _Opened(Struct, frozen=True):
@@ -91,11 +100,24 @@ class Browser(Struct, eq=False):
             return result
         return replace(result, content=f"{result.content}\n\n{_hint(len(self._pages) - 1, page)}")
 
+    def cited(self, number: int, line: int | None) -> str | None:
+        """The URL of the page that a citation mark means, `【number†Lline】` or `【number†source】`; None: of no page.
+
+        The number is a cursor. Without a line it may also be that of a link of the last search.
+        """
+        page = self._pages[number] if number < len(self._pages) else None
+        if isinstance(page, _Opened):
+            return page.url
+        if line is not None:
+            return None if page is None else page.at_line(line)
+        found = self._last(_Links)
+        return found.urls[number] if isinstance(found, _Links) and number < len(found.urls) else None
+
     def _page(self, call: ToolCall, result: ToolResult) -> _Links | _Opened | None:
         if call.name == self._reader:
             url = _url_in(call.arguments) or next(iter(result.sources), None)
             return _Opened(url) if url else None
-        return _Links(tuple(result.sources)) if result.sources else None
+        return _Links(tuple(result.sources), result.content) if result.sources else None
 
     def _opening(self, arguments: Json) -> Json:
         link = arguments.get("id")

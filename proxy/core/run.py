@@ -24,6 +24,7 @@ from proxy.core import browser
 from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Stop, Tally
 from proxy.core.browser import Browser
 from proxy.core.chat import BROKEN_OFF, Json, ToolCall, ToolResult, ToolSpec, Turn, name_of, text_of
+from proxy.core.citations import without_marks
 from proxy.core.continuation import Continuation
 from proxy.core.errors import NoFinalAnswer, ToolError
 from proxy.core.forcing import ATTEMPTS, Forcing, is_answer
@@ -100,6 +101,7 @@ class Run:
         self._sources: dict[str, str] = {}
         reader = offer.owned.get(browser.OPEN)
         self._browser = Browser(reader.name if reader else None)
+        self._cite = self._browser.cited if offer.in_play else None
 
     def start(self) -> CallUpstream:
         """The first action."""
@@ -124,7 +126,7 @@ class Run:
             return self._judge(turn, self._servers(turn.calls))
         is_blank = _is_blank(turn)
         if not turn.held and turn.text.strip():
-            self._shown_text = turn.text
+            self._shown_text, _ = without_marks(turn.text, self._cite)
         if self._attempts:
             return self._receive_forced(turn)
         if turn.calls:
@@ -302,6 +304,7 @@ class Run:
             hold=self._hold(),
             tools=self._schemas,
             json_expected=self._json_expected,
+            cite=self._cite,
             kept=self._kept,
         )
 
@@ -355,7 +358,9 @@ class Run:
     def _respond(self, turn: Turn, stop: Stop, continuation: Continuation | None = None) -> Respond:
         message, finish_reason = visible_message(turn)
         served = tuple(self._served)
-        return Respond(turn, message, finish_reason, stop, self.tally, self._sources, continuation, turn.step, served)
+        return Respond(
+            turn, message, finish_reason, stop, self.tally, self._sources, self._cite, continuation, turn.step, served
+        )
 
 
 def visible_message(turn: Turn) -> tuple[Json, str]:

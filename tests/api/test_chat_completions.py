@@ -113,6 +113,38 @@ async def test_between_the_texts_of_two_turns_is_one_blank_line_however_they_are
     assert upstream.requests[1]["messages"][-2]["content"] == first
 
 
+@pytest.mark.parametrize("size", [0, 1, 4, 100])  # 0: not streamed
+async def test_the_citation_marks_of_gpt_oss_become_annotations(upstream, sdk, size):
+    text = "It is new【0†L1-L3】, so they say【1†source】. 【9†L1】Fine."
+    pieces = [chunk({"content": text[at : at + size]}) for at in range(0, len(text), size or 100)]
+    answer = stream(*pieces, chunk({}, "stop")) if size else whole(text)
+    upstream.replies = [(streamed if size else whole)(calls=[("c", "browser.search", {"query": "x"})]), answer]
+    async with proxy_of(upstream, config=PROFILE.replace("PROFILE", "gpt_oss")) as url, sdk(url) as client:
+        reply = await client.chat.completions.create(**ASK, stream=bool(size))
+        if size:
+            deltas = [one.choices[0].delta async for one in reply if one.choices]
+            shown = "".join(delta.content or "" for delta in deltas)
+            cited = [one for delta in deltas for one in getattr(delta, "annotations", None) or ()]
+            assert not any("toolproxy_citations" in delta.model_dump() for delta in deltas)
+        else:
+            shown = reply.choices[0].message.content
+            cited = [one.model_dump() for one in reply.choices[0].message.annotations]
+    assert shown == "It is new, so they say. Fine."
+    assert cited == [
+        {
+            "type": "url_citation",
+            "url_citation": {"start_index": 0, "end_index": 9, "title": "A page", "url": "https://a.example/"},
+        }
+    ]
+
+
+async def test_without_a_server_tool_in_play_marks_stay(upstream, sdk):
+    upstream.replies = [whole("New【0†L1】")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        answer = await client.chat.completions.create(**ASK, tool_choice="none")
+    assert answer.choices[0].message.content == "New【0†L1】"
+
+
 async def test_on_the_wire_a_stream_has_no_trace_of_the_search_and_ends_with_done(upstream):
     upstream.replies = [streamed("", calls=[SEARCH]), streamed("Done.")]
     async with proxy_of(upstream) as url:

@@ -888,15 +888,42 @@ async def test_tools_that_are_ignored_are_in_the_log(upstream, logged):
     assert line["tools_ignored"] == ["mcp"]
 
 
+def in_characters(text, *calls):
+    """A streamed answer whose text comes a character at a time."""
+    *rest, finish = streamed(calls=calls).body[1:-2]
+    return stream(*(chunk({"content": character}) for character in text), *rest, finish)
+
+
+def cut_or_whole(streaming, text, *calls):
+    return in_characters(text, *calls) if streaming else whole(text, calls=calls)
+
+
 @both
 async def test_a_message_before_a_search_ends_with_one_blank_line_at_most(upstream, streaming):
-    def reply(text, *calls):
-        if not streaming:
-            return whole(text, calls=calls)
-        *_, finish = streamed(calls=calls).body[:-2]
-        return stream(*(chunk({"content": piece}) for piece in text), *streamed(calls=calls).body[1:-3], finish)
-
-    upstream.replies = [reply("\n \nOne.\n\n\n\n", SEARCH), reply(" \n\n  Two.\n\n\n")]
+    upstream.replies = [
+        cut_or_whole(streaming, "\n \nOne.\n\n\n\n", SEARCH),
+        cut_or_whole(streaming, " \n\n  Two.\n\n\n"),
+    ]
     async with proxy_of(upstream) as url:
         response = await ask(url, {"tools": [HOSTED]}, streaming=streaming)
     assert texts(response) == ["One.\n\n", "  Two.\n\n\n"]
+
+
+@both
+async def test_the_citation_marks_of_gpt_oss_become_annotations(upstream, streaming):
+    upstream.replies = [
+        cut_or_whole(streaming, "Searching.", SEARCH),
+        cut_or_whole(streaming, "\n\nI saw it【0†L1】.", ("u2", "web_search", {"query": "more"})),
+        cut_or_whole(streaming, "\n\n【0†L1】It is new【0†L1-L3】. 【7†L1】Fine【1†L2】."),
+    ]
+    async with proxy_of(upstream, config=GLM.replace("profile: glm", "profile: gpt_oss")) as url:
+        response = await ask(url, {"tools": [HOSTED]}, streaming=streaming)
+    assert texts(response) == ["Searching.", "I saw it.", "It is new. Fine."]
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    cited = [
+        (part["text"][one["start_index"] : one["end_index"]], one["url"])
+        for part in parts
+        for one in part["annotations"]
+    ]
+    page = "https://a.example/"
+    assert cited == [("I saw it", page), ("It is new", page), ("Fine", page)]

@@ -9,6 +9,7 @@ from proxy.core.actions import CallUpstream, Hold
 from proxy.core.assembler import PROOF_CHARACTERS, turn_from_completion
 from proxy.core.assembler import Assembler as AssemblerOfCall
 from proxy.core.chat import ToolCall
+from proxy.core.citations import CITATIONS
 from proxy.core.errors import UpstreamError
 
 TOOLS = {"search": {"properties": {"q": {}}, "required": ["q"]}, "open_door": {"properties": {"n": {}}}}
@@ -282,6 +283,26 @@ def test_blank_lines_at_the_end_of_an_answer_are_the_models(ends):
     assembler = Assembler(client_tools={"open_door"})
     shown = feed(assembler, chunk({"content": "Hi\n\n"}), chunk({"content": "\n\n"}), *ends) + assembler.close()
     assert "".join(delta.get("content", "") for delta in deltas(shown)) == "Hi\n\n\n\n"
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_marks_are_taken_out_of_the_text_and_told_beside_it(hold):
+    assembler = Assembler(cite=lambda number, line: f"https://{number}.example/", hold=hold, separator="\n\n")
+    pieces = ["\n\nThe sky", " is blue", "【0", "†L1-", "L3】【1†source】", " and 【", "new", "】", "【2†"]
+    shown = feed(assembler, *(chunk({"content": piece}) for piece in pieces), chunk({}, "stop")) + assembler.close()
+    turn = assembler.finish()
+    shown += turn.held
+    texts = [(delta["content"], delta.get(CITATIONS)) for delta in deltas(shown)]
+    assert texts == [
+        ("\n\nThe sky", None),
+        (" is blue", None),
+        ("", [(0, "https://0.example/"), (0, "https://1.example/")]),
+        (" and ", None),
+        ("【new", None),
+        ("】", None),
+        ("【2†", None),
+    ]
+    assert turn.text == "".join(pieces)
 
 
 def test_a_stream_without_a_finish_reason_is_no_turn():

@@ -4,6 +4,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.core.browser import NAMES, Browser
 from proxy.core.chat import ToolResult, ToolSpec
@@ -199,3 +200,57 @@ def test_whatever_it_is_asked_it_opens_a_page_or_says_why_not(name, arguments, s
     except InvalidArguments:
         return
     assert name == "browser.search" or isinstance(orjson.loads(wanted.arguments)["url"], str)
+
+
+# -- what its marks mean --
+
+RESULTS = """<tool_result tool="web_search">
+Results for "x":
+
+Zero
+https://zero.example/
+About nothing.
+
+One
+https://one.example/
+About something.
+</tool_result>"""
+
+
+def pages():
+    """A search, the second of its results read, and another search."""
+    known = Browser("fetch_page")
+    known.record(call("web_search"), "web_search", replace(FOUND, content=RESULTS))
+    known.record(call("fetch_page", '{"url":"https://one.example/"}'), "fetch_page", PAGE)
+    known.record(call("web_search"), "web_search", NEWS)
+    return known
+
+
+@pytest.mark.parametrize(
+    ("number", "line", "url"),
+    [
+        (0, 0, "https://zero.example/"),
+        (0, 3, "https://zero.example/"),
+        (0, 5, "https://zero.example/"),
+        (0, 7, "https://one.example/"),
+        (0, 99999, "https://one.example/"),
+        (1, 12, "https://one.example/"),
+        (1, None, "https://one.example/"),
+        (2, 1, "https://news.example/"),
+        (0, None, "https://news.example/"),
+        (2, None, None),
+        (7, 1, None),
+        (7, None, None),
+    ],
+)
+def test_a_mark_means_a_page_by_its_cursor_or_a_link_of_the_last_search(number, line, url):
+    assert pages().cited(number, line) == url
+
+
+def test_before_there_is_a_page_a_mark_means_none():
+    assert Browser().cited(0, None) is None
+
+
+def test_marks_are_read_only_where_the_servers_tools_are_in_play():
+    assert run_of(tools=()).start().cite is None
+    assert run_of().start().cite(0, 1) is None

@@ -15,7 +15,7 @@ from proxy.api.responses.conversation import OUR_SERVER
 from proxy.api.responses.search import query_of
 from proxy.api.responses.tools import Face
 from proxy.core.chat import Json
-from proxy.core.citations import annotations
+from proxy.core.citations import Citation, annotations
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 Events: TypeAlias = Iterator[Json]
@@ -58,6 +58,7 @@ class _Part:
     pieces: list[str] = field(default_factory=list)
     annotations: list[Json] = field(default_factory=list)
     logprobs: list[Json] = field(default_factory=list)
+    citations: list[Citation] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -82,10 +83,13 @@ class Message(Item):
         content = [part.as_json() for part in self._parts]
         return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
 
-    def say(self, text: str, logprobs: Sequence[Json] = ()) -> Events:
-        """More text."""
+    def say(self, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()) -> Events:
+        """More text, and the citations in it."""
         yield from self._turn_to("output_text")
         part = self._parts[-1]
+        if citations:
+            before = len(part.text)
+            part.citations += [(before + at, url) for at, url in citations]
         part.pieces.append(text)
         part.logprobs += logprobs
         yield self._part_event("output_text.delta", delta=text, logprobs=list(logprobs))
@@ -115,7 +119,7 @@ class Message(Item):
         if part.kind == "refusal":
             yield self._part_event("refusal.done", refusal=part.text)
         else:
-            for at, cited in enumerate(_citations(part.text, self.sources)):
+            for at, cited in enumerate(_citations(part, self.sources)):
                 part.annotations.append(cited)
                 yield self._part_event("output_text.annotation.added", annotation_index=at, annotation=cited)
             yield self._part_event("output_text.done", text=part.text, logprobs=list(part.logprobs))
@@ -125,9 +129,10 @@ class Message(Item):
         return self.event(kind, content_index=len(self._parts) - 1, **fields)
 
 
-def _citations(text: str, sources: Mapping[str, str]) -> list[Json]:
+def _citations(part: _Part, sources: Mapping[str, str]) -> list[Json]:
     """`url_citation` in the flat shape that it has here."""
-    return [{"type": "url_citation", **cited["url_citation"]} for cited in annotations(text, sources)]
+    cited = annotations(part.text, sources, part.citations)
+    return [{"type": "url_citation", **one["url_citation"]} for one in cited]
 
 
 @dataclass(slots=True)

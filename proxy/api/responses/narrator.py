@@ -12,6 +12,7 @@ from proxy.api.responses.items import Call, Events, Item, Message, Reasoning, Se
 from proxy.api.responses.tools import Tools
 from proxy.core.actions import Respond
 from proxy.core.chat import Json, text_of
+from proxy.core.citations import CITATIONS, Citation, Cite, without_marks
 from proxy.core.offer import SEARCH
 from proxy.core.seams import without_blank_lines_after, without_blank_lines_before
 
@@ -76,8 +77,9 @@ class Narrator:
         delta: Json = choice["delta"]
         if thoughts := _text(delta, "reasoning_content") or _text(delta, "reasoning"):
             yield from self.think(thoughts)
-        if text := _text(delta, "content"):
-            yield from self.say(text, _logprobs(choice.get("logprobs")))
+        text, cited = _text(delta, "content"), delta.get(CITATIONS) or ()
+        if text or cited:
+            yield from self.say(text, _logprobs(choice.get("logprobs")), cited)
         if refusal := _text(delta, "refusal"):
             message, opening = self._message()
             yield from opening
@@ -85,15 +87,16 @@ class Narrator:
         for fragment in delta.get("tool_calls") or ():
             yield from self._call(fragment)
 
-    def say(self, text: str, logprobs: Sequence[Json] = ()) -> Events:
+    def say(self, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()) -> Events:
         """More text. The blank line that sets a turn apart in a chat is not needed between two messages."""
         if not self._turn_text:
-            text = without_blank_lines_before(text)
-        if text:
+            whole, text = text, without_blank_lines_before(text)
+            citations = [(max(0, at - len(whole) + len(text)), url) for at, url in citations]
+        if text or (citations and isinstance(self._current, Message)):
             self._turn_text = True
             message, opening = self._message()
             yield from opening
-            yield from message.say(text, logprobs)
+            yield from message.say(text, logprobs, citations)
 
     def think(self, text: str) -> Events:
         """More thoughts."""
@@ -220,9 +223,10 @@ def retell(narrator: Narrator, answer: Respond, events: Sequence[Json], *, json_
     """
     ran = [event for event in events if event["type"].startswith("tool.")]
     for number, turn in enumerate(answer.served, 1):
-        _tell_turn(narrator, turn.message, [event for event in ran if event["turn"] == number], json_only=json_only)
+        before = [event for event in ran if event["turn"] == number]
+        _tell_turn(narrator, turn.message, before, cite=answer.cite, json_only=json_only)
     rest = [event for event in ran if event["turn"] > len(answer.served)]
-    _tell_turn(narrator, answer.message, rest, choice=answer.turn.choice)
+    _tell_turn(narrator, answer.message, rest, cite=answer.cite, choice=answer.turn.choice)
 
 
 def _tell_turn(
@@ -230,12 +234,14 @@ def _tell_turn(
     message: Json,
     events: Sequence[Json],
     *,
+    cite: Cite | None,
     choice: Mapping[str, Any] | None = None,
     json_only: bool = False,
 ) -> None:
-    said = {key: message.get(key) for key in ("reasoning_content", "reasoning", "refusal")}
+    said: Json = {key: message.get(key) for key in ("reasoning_content", "reasoning", "refusal")}
     if not json_only and (text := text_of(message)).strip():
-        said["content"] = without_blank_lines_after(text) if choice is None else text
+        shown = without_blank_lines_after(text) if choice is None else text
+        said["content"], said[CITATIONS] = without_marks(shown, cite)
     calls = message.get("tool_calls") or () if choice is not None else ()
     logprobs = (choice or {}).get("logprobs")
     steps = [narrator.begin_turn(), narrator.show({"delta": said, "logprobs": logprobs})]
