@@ -22,7 +22,8 @@ code, td.id { font-family: ui-monospace, monospace; font-size: .9em; overflow-wr
 svg { width: 100%; height: auto; margin-top: 1rem; }
 svg text { font: 12px ui-monospace, monospace; fill: currentColor; }
 .turn { fill: var(--turn); } .tool { fill: var(--tool); } .relay { fill: var(--relay); } .failed { fill: var(--bad); }
-.wait { fill: #fff; opacity: .6; } .note { stroke: var(--bad); stroke-width: 2; } .grid { stroke: var(--line); }
+.wait { fill: #fff; opacity: .6; } .note { stroke: currentColor; stroke-width: 2; opacity: .6; }
+.note.bad { stroke: var(--bad); opacity: 1; } .grid { stroke: var(--line); }
 """
 POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; "
@@ -35,6 +36,7 @@ _TICKS = 5
 _SHOWN_ABOVE = frozenset({"request_id", "steps", "notes", "left_out", "began_at"})
 _SHOWN_IN_COLUMNS = frozenset({"kind", "at", "seconds", "outcome", "notes", "tool", "turn", "upstream_model", "path"})
 _FIRST_BAD_STATUS = 400
+_BAD_LEVELS = frozenset({"warning", "error"})
 
 
 def list_page(stories: Sequence[Json]) -> Html:
@@ -125,7 +127,8 @@ def _marks(note: Json, y: int, whole: float) -> Iterator[Html]:
     x = _x(note["at"], whole)
     if wait := note.get("wait"):
         yield tag("rect", x=x, y=y, width=round(_x(note["at"] + wait, whole) - x, 1), height=_BAR, class_="wait")
-    yield tag("line", tag("title", note["event"]), x1=x, x2=x, y1=y, y2=y + _BAR, class_="note")
+    kind = "note bad" if note["level"] in _BAD_LEVELS else "note"
+    yield tag("line", tag("title", note["event"]), x1=x, x2=x, y1=y, y2=y + _BAR, class_=kind)
 
 
 def _x(seconds: float, whole: float) -> float:
@@ -176,9 +179,10 @@ def _details(fields: Json, without: frozenset[str]) -> Iterator[Html]:
 
 
 def _told(note: Json) -> Html:
-    fields = {name: value for name, value in note.items() if name not in ("at", "event")}
+    fields = {name: value for name, value in note.items() if name not in ("at", "event", "level")}
     said = ", ".join(f"{name} {_plain(value)}" for name, value in fields.items())
-    return join(tag("strong", note["event"]), f" after {_seconds(note['at'])}: {said}")
+    bad = "bad" if note["level"] in _BAD_LEVELS else None
+    return join(tag("strong", note["event"], class_=bad), f" after {_seconds(note['at'])}: {said}")
 
 
 def _tokens(story: Json) -> str | None:

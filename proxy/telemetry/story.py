@@ -10,6 +10,7 @@ The debug pages and the traces are both made of it, so they tell the same story.
 belongs to is known by the task that it is told in: contextvars.
 """
 
+import logging
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from proxy import facts
 from proxy.core.chat import Json
 from proxy.ports import Clock, Content
 from proxy.telemetry import traceparent
+from proxy.telemetry.events import level_of
 from proxy.telemetry.traceparent import SpanId
 
 Fields: TypeAlias = dict[str, object]
@@ -189,7 +191,8 @@ def _step_as_json(step: Step) -> Json:
 
 
 def _note(note: Note) -> Json:
-    return {"at": note.at, "event": note.event, **_plain(note.fields)}
+    level = logging.getLevelName(level_of(note.event)).lower()
+    return {"at": note.at, "event": note.event, "level": level, **_plain(note.fields)}
 
 
 def _plain(fields: Fields) -> Json:

@@ -9,8 +9,8 @@ import httpx
 import openai
 import pytest
 
-from tests.fakes import FakeUpstream, Reply, whole
-from tests.serving import proxy_of
+from tests.fakes import FakeUpstream, Reply, streamed, whole
+from tests.serving import CONFIG, proxy_of
 
 CLIENTS = "clients: [{name: boss, key: boss-key, admin: true}, {name: app, key: app-key}]"
 ANY_MODEL = "  '*': {{upstream: up}}\n"
@@ -57,6 +57,22 @@ async def test_an_administrator_sees_the_last_requests_and_one_as_a_waterfall(sd
     )
     assert data["prompt_tokens"] == 20
     assert "a question" not in page.text + listed.text + str(data)
+
+
+async def test_what_is_normal_is_not_marked_as_bad():
+    busy = Reply([b'{"error": {"message": "busy", "code": "1305"}}'], status=429)
+    config = CONFIG.replace("retries: 0", "retries: 1")
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "a question"}]}
+    async with (
+        proxy_of(FakeUpstream([streamed("Hi"), busy, streamed("Hi")]), config=config) as url,
+        httpx.AsyncClient() as client,
+    ):
+        for name in ("smooth", "retried"):
+            await client.post(f"{url}/v1/chat/completions", json=body, headers={"x-request-id": name})
+        smooth, retried = [(await get(url, f"/debug/requests/{name}")).text for name in ("smooth", "retried")]
+    marks = [re.findall(r'class="(note[a-z ]*)"><title>([a-z_.]+)', page) for page in (smooth, retried)]
+    assert marks == [[("note", "response.started")], [("note bad", "upstream.retried"), ("note", "response.started")]]
+    assert re.findall(r'<strong class="bad">([a-z_.]+)', smooth + retried) == ["upstream.retried"]
 
 
 async def test_the_pages_permit_nothing_but_their_own_style(sdk):

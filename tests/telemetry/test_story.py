@@ -39,7 +39,9 @@ async def test_steps_stand_at_their_time_with_what_befell_them():
     (step,) = told.end()["steps"]
     assert (step["kind"], step["at"], step["seconds"], step["outcome"]) == ("turn", 1, 3, "completed")
     assert step["finish_reason"] == "stop"
-    assert step["notes"] == [{"at": 2, "event": "upstream.retried", "code": "upstream_error", "wait": 0.5}]
+    assert step["notes"] == [
+        {"at": 2, "event": "upstream.retried", "level": "warning", "code": "upstream_error", "wait": 0.5}
+    ]
 
 
 async def test_calls_that_run_at_the_same_time_keep_their_notes_apart():
