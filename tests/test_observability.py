@@ -32,6 +32,7 @@ tools:
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = f"00-{TRACE}-b7ad6b7169203331-01"
 ASK = {"model": "m", "messages": [{"role": "user", "content": "canary-question"}]}
+SECRETS = ["canary-upstream-key", "canary-app-key", "canary-serper-key"]
 SEARCHES = [("c1", "web_search", {"query": "canary-one"}), ("c2", "web_search", {"query": "canary-two"})]
 BUSY = Reply([b'{"error": {"message": "busy", "code": "1305"}}'], status=429)
 
@@ -96,7 +97,7 @@ class Seen:
 async def watched(upstream, *, level="debug", more="", **telemetry):
     """A proxy with everything on; when it has stopped, the receiver has every span."""
     seen = Seen()
-    log.configure(TelemetryConfig(log_level=level, **telemetry), stream=seen.stream)
+    log.configure(TelemetryConfig(log_level=level, **telemetry), secrets=SECRETS, stream=seen.stream)
     content = "true" if telemetry.get("log_content") else "false"
     try:
         async with serving(seen.receiver, lifespan="off") as collector:
@@ -313,6 +314,24 @@ async def test_what_was_said_is_in_log_traces_and_pages_where_it_is_asked_for_an
     chat = next(span for span in seen.receiver.spans if span.name.startswith("chat"))
     (asked, *_) = [one for one in orjson.loads(attributes(chat)["gen_ai.input.messages"]) if one["role"] == "user"]
     assert asked["parts"] == [{"type": "text", "content": "canary-question"}]
+
+
+async def test_a_secret_that_somebody_quotes_is_masked_in_log_traces_and_pages_alike(sdk):
+    quoted = "the key is canary-upstream-key, or canary-app-key"
+    upstream = FakeUpstream([BUSY, whole(quoted, calls=[("c1", "web_search", {"query": quoted})]), whole(quoted)])
+    async with watched(upstream, log_content=True) as seen:
+        await ask(seen, sdk, "r", messages=[{"role": "user", "content": quoted}])
+        told = {
+            "page": (await seen.get("/debug/requests/r")).text,
+            "JSON": str(await seen.story("r")),
+            "list": (await seen.get("/debug")).text,
+            "log": seen.stream.getvalue(),
+        }
+    told["traces"] = str(seen.receiver.spans)
+    for text in told.values():
+        assert not re.search(r"canary-\w+-key", text)
+    for where in ("page", "JSON", "log", "traces"):
+        assert "the key is ***, or ***" in told[where]
 
 
 async def test_a_receiver_that_is_gone_disturbs_nobody(sdk):

@@ -11,6 +11,7 @@ from typing import Final
 import orjson
 
 from proxy.core.chat import Json
+from proxy.telemetry.redact import Redact
 from proxy.telemetry.story import Story
 
 MOST_REQUESTS: Final = 500
@@ -25,13 +26,20 @@ class Recent:
 
     Args:
         directory: where several workers tell each other what they have answered; None: there is one.
+        redact: masks secrets in a text.
         most_requests: that are remembered.
         most_bytes: of all of them together.
     """
 
     def __init__(
-        self, directory: str | None = None, *, most_requests: int = MOST_REQUESTS, most_bytes: int = MOST_BYTES
+        self,
+        directory: str | None = None,
+        *,
+        redact: Redact = str,
+        most_requests: int = MOST_REQUESTS,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
+        self._redact = redact
         self._most_requests = most_requests
         self._open: dict[int, Story] = {}
         self._kept = Journal(Path(directory)) if directory else Memory(most_requests, most_bytes)
@@ -44,16 +52,21 @@ class Recent:
     def ended(self, story: Story) -> None:
         """It is kept, and the oldest make room."""
         if self._open.pop(id(story), None) is not None:
-            self._kept.add(orjson.dumps(story.as_json(), default=str, option=orjson.OPT_NON_STR_KEYS))
+            self._kept.add(self._written(story))
 
     def latest(self) -> list[Json]:
         """Open requests and the last ones that were answered, the newest first."""
-        stories = chain((story.as_json() for story in self._open.values()), _parsed(self._kept))
+        stories = _parsed(chain(map(self._written, self._open.values()), self._kept))
         return sorted(stories, key=lambda story: -story["began_at"])[: self._most_requests]
 
     def find(self, request_id: str) -> Json | None:
         """The newest request of that id, if it is still remembered."""
         return next((story for story in self.latest() if story["request_id"] == request_id), None)
+
+    def _written(self, story: Story) -> bytes:
+        """A story as JSON without secrets."""
+        text = orjson.dumps(story.as_json(), default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return self._redact(text).encode()
 
 
 class Memory:

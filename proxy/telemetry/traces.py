@@ -20,6 +20,7 @@ from proxy import facts
 from proxy.ports import Content
 from proxy.telemetry import conventions as names
 from proxy.telemetry import story as stories
+from proxy.telemetry.redact import Redact
 from proxy.telemetry.routes import route_of
 from proxy.telemetry.story import Fields, Note, Step, Story
 from proxy.telemetry.traceparent import HEADER, STATE_HEADER, SpanId, parse
@@ -69,9 +70,11 @@ class Exporter:
         endpoint: its base URL; `/v1/traces` is appended where it is not there. `OTEL_EXPORTER_OTLP_HEADERS`,
             `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` mean what they mean everywhere.
         version: the proxy's own.
+        redact: masks secrets in a text.
     """
 
-    def __init__(self, endpoint: str, *, version: str) -> None:
+    def __init__(self, endpoint: str, *, version: str, redact: Redact = str) -> None:
+        self._redact = redact
         url = endpoint.rstrip("/")
         exporter = OTLPSpanExporter(url if url.endswith(_PATH) else url + _PATH, timeout=_TIMEOUT)
         self._processor = BatchSpanProcessor(exporter)
@@ -85,7 +88,7 @@ class Exporter:
     def ended(self, story: Story) -> None:
         """It is sent, unless its caller keeps no traces."""
         if story.span.sampled:
-            for span in spans_of(story, self._resource):
+            for span in spans_of(story, self._resource, redact=self._redact):
                 self._processor.on_end(span)
 
     def close(self) -> None:
@@ -93,8 +96,8 @@ class Exporter:
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
 
-def spans_of(story: Story, resource: Resource) -> Iterator[ReadableSpan]:
-    """The spans of one request, its own first."""
+def spans_of(story: Story, resource: Resource, *, redact: Redact = str) -> Iterator[ReadableSpan]:
+    """The spans of one request without secrets, its own first."""
     began = int(story.began_at * 1e9)
 
     def at(seconds: float) -> int:
@@ -103,8 +106,17 @@ def spans_of(story: Story, resource: Resource) -> Iterator[ReadableSpan]:
     def span(name: str, own: SpanId, parent: SpanId | None, attributes: Attributes, **rest: Any) -> ReadableSpan:
         context, above = _context(own), _context(parent) if parent else None
         return ReadableSpan(
-            name, context, above, resource, attributes=attributes, instrumentation_scope=_SCOPE, **rest
-        )  # fmt: skip
+            redact(name),
+            context,
+            above,
+            resource,
+            attributes=_redacted(attributes, redact),
+            instrumentation_scope=_SCOPE,
+            **rest,
+        )
+
+    def events(notes: list[Note]) -> list[Event]:
+        return [Event(note.event, _redacted(_plain(note.fields), redact), at(note.at)) for note in notes]
 
     route = route_of(str(story.fields.get("path")))
     yield span(
@@ -114,7 +126,7 @@ def spans_of(story: Story, resource: Resource) -> Iterator[ReadableSpan]:
         {**_named(story.fields, names.REQUEST), names.ROUTE: route},
         kind=SpanKind.SERVER,
         status=_status(failed=_number(story.fields.get("status")) >= _FIRST_SERVER_ERROR),
-        events=_events(story.notes, at),
+        events=events(story.notes),
         start_time=began,
         end_time=at(story.seconds or 0),
     )
@@ -127,10 +139,14 @@ def spans_of(story: Story, resource: Resource) -> Iterator[ReadableSpan]:
             attributes,
             kind=SpanKind.INTERNAL if step.kind == "tool" else SpanKind.CLIENT,
             status=_status(failed=step.outcome != "completed"),
-            events=_events(step.notes, at),
+            events=events(step.notes),
             start_time=at(step.at),
             end_time=at(step.at + (step.seconds or 0)),
         )
+
+
+def _redacted(attributes: Attributes, redact: Redact) -> Attributes:
+    return {name: redact(value) if isinstance(value, str) else value for name, value in attributes.items()}
 
 
 def _described(step: Step) -> tuple[str, Attributes]:
@@ -181,10 +197,6 @@ def _named(fields: Mapping[str, object], table: Mapping[str, str]) -> Attributes
         for field, name in table.items()
         if (value := fields.get(field)) is not None
     }
-
-
-def _events(notes: list[Note], at: Any) -> list[Event]:
-    return [Event(note.event, _plain(note.fields), at(note.at)) for note in notes]
 
 
 def _plain(fields: Fields) -> Attributes:

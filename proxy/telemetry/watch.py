@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp
 
-from proxy.config import Config
+from proxy.config import Config, secrets_of
 from proxy.ports import Clock, ExtraHeaders, History, Observer, Scrape
 from proxy.telemetry import log, workers
 from proxy.telemetry.observer import fan_out
 from proxy.telemetry.recent import Recent
+from proxy.telemetry.redact import redactor
 from proxy.telemetry.story import Reader, Storyteller
 
 
@@ -42,6 +43,7 @@ def watch(config: Config, clock: Clock, *, version: str) -> Watching:
     """The observers that the configuration asks for, behind one."""
     observers: list[Observer] = [log.LogObserver()]
     readers: list[Reader] = []
+    redact = redactor(secrets_of(config))
     scrape = history = None
     if config.telemetry.metrics:
         from proxy.telemetry.metrics import Metrics  # noqa: PLC0415 - prometheus_client is not needed without
@@ -50,7 +52,7 @@ def watch(config: Config, clock: Clock, *, version: str) -> Watching:
         observers.append(metrics)
         scrape = metrics.scrape
     if _may_be_read(config):
-        history = Recent(workers.directory())
+        history = Recent(workers.directory(), redact=redact)
         readers.append(history)
     extra_headers: ExtraHeaders | None = None
     incoming: Callable[[ASGIApp], ASGIApp] | None = None
@@ -58,7 +60,7 @@ def watch(config: Config, clock: Clock, *, version: str) -> Watching:
     if config.telemetry.otlp_endpoint:
         from proxy.telemetry import traces  # noqa: PLC0415 - OpenTelemetry is an extra
 
-        exporter = traces.Exporter(config.telemetry.otlp_endpoint, version=version)
+        exporter = traces.Exporter(config.telemetry.otlp_endpoint, version=version, redact=redact)
         readers.append(exporter)
         extra_headers, incoming, close = traces.trace_headers, traces.Incoming, exporter.close
     if readers:
