@@ -213,4 +213,9 @@ def _hash_key(_: argparse.Namespace) -> None:
     key = getpass("client key: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not (key := key.strip()):
         raise ConfigurationError(["no key was given"])
+    if len(key) < config_file.SHORT_CLIENT_KEY:
+        print(
+            f"toolproxy: warning: a key of fewer than {config_file.SHORT_CLIENT_KEY} characters can be guessed",
+            file=sys.stderr,
+        )
     print(sha256(key.encode("utf-8", "surrogateescape")).hexdigest())

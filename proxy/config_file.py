@@ -36,7 +36,8 @@ _PLACEHOLDER = re.compile(
 )
 SHORTEST_CLIENT_KEY = 8
 """Characters of a client's key; the proxy serves nobody beyond loopback with a shorter one."""
-_SHORT_CLIENT_KEY = 16  # 95 bits where they are random letters and digits
+SHORT_CLIENT_KEY = 16
+"""Characters of a client's key; a shorter one is warned of. So many random letters and digits are 95 bits."""
 _SHORT_API_KEY = 8  # shorter than any provider's, and not masked in the log
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
 _NOT_IN_FILE = ("disabled", "secrets", "places", "warnings")
@@ -610,8 +611,8 @@ def _doubts(config: c.Config, reader: _Reader) -> _References:
     if config.upstreams and not config.models:
         yield "models", "there are none, so every request is answered with 404"
     for path, client in reader.entries.items():
-        if isinstance(client, c.ClientConfig) and 0 < len(client.key or "") < _SHORT_CLIENT_KEY:
-            yield f"{path}.key", f"has fewer than {_SHORT_CLIENT_KEY} characters, and can be guessed"
+        if isinstance(client, c.ClientConfig) and 0 < len(client.key or "") < SHORT_CLIENT_KEY:
+            yield f"{path}.key", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"
     for path, entry in reader.entries.items():
         key, url = getattr(entry, "api_key", ""), getattr(entry, "base_url", "")
         if 0 < len(key) < _SHORT_API_KEY and key != "from_client" and _is_public(url):

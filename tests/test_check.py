@@ -286,3 +286,37 @@ def test_a_port_that_is_taken_is_no_fault_it_may_be_the_proxys_own(check, tmp_pa
         (tmp_path / "config.yaml").write_text(GOOD)
         assert check(GOOD, "--port", port)[0] == 0
         assert toolproxy("serve", "--port", port, cwd=tmp_path).returncode == 1
+
+
+def test_what_is_hardly_meant_is_warned_of_with_its_place(check):
+    text = """\
+upstreams:
+  z: {base_url: 'https://api.z.ai/api/coding/paas/v4', api_key: '${ZAI_KEY_OF_MINE}'}
+  own: {base_url: 'http://127.0.0.1:8000/v1', api_key: EMPTY}
+clients:
+- {name: app, key: fifteen-letters}
+- {name: web, key: a-key-of-sixteen}
+"""
+    code, printed, warnings = check(text, environ={"ZAI_KEY_OF_MINE": "abc"})
+    assert code == 0
+    assert warnings == [
+        "toolproxy: warning: config.yaml:1: models: there are none, so every request is answered with 404",
+        "toolproxy: warning: config.yaml:2: upstreams.z.api_key: has fewer than 8 characters: is it a key of this provider's?",
+        "toolproxy: warning: config.yaml:5: clients[0].key: has fewer than 16 characters, and can be guessed",
+    ]
+    assert "abc" not in printed
+
+
+@pytest.mark.parametrize(
+    "key", ["<your-key>", "your-api-key", "YOUR_KEY_HERE", "sk-...", "xxx", "sk-xxxxxxxx", "changeme"]
+)
+def test_a_placeholder_for_a_key_disables_its_entry(check, key):
+    text = f"upstreams:\n  up: {{base_url: 'http://up', api_key: k}}\n  own: {{base_url: 'http://own', api_key: '{key}'}}\n"
+    code, printed, _ = check(text)
+    assert (code, "  own: disabled, api_key is a placeholder, not a key\n" in printed) == (0, True)
+
+
+@pytest.mark.parametrize("key", ["EMPTY", "none", "ollama", "my-key", "the-key", "yourself1234", "xx"])
+def test_any_other_word_may_be_a_key(check, key):
+    code, printed, _ = check(f"upstreams:\n  own: {{base_url: 'http://own', api_key: '{key}'}}\n")
+    assert (code, "own: usable" in printed) == (0, True)

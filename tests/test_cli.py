@@ -366,8 +366,9 @@ def test_wrong_usage_is_2(arguments):
 
 
 def test_hash_key_prints_what_the_configuration_wants():
-    done = toolproxy("hash-key", stdin="my key\n")
-    assert done.stdout == sha256(b"my key").hexdigest() + "\n"
+    done = toolproxy("hash-key", stdin="a-key-of-my-own-1\n")
+    assert (done.stdout, done.stderr) == (sha256(b"a-key-of-my-own-1").hexdigest() + "\n", "")
+    assert "can be guessed" in toolproxy("hash-key", stdin="my-key\n").stderr
     assert toolproxy("hash-key", stdin="\n").returncode == 1
 
 

@@ -458,6 +458,17 @@ async def test_readyz_lists_what_is_usable_and_no_secrets(upstream):
     }
 
 
+async def test_readyz_calls_a_tool_usable_whose_fallback_answers_for_it(upstream):
+    more = "  mine: {{type: serper, api_key: '', fallback: web_search}}\n  off: {{type: serper, api_key: ''}}".format()
+    async with proxy_of(upstream, more=more) as url:
+        tools = (await get(url, "/readyz")).json()["tools"]
+    assert tools == [
+        {"name": "web_search", "usable": True},
+        {"name": "mine", "usable": True},
+        {"name": "off", "usable": False, "why_not": "api_key is empty"},
+    ]
+
+
 # -- handed through --
 
 
