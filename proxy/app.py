@@ -82,7 +82,12 @@ def create_app(
     clock = clock or SystemClock()
     watching = watch(config, clock, version=__version__)
     connections = {
-        name: Connection(name, http_client_for(upstream, transport, watching.extra_headers))
+        name: Connection(
+            name,
+            http_client_for(upstream, transport, watching.extra_headers),
+            headers=upstream.headers,
+            forward_headers=upstream.forward_headers,
+        )
         for name, upstream in config.upstreams.items()
     }
     breakers = {

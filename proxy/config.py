@@ -158,6 +158,8 @@ class UpstreamConfig(Value, frozen=True, kw_only=True):
     breaker: BreakerConfig = BreakerConfig()  # when it is left alone, and for how long
     max_connections: Count = 1000  # at the same time
     transport: Literal["auto", "httpx"] = "auto"  # what carries the requests; httpx: the stock one
+    headers: dict[HeaderName, HeaderValue] = {}  # sent with every request
+    forward_headers: tuple[HeaderName, ...] = ("traceparent", "tracestate")  # of the client's, with every request
 
 
 class ModelConfig(Value, frozen=True, kw_only=True):

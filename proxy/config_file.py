@@ -411,6 +411,7 @@ def _check_references(config: c.Config, reader: _Reader) -> None:
         *_alias_faults(parts),
         *_fallback_faults(parts),
         *_address_faults(parts),
+        *_header_faults(parts),
         *_offer_faults(parts),
         *_state_faults(config),
         *_telemetry_faults(config),
@@ -528,6 +529,25 @@ def _offer_faults(parts: _Parts) -> _References:
     for key in ("prefix", "model_suffix"):
         if getattr(offer, key) is not None:
             yield f"offer.{key}", "does nothing unless offer.mode, or a tool's own offer, is on_request"
+
+
+# Headers of one hop, of the message as it is written, and of the key that `api_key` is for.
+_WRITTEN_BY_US: Final = frozenset({
+    "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "expect", "host",
+    "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+})  # fmt: skip
+# What is between a client and this proxy alone.
+_OF_CLIENTS: Final = _WRITTEN_BY_US | {"accept", "api-key", "content-type", "cookie", "x-api-key"}
+
+
+def _header_faults(parts: _Parts) -> _References:
+    for name, upstream in parts.upstreams.items():
+        for header in upstream.headers:
+            if header.lower() in _WRITTEN_BY_US:
+                yield f"upstreams.{name}.headers.{header}", "is written by the proxy itself"
+        for header in upstream.forward_headers:
+            if header.lower() in _OF_CLIENTS:
+                yield f"upstreams.{name}.forward_headers", f"{header!r} of a client is not for the upstream"
 
 
 def _state_faults(config: c.Config) -> _References:

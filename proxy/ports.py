@@ -23,6 +23,8 @@ A delta may have `citations.CITATIONS` beside its `content`, which is for the ca
 Tell: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each progress event of a run, for clients that asked for them."""
 
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+
 Write: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 
@@ -280,13 +282,16 @@ class Model(Struct, frozen=True):
 class Router(Protocol):
     """From the name of a model to its upstream."""
 
-    def resolve(self, name: str, *, client_key: str | None, messages: Sequence[Json] = ()) -> Model:
+    def resolve(
+        self, name: str, *, client_key: str | None, messages: Sequence[Json] = (), headers: Headers = ()
+    ) -> Model:
         """The model of that name, for one request.
 
         Args:
             name: as the client wrote it.
             client_key: for upstreams with `api_key: from_client`.
             messages: may show the model an image, so that its `vision_model` is wanted.
+            headers: of the client's request, names in lower case; each upstream is sent those that it forwards.
 
         Raises:
             ModelNotFound: the configuration has no such model, or its upstream is disabled.

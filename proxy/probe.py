@@ -109,7 +109,7 @@ def _other_zai_endpoint(upstream: UpstreamConfig) -> str | None:
 async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
     """What one endpoint answers."""
     upstream = msgspec.structs.replace(upstream, timeouts=_TIMEOUTS)
-    connection = Connection(name, means.http_client_for(upstream))
+    connection = Connection(name, means.http_client_for(upstream), headers=upstream.headers)
     path = f"upstreams.{name}"
     try:
         if upstream.api_key == "from_client":

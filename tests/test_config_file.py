@@ -367,3 +367,23 @@ def test_a_file_is_read_or_every_fault_of_it_has_its_line_and_no_secret(document
 @given(st.text("{}[]:-,&*!|>'\"%#@ \n\tab${}1", max_size=40))
 def test_any_text_is_read_or_refused_as_a_configuration(text):
     hostile.outcome(ConfigurationError, lambda: parse(text, {}))
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ("headers: {Authorization: x}", "upstreams.up.headers.Authorization: is written by the proxy itself"),
+        ("headers: {Host: x}", "upstreams.up.headers.Host: is written by the proxy itself"),
+        ("forward_headers: [Cookie]", "upstreams.up.forward_headers: 'Cookie' of a client is not for the upstream"),
+        ("forward_headers: [x-api-key]", "'x-api-key' of a client is not for the upstream"),
+    ],
+)
+def test_headers_that_are_not_to_be_sent_are_refused(said, fault):
+    (found,) = faults(f"upstreams: {{up: {{base_url: 'http://u/v1', api_key: k, {said}}}}}")
+    assert found.endswith(fault)
+
+
+def test_a_header_whose_variable_is_not_set_disables_its_upstream():
+    text = "upstreams: {up: {base_url: 'http://u/v1', api_key: k, headers: {X-Organization-ID: '${ORG}'}}}"
+    assert parse(text, {}).disabled["upstreams.up"].variables == ("ORG",)
+    assert parse(text, {"ORG": "o"}).upstreams["up"].headers == {"X-Organization-ID": "o"}

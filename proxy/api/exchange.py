@@ -144,7 +144,9 @@ class Exchanges:
         name, asked_by_name = self._without_suffix(request["model"])
         request, asked_by_prefix = self._without_prefix(request)
         messages = request["messages"]
-        model = self._ports.router.resolve(name, client_key=caller.upstream_key, messages=messages)
+        model = self._ports.router.resolve(
+            name, client_key=caller.upstream_key, messages=messages, headers=scope["headers"]
+        )
         terms = self._terms_of(caller, model)
         if not terms.permitted:
             raise ModelNotAllowed(model.name)

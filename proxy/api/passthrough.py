@@ -21,7 +21,7 @@ _HOP_BY_HOP = frozenset(
 _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
     b"host content-length authorization api-key x-api-key cookie openai-organization openai-project "
     b"x-organization-id x-request-id forwarded x-real-ip x-original-url x-original-host x-rewrite-url "
-    b"x-http-method-override".split()
+    b"x-http-method-override x-server-tools x-tool-events".split()
 )
 # What says where a request comes from; and names that a CGI-like upstream takes for others (nginx drops them as well).
 _NOT_FORWARDED_LIKE = re.compile(rb"x-forwarded-.*|.*_.*", re.DOTALL)
@@ -64,7 +64,7 @@ class Passthrough:
         content_type = header(scope, b"content-type") or ""
         form = _Form(body, content_type) if content_type.lower().startswith("multipart/form-data") else None
         name = form.model if form else _model_in_json(scope, body)
-        model = self._router.resolve(name, client_key=caller.upstream_key)
+        model = self._router.resolve(name, client_key=caller.upstream_key, headers=scope["headers"])
         if not caller.may_use(model.name):
             raise ModelNotAllowed(model.name)
         theirs = model.upstream_name

@@ -22,7 +22,8 @@ ProxyError                     status, type, code: what the client is told
 +-- UpstreamError              502  upstream_error          unreachable, cut off, not what it should be
 |   +-- UpstreamTimeout        504  upstream_timeout
 |   +-- UpstreamDown           502  upstream_error          it has failed so often that it is left alone for a while
-|   +-- UpstreamRefused        4xx  the upstream's own status, message and code
+|   +-- UpstreamRefused        4xx  the upstream's own status, message and code; 502 upstream_auth_failed or
+|                                   upstream_quota_exceeded where it refuses the operator's key or account
 +-- NoFinalAnswer              502  no_final_answer         the model never answered in words
 +-- InternalError              500  internal_error          a bug of ours
 
@@ -251,7 +252,12 @@ class UpstreamDown(UpstreamError):
 
 
 class UpstreamRefused(UpstreamError):
-    """The upstream said no, and the client is told so in its words."""
+    """The upstream said no, and the client is told so in its words.
+
+    Attributes:
+        of_account: the code for the client if what is refused is the operator's key or account; None: it is neither
+            a key nor an account.
+    """
 
     def __init__(
         self,
@@ -262,11 +268,22 @@ class UpstreamRefused(UpstreamError):
         code: str | None,
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
+        of_account: str | None = None,
     ) -> None:
         super().__init__(message, param=param, headers=headers)
         self.status = status
         self.type = type
         self.code = code
+        self.of_account = of_account
+
+    def blame_operator(self, upstream: str) -> None:
+        """Make it a 502: the key or account is the operator's. Only the log has the upstream's own words."""
+        if self.of_account is None:
+            return
+        self.why = f"HTTP {self.status}, {self.code}: {self.message}"
+        self.message = f"The upstream {upstream!r} refuses the key or the account of this proxy. Tell its operator."
+        self.status, self.type, self.code, self.param = 502, UpstreamError.type, self.of_account, None
+        self.headers = {"x-should-retry": "false"}
 
 
 class NoFinalAnswer(ProxyError):

@@ -1,6 +1,8 @@
 """One upstream's HTTP: requests out, replies in, foreign exceptions translated once."""
 
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
 from typing import NoReturn
 
 import httpx
@@ -26,17 +28,49 @@ class Connection:
     Args:
         name: as in the configuration; the only thing that errors say about where the upstream is.
         client: sends its requests; closed by `aclose`.
+        headers: that every request has.
+        forward_headers: the names of those that requests have from the client's requests.
     """
 
-    def __init__(self, name: str, client: HttpClient) -> None:
+    def __init__(
+        self,
+        name: str,
+        client: HttpClient,
+        *,
+        headers: Mapping[str, str] | None = None,
+        forward_headers: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self._client = client
-        self._whole = client.prepare("POST", _COMPLETIONS, _completion_headers(b"application/json"))
-        self._stream = client.prepare("POST", _COMPLETIONS, _completion_headers(b"text/event-stream"))
+        self._own = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
+        self._forwards = frozenset(name.lower().encode() for name in forward_headers) - dict(self._own).keys()
+        self._forwarded: Sequence[tuple[bytes, bytes]] = ()
+        whole, stream = _completion_headers(b"application/json"), _completion_headers(b"text/event-stream")
+        self._whole = client.prepare("POST", _COMPLETIONS, with_own(whole, self._own))
+        self._stream = client.prepare("POST", _COMPLETIONS, with_own(stream, self._own))
 
     async def aclose(self) -> None:
         """Close every connection."""
         await self._client.aclose()
+
+    def forwarding(self, client_headers: Sequence[tuple[bytes, bytes]]) -> "Connection":
+        """The connection for one request, with those of its client's headers that go on; itself where there are none.
+
+        Args:
+            client_headers: of the request, names in lower case.
+        """
+        forwards = self._forwards
+        forwarded = [header for header in client_headers if header[0] in forwards]
+        if not forwarded:
+            return self
+        connection = copy(self)
+        connection._send_along(forwarded)  # noqa: SLF001 - ours
+        return connection
+
+    def _send_along(self, forwarded: Sequence[tuple[bytes, bytes]]) -> None:
+        self._forwarded = forwarded
+        self._whole = self._whole.with_headers(forwarded)
+        self._stream = self._stream.with_headers(forwarded)
 
     async def whole(self, content: bytes, *, key: str) -> bytes:
         """The body of a whole completion.
@@ -72,6 +106,7 @@ class Connection:
         Raises:
             ProxyError: there is no reply, or the upstream says what is wrong.
         """
+        headers = with_own(with_own(headers, self._forwarded), self._own)
         try:
             reply = await self._client.prepare(method, path, headers).send(content, key=key)
         except FOREIGN as exc:
@@ -166,6 +201,12 @@ def _completion_headers(accept: bytes) -> Headers:
         (b"accept-encoding", b"identity"),
         (b"user-agent", b"toolproxy"),
     )
+
+
+def with_own(headers: Headers, own: Sequence[tuple[bytes, bytes]]) -> Headers:
+    """Headers with `own` in the places of those that have the same names."""
+    names = {name for name, _ in own}
+    return (*(header for header in headers if header[0] not in names), *own)
 
 
 def is_event_stream(reply: Reply) -> bool:

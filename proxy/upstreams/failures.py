@@ -37,18 +37,20 @@ class Meaning:
     status: int
     code: str
     final: bool = False  # a client that tries again only makes it worse
+    of_account: str | None = None  # the code where the account is the operator's
 
 
-_AUTH = Meaning(401, "invalid_api_key", final=True)
-_ACCOUNT = Meaning(403, "account_not_usable", final=True)
-_DENIED = Meaning(403, "permission_denied", final=True)
+_KEY_REFUSED, _NO_CREDIT = "upstream_auth_failed", "upstream_quota_exceeded"
+_AUTH = Meaning(401, "invalid_api_key", final=True, of_account=_KEY_REFUSED)
+_ACCOUNT = Meaning(403, "account_not_usable", final=True, of_account=_KEY_REFUSED)
+_DENIED = Meaning(403, "permission_denied", final=True, of_account=_KEY_REFUSED)
 _BACKEND = Meaning(502, "upstream_error")
 
 # Z.AI's codes: strings of digits. What is not here (1210, 1212 ... 1215: faults of the request) stays as it is.
 ZAI_CODES: Mapping[str, Meaning] = {
     **dict.fromkeys(("1000", "1001", "1002", "1003", "1004"), _AUTH),
     **dict.fromkeys(("1110", "1111", "1112"), _ACCOUNT),
-    "1113": Meaning(429, "insufficient_quota", final=True),  # no balance; comes as HTTP 429
+    "1113": Meaning(429, "insufficient_quota", final=True, of_account=_NO_CREDIT),  # no balance; comes as HTTP 429
     "1211": Meaning(404, "model_not_found"),
     **dict.fromkeys(("1220", "1221", "1222"), _DENIED),
     **dict.fromkeys(("1230", "1231", "1234"), _BACKEND),
@@ -61,6 +63,12 @@ ZAI_CODES: Mapping[str, Meaning] = {
 }
 _TOO_LONG = re.compile(r"maximum context length|context window|prompt is too long|reduce the length", re.IGNORECASE)
 _AUTH_STATUSES = (401, 403)
+_PAYMENT_REQUIRED = 402
+# What OpenAI, DeepSeek and servers like them say of an account without credit, some of them with status 429.
+_NO_CREDIT_CODES = frozenset({
+    "insufficient_quota", "insufficient_balance", "insufficient_credits", "billing_hard_limit_reached",
+    "billing_not_active",
+})  # fmt: skip
 _LONGEST_MESSAGE = 2000
 
 
@@ -111,7 +119,8 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
     elif _TOO_LONG.search(message):
         code = "context_length_exceeded"
     advice = _advice(headers)
-    if status in _AUTH_STATUSES or (meaning is not None and meaning.final):
+    of_account = meaning.of_account if meaning is not None else _of_account(status, given)
+    if of_account or status in _AUTH_STATUSES or (meaning is not None and meaning.final):
         advice["x-should-retry"] = "false"
     return UpstreamRefused(
         _clip(message),
@@ -120,7 +129,15 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
         code=code,
         param=_text(found.get("param")),
         headers=advice,
+        of_account=of_account,
     )
+
+
+def _of_account(status: int, code: str | None) -> str | None:
+    """The code for clients of the operator whose key or account is refused; None where neither is."""
+    if status == _PAYMENT_REQUIRED or code in _NO_CREDIT_CODES:
+        return _NO_CREDIT
+    return _KEY_REFUSED if status in _AUTH_STATUSES else None
 
 
 def _advice(headers: Mapping[str, str]) -> dict[str, str]:

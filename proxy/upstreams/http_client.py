@@ -60,6 +60,10 @@ class Reply(Protocol):
 class PreparedRequest(Protocol):
     """What all requests of a kind have in common, made and checked once."""
 
+    def with_headers(self, headers: Headers) -> "PreparedRequest":
+        """The same with more headers. Raises `httpx.HTTPError` where they cannot stand in a head."""
+        ...
+
     def send(self, content: bytes, *, key: str) -> Awaitable[Reply]:
         """One request, one response. Raises `httpx.HTTPError`, at once or when awaited."""
         ...
@@ -137,6 +141,10 @@ class _Http1Request:
         self._method = method
         self._head = head
 
+    def with_headers(self, headers: Headers) -> PreparedRequest:
+        """The same with more headers."""
+        return _Http1Request(self._client, self._method, self._head + header_lines(headers))
+
     def send(self, content: bytes, *, key: str) -> Awaitable[Reply]:
         """One request."""
         return self._client.send(self._method, self._head, content, key=key)
@@ -191,6 +199,10 @@ class _HttpxRequest:
         self._method = method
         self._url = url
         self._headers = headers
+
+    def with_headers(self, headers: Headers) -> PreparedRequest:
+        """The same with more headers."""
+        return _HttpxRequest(self._client, self._method, self._url, [*self._headers, *headers])
 
     def send(self, content: bytes, *, key: str) -> Awaitable[Reply]:
         """One request."""

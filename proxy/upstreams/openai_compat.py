@@ -15,7 +15,7 @@ from proxy.core import sse
 from proxy.core.actions import CallUpstream
 from proxy.core.assembler import Assembler, turn_from_completion
 from proxy.core.chat import Json, Turn
-from proxy.core.errors import ProxyError, UpstreamError
+from proxy.core.errors import ProxyError, UpstreamError, UpstreamRefused
 from proxy.core.forcing import AnswerSteps
 from proxy.core.rawjson import replace_model
 from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
@@ -39,13 +39,23 @@ _Handle: TypeAlias = Callable[[list[sse.Event], sse.Event | None], Awaitable[Non
 
 @dataclass(frozen=True, slots=True)
 class OpenAICompatible:
-    """One model at one upstream. Implements `ports.Upstream`."""
+    """One model at one upstream. Implements `ports.Upstream`.
+
+    Attributes:
+        connection: the way to the upstream.
+        profile: what is particular about it.
+        model: its name for the model.
+        api_key: that it is asked with.
+        of_client: whether the key is the client's own: what the upstream says of it is then for the client.
+        name: the upstream's in the configuration.
+    """
 
     connection: Connection
     profile: Profile
     model: str
     api_key: str = field(repr=False)
-    name: str = field(init=False)  # the upstream's in the configuration
+    of_client: bool = False
+    name: str = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.connection.name)
@@ -161,12 +171,14 @@ class OpenAICompatible:
         return answer, (names is not None and names.inward(answer)) or changed
 
     def _keep_quiet(self, error: ProxyError) -> None:
-        """Take the upstream's key out of an error that quotes it."""
+        """Take the upstream's key out of an error that quotes it, and the operator's account out of one about it."""
         if len(self.api_key) >= _SHORTEST_SECRET:
             for name in ("message", "type", "code", "param"):
                 said = getattr(error, name)
                 if said and self.api_key in said:
                     setattr(error, name, said.replace(self.api_key, "***"))
+        if isinstance(error, UpstreamRefused) and not self.of_client:
+            error.blame_operator(self.name)
 
 
 async def _each(connection: Connection, reply: Reply, handle: _Handle) -> None:

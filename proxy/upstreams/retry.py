@@ -54,7 +54,7 @@ def may_work_elsewhere(failure: ProxyError) -> bool:
     What the request itself is at fault for, it is at fault for everywhere.
     """
     if isinstance(failure, UpstreamRefused):
-        return failure.status in _OUR_ACCOUNT
+        return failure.of_account is not None or failure.status in _OUR_ACCOUNT
     return isinstance(failure, UpstreamError | Overloaded)
 
 

@@ -1,12 +1,15 @@
 """From the name of a model to the upstream that serves it, with that upstream's key, and to what stands in for it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from msgspec import Struct
 
 from proxy.config import Config, ModelConfig
 from proxy.core.breaker import Breaker
 from proxy.core.chat import Json, carries_image
 from proxy.core.errors import InvalidApiKey, ModelNotFound
-from proxy.ports import Clock, Model, Observer, hears
+from proxy.ports import Clock, Headers, Model, Observer, hears
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
@@ -23,6 +26,13 @@ _FROM_CLIENT = "from_client"
 # ones (ARNs) have some 200 characters.
 _LONGEST_NAME = 512
 _MOST_BOUND = 1000
+
+
+class _Client(Struct, frozen=True):
+    """Whose request it is: the key for upstreams with `api_key: from_client`, and the headers that it sent."""
+
+    key: str | None
+    headers: Headers
 
 
 class ConfigRouter:
@@ -47,11 +57,14 @@ class ConfigRouter:
         self._bound: dict[tuple[str, str], OpenAICompatible] = {}
         self._backoffs = {name: Backoff(upstream.retries) for name, upstream in config.upstreams.items()}
 
-    def resolve(self, name: str, *, client_key: str | None, messages: Sequence[Json] = ()) -> Model:
+    def resolve(
+        self, name: str, *, client_key: str | None, messages: Sequence[Json] = (), headers: Headers = ()
+    ) -> Model:
         """The model of that name, for one request."""
+        client = _Client(client_key, headers)
         entry = self._find(name)
         pictured = bool(entry.vision_model) and carries_image(messages)
-        candidates = self._candidates(name, entry, client_key, pictured=pictured)
+        candidates = self._candidates(name, entry, client, pictured=pictured)
         upstream = Resilient(
             candidates,
             backoff=self._backoffs[entry.upstream],
@@ -64,14 +77,14 @@ class ConfigRouter:
         return Model(name, candidates[0].model, upstream, tools, entry.limits)
 
     def _candidates(
-        self, name: str, entry: ModelConfig, client_key: str | None, *, pictured: bool
+        self, name: str, entry: ModelConfig, client: _Client, *, pictured: bool
     ) -> Sequence[OpenAICompatible]:
         """What answers for a model, best first."""
         if pictured and entry.vision_model:
-            first = self._stand_in(entry.vision_model, entry, client_key)
+            first = self._stand_in(entry.vision_model, entry, client)
         else:
-            first = self._bind(name, entry, client_key)
-        return (first, *self._fallbacks(entry, client_key)) if entry.fallbacks else (first,)
+            first = self._bind(name, entry, client)
+        return (first, *self._fallbacks(entry, client)) if entry.fallbacks else (first,)
 
     def names(self) -> Sequence[str]:
         """The models that are listed."""
@@ -89,35 +102,37 @@ class ConfigRouter:
             raise ModelNotFound(name)
         return model
 
-    def _stand_in(self, name: str, model: ModelConfig, client_key: str | None) -> OpenAICompatible:
+    def _stand_in(self, name: str, model: ModelConfig, client: _Client) -> OpenAICompatible:
         """A model that a configured one names: a configured one itself, or another model of the same upstream."""
         listed = self._models.get(name)
         if listed is not None and listed.upstream in self._upstreams:
-            return self._bind(name, listed, client_key)
-        return self._bind(name, ModelConfig(upstream=model.upstream), client_key)
+            return self._bind(name, listed, client)
+        return self._bind(name, ModelConfig(upstream=model.upstream), client)
 
-    def _fallbacks(self, model: ModelConfig, client_key: str | None) -> list[OpenAICompatible]:
+    def _fallbacks(self, model: ModelConfig, client: _Client) -> list[OpenAICompatible]:
         """The models that stand in for one, as far as their upstreams are there and there is a key for them."""
         usable = [other for other in model.fallbacks if self._models[other].upstream in self._upstreams]
-        keyed = [other for other in usable if self._key(self._models[other], client_key)]
-        return [self._bind(other, self._models[other], client_key) for other in keyed]
+        keyed = [other for other in usable if self._key(self._models[other], client)]
+        return [self._bind(other, self._models[other], client) for other in keyed]
 
-    def _key(self, model: ModelConfig, client_key: str | None) -> str | None:
+    def _key(self, model: ModelConfig, client: _Client) -> str | None:
         key = self._upstreams[model.upstream].api_key
-        return client_key if key == _FROM_CLIENT else key
+        return client.key if key == _FROM_CLIENT else key
 
-    def _bind(self, name: str, model: ModelConfig, client_key: str | None) -> OpenAICompatible:
+    def _bind(self, name: str, model: ModelConfig, client: _Client) -> OpenAICompatible:
         """The model at its upstream; kept where it is the same for everybody, as the key of a client is not."""
         bound = self._bound.get((model.upstream, model.model or name))
         if bound is None:
             upstream = self._upstreams[model.upstream]
-            key = self._key(model, client_key)
+            key = self._key(model, client)
             if not key:
                 raise InvalidApiKey
             connection = self._connections[model.upstream]
-            bound = OpenAICompatible(connection, PROFILES[upstream.profile], model.model or name, key)
-            if upstream.api_key != _FROM_CLIENT:
+            of_client = upstream.api_key == _FROM_CLIENT
+            bound = OpenAICompatible(connection, PROFILES[upstream.profile], model.model or name, key, of_client)
+            if not of_client:
                 if len(self._bound) >= _MOST_BOUND:
                     self._bound.clear()
                 self._bound[model.upstream, bound.model] = bound
-        return bound
+        connection = bound.connection.forwarding(client.headers)
+        return bound if connection is bound.connection else replace(bound, connection=connection)

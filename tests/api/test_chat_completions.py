@@ -731,9 +731,9 @@ async def test_a_silent_stream_is_kept_alive_with_comments_and_an_early_failure_
         ),
         (
             Reply([b'{"error":{"code":"1113","message":"no balance"}}'], status=429),
-            429,
-            "insufficient_quota",
-            "no balance",
+            502,
+            "upstream_quota_exceeded",
+            "refuses the key or the account of this proxy",
         ),
         (Reply([b'{"code":500,"msg":"broken","success":false}']), 502, "upstream_error", "broken"),
         (Reply([b'{"choices', None]), 502, "upstream_error", "broke off"),

@@ -501,6 +501,124 @@ async def test_other_paths_go_to_the_upstream_of_their_model_and_back(upstream):
     assert not {b"cookie", b"openai-organization", b"x-private"} & head["headers"].keys()
 
 
+SENT = {
+    "traceparent": f"00-{'a' * 32}-{'b' * 16}-01",
+    "tracestate": "vendor=1",
+    "x-tenant": "t1",
+    "x-organization-id": "mine",
+    "authorization": "Bearer mine",
+    "cookie": "a=b",
+    "x-server-tools": "none",
+    "x-tool-events": "true",
+}
+FACES = {
+    "/v1/chat/completions": {"messages": ASK["messages"]},
+    "/v1/responses": {"input": "x"},
+    "/v1/embeddings": {"input": "x"},
+}
+
+
+@pytest.mark.parametrize("transport", ["auto", "httpx"])
+@pytest.mark.parametrize("path", FACES)
+@pytest.mark.parametrize("said", ["none", "web_search"])
+async def test_every_path_sends_the_same_headers_on(upstream, transport, path, said):
+    own = "headers: {{X-Organization-ID: operators}}, forward_headers: [traceparent, tracestate, X-Tenant]"
+    config = CONFIG.replace("retries: 0", f"retries: 0, transport: {transport}, {own}")
+    async with proxy_of(upstream, config=config) as url:
+        for streaming in (False, True):
+            upstream.restart([streamed("Hi") if streaming else whole("Hi")])
+            body = {"model": "m", **FACES[path], "stream": streaming}
+            response = await post(url, body, path=path, headers={**SENT, "x-server-tools": said})
+            assert response.status_code == 200
+            (head,) = [head["headers"] for head in upstream.heads]
+            for name in ("traceparent", "tracestate", "x-tenant"):
+                assert head[name.encode()].decode() == SENT[name]
+            assert head[b"x-organization-id"] == b"operators"
+            assert head[b"authorization"] == b"Bearer upstream-secret"
+            assert not {b"cookie", b"x-server-tools", b"x-tool-events"} & head.keys()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_by_default_the_trace_goes_on_and_nothing_else_of_the_clients(upstream, path):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream) as url:
+        await post(url, {"model": "m", **FACES[path]}, path=path, headers=SENT)
+    (head,) = [head["headers"] for head in upstream.heads]
+    assert head[b"traceparent"].decode() == SENT["traceparent"]
+    assert head[b"tracestate"].decode() == SENT["tracestate"]
+    assert not {b"x-tenant", b"x-organization-id", b"cookie"} & head.keys()
+
+
+REFUSALS = [
+    (401, {"error": {"message": "Incorrect API key provided: upstream-secret"}}, "upstream_auth_failed"),
+    (403, {"error": {"message": "no access for upstream-secret"}}, "upstream_auth_failed"),
+    (429, {"error": {"code": "1113", "message": "Insufficient balance of acct-77"}}, "upstream_quota_exceeded"),
+    (402, {"error": {"message": "Insufficient credits of acct-77"}}, "upstream_quota_exceeded"),
+    (429, {"error": {"code": "insufficient_quota", "message": "acct-77"}}, "upstream_quota_exceeded"),
+    (200, {"error": {"code": "1000", "message": "Authentication failed for acct-77"}}, "upstream_auth_failed"),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "body", "code"),
+    # an answer with status 200 that is handed through is not read
+    [(path, *refusal) for path in FACES for refusal in REFUSALS if path != "/v1/embeddings" or refusal[0] != 200],
+)
+async def test_a_refusal_of_the_operators_key_is_no_fault_of_the_clients(upstream, logged, path, status, body, code):
+    async with proxy_of(upstream, config=CONFIG.replace("retries: 0", "retries: 2")) as url:
+        for streaming in (False, True):
+            upstream.restart([Reply([orjson.dumps(body)], status=status)])
+            for said in ("none", "web_search"):
+                upstream.requests.clear()
+                ask = {"model": "m", **FACES[path], "stream": streaming}
+                response = await post(url, ask, path=path, headers={"x-server-tools": said})
+                assert (response.status_code, response.json()["error"]["code"]) == (502, code)
+                assert response.headers["x-should-retry"] == "false"
+                assert "acct-77" not in response.text
+                assert "upstream-secret" not in response.text
+                assert len(upstream.requests) == 1, "another try cannot help"
+    failed = [line for line in logged() if line["event"] in ("turn.failed", "relay.failed")]
+    assert all(body["error"]["message"].replace("upstream-secret", "***") in line["why"] for line in failed)
+    assert failed
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize(("status", "body", "code"), REFUSALS)
+async def test_a_fallback_answers_where_the_operators_key_is_refused(upstream, path, status, body, code):
+    config = CONFIG.replace("m: {{upstream: up}}", "m: {{upstream: up, fallbacks: [alias]}}")
+    async with proxy_of(upstream, config=config) as url:
+        for streaming in (False, True):
+            refusal = Reply([orjson.dumps(body)], status=status)
+            upstream.restart([refusal, streamed("Hi") if streaming else whole("Hi")])
+            response = await post(url, {"model": "m", **FACES[path], "stream": streaming}, path=path)
+            assert response.status_code == 200
+            upstream.restart([refusal])
+            response = await post(url, {"model": "m", **FACES[path], "stream": streaming}, path=path)
+            assert (response.status_code, response.json()["error"]["code"]) == (502, code)
+            assert [request["model"] for request in upstream.requests] == ["m", "the/real-name"]
+
+
+@pytest.mark.parametrize("path", FACES)
+async def test_what_is_said_of_the_clients_own_key_is_for_the_client(upstream, path):
+    config = CONFIG.replace("api_key: upstream-secret", "api_key: from_client")
+    async with proxy_of(upstream, config=config) as url:
+        for status, error in ((401, {"message": "no"}), (429, {"code": "1113", "message": "no"})):
+            upstream.restart([Reply([orjson.dumps({"error": error})], status=status)])
+            response = await post(
+                url, {"model": "m", **FACES[path]}, path=path, headers={"authorization": "Bearer mine-mine"}
+            )
+            assert (response.status_code, response.headers["x-should-retry"]) == (status, "false")
+
+
+async def test_an_empty_list_of_tools_goes_nowhere(upstream):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream, config=CONFIG) as url:
+        for path, said in FACES.items():
+            if path != "/v1/embeddings":
+                await post(url, {"model": "m", **said, "tools": []}, path=path, headers={"x-server-tools": "none"})
+    assert ["tools" in request for request in upstream.requests] == [False, False]
+
+
 async def test_a_handed_through_answer_streams(upstream):
     gate = asyncio.Event()
     upstream.replies = [Reply([b"data: 1\n\n", gate, b"data: 2\n\n"], content_type="text/event-stream")]

@@ -32,7 +32,7 @@ class Ports:
         self.router = self.toolset = self
         self.specs = {spec.name: spec for spec in specs}
 
-    def resolve(self, name, *, client_key, messages=()):
+    def resolve(self, name, *, client_key, messages=(), headers=()):
         return Model(name, name, Upstream(), limits=self.model_limits)
 
     def observe(self, event, /, **fields):
