@@ -53,12 +53,13 @@ PASSING = [
     Fail(408),
     Fail(409),
 ]
+# What an upstream answers -> what the client is told; its key is the operator's.
 FINAL = {
-    400: openai.BadRequestError,
-    401: openai.AuthenticationError,
-    403: openai.PermissionDeniedError,
-    404: openai.NotFoundError,
-    422: openai.UnprocessableEntityError,
+    400: (400, openai.BadRequestError),
+    401: (502, openai.InternalServerError),
+    403: (502, openai.InternalServerError),
+    404: (404, openai.NotFoundError),
+    422: (422, openai.UnprocessableEntityError),
 }
 BROKEN = [StreamFault(kind, after_chunks=at) for kind in ("disconnect", "truncate", "malformed") for at in (0, 1, 4)]
 
@@ -119,8 +120,8 @@ async def test_what_passes_is_sat_out_for_as_long_as_is_asked_and_the_client_get
 
 async def test_what_does_not_pass_is_the_clients_at_once(llmock, client):
     found = await outcomes(client, conversations(llmock, WAYS, [Fail(status, times=None) for status in FINAL]))
-    for error in found.values():
-        assert type(error) is FINAL[error.status_code]
+    told = sorted((error.status_code, type(error).__name__) for error in found.values())
+    assert told == sorted((status, kind.__name__) for status, kind in FINAL.values() for _ in WAYS)
     assert len(llmock.requests) == len(found)
     await verdict(llmock)
 
