@@ -162,9 +162,7 @@ class Assembler:
         if leaks:
             text = delta[key] = leaks.feed(text)
         self._texts[key].append(text)
-        if key == "content":
-            self._set_content(delta, text)
-        return any(delta.values())
+        return self._set_content(delta, text) if key == "content" else bool(text)
 
     def take_ready(self) -> list[ToolCall]:
         """The calls that are not the client's and whose arguments have become complete since this was last asked."""
@@ -285,14 +283,19 @@ class Assembler:
             text = separator + without_blank_lines_before(text)
         self._set_content(delta, text)
 
-    def _set_content(self, delta: Json, text: str) -> None:
-        """More of the text, as it is shown: without marks, and without more blank lines at its end than one."""
+    def _set_content(self, delta: Json, text: str) -> bool:
+        """More of the text, as it may be shown: without marks, and with at most one blank line at its end.
+
+        Whether there is anything to show.
+        """
         text = self._ending.feed(text)
         if self._marks is not None:
             text, cited = self._marks.feed(text)
             if cited:
-                delta[CITATIONS] = cited
+                delta["content"], delta[CITATIONS] = text, cited
+                return True
         delta["content"] = text
+        return bool(text)
 
     def _show_calls(self, delta: Json) -> None:
         """Fold tool-call fragments in and leave the client's own, re-indexed, in the delta."""
