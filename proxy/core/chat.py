@@ -36,9 +36,13 @@ class ToolCall(Struct, frozen=True):
 
     @property
     def fingerprint(self) -> tuple[str, str]:
-        """The same for two calls that ask for the same thing, whatever the order and spacing of their arguments."""
+        """The same for two calls that ask for the same thing, whatever the order and spacing of their arguments.
+
+        No text at all and `null` are no arguments, as `{}` is.
+        """
         try:
-            arguments = orjson.dumps(orjson.loads(self.arguments), option=orjson.OPT_SORT_KEYS).decode()
+            parsed = orjson.loads(self.arguments) if self.arguments.strip() else None
+            arguments = orjson.dumps({} if parsed is None else parsed, option=orjson.OPT_SORT_KEYS).decode()
         except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # no JSON, or nested too deep to be written
             arguments = self.arguments
         return self.name, arguments

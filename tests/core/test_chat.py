@@ -44,6 +44,7 @@ def test_details_that_only_the_second_turn_has_are_kept():
 def test_calls_for_the_same_thing_have_the_same_fingerprint():
     assert call(arguments='{"a":1,"b":2}').fingerprint == call(arguments='{ "b": 2, "a": 1 }').fingerprint
     assert call(arguments="{broken").fingerprint != call(arguments="{other").fingerprint
+    assert len({call(arguments=none).fingerprint for none in ("", " ", "null", "{}")}) == 1
 
 
 def test_only_functions_are_calls():
