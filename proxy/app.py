@@ -96,7 +96,13 @@ def create_app(
     }
     client = tool_client(transport, watching.extra_headers)
     observe = watching.observe
-    state = open_state(config.state, clock=clock, observe=observe, caches=local_caches(clock))
+    state = open_state(
+        config.state,
+        clock=clock,
+        observe=observe,
+        caches=local_caches(clock),
+        memory=_memory_of_worker(config.server) // 8,
+    )
     registry = registry_of(config, client, tools, clock=clock, observe=observe, caches=state.caches)
     sources = sources_of(config, clock, observe)
     ports = Ports(
@@ -132,10 +138,12 @@ def create_app(
     return _wrapped(Direct(hot, router), [*traced, *_layers(ports, state)])
 
 
-def body_memory(server: ServerConfig) -> int:
-    """Bytes that the bodies of one worker's open requests may take."""
-    # The other half is for the interpreter (60 MB), what is kept between requests, answers, and what no estimate knows.
-    return server.max_body_memory or available_memory() // server.workers // 2
+def _memory_of_worker(server: ServerConfig) -> int:
+    """Bytes. Half of them are for the bodies of open requests and an eighth for what is kept between requests.
+
+    The rest is for the interpreter (60 MB), answers, and what no estimate knows.
+    """
+    return available_memory() // server.workers
 
 
 def _wrapped(app: ASGIApp, layers: Sequence[Callable[[ASGIApp], ASGIApp]]) -> ASGIApp:
@@ -271,9 +279,10 @@ def _layers(ports: Ports, state: State) -> list[Callable[[ASGIApp], ASGIApp]]:
     """The middleware, from the outside in."""
     server, clients = ports.config.server, ports.config.clients
     limited = [client for client in clients if is_limited(client)]
+    bodies = BodyMemory(server.max_body_memory or _memory_of_worker(server) // 2)
     return [
         functools.partial(RequestId, observe=ports.observe, clock=ports.clock),
-        functools.partial(Admission, server=server, lifecycle=ports.lifecycle, bodies=BodyMemory(body_memory(server))),
+        functools.partial(Admission, server=server, lifecycle=ports.lifecycle, bodies=bodies),
         functools.partial(Auth, clients=clients),
         *([functools.partial(Quota, clients=limited, rates=state.rates, leases=state.leases)] if limited else []),
         functools.partial(

@@ -301,8 +301,9 @@ class StateConfig(Value, frozen=True, kw_only=True):
     """`state:`: what outlives a request."""
 
     url: StateUrl = "memory://"  # or redis://host:6379/0, for several workers or replicas
-    ttl: Seconds = 86400  # seconds from the last write
-    max_entries: Count = 10000  # the oldest make room
+    ttl: Seconds = 86400  # seconds from the last write, or from when a response was last continued
+    max_entries: Count = 10000  # beyond: the oldest of the client that has most make room
+    max_bytes: Count = 256 * 1024 * 1024  # the same; with memory:// an eighth of the memory there is, if that is less
 
 
 class TelemetryConfig(Value, frozen=True, kw_only=True):

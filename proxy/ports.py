@@ -199,17 +199,24 @@ class Upstream(Protocol):
 
 
 class ContinuationStore(Protocol):
-    """Keeps JSON objects for a while. A miss is no fault: entries expire and make room for others."""
+    """Keeps values for a while, each for one owner. A miss is no fault: entries expire and make room for others.
 
-    async def get(self, key: str) -> Json | None:
+    An owner is a `Caller.scope`. When there is no more room, the oldest entry goes of the owner that has most.
+    """
+
+    async def get(self, owner: str, key: str) -> bytes | None:
         """What was kept under `key`."""
         ...
 
-    async def put(self, key: str, value: Json) -> None:
+    async def put(self, owner: str, key: str, value: bytes) -> None:
         """Keep `value` under `key`."""
         ...
 
-    async def delete(self, key: str) -> None:
+    async def renew(self, owner: str, keys: Iterable[str]) -> None:
+        """Let what is kept under `keys` live as if it had been written now."""
+        ...
+
+    async def delete(self, owner: str, key: str) -> None:
         """Forget what is kept under `key`, if anything is."""
         ...
 

@@ -3,7 +3,8 @@
     announced    a body that cannot fit is refused before it is sent; nothing is counted yet, so that a client which
                  announces much and sends little takes no room from others
     arriving     every piece counts for what it will cost as plain text
-    complete     counts for what it costs parsed, or for the most that it could, until the request is over
+    complete     counts for what it costs parsed, or for the most that it could, until the request is over; so does what
+                 was kept of earlier requests and is read for this one
 
 Beyond the bound: 503. A body that would not even fit alone: 413, since trying again is of no use.
 """
@@ -59,10 +60,16 @@ class Share:
 
     def count_whole(self, body: bytes) -> None:
         """Count what a body costs that is about to be parsed. Raises `Overloaded`, `RequestTooLarge`."""
-        most = len(body) * _MOST
-        # To look through a body takes as long as to parse it. While half of the memory is free, nothing depends on it.
+        held, self._held = self._held, 0
+        self._memory.used -= held
+        self.count_more(body)
+
+    def count_more(self, text: bytes) -> None:
+        """Count what further JSON costs that is about to be parsed. Raises `Overloaded`, `RequestTooLarge`."""
+        most = self._held + len(text) * _MOST
+        # To look through a text takes as long as to parse it. While half of the memory is free, nothing depends on it.
         is_roomy = 2 * (self._memory.used - self._held + most) <= self._memory.limit
-        self._hold(most if is_roomy else cost_of(body))
+        self._hold(most if is_roomy else self._held + cost_of(text))
 
     def give_back(self) -> None:
         """The request is over."""
@@ -79,7 +86,7 @@ class Share:
         if memory.used - self._held + cost <= memory.limit:
             return
         if cost > memory.limit:
-            raise RequestTooLarge("The request body would take more memory than the proxy has for all bodies together.")
+            raise RequestTooLarge("The request would take more memory than the proxy has for all requests together.")
         raise Overloaded("The proxy holds as many bytes of request bodies as it may; try again in a moment.")
 
 

@@ -10,16 +10,19 @@ import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.types import Receive, Scope
 
 from proxy import facts
+from proxy.api.bodies import share_of
 from proxy.api.body import header, written
 from proxy.api.caller import Caller, caller_of
 from proxy.api.race import Work, alongside, together, while_wanted
 from proxy.api.replies import Headers
 from proxy.config import RequestLimits
+from proxy.core import sse
 from proxy.core.actions import Respond, Tally, sum_of
 from proxy.core.chat import Json, ToolSpec
 from proxy.core.continuation import Continuation, put_back, runs_in
@@ -140,7 +143,7 @@ class Exchanges:
         caller = caller_of(scope)
         given = request
         if runs := runs_in(request["messages"]):
-            request = await self._with_hidden(request, caller, runs, hidden or {})
+            request = await self._with_hidden(scope, request, runs, hidden or {})
         name, asked_by_name = self._without_suffix(request["model"])
         request, asked_by_prefix = self._without_prefix(request)
         messages = request["messages"]
@@ -206,7 +209,7 @@ class Exchanges:
         for index, run in enumerate(runs):
             work = runner.drive(run, upstream=upstream, pace=pace, scope=scope, show=show(index), tell=tell)
             # A client without tools of its own has nothing to come back with.
-            works.append(self._kept(work, _key(exchange.caller, run.id)) if keep and offer.client_tools else work)
+            works.append(self._kept(work, exchange.caller, run.id) if keep and offer.client_tools else work)
         answers: Sequence[Respond] = ()
         try:
             # One, as nearly always, needs no task of its own, which would keep a failure and all that has led to it.
@@ -218,12 +221,12 @@ class Exchanges:
             )
         return answers
 
-    async def _kept(self, work: Coroutine[Any, Any, Respond], key: str) -> Respond:
+    async def _kept(self, work: Coroutine[Any, Any, Respond], caller: Caller, run_id: str) -> Respond:
         """An answer, and what of it the client is not shown kept for when it comes back."""
         answer = await work
         # At once, not after all choices: a client that streams knows the calls, whatever becomes of the others.
         if answer.continuation is not None:
-            await self._ports.store.put(key, answer.continuation.as_json())
+            await self._ports.store.put(caller.scope, run_id, sse.dumps(answer.continuation.as_json()))
         return answer
 
     def _runner_with(self, toolset: Toolset) -> Runner:
@@ -231,17 +234,20 @@ class Exchanges:
 
     async def forget(self, caller: Caller, run_id: str) -> None:
         """Delete what was kept of a run."""
-        await self._ports.store.delete(_key(caller, run_id))
+        await self._ports.store.delete(caller.scope, run_id)
 
     async def _with_hidden(
-        self, request: Json, caller: Caller, runs: Sequence[str], brought: Mapping[str, Continuation]
+        self, scope: Scope, request: Json, runs: Sequence[str], brought: Mapping[str, Continuation]
     ) -> Json:
         """The request with what this client was not shown of earlier `runs` in its history again."""
+        owner, share = caller_of(scope).scope, share_of(scope)
         found = {run: brought[run] for run in runs if run in brought}
         for run in (run for run in runs if run not in found):
-            stored = await self._ports.store.get(_key(caller, run))
+            stored = await self._ports.store.get(owner, run)
             if stored is not None:
-                found[run] = Continuation.from_json(stored)
+                if share is not None:
+                    share.count_more(stored)
+                found[run] = Continuation.from_json(orjson.loads(stored))
         self._ports.observe("continuation.sought", sought=len(runs), found=len(found))
         return {**request, "messages": put_back(request["messages"], found)} if found else request
 
@@ -345,10 +351,6 @@ def named_ignored(names: Iterable[str]) -> tuple[str, ...]:
 def ignored_header(names: Sequence[str]) -> Headers:
     """`x-tools-ignored`; no header where nothing was left out."""
     return ((b"x-tools-ignored", ",".join(names).encode()),) if names else ()
-
-
-def _key(caller: Caller, run_id: str) -> str:
-    return f"{caller.scope}:{run_id}"
 
 
 def _chosen_tools(header_value: str | None) -> frozenset[str] | None:

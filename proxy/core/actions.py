@@ -173,6 +173,7 @@ class Respond(Struct, frozen=True):
         continuation: what is hidden from a client that is to come back with results of its own.
         step: by which the model was made to answer, if it had to be.
         served: the turns before that one, in order, whose calls were answered; the first is turn 1.
+        added: messages of the model and results of its calls, which stand between the client's messages and that turn.
     """
 
     turn: Turn
@@ -185,6 +186,7 @@ class Respond(Struct, frozen=True):
     continuation: Continuation | None = None
     step: str | None = None
     served: tuple[Turn, ...] = ()
+    added: tuple[Json, ...] = ()
 
 
 Action: TypeAlias = CallUpstream | CallTools | Respond

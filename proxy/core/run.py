@@ -260,8 +260,12 @@ class Run:
         client_ids = {client_id: at for at, client_id in enumerate(turn.client_ids) if client_id}
         hidden = (at for at, entry in enumerate(turn.message["tool_calls"]) if self._is_servers(entry))
         results = {at: answer.content for at, answer in zip(hidden, answers, strict=True)}
-        before = [_without_demand(message) for message in self._messages[self._given :] if message["role"] != "user"]
-        return Continuation(tuple(before), turn.message, results, client_ids)
+        return Continuation(self._added(), turn.message, results, client_ids)
+
+    def _added(self) -> tuple[Json, ...]:
+        """The model's messages and the results of its calls so far, as they may stand in a later run's history."""
+        messages = self._messages[self._given :]
+        return tuple(_without_demand(message) for message in messages if message["role"] != "user")
 
     def _is_servers(self, entry: Json) -> bool:
         return entry.get("type", "function") == "function" and name_of(entry) not in self._offer.client_tools
@@ -357,9 +361,18 @@ class Run:
 
     def _respond(self, turn: Turn, stop: Stop, continuation: Continuation | None = None) -> Respond:
         message, finish_reason = visible_message(turn)
-        served = tuple(self._served)
         return Respond(
-            turn, message, finish_reason, stop, self.tally, self._sources, self._cite, continuation, turn.step, served
+            turn,
+            message,
+            finish_reason,
+            stop,
+            self.tally,
+            self._sources,
+            self._cite,
+            continuation,
+            turn.step,
+            served=tuple(self._served),
+            added=self._added(),
         )
 
 

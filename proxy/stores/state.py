@@ -29,9 +29,17 @@ class State:
     running: Callable[[], AbstractAsyncContextManager[None]]
 
 
-def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: Caches) -> State:
-    """The state that `state.url` names; `caches` are those of this process."""
-    local = local_state(config, clock=clock, observe=observe, caches=caches)
+def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: Caches, memory: int) -> State:
+    """The state that `state.url` names.
+
+    Args:
+        config: where it is and how much of it there may be.
+        clock: tells how old an entry is.
+        observe: told how much is kept.
+        caches: those of this process.
+        memory: bytes that this process may use for it.
+    """
+    local = local_state(config, clock=clock, observe=observe, caches=caches, memory=memory)
     if config.url.startswith("memory:"):
         return local
     from proxy.stores.redis.state import shared_state  # noqa: PLC0415 - needs the extra `redis`
@@ -39,10 +47,10 @@ def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: 
     return shared_state(config, clock=clock, observe=observe, local=local)
 
 
-def local_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: Caches) -> State:
+def local_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: Caches, memory: int) -> State:
     """`state: memory://`, and what stands in for Redis while that is away."""
     return State(
-        continuations=MemoryStore(config, clock=clock, observe=observe),
+        continuations=MemoryStore(config, clock=clock, max_bytes=min(config.max_bytes, memory), observe=observe),
         rates=LocalRates(clock),
         leases=LocalLeases(),
         caches=caches,

@@ -182,8 +182,8 @@ async def test_a_search_that_fails_beside_the_apps_call_is_told_when_the_app_ret
 async def test_a_mixed_turn_of_one_choice_is_put_back_although_another_choice_has_failed(upstream, sdk, monkeypatch):
     kept = asyncio.Event()
 
-    async def put(store, key, value):
-        await put_for_real(store, key, value)
+    async def put(store, *entry):
+        await put_for_real(store, *entry)
         kept.set()
 
     put_for_real = MemoryStore.put

@@ -1,6 +1,7 @@
 """`/v1/responses` over real sockets, with the real `openai` SDK in front and a scripted upstream behind."""
 
 import asyncio
+import re
 
 import httpx
 import openai
@@ -636,6 +637,112 @@ async def test_a_conversation_goes_on_from_a_response(upstream, streaming):
     assert roles(upstream.requests[2]) == ["user", "assistant", "user", "assistant", "user"]
     assert "Be brief." not in str(upstream.requests[1])
     assert second["previous_response_id"] == first["id"]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def state(request):
+    """What `state:` says, with room for more."""
+    url = "memory://" if request.param == "memory" else request.getfixturevalue("redis_server").url
+    return f"state: {{url: {url}}}\n"
+
+
+async def chain(url, upstream, *, length=3, search_in=None, streaming=False):
+    """Responses each of which continues the one before; one of them searches."""
+    reply = reply_of(streaming)
+    answers = [reply(f"Answer-{number}") for number in range(length)]
+    if search_in is not None:
+        answers.insert(search_in, reply("Let me see.", calls=[SEARCH]))
+    upstream.restart(answers)
+    made = [{"id": None}]
+    for number in range(length):
+        body = {"input": f"Question {number}", "previous_response_id": made[-1]["id"]}
+        made.append(await ask(url, body, streaming=streaming))
+    return made[1:]
+
+
+async def continued(url, response):
+    return await raw(url, {**ASK, "previous_response_id": response["id"]})
+
+
+@both
+async def test_what_the_model_has_found_earlier_in_a_chain_is_before_it_again(upstream, streaming, state):
+    async with proxy_of(upstream, more=state) as url:
+        await chain(url, upstream, search_in=1, streaming=streaming)
+    said = [message for message in upstream.requests[-1]["messages"] if message["role"] != "system"]
+    assert [m["role"] for m in said] == ["user", "assistant", "user", "assistant", "tool", "assistant", "user"]
+    searched = [m for m in upstream.requests[2]["messages"] if m["role"] in ("assistant", "tool")][1:]
+    assert [m["role"] for m in searched] == ["assistant", "tool"]
+    assert said[3] == searched[0]
+    assert said[4]["tool_call_id"] == searched[1]["tool_call_id"]
+    assert "example" in said[4]["content"]
+    assert said[5]["content"] == "Answer-1"
+
+
+async def test_each_response_of_a_chain_is_kept_by_itself(upstream, state):
+    sizes = []
+    async with proxy_of(upstream, more=state) as url, httpx.AsyncClient() as client:
+        for length in (1, 20):
+            last = (await chain(url, upstream, length=length))[-1]
+            if "redis" in state:
+                continue
+            metrics = (await client.get(f"{url}/metrics")).text
+            sizes.append(float(re.search(r"^toolproxy_state_bytes (\S+)$", metrics, re.MULTILINE)[1]))
+        items = (await raw(url, None, method="GET", path=f"/{last['id']}/input_items?limit=100")).json()["data"]
+    assert [item["content"][0]["text"] for item in items][:3] == ["Question 19", "Answer-18", "Question 18"]
+    assert len(items) == 39
+    if sizes:
+        assert sizes[1] < 1.2 * 21 * sizes[0]
+
+
+async def test_a_chain_lives_as_long_as_it_is_continued(upstream):
+    clock = FakeClock()
+    upstream.replies = [whole("Hello")]
+    async with proxy_of(upstream, more="state: {ttl: 60}", clock=clock) as url:
+        last = await ask(url, {}, streaming=False)
+        for _ in range(4):
+            clock.now += 50
+            last = await ask(url, {"previous_response_id": last["id"]}, streaming=False)
+        assert len(roles(upstream.requests[-1])) == 9
+        clock.now += 61
+        assert (await continued(url, last)).status_code == 400
+
+
+async def test_a_chain_of_which_one_is_deleted_can_be_read_and_not_continued(upstream, state):
+    async with proxy_of(upstream, more=state) as url:
+        first, _, third = await chain(url, upstream)
+        await raw(url, None, method="DELETE", path=f"/{first['id']}")
+        refused = await continued(url, third)
+        assert (await raw(url, None, method="GET", path=f"/{third['id']}")).json() == third
+        items = (await raw(url, None, method="GET", path=f"/{third['id']}/input_items?order=asc")).json()["data"]
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "previous_response_not_found")
+    assert first["id"] in error["message"]
+    assert [item["content"][0]["text"] for item in items] == ["Question 1", "Answer-1", "Question 2"]
+
+
+async def test_large_responses_of_one_client_push_out_none_of_anothers(upstream, state):
+    upstream.replies = [whole("Hello")]
+    one, two = {"authorization": "Bearer key-one"}, {"authorization": "Bearer key-two"}
+    more = CLIENTS + state.replace("}", ", max_bytes: 1000000}")
+    async with proxy_of(upstream, more=more) as url:
+        kept = await ask(url, {}, streaming=False, **one)
+        large = [await ask(url, {"input": "x" * 280_000}, streaming=False, **two) for _ in range(10)]
+        statuses = [
+            (await raw(url, None, method="GET", path=f"/{response['id']}", **key)).status_code
+            for response, key in [(kept, one), *((response, two) for response in large)]
+        ]
+    assert statuses == [200, *[404] * 7, *[200] * 3]
+
+
+async def test_what_is_read_of_a_chain_takes_memory_as_a_body_does(upstream):
+    upstream.replies = [whole("Hello")]
+    async with proxy_of(upstream, more="server: {max_body_memory: 1000000}") as url:
+        first = await ask(url, {"input": "x" * 200_000}, streaming=False)
+        second = await continued(url, first)
+        assert second.status_code == 200
+        long = await raw(url, {"model": "m", "input": "x" * 200_000, "previous_response_id": second.json()["id"]})
+        assert (long.status_code, long.json()["error"]["code"]) == (413, "request_too_large")
+        assert (await continued(url, first)).status_code == 200
 
 
 async def test_a_kept_response_can_be_read_and_deleted(upstream, sdk):

@@ -4,6 +4,7 @@
     function_call_output, custom_tool_call_output                    a tool message straight after it, in call order
     message of anyone else                                           a message
     web_search_call, our own mcp_call                                nothing: what they found is not in them
+    TURNS, which no client can send                                  the messages of a kept response
 
 Each item is checked when it is read; one of a type that cannot be told to a model is refused, never dropped in silence.
 """
@@ -24,6 +25,7 @@ from proxy.core.errors import RequestError
 from proxy.core.prompts import PICTURE_BELOW, PICTURES
 
 OUR_SERVER = "toolproxy"
+TURNS = "toolproxy_turns"
 _ROLES = ("user", "system", "developer", "assistant")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 # The items that are taken -> the strings that each has to have.
@@ -171,6 +173,9 @@ class _Writer:
                 self._call(item)
             case "function_call_output" | "custom_tool_call_output":
                 self._flush()
+            case "toolproxy_turns":
+                self._flush()
+                self.messages += item["messages"]
 
     def finish(self) -> Conversation:
         """The whole of it."""

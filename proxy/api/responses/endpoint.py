@@ -1,7 +1,7 @@
 """`POST /v1/responses`: a Responses request on the loop of Chat Completions."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from proxy import facts
+from proxy.api.bodies import share_of
 from proxy.api.body import parse_object, read_body
 from proxy.api.caller import caller_of
 from proxy.api.clients import tool_headers
@@ -72,14 +73,16 @@ class CreateResponse:
     async def _prepare(self, scope: Scope, request: ResponsesRequest) -> "_Task":
         """Everything that is settled before the model is asked."""
         scoped = caller_of(scope).scope
-        seal, kept = Seal(self._key, scoped), Responses(self._ports.store, scoped)
-        items = await kept.whole_conversation(request.items, request.previous)
+        seal, kept = Seal(self._key, scoped), Responses(self._ports.store, scoped, share_of(scope))
+        said = await kept.said(request.items, request.previous)
+        items = said.all
         specs = self._ports.toolset.specs.values()
         server_names = frozenset(name for spec in specs for name in spec.names)
         tools = read_tools(declared_in(request.fields, items), request.fields.get("tool_choice"), server_names)
         instructions = request.fields.get("instructions")
-        said = converse(items, instructions=instructions, name_of=tools.name_of, unseal=seal.open)
-        exchange = await self._exchanges.open(scope, request.as_chat(said, tools), hidden=said.hidden)
+        conversation = converse(items, instructions=instructions, name_of=tools.name_of, unseal=seal.open)
+        chat = request.as_chat(conversation, tools)
+        exchange = await self._exchanges.open(scope, chat, hidden=conversation.hidden)
         withdrawn = exchange.asked.names is not None or not exchange.budget.allow_tools
         callable_names = frozenset(name for tool in exchange.usable for name in tool.names)
         within = tools.within(callable_names, withdrawn=withdrawn)
@@ -97,7 +100,7 @@ class CreateResponse:
         run_id = new_id()
         head = Head(response_id(run_id), int(self._ports.clock.time()), exchange.model.name, request)
         check = request.check if checked else None
-        return _Task(request, run_id, items, tools, exchange, offer, head, seal, kept, check, self._searches(tools))
+        return _Task(request, run_id, said.own, tools, exchange, offer, head, seal, kept, check, self._searches(tools))
 
     def _searches(self, tools: Tools) -> SettledSearch:
         return SettledSearch(self._ports.toolset, tools.search or SearchSettings())
@@ -171,14 +174,22 @@ class CreateResponse:
         if check.fault(mended.turn.text) is not None:
             raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
         served = (*answer.served, answer.turn)
-        return replace(mended, tally=tally, stop=answer.stop, step=answer.step, sources=answer.sources, served=served)
+        return replace(
+            mended,
+            tally=tally,
+            stop=answer.stop,
+            step=answer.step,
+            sources=answer.sources,
+            served=served,
+            added=answer.added,
+        )
 
     async def _finish(self, task: "_Task", head: Head, answer: Respond, narrator: Narrator) -> Json:
         """The finished response, kept before the client can know of it."""
         now = int(self._ports.clock.time())
         response = head.finished(narrator.output, answer.finish_reason, answer.tally, at=now)
         if task.request.store:
-            await task.kept.keep(Kept(response, with_ids(task.items, task.run_id)))
+            await task.kept.keep(task.as_kept(response, answer))
         return response
 
 
@@ -191,13 +202,13 @@ class _Task:
     """One request on its way through, and all that was settled of it.
 
     Attributes:
-        items: the whole conversation.
+        items: the request's own, without the conversation before it.
         check: holds the answer to a schema, where nobody else does.
     """
 
     request: ResponsesRequest
     run_id: str
-    items: list[Json]
+    items: Sequence[Json]
     tools: Tools
     exchange: Exchange
     offer: Offer
@@ -227,6 +238,13 @@ class _Task:
             seal=self.seal.thoughts if self.request.includes(ENCRYPTED) else None,
         )
         return Narrator(self.run_id, telling, self.searches.found)
+
+    def as_kept(self, response: Json, answer: Respond) -> Kept:
+        """The finished response as it is kept."""
+        # A client that comes back with results brings the ids under which the rest of such a run is kept.
+        has_read_more = answer.added and answer.continuation is None
+        turns = [*answer.added, answer.message] if has_read_more else ()
+        return Kept(response, with_ids(self.items, self.run_id), self.request.previous, turns)
 
     def carried(self, answer: Respond) -> str | None:
         """What a client that stores nothing here has to carry itself: what it is not shown of a mixed turn, sealed."""

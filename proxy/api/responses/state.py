@@ -1,6 +1,12 @@
 """What is kept of responses: for `previous_response_id`, `item_reference` and the endpoints that read them.
 
-Kept under `response:CALLER:ID`, for one caller only: the finished response, and the whole conversation that it answers.
+    resp_1  input, output     <- previous -     resp_2  input, output     <- previous -     resp_3  ...
+
+Kept for one caller only, and each by itself: a response with its own input, and the id of the one that it continues. A
+conversation is put together from the whole chain, which is renewed by that: the beginning of a conversation lives as
+long as its end is continued. Where one of the chain was deleted or has expired, what follows it can be read, and not be
+continued: the model would answer half of a conversation.
+
 An item's id holds its response's, so that an item needs no entry of its own.
 """
 
@@ -8,12 +14,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import orjson
+
+from proxy.api.bodies import Share
+from proxy.api.responses.conversation import TURNS
+from proxy.core import sse
 from proxy.core.chat import Json
 from proxy.core.errors import ItemNotFound, NotFound, PreviousResponseNotFound
 from proxy.ports import ContinuationStore
 
 _PREFIX = "resp_"
-# Nothing else is looked up: a caller's name may hold a colon, and no id may lead from one caller's keys to another's.
+# Nothing else is looked up: under other keys there is what clients are not shown.
 _RESPONSE_ID = re.compile(_PREFIX + r"[0-9a-f]{32}")
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_i?[0-9]+")
 _ID_PREFIXES = {
@@ -49,27 +60,62 @@ def with_ids(items: Sequence[Json], run_id: str) -> list[Json]:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A finished response, and the whole conversation that it answers."""
+    """A finished response.
+
+    Attributes:
+        response: as the client has it.
+        input: what it answers, without the conversation before that.
+        previous: the id of the response that it continues.
+        turns: the messages that its run has added, where the model has read more in it than its output says.
+    """
 
     response: Json
     input: Sequence[Json]
+    previous: str | None = None
+    turns: Sequence[Json] = ()
 
     @property
-    def conversation(self) -> list[Json]:
-        """What a response that goes on from this one begins with."""
+    def items(self) -> list[Json]:
+        """What was said, as the client knows it."""
         return [*self.input, *self.response["output"]]
+
+    @property
+    def read(self) -> list[Json]:
+        """What was said, as the model knows it."""
+        return [*self.input, {"type": TURNS, "messages": self.turns}] if self.turns else self.items
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a request says: `before` are the items of the chain that it continues, `own` those that are its own."""
+
+    before: Sequence[Json]
+    own: Sequence[Json]
+
+    @property
+    def all(self) -> list[Json]:
+        """The whole conversation."""
+        return [*self.before, *self.own]
 
 
 class Responses:
-    """The kept responses of one caller."""
+    """The kept responses of one caller.
 
-    def __init__(self, store: ContinuationStore, scope: str) -> None:
+    Args:
+        store: keeps them.
+        owner: the caller's scope.
+        share: counts what is read for the request; None: nobody does.
+    """
+
+    def __init__(self, store: ContinuationStore, owner: str, share: Share | None = None) -> None:
         self._store = store
-        self._scope = scope
+        self._owner = owner
+        self._share = share
 
     async def keep(self, kept: Kept) -> None:
         """Keep a response, for `state.ttl`."""
-        await self._store.put(self._key(kept.response["id"]), {"response": kept.response, "input": list(kept.input)})
+        stored = {field: getattr(kept, field) for field in ("response", "input", "previous", "turns")}
+        await self._store.put(self._owner, kept.response["id"], sse.dumps(stored))
 
     async def find(self, identity: str) -> Kept:
         """A kept response. Raises `NotFound`."""
@@ -78,33 +124,50 @@ class Responses:
             raise NotFound(f"Response with id {identity[:128]!r} not found.")
         return kept
 
+    async def input_of(self, identity: str) -> list[Json]:
+        """The conversation that a kept response answers, as far back as it is kept. Raises `NotFound`."""
+        kept = await self.find(identity)
+        chain, _ = await self._chain(kept.previous)
+        return [*(item for one in chain for item in one.items), *kept.input]
+
     async def forget(self, identity: str) -> None:
         """Delete a kept response. Raises `NotFound`."""
         await self.find(identity)
-        await self._store.delete(self._key(identity))
+        await self._store.delete(self._owner, identity)
 
-    async def whole_conversation(self, items: Sequence[Json], previous: str | None) -> list[Json]:
-        """The items of a request behind those of the response that it goes on from, references resolved.
+    async def said(self, items: Sequence[Json], previous: str | None) -> Said:
+        """What a request says, behind the chain of responses that it continues, references resolved.
 
         Raises:
-            PreviousResponseNotFound: there is no such response.
+            PreviousResponseNotFound: there is no such response, or one before it is gone.
             ItemNotFound: there is no such item.
         """
-        before: list[Json] = []
-        if previous is not None:
-            kept = await self._look_up(previous)
-            if kept is None:
-                raise PreviousResponseNotFound(previous[:128])
-            before = kept.conversation
-        known = {item["id"]: item for item in before}
+        chain, missing = await self._chain(previous)
+        if missing is not None:
+            raise PreviousResponseNotFound(missing[:128])
+        if chain:
+            ids = [kept.response["id"] for kept in chain]
+            await self._store.renew(self._owner, [*ids, *map(run_of, ids)])
+        known = {item["id"] for kept in chain for item in kept.items}
         looked_up: dict[str, dict[str, Json]] = {}
-        resolved: list[Json] = []
+        own: list[Json] = []
         for item in items:
             if item["type"] != "item_reference":
-                resolved.append(item)
+                own.append(item)
             elif item["id"] not in known:  # what is in the conversation already is not said twice
-                resolved.append(await self._item(item["id"], looked_up))
-        return [*before, *resolved]
+                own.append(await self._item(item["id"], looked_up))
+        return Said([item for kept in chain for item in kept.read], own)
+
+    async def _chain(self, last: str | None) -> tuple[list[Kept], str | None]:
+        """A response and all that it continues, the oldest first; and the id of the first one that is gone."""
+        chain: list[Kept] = []
+        while last is not None:
+            kept = await self._look_up(last)
+            if kept is None:
+                break
+            chain.append(kept)
+            last = kept.previous
+        return chain[::-1], last
 
     async def _item(self, identity: str, looked_up: dict[str, dict[str, Json]]) -> Json:
         """A kept item; `looked_up`: by run, the items of those that were looked up for this request before."""
@@ -112,14 +175,15 @@ class Responses:
         run_id = match[1] if match else ""
         if run_id not in looked_up:
             kept = await self._look_up(response_id(run_id))
-            looked_up[run_id] = {item["id"]: item for item in kept.conversation} if kept else {}
+            looked_up[run_id] = {item["id"]: item for item in kept.items} if kept else {}
         if identity not in looked_up[run_id]:
             raise ItemNotFound(identity[:128])
         return looked_up[run_id][identity]
 
     async def _look_up(self, identity: str) -> Kept | None:
-        stored = await self._store.get(self._key(identity)) if _RESPONSE_ID.fullmatch(identity) else None
-        return Kept(stored["response"], stored["input"]) if stored else None
-
-    def _key(self, identity: str) -> str:
-        return f"response:{self._scope}:{identity}"
+        data = await self._store.get(self._owner, identity) if _RESPONSE_ID.fullmatch(identity) else None
+        if data is None:
+            return None
+        if self._share is not None:
+            self._share.count_more(data)
+        return Kept(**orjson.loads(data))

@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
+from proxy.api.bodies import share_of
 from proxy.api.body import read_body
 from proxy.api.caller import caller_of
 from proxy.api.exchange import Exchanges
@@ -30,7 +31,7 @@ class StoredResponse:
         """ASGI."""
         identity = scope["path_params"]["id"]
         caller = caller_of(scope)
-        kept = Responses(self._store, caller.scope)
+        kept = Responses(self._store, caller.scope, share_of(scope))
         if scope["method"] == "DELETE":
             await kept.forget(identity)
             await self._exchanges.forget(caller, run_of(identity))
@@ -49,8 +50,8 @@ class InputItems:
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """ASGI."""
-        kept = await Responses(self._store, caller_of(scope).scope).find(scope["path_params"]["id"])
-        await send_json(send, page_of(kept.input, _query(scope)))
+        kept = Responses(self._store, caller_of(scope).scope, share_of(scope))
+        await send_json(send, page_of(await kept.input_of(scope["path_params"]["id"]), _query(scope)))
 
 
 class CancelResponse:
@@ -63,7 +64,7 @@ class CancelResponse:
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
         """ASGI."""
         await read_body(scope, receive, max_bytes=self._max_body_bytes)  # see `NothingHere`
-        await Responses(self._store, caller_of(scope).scope).find(scope["path_params"]["id"])
+        await Responses(self._store, caller_of(scope).scope, share_of(scope)).find(scope["path_params"]["id"])
         raise RequestError("Only a response in the background can be cancelled, and there are none here.")
 
 

@@ -1,37 +1,111 @@
-"""Continuations in Redis: whichever process a client comes back to finds them."""
+"""Continuations and responses in Redis: whichever process a client comes back to finds them.
 
+    toolproxy:kept:KEY:OWNER     a value; there is no colon in KEY, and may be in OWNER
+    toolproxy:kept               the names of all values by the time of their end
+    toolproxy:kept-of:OWNER      the same for one owner
+    toolproxy:kept-sizes         name -> bytes and owner
+    toolproxy:kept-bytes         owner -> bytes of all its values
+    toolproxy:kept-counts        owner -> how many they are
+    toolproxy:kept-total         bytes of all values
+
+What is kept beside the values lives as long as the newest of them, so that a Redis that has to make room by itself
+(`volatile-ttl`) takes values first.
+"""
+
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-import orjson
-
 from proxy.config import StateConfig
-from proxy.core.chat import Json
 from proxy.core.errors import StateUnavailable
 from proxy.ports import ContinuationStore
 from proxy.stores.redis.connection import SharedRedis, key
 
 # As large as a request may be as shipped. A larger value is kept by this process alone.
 MAX_BYTES = 32 * 1024 * 1024
+# What a value takes beside itself: its name in five places. Measured with MEMORY USAGE.
+ENTRY_BYTES = 700
 
-# The index has every entry's key by the time of its end, so that the oldest can make room, whoever has put them there.
-_INDEX: Final = key("kept")
-_PUT: Final = """
-local value, index, ttl = KEYS[1], KEYS[2], tonumber(ARGV[2])
+_BASE: Final = key("kept")
+# Each script is given the common name of all keys as its only key: it cannot know beforehand which others it will need.
+_COMMON: Final = """
+local base = KEYS[1]
+local sizes, bytes, counts, total = base .. '-sizes', base .. '-bytes', base .. '-counts', base .. '-total'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('SET', value, ARGV[1], 'PX', ttl)
-redis.call('ZADD', index, now + ttl, value)
-redis.call('PEXPIRE', index, ttl)
-redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
-local too_many = redis.call('ZCARD', index) - tonumber(ARGV[3])
-if too_many > 0 then
-  local oldest = redis.call('ZPOPMIN', index, too_many)
-  for at = 1, #oldest, 2 do
-    redis.call('UNLINK', oldest[at])
+
+local function forget(name)
+  redis.call('UNLINK', name)
+  redis.call('ZREM', base, name)
+  local known = redis.call('HGET', sizes, name)
+  if not known then return end
+  redis.call('HDEL', sizes, name)
+  local size, owner = string.match(known, '^(%d+):(.*)$')
+  redis.call('ZREM', base .. '-of:' .. owner, name)
+  redis.call('DECRBY', total, size)
+  redis.call('ZINCRBY', bytes, -size, owner)
+  if tonumber(redis.call('ZINCRBY', counts, -1, owner)) <= 0 then
+    redis.call('ZREM', counts, owner)
+    redis.call('ZREM', bytes, owner)
+  end
+end
+
+local function live_on(owner, ttl)
+  for _, name in ipairs({base, base .. '-of:' .. owner, sizes, bytes, counts, total}) do
+    redis.call('PEXPIRE', name, ttl)
   end
 end
 """
+_PUT: Final = (
+    _COMMON
+    + """
+local name, owner, value, ttl, size = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local max_entries, max_bytes = tonumber(ARGV[6]), tonumber(ARGV[7])
+for _, expired in ipairs(redis.call('ZRANGEBYSCORE', base, '-inf', now)) do
+  forget(expired)
+end
+local of_owner = base .. '-of:' .. owner
+-- Redis may have dropped any of these tables itself, to make room: then all are begun anew.
+local known, known_of_owner = redis.call('HLEN', sizes), tonumber(redis.call('ZSCORE', counts, owner) or 0)
+if redis.call('ZCARD', base) ~= known or redis.call('ZCARD', of_owner) ~= known_of_owner then
+  redis.call('UNLINK', base, of_owner, sizes, bytes, counts, total)
+end
+forget(name)
+redis.call('SET', name, value, 'PX', ttl)
+redis.call('ZADD', base, now + ttl, name)
+redis.call('ZADD', of_owner, now + ttl, name)
+redis.call('HSET', sizes, name, size .. ':' .. owner)
+redis.call('INCRBY', total, size)
+redis.call('ZINCRBY', bytes, size, owner)
+redis.call('ZINCRBY', counts, 1, owner)
+live_on(owner, ttl)
+
+local function drop_oldest_of_largest(by)
+  local largest, most = owner, tonumber(redis.call('ZSCORE', by, owner) or 0)
+  local found = redis.call('ZREVRANGE', by, 0, 0, 'WITHSCORES')
+  if found[1] and tonumber(found[2]) > most then largest = found[1] end
+  local oldest = redis.call('ZPOPMIN', base .. '-of:' .. largest)[1] or redis.call('ZPOPMIN', base)[1]
+  if oldest then forget(oldest) else redis.call('UNLINK', sizes, bytes, counts, total) end
+end
+while tonumber(redis.call('GET', total) or 0) > max_bytes do drop_oldest_of_largest(bytes) end
+while redis.call('ZCARD', base) > max_entries do drop_oldest_of_largest(counts) end
+"""
+)
+_RENEW: Final = (
+    _COMMON
+    + """
+local owner, ttl = ARGV[1], tonumber(ARGV[2])
+for at = 3, #ARGV do
+  local name = ARGV[at]
+  if redis.call('PEXPIRE', name, ttl) == 1 then
+    redis.call('ZADD', base, 'XX', now + ttl, name)
+    redis.call('ZADD', base .. '-of:' .. owner, 'XX', now + ttl, name)
+  end
+end
+live_on(owner, ttl)
+"""
+)
+_DELETE: Final = _COMMON + "forget(ARGV[1])\n"
 
 
 class RedisContinuations:
@@ -39,8 +113,9 @@ class RedisContinuations:
 
     Args:
         shared: where they are kept.
-        config: `ttl` in seconds from the last write; `max_entries` of all processes together.
+        config: `ttl` in seconds from the last write or renewal; `max_entries`, `max_bytes` of all processes together.
         local: keeps what Redis cannot take at the moment; this process finds it again.
+        max_bytes: of one value.
     """
 
     def __init__(
@@ -49,45 +124,59 @@ class RedisContinuations:
         self._shared = shared
         self._local = local
         self._max_bytes = max_bytes
-        self._limits = (int(config.ttl * 1000), config.max_entries)
+        self._ttl = int(config.ttl * 1000)
+        self._limits = (config.max_entries, config.max_bytes)
         self._put = shared.client.register_script(_PUT)
+        self._renew = shared.client.register_script(_RENEW)
+        self._delete = shared.client.register_script(_DELETE)
 
-    async def get(self, key: str) -> Json | None:
-        """What was kept under `key`; where Redis cannot say, what this process knows of it."""
+    async def get(self, owner: str, key: str) -> bytes | None:
+        """The value of `key`; where Redis cannot say, what this process knows of it."""
         try:
             async with self._shared.reached() as redis:
-                data = await redis.get(_of(key))
+                value = await redis.get(_of(owner, key))
         except StateUnavailable:
-            data = None
-        if data is None:
-            return await self._local.get(key)
-        found: Json = orjson.loads(data)
-        return found
+            value = None
+        return value if isinstance(value, bytes) else await self._local.get(owner, key)
 
-    async def put(self, key: str, value: Json) -> None:
+    async def put(self, owner: str, key: str, value: bytes) -> None:
         """Keep a value; an older one of the same key is replaced."""
-        data = orjson.dumps(value)
-        if len(data) <= self._max_bytes and await self._share(key, data):
-            await self._local.delete(key)
+        if len(value) <= self._max_bytes and await self._share(owner, key, value):
+            await self._local.delete(owner, key)
         else:
-            await self._local.put(key, value)
+            await self._local.put(owner, key, value)
 
-    async def _share(self, key: str, data: bytes) -> bool:
+    async def _share(self, owner: str, key: str, value: bytes) -> bool:
+        said: list[str | bytes | int] = [
+            _of(owner, key),
+            owner,
+            value,
+            self._ttl,
+            len(value) + ENTRY_BYTES,
+            *self._limits,
+        ]
         try:
             async with self._shared.reached():
-                await self._put(keys=[_of(key), _INDEX], args=[data, *self._limits])
+                await self._put(keys=[_BASE], args=said)
         except StateUnavailable:
             return False
         return True
 
-    async def delete(self, key: str) -> None:
-        """Forget what is kept under `key`, if anything is. While Redis is away, its copy lives on until it expires."""
-        await self._local.delete(key)
+    async def renew(self, owner: str, keys: Iterable[str]) -> None:
+        """Let what is kept under `keys` live as if it had been written now."""
+        keys = list(keys)
+        await self._local.renew(owner, keys)
         with suppress(StateUnavailable):
-            async with self._shared.reached() as redis:
-                await redis.unlink(_of(key))
-                await redis.zrem(_INDEX, _of(key))
+            async with self._shared.reached():
+                await self._renew(keys=[_BASE], args=[owner, self._ttl, *(_of(owner, key) for key in keys)])
+
+    async def delete(self, owner: str, key: str) -> None:
+        """Forget what is kept under `key`, if anything is. While Redis is away, its copy lives on until it expires."""
+        await self._local.delete(owner, key)
+        with suppress(StateUnavailable):
+            async with self._shared.reached():
+                await self._delete(keys=[_BASE], args=[_of(owner, key)])
 
 
-def _of(name: str) -> str:
-    return key("kept", name)
+def _of(owner: str, name: str) -> str:
+    return key("kept", name, owner)
