@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope
 from proxy.api.bodies import Share, share_of
 from proxy.api.peer import peer_of
 from proxy.api.race import ClientLeft
+from proxy.core import numbers
 from proxy.core.chat import Json
 from proxy.core.errors import InvalidJson, RequestError, RequestTooLarge
 
@@ -91,7 +92,7 @@ def parse_object(body: bytes) -> Json:
         RequestError: it is JSON, but no object.
     """
     try:
-        request = orjson.loads(body)
+        request = numbers.loads(body)
     except orjson.JSONDecodeError as exc:
         raise InvalidJson(f"The request body is not valid JSON: {exc.msg}.") from exc
     if not isinstance(request, dict):
