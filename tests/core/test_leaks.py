@@ -25,6 +25,9 @@ GLM_LINES = "<tool_call>web_search\n<arg_key>query</arg_key>\n<arg_value>x</arg_
 GLM_DOOR = "<tool_call>open_door<arg_key>door</arg_key><arg_value>3</arg_value></tool_call>"
 JSON = '{"query":"x"}'
 TO = "to=functions.web_search"
+GLM_TAIL, GLM_TAIL_LINES = GLM.removeprefix("<tool_call>"), GLM_LINES.removeprefix("<tool_call>")
+HERMES_JSON = '{"name": "web_search", "arguments": {"query": "x"}}'
+HERMES = f"<tool_call>{HERMES_JSON}</tool_call>"
 THOUGHT = "<|channel|>analysis<|message|>I must look.<|end|>"
 CALL = f"<|start|>assistant<|channel|>commentary {TO}<|message|>{JSON}<|call|>"
 
@@ -60,7 +63,31 @@ LEAKED = [
     ),
     (JSON, "", [QUERY]),
     (' \n{"door": "front"}\n', "", [Leak("open_door", '{"door": "front"}')]),
-]
+    # GLM-4.5v: its answer in a box, and its call without the opening tag
+    ("<|begin_of_box|>42<|end_of_box|>", "42", []),
+    ("So: <|begin_of_box|>`a < b`<|end_of_box|>.", "So: `a < b`.", []),
+    (f"Ha!\n<|begin_of_box|>{GLM_TAIL_LINES}", "Ha!\n", [QUERY]),
+    (f"Ha! {GLM_TAIL}<|end_of_box|>\nDone", "Ha! \nDone", [QUERY]),
+    (GLM_TAIL.removesuffix("</tool_call>"), "", [QUERY]),
+    # Hermes
+    (HERMES, "", [QUERY]),
+    (f"Let me.\n<tool_call>\n{HERMES_JSON}\n</tool_call>\n", "Let me.\n\n", [QUERY]),
+    (f"{HERMES}\n{HERMES}", "\n", [QUERY, QUERY]),
+    (HERMES.removesuffix("</tool_call>"), "", [QUERY]),
+    ('<tool_call>{"name": "get_it", "arguments": {}}</tool_call>', "", [Leak("get_it", "{}")]),
+    ('<tool_call>{"name": "open_door"}</tool_call>', "", [Leak("open_door", "{}")]),
+    ("<tool_call>" + r'{"name": "open_door", "arguments": "{\"door\": 1}"}' + "</tool_call>", "", [Leak("open_door", '{"door": 1}')]),
+    (
+        "<tool_call>" + r'{"name": "web_search", "arguments": {"query": "\"</tool_call>"}}' + "</tool_call>!",
+        "!",
+        [Leak("web_search", r'{"query":"\"</tool_call>"}')],
+    ),
+    # harmony without its first marks, as gpt-oss has been seen to think it
+    (f"We call the tool.commentary to=repo.open code<|message|>{JSON}", "We call the tool.", [Leak("repo.open", JSON)]),
+    (f"So: commentary {TO} json<|message|>{JSON}<|call|>", "So: ", [QUERY]),
+    (f"So {TO}<|message|>{JSON}", "So ", [QUERY]),
+    (f"So {TO} <|constrain|>json<|message|>{JSON}", "So ", [QUERY]),
+]  # fmt: skip
 
 NOT_LEAKED = [
     "Hello.",
@@ -90,6 +117,17 @@ NOT_LEAKED = [
     "<tool_call>",
     "<tool_call></tool_call>",
     "one `unclosed\n<b>bold</b> <",
+    "`<|begin_of_box|>` and `<|end_of_box|>` are marks.",
+    f"```\n{HERMES}\n<|begin_of_box|>{GLM_TAIL}\n```",
+    f"Qwen writes `{HERMES}`.",
+    '<tool_call>{"a": 1}</tool_call>',
+    '<tool_call>{"name": "nobody"}</tool_call>',
+    "<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>",
+    "xweb_search<arg_key>query</arg_key>",
+    "Send it commentary to=somebody else.",
+    "to=somebody code<|message|> is a header.",
+    "a basic topic, etc",
+    "Written `` ` `` in code.",
 ]
 
 
@@ -114,7 +152,28 @@ def test_any_cut_gives_the_same(text, cuts):
     assert read(*(text[a:b] for a, b in pairwise(bounds))) == read(text)
 
 
-WORDS = ["<", "|", "`", "```", "{", "}", "<tool_call>", "</tool_call>", "<|channel|>", "<|message|>", "web_search"]
+WORDS = [
+    "commentary",
+    " ",
+    "to=",
+    "code",
+    "x",
+    "<arg_key>",
+    "<|begin_of_box|>",
+    "<tool_call>{",
+    '"',
+    "<",
+    "|",
+    "`",
+    "```",
+    "{",
+    "}",
+    "<tool_call>",
+    "</tool_call>",
+    "<|channel|>",
+    "<|message|>",
+    "web_search",
+]
 ALPHABET = st.sampled_from([*WORDS, "\n", "a "])
 
 
@@ -173,7 +232,12 @@ def test_what_may_be_the_name_of_a_call_waits_for_what_follows(text):
     assert leaks.feed(" it is none") != ""
 
 
-GARBLED = ['{"cursor": 2, "id": 2}', "<tool_call>web_search<arg_key>que", THOUGHT]
+GARBLED = [
+    '<tool_call>{"name": "web_search", "argu',
+    '{"cursor": 2, "id": 2}',
+    "<tool_call>web_search<arg_key>que",
+    THOUGHT,
+]
 
 
 @pytest.mark.parametrize("text", GARBLED)
@@ -266,7 +330,11 @@ def test_values_are_json_where_they_are():
         "<|start|><|message|>",
         "{",
         "to=",
+        "commentary to=a b",
         "<arg_value>",
+        "web_search<arg_key>",
+        "<|begin_of_box|>",
+        '<tool_call>{"</tool_call>',
     ],
 )
 def test_the_work_grows_with_the_length_of_the_text_and_no_faster(piece):
