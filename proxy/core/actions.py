@@ -46,6 +46,7 @@ class CallUpstream(Struct, frozen=True):
         client_tools: the names of the functions that are the client's own; only calls of these may be shown.
         run_id: what the ids of the client's calls are made of.
         separator: what sets this turn's text apart from text that the client has already seen; None: it has seen none.
+        first_detail: the index in the client's stream of the first entry of this turn's `reasoning_details`.
         forcing: says that the turn has to be the answer, and how its request is shaped; None: it need not be.
         step: by which the model is made to answer; settled by `for_upstream`.
         hold: how much of the turn is kept from the client for now.
@@ -64,6 +65,7 @@ class CallUpstream(Struct, frozen=True):
     client_tools: frozenset[str] = frozenset()
     run_id: str = ""
     separator: str | None = None
+    first_detail: int = 0
     forcing: Forcing | None = None
     step: AnswerStep | None = None
     hold: Hold = Hold.NOTHING

@@ -8,6 +8,8 @@ provider adds tomorrow survives. What it takes away:
     finish_reason     which turn is the last is known only at its end
     usage             summed over the turns by the run
     leaked calls      tool calls in the raw format of the model, in its text or its thoughts, become tool calls
+    what is beside    objects and lists that nobody here knows (`provider_metadata`): only the last turn's are shown
+    content in parts  becomes text and `reasoning_content`
     blank beginnings  GLM-4.5 opens with a lone newline before it thinks; it is shown when text follows
     marks             gpt-oss's citations, `【0†L1-L3】`: where they stood is told beside the text (`citations`)
     blank lines       one between this turn's text and the next one's is enough (`seams`)
@@ -16,16 +18,29 @@ Known only at the end of a turn: whether it is the answer. A turn that was *made
 beginning is held back until enough text has come to tell.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 from msgspec import Struct, field
 
 from proxy.core.actions import CallUpstream, Hold
-from proxy.core.chat import BROKEN_OFF, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, name_of, text_of
+from proxy.core.chat import (
+    BROKEN_OFF,
+    TEXT_FIELDS,
+    Json,
+    ToolCall,
+    Turn,
+    calls_of,
+    name_of,
+    parts_beside_text,
+    text_of,
+    thoughts_of,
+)
 from proxy.core.citations import CITATIONS, MarkFilter
 from proxy.core.continuation import client_call_id
+from proxy.core.details import DETAILS, ThoughtsInDetails, shifted
+from proxy.core.endings import inferred_reason
 from proxy.core.errors import UpstreamError
 from proxy.core.leaks import Leak, LeakFilter, clean_name, may_leak, parse_glm
 from proxy.core.rawjson import ObjectScanner
@@ -41,11 +56,14 @@ _LEAKY_FIELDS = ("content", "reasoning_content", "reasoning")
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
 _PLAIN_CHOICE = frozenset({"index", "delta", "finish_reason", "logprobs"})
 _FOLDED_KEYS = (*TEXT_FIELDS, "tool_calls")
+_FOLDED_SET = frozenset(_FOLDED_KEYS)
+_LIVE_KEYS = frozenset({*_FOLDED_KEYS, DETAILS, CITATIONS, "audio"})  # what a stream is made of
 _CALL_KEYS = ("id", "index", "type", "function")
 _RESULT_KEYS = ("web_search",)  # what GLM's native search found, beside the choices
 _NOT_IN_ENVELOPE = ("choices", "usage")
 
 
+NO_REASON = "The upstream's stream ended without a finish_reason."
 _NOTHING = Hold.NOTHING  # asked for each chunk, see `breaker`
 
 
@@ -104,7 +122,10 @@ class Assembler:
         self._text_begun = False
         self._text_length = 0
         self._texts: dict[str, list[str]] = {}
+        self._parts: list[Any] = []  # of its content that are no text, thoughts mostly
         self._extra: Json = {}  # whatever else the provider says in its deltas (reasoning_details, ...)
+        self._details = ThoughtsInDetails()
+        self._aside: list[Json] = []  # deltas of it that wait for the turn to prove the last one
         self._calls: dict[int, _Call] = {}
         self._shown_calls = 0
         self._envelope: Json = {}
@@ -177,29 +198,34 @@ class Assembler:
             ready.append(ToolCall(call.id, call.name, call.text))
         return ready
 
-    def close(self) -> list[Json]:
-        """The stream has ended well: what was kept back as a possible leak and was none, or was a call of the client's.
+    def close(self, *, done: bool = False) -> list[Json]:
+        """The stream has ended: what was kept back as a possible leak and was none, or was a call of the client's.
+
+        Args:
+            done: whether it ended with `[DONE]`.
 
         Raises:
-            UpstreamError: the stream ended without a finish_reason, so nothing in it can be relied on.
+            UpstreamError: it ended without a finish_reason and not in order, or with nothing whole in it, so nothing
+                in it can be relied on.
         """
-        if not self._finish_reason:
-            raise UpstreamError("The upstream's stream ended without a finish_reason.")
         delta: Json = {}
         for key, leaks in self._filters.items():
             if rest := leaks.close():
-                self._texts.setdefault(key, []).append(rest)
-                delta[key] = rest
+                self._show_rest(delta, key, rest)
         self._show_text(delta)
+        if DETAILS in delta:
+            delta[DETAILS] = shifted(delta[DETAILS], self._call.first_detail)
         for leak in found_leaks(self._filters, has_calls=bool(self._calls), text=self._text("content")):
             self._adopt(leak, delta)
+        self._finish_reason = self._finish_reason or (self._inferred_reason() if done else "")
+        if not self._finish_reason:
+            raise UpstreamError(NO_REASON)
         rest = self._marks.close() if self._marks is not None else ""
         if not self._goes_on():
             rest += self._ending.close()
         if rest:
             delta["content"] = delta.get("content", "") + rest
-        choice = {"index": 0, "delta": delta, "finish_reason": None}
-        return self._release([{**self._envelope, "choices": [choice]}] if any(delta.values()) else [])
+        return self._release([self._chunk(delta)] if any(delta.values()) else [])
 
     def _goes_on(self) -> bool:
         """Whether the run does not end with this turn: it calls tools of the server's and none of the client's."""
@@ -207,13 +233,8 @@ class Assembler:
 
     def finish(self) -> Turn:
         """The whole turn."""
-        message: Json = {"role": "assistant", **self._extra}
-        message.update({key: text for key in self._texts if (text := self._text(key))})
-        calls = [call for _, call in sorted(self._calls.items())]
-        if calls:
-            message["tool_calls"] = [call.entry() for call in calls]
-        else:
-            message.setdefault("content", "")
+        message = self._message()
+        calls = self._calls_in_order()
         return Turn(
             message,
             self._finish_reason,
@@ -222,10 +243,38 @@ class Assembler:
             calls_of(message),
             self._usage,
             held=tuple(self._held),
-            garbled=any(leaks.garbled for leaks in self._filters.values()),
+            aside=tuple([self._chunk(delta) for delta in self._aside]),
+            garbled=self._is_garbled(),
             client_ids=tuple(call.client_id for call in calls),
             step=self._call.step,
         )
+
+    def _message(self) -> Json:
+        """The assistant message as received, its leaked calls among its calls."""
+        message: Json = {"role": "assistant", **self._extra}
+        message.update({key: text for key in self._texts if (text := self._text(key))})
+        if self._parts:
+            message.pop("reasoning_content", None)  # they hold it
+            message["content"] = with_text(self._parts, self._text("content"))
+        if self._calls:
+            message["tool_calls"] = [call.entry() for call in self._calls_in_order()]
+        else:
+            message.setdefault("content", "")
+        return message
+
+    def _calls_in_order(self) -> list[_Call]:
+        return [call for _, call in sorted(self._calls.items())]
+
+    def _is_garbled(self) -> bool:
+        return any(leaks.garbled for leaks in self._filters.values())
+
+    def _inferred_reason(self) -> str:
+        """Why the model stopped, where the upstream has not said so; empty where nothing whole has come."""
+        reason = inferred_reason(self._message(), self._call.body, self._usage)
+        return reason or ("stop" if self._is_garbled() else "")
+
+    def _chunk(self, delta: Json) -> Json:
+        return {**self._envelope, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
 
     def _text(self, key: str) -> str:
         return "".join(self._texts.get(key, ()))
@@ -239,29 +288,72 @@ class Assembler:
                 self._choice[key] = value
         delta = choice["delta"] = choice.get("delta") or {}
         delta.pop("role", None)
+        if delta.get("content").__class__ is list:
+            self._take_parts(delta)
         going_on = {key for key in (*TEXT_FIELDS, "tool_calls") if delta.get(key)}
+        self._fold_extra(delta)
+        self._filter_texts(delta)
+        if going_on:
+            self._settle(delta, going_on)
+            self._speaking = going_on
+        self._show_text(delta)
+        self._show_calls(delta)
+        if not delta.keys() <= _FOLDED_SET:
+            self._show_the_rest(delta)
+        return any(value not in (None, "", []) for value in delta.values())
+
+    def _fold_extra(self, delta: Json) -> None:
+        for key, value in delta.items():
+            if key not in _FOLDED_KEYS and value is not None:
+                known = self._extra.get(key)
+                self._extra[key] = known + value if isinstance(known, list) and isinstance(value, list) else value
+
+    def _filter_texts(self, delta: Json) -> None:
+        """Fold the texts in, and leave of them in the delta what is no leak."""
         for key in TEXT_FIELDS:
             if isinstance(text := delta.get(key), str):
                 leaks = self._filters.get(key)
                 delta[key] = leaks.feed(text) if leaks else text
                 self._texts.setdefault(key, []).append(delta[key])
-        if going_on:
-            self._settle(delta, going_on)
-            self._speaking = going_on
-        for key, value in delta.items():
-            if key not in _FOLDED_KEYS and value is not None:
-                known = self._extra.get(key)
-                self._extra[key] = known + value if isinstance(known, list) and isinstance(value, list) else value
-        self._show_text(delta)
-        self._show_calls(delta)
-        return any(value not in (None, "", []) for value in delta.values())
+                if DETAILS in delta:
+                    delta[DETAILS] = self._details.showing(delta[DETAILS], text, delta[key])
+
+    def _take_parts(self, delta: Json) -> None:
+        """Content in parts, as Mistral streams it, as text and thoughts."""
+        content = delta["content"]
+        self._parts += parts_beside_text(content)
+        delta["content"] = text_of(delta)
+        if thoughts := thoughts_of(content):
+            delta["reasoning_content"] = (delta.get("reasoning_content") or "") + thoughts
+
+    def _show_the_rest(self, delta: Json) -> None:
+        """What the provider says besides: text as it comes, the rest only where the turn is the last one.
+
+        Objects and lists of several turns would be taken for pieces of one, which SDKs fail to put together. Text is a
+        stream of its own until the turn has called a server tool.
+        """
+        if details := delta.get(DETAILS):
+            delta[DETAILS] = shifted(details, self._call.first_detail)
+        is_hidden = bool(self._calls) and not self._shown_calls
+        waits = [
+            key for key, value in delta.items() if key not in _LIVE_KEYS and (is_hidden or value.__class__ is not str)
+        ]
+        aside = {key: value for key in waits if (value := delta.pop(key)) is not None}
+        if aside:
+            self._aside.append(aside)
 
     def _settle(self, delta: Json, going_on: set[str]) -> None:
         """When the model goes on to something else, what was kept back of its text before comes along."""
         for key, leaks in self._filters.items():
             if key not in going_on and (rest := leaks.close()):
-                self._texts.setdefault(key, []).append(rest)
-                delta[key] = rest
+                self._show_rest(delta, key, rest)
+
+    def _show_rest(self, delta: Json, key: str, rest: str) -> None:
+        """Show text that was kept back as a possible leak."""
+        self._texts.setdefault(key, []).append(rest)
+        delta[key] = rest
+        if key != "content" and (details := self._details.kept_back(rest)):
+            delta[DETAILS] = [*details, *(delta.get(DETAILS) or ())]
 
     def _show_text(self, delta: Json) -> None:
         """Hold blank text back until words follow, and set the first words apart from what was shown before."""
@@ -339,16 +431,9 @@ class Assembler:
             delta.setdefault("tool_calls", []).append(self._opening(call))
 
     def _index_of(self, fragment: Json) -> int:
-        """The call that a fragment belongs to: by its index; without one, a fragment with a new id opens a call."""
-        index = fragment.get("index")
-        if isinstance(index, int):
-            return index
-        last = max(self._calls, default=-1)
-        identity = fragment.get("id")
-        for known, call in self._calls.items():
-            if identity and call.id == identity:
-                return known
-        return last + 1 if identity or last < 0 else last
+        if has_index(fragment):
+            return int(fragment["index"])
+        return missing_index(fragment, {index: call.id for index, call in self._calls.items()})
 
     def _release(self, visible: list[Json]) -> list[Json]:
         if self._hold is _NOTHING:
@@ -412,8 +497,15 @@ def _client_ids(message: Json, call: CallUpstream) -> tuple[str | None, ...]:
 
 def _take_leaks_out(message: Json, call: CallUpstream) -> bool:
     """Make calls that leaked into a message's texts calls like any other; whether raw format was found besides."""
-    if isinstance(message.get("content"), list):
-        message["content"] = text_of(message)
+    if isinstance(parts := message.get("content"), list):
+        message["content"] = text = text_of(message)
+        garbled = _take_leaks_out_of_texts(message, call)
+        message["content"] = parts if message["content"] == text else with_text(parts, message["content"])
+        return garbled
+    return _take_leaks_out_of_texts(message, call)
+
+
+def _take_leaks_out_of_texts(message: Json, call: CallUpstream) -> bool:
     filters: dict[str, LeakFilter] = {}
     for key in _LEAKY_FIELDS:
         text = message.get(key)
@@ -429,6 +521,12 @@ def _take_leaks_out(message: Json, call: CallUpstream) -> bool:
     if entries:
         message["tool_calls"] = entries
     return any(leaks.garbled for leaks in filters.values())
+
+
+def with_text(parts: Sequence[Any], text: str) -> list[Json]:
+    """A content of parts with this text."""
+    beside = parts_beside_text(parts)
+    return [*beside, {"type": "text", "text": text}] if text else beside
 
 
 def found_leaks(filters: dict[str, LeakFilter], *, has_calls: bool, text: str) -> list[Leak]:
@@ -452,6 +550,26 @@ def as_text(arguments: object) -> str:
     if arguments is None:
         return ""
     return arguments if isinstance(arguments, str) else dumps(arguments).decode()
+
+
+def has_index(fragment: Json) -> bool:
+    """Whether a fragment of a call says which call it belongs to; Z.AI has been seen to send -1, Mistral none."""
+    index = fragment.get("index")
+    return isinstance(index, int) and index >= 0
+
+
+def missing_index(fragment: Json, known: Mapping[int, str]) -> int:
+    """The index of a fragment without one: a new id opens a call, anything else goes on with the last one.
+
+    Args:
+        fragment: of a call.
+        known: the calls of the turn so far, index -> id.
+    """
+    last, identity = max(known, default=-1), fragment.get("id")
+    for index, known_id in known.items():
+        if identity and known_id == identity:
+            return index
+    return last + 1 if identity or last < 0 else last
 
 
 def missing_id(call: CallUpstream, index: int) -> str:

@@ -116,6 +116,7 @@ class Turn(Struct, frozen=True):
         calls: the function calls in the message, in order.
         usage: the upstream's own count, or None where it sent none.
         held: chunks of a stream that were held back because the turn had to prove itself an answer first.
+        aside: chunks of a stream with what its server says beside the answer; shown if the turn is the last one.
         garbled: raw model format that means nothing was taken out of its text.
         client_ids: for each entry of the message's `tool_calls` the id that the client gets; None: not the client's.
         step: by which its model was made to answer (`forcing.AnswerStep`); None: it was not.
@@ -128,6 +129,7 @@ class Turn(Struct, frozen=True):
     calls: tuple[ToolCall, ...] = ()
     usage: Json | None = None
     held: tuple[Json, ...] = ()
+    aside: tuple[Json, ...] = ()
     garbled: bool = False
     client_ids: tuple[str | None, ...] = ()
     step: str | None = None
@@ -144,10 +146,42 @@ def text_of(message: Json) -> str:
     if type(content) is str:  # as nearly always
         return content
     if isinstance(content, list):
-        return "\n".join(
-            part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)
-        )
+        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
     return content if isinstance(content, str) else ""
+
+
+def thoughts_of(content: Sequence[Any]) -> str:
+    """The thoughts in a content of parts, as Mistral writes them: `{"type": "thinking", "thinking": [{"text"}]}`."""
+    return "".join([text_of({"content": part["thinking"]}) for part in content if _is_thinking(part)])
+
+
+def parts_beside_text(content: Sequence[Any]) -> list[Json]:
+    """The parts of a content that are not text; thoughts that were streamed in pieces are one part again."""
+    parts: list[Json] = []
+    for part in content:
+        if not isinstance(part, dict) or isinstance(part.get("text"), str):
+            continue
+        if parts and _is_thinking(part) and _is_thinking(parts[-1]):
+            thoughts = thoughts_of([parts[-1], part])
+            parts[-1] = {**parts[-1], **part, "thinking": [{"type": "text", "text": thoughts}]}
+        else:
+            parts.append(part)
+    return parts
+
+
+def _is_thinking(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "thinking" and "thinking" in part
+
+
+def in_plain_text(message: Json) -> Json:
+    """A message whose content of parts has become text and `reasoning_content`; any other one as it is."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    plain = {**message, "content": text_of(message)}
+    if thoughts := thoughts_of(content):
+        plain["reasoning_content"] = (plain.get("reasoning_content") or "") + thoughts
+    return plain
 
 
 def calls_of(message: Json) -> tuple[ToolCall, ...]:

@@ -23,9 +23,10 @@ from msgspec.structs import replace
 from proxy.core import browser
 from proxy.core.actions import Action, CallTools, CallUpstream, Hold, Respond, Stop, Tally
 from proxy.core.browser import Browser
-from proxy.core.chat import BROKEN_OFF, Json, ToolCall, ToolResult, ToolSpec, Turn, name_of, text_of
+from proxy.core.chat import BROKEN_OFF, Json, ToolCall, ToolResult, ToolSpec, Turn, in_plain_text, name_of, text_of
 from proxy.core.citations import without_marks
 from proxy.core.continuation import Continuation
+from proxy.core.details import count_indices
 from proxy.core.errors import NoFinalAnswer, ToolError
 from proxy.core.forcing import ATTEMPTS, Forcing, is_answer
 from proxy.core.limits import Limits
@@ -98,6 +99,7 @@ class Run:
         self._served: list[Turn] = []
         self._kept: dict[str, Any] = {}
         self._shown_text = ""
+        self._details = 0
         self._sources: dict[str, str] = {}
         reader = offer.owned.get(browser.OPEN)
         self._browser = Browser(reader.name if reader else None)
@@ -118,6 +120,7 @@ class Run:
             NoFinalAnswer: the last means of making the model answer has failed.
         """
         self.tally.count_turn(turn.usage)
+        self._details += count_indices(turn.message)
         if self._is_out_of_tokens(turn):
             turn = replace(turn, finish_reason="length")
         if turn.finish_reason in BROKEN_OFF and not self._worth_another_try(turn):
@@ -304,6 +307,7 @@ class Run:
             client_tools=self._offer.client_tools,
             run_id=self.id,
             separator=separator_after(self._shown_text),
+            first_detail=self._details,
             forcing=self._forcing(),
             hold=self._hold(),
             tools=self._schemas,
@@ -378,7 +382,7 @@ class Run:
 
 def visible_message(turn: Turn) -> tuple[Json, str]:
     """A turn's message with the client's calls only, under the client's ids, and the finish_reason that fits it."""
-    message = {**turn.message}
+    message = {**in_plain_text(turn.message)}
     calls, entries = message.pop("tool_calls", None), None
     if calls:
         pairs = zip(calls, turn.client_ids, strict=False)

@@ -113,7 +113,7 @@ def _plainly(shown):
 
 def test_what_a_search_found_is_shown_also_while_the_text_beside_it_waits():
     assembler = Assembler()
-    feed(assembler, chunk({"content": "It"}, web_search=[1]))
+    feed(assembler, chunk({"content": "It "}, web_search=[1]))
     (shown,) = feed(assembler, chunk({"content": "a"}, web_search=[2]))  # which may be the beginning of a name
     assert (shown["choices"], shown["web_search"]) == ([], [2])
 
@@ -243,6 +243,37 @@ def test_fragments_without_an_index_belong_to_the_last_call_or_open_a_new_one_by
     assert finish(assembler).calls == (ToolCall("a", "x", "{} "), ToolCall("b", "y", '{"k":1}'))
 
 
+def test_an_index_below_zero_is_none():
+    assembler = Assembler(client_tools={"open_door"})
+    shown = feed(
+        assembler,
+        chunk(tool_delta(-1, id="a", name="search", arguments="{}")),
+        chunk(tool_delta(-1, id="b", name="open_door", arguments="{}")),
+        chunk({}, "tool_calls"),
+    )
+    assert [delta["tool_calls"][0]["index"] for delta in deltas(shown)] == [0]
+    assert finish(assembler).calls == (ToolCall("a", "search", "{}"), ToolCall("b", "open_door", "{}"))
+
+
+def test_pieces_with_an_empty_id_and_type_leave_those_of_the_first_one():
+    assembler = Assembler(client_tools={"open_door"})
+    shown = feed(
+        assembler,
+        chunk(tool_delta(id="a", type="function", name="open_door", arguments="")),
+        chunk(tool_delta(id="", type="", name="", arguments='{"n":')),
+        chunk(tool_delta(id="", type="", name=None, arguments="1}")),
+        chunk(tool_delta(id="", type="", arguments=None)),
+        chunk({}, "tool_calls"),
+        chunk({"role": "assistant", "content": ""}, "tool_calls", usage={"total_tokens": 3}),
+    )
+    assert [list(delta["tool_calls"][0]) for delta in deltas(shown)[1:]] == [["index", "function"]] * 3
+    turn = finish(assembler)
+    assert turn.message["tool_calls"] == [
+        {"id": "a", "type": "function", "function": {"name": "open_door", "arguments": '{"n":1}'}}
+    ]
+    assert (turn.finish_reason, turn.usage) == ("tool_calls", {"total_tokens": 3})
+
+
 def test_a_call_without_an_id_gets_one():
     assembler = Assembler()
     feed(assembler, chunk({"tool_calls": [{"function": {"name": "x", "arguments": None}}]}, "tool_calls"))
@@ -305,11 +336,39 @@ def test_marks_are_taken_out_of_the_text_and_told_beside_it(hold):
     assert turn.text == "".join(pieces)
 
 
-def test_a_stream_without_a_finish_reason_is_no_turn():
+@pytest.mark.parametrize(
+    ("delta", "done"),
+    [
+        ({"content": "Hel"}, False),
+        (tool_delta(id="a", name="search", arguments="{}"), False),
+        ({"content": ""}, True),
+        ({"reasoning": "Hm"}, True),
+        (tool_delta(id="a", name="search", arguments='{"q":'), True),
+    ],
+)
+def test_a_stream_without_a_finish_reason_is_no_turn(delta, done):
     assembler = Assembler()
-    feed(assembler, chunk({"content": "Hel"}))
+    feed(assembler, chunk(delta))
     with pytest.raises(UpstreamError, match="finish_reason"):
-        assembler.close()
+        assembler.close(done=done)
+
+
+@pytest.mark.parametrize(
+    ("delta", "reason"),
+    [
+        ({"content": "Hello"}, "stop"),
+        ({"content": "It"}, "length"),
+        (tool_delta(id="a", name="search", arguments="{}"), "tool_calls"),
+        ({"content": "<tool_call>search<arg_key>q</arg_key><arg_value>x</arg_value></tool_call>"}, "tool_calls"),
+        ({"content": '{"cursor": 2, "id": 2}'}, "stop"),
+    ],
+)
+def test_one_that_ends_in_order_with_something_whole_is_one(delta, reason):
+    assembler = AssemblerOfCall(CallUpstream({"max_tokens": 5}, number=3, run_id="r", tools=TOOLS))
+    used = 5 if reason == "length" else 4
+    feed(assembler, chunk(delta), {"choices": [], "usage": {"completion_tokens": used}})
+    assembler.close(done=True)
+    assert assembler.finish().finish_reason == reason
 
 
 def test_chunks_without_choices_are_read_for_their_usage():
@@ -533,7 +592,7 @@ def test_a_whole_answer_in_parts_is_read_for_leaks_as_well():
     message = {"role": "assistant", "content": [{"type": "text", "text": "Hm"}, {"type": "text", "text": LEAK}]}
     call = CallUpstream({}, number=1, tools=TOOLS)
     turn = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
-    assert ([one.name for one in turn.calls], turn.text) == (["search"], "Hm\n")
+    assert ([one.name for one in turn.calls], turn.text) == (["search"], "Hm")
 
 
 def test_a_call_is_ready_when_its_arguments_are_an_object_or_the_next_one_begins():
@@ -550,3 +609,107 @@ def test_a_call_is_ready_when_its_arguments_are_an_object_or_the_next_one_begins
     assert ready(2, id="c", name="open_door", arguments="{}") == [("search", '{"q":')]
     assert ready(3, id="d", name="search", arguments="[1}") == []
     assert ready(4, id="e", name="search", arguments="{]") == [("search", "[1}")]
+
+
+# -- what a provider says beside its answer --
+
+METADATA = {"provider_metadata": {"gateway": {"attempts": [{"success": True}]}}}
+
+
+def test_what_a_provider_says_beside_the_answer_waits_until_the_turn_is_known_to_be_the_last():
+    assembler = Assembler()
+    assert deltas(feed(assembler, chunk({"content": "Hi", "note": "text", **METADATA}))) == [
+        {"content": "Hi", "note": "text"}
+    ]
+    assert feed(assembler, chunk({"count": 1, "nothing": None}, "stop")) == []
+    turn = finish(assembler)
+    assert deltas(turn.aside) == [METADATA, {"count": 1}]
+    assert turn.aside[0]["model"] == "m"
+    assert turn.message == {"role": "assistant", "content": "Hi", "note": "text", "count": 1, **METADATA}
+
+
+def test_text_beside_a_call_of_the_servers_waits_too_and_beside_one_of_the_clients_does_not():
+    assembler = Assembler(client_tools={"open_door"})
+    feed(assembler, chunk(tool_delta(0, id="a", name="search", arguments="{}")))
+    assert feed(assembler, chunk({"note": "text"})) == []
+    feed(assembler, chunk(tool_delta(1, id="b", name="open_door", arguments="{}")))
+    assert deltas(feed(assembler, chunk({"note": "more"}, "tool_calls"))) == [{"note": "more"}]
+    assert deltas(finish(assembler).aside) == [{"note": "text"}]
+
+
+def test_reasoning_details_count_on_from_those_of_the_turns_before():
+    assembler = Assembler(first_detail=2)
+    sealed = [{"type": "reasoning.encrypted", "data": "x", "index": 0}]
+    assert deltas(feed(assembler, chunk({"reasoning_details": sealed}))) == [
+        {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x", "index": 2}]}
+    ]
+    feed(assembler, chunk({"content": "Hi"}, "stop"))
+    assert finish(assembler).message["reasoning_details"] == sealed
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_reasoning_details_show_no_leak_that_the_thoughts_do_not(size):
+    assembler = Assembler(first_detail=1)
+    thoughts = f"I call `x`. {LEAK} a"
+    shown = []
+    for at in range(0, len(thoughts), size):
+        piece = thoughts[at : at + size]
+        shown += feed(assembler, chunk({"reasoning": piece, "reasoning_details": [{"text": piece, "index": 0}]}))
+    shown += feed(assembler, chunk({}, "stop"))
+    shown += assembler.close()
+    details = [detail for delta in deltas(shown) for detail in delta.get("reasoning_details") or ()]
+    assert "".join(detail["text"] for detail in details) == "I call `x`.  a"
+    assert {detail["index"] for detail in details} == {1}
+    kept = assembler.finish().message["reasoning_details"]
+    assert "".join(detail["text"] for detail in kept) == thoughts
+
+
+# -- content in parts --
+
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}
+
+
+def test_content_in_parts_is_shown_as_text_and_thoughts_and_goes_back_in_parts():
+    assembler = Assembler()
+    shown = feed(
+        assembler,
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"content": [THINKING]}),
+        chunk({"content": [THINKING, {"type": "text", "text": "1"}]}),
+        chunk({"content": "44"}, "stop"),
+    )
+    assert deltas(shown) == [
+        {"content": "", "reasoning_content": "Hm"},
+        {"content": "1", "reasoning_content": "Hm"},
+        {"content": "44"},
+    ]
+    turn = finish(assembler)
+    assert turn.text == "144"
+    assert turn.message["content"] == [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "HmHm"}]},
+        {"type": "text", "text": "144"},
+    ]
+    assert "reasoning_content" not in turn.message
+
+
+def test_content_of_text_parts_alone_goes_back_as_text():
+    assembler = Assembler()
+    feed(assembler, chunk({"content": [{"type": "text", "text": "Hel"}]}), chunk({"content": "lo"}, "stop"))
+    assert finish(assembler).message == {"role": "assistant", "content": "Hello"}
+
+
+def test_thoughts_alone_are_parts_alone():
+    assembler = Assembler()
+    feed(assembler, chunk({"content": [THINKING]}), chunk({}, "length"))
+    assert finish(assembler).message["content"] == [THINKING]
+
+
+def test_a_whole_answer_in_parts_stays_as_received_where_nothing_leaked():
+    parts = [THINKING, {"type": "text", "text": "Hi"}]
+    message = {"role": "assistant", "content": list(parts)}
+    call = CallUpstream({}, number=1, tools=TOOLS)
+    turn = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    assert (turn.message["content"], turn.text) == (parts, "Hi")
+    message = {"role": "assistant", "content": [THINKING, {"type": "text", "text": f"Hm {LEAK}"}]}
+    turn = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    assert (turn.message["content"], len(turn.calls)) == ([THINKING, {"type": "text", "text": "Hm "}], 1)

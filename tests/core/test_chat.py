@@ -2,7 +2,17 @@ import orjson
 import pytest
 
 from proxy.core.actions import Tally, sum_of
-from proxy.core.chat import Turn, add_usage, calls_of, carries_image, name_of
+from proxy.core.chat import (
+    Turn,
+    add_usage,
+    calls_of,
+    carries_image,
+    in_plain_text,
+    name_of,
+    parts_beside_text,
+    text_of,
+    thoughts_of,
+)
 from proxy.core.limits import Limits
 from tests.playbook import call
 
@@ -105,3 +115,34 @@ def test_what_several_runs_have_used_is_summed():
     other = Tally(3, {"web_search": 2, "current_time": 1}, 3, {"total_tokens": 7})
     assert sum_of([one, other, Tally()]) == Tally(5, {"web_search": 3, "current_time": 1}, 4, {"total_tokens": 12})
     assert sum_of([one]) == one
+
+
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}, {"type": "text", "text": ", yes"}]}
+MORE = {"type": "thinking", "thinking": [{"type": "text", "text": "."}], "closed": True}
+PICTURE = {"type": "image_url", "image_url": {"url": "https://a.example/"}}
+PARTS = [THINKING, MORE, {"type": "text", "text": "1"}, "odd", PICTURE, {"type": "text", "text": "44"}]
+
+
+def test_text_parts_are_joined_as_they_are():
+    assert text_of({"content": PARTS}) == "144"
+
+
+@pytest.mark.parametrize("thought", ["Hm, yes", THINKING["thinking"]])
+def test_thoughts_are_parts_of_their_own_kind(thought):
+    assert thoughts_of([{"type": "thinking", "thinking": thought}, {"type": "thinking"}, PICTURE]) == "Hm, yes"
+
+
+def test_thoughts_that_were_streamed_in_pieces_are_one_part():
+    whole = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm, yes."}], "closed": True}
+    assert parts_beside_text(PARTS) == [whole, PICTURE]
+
+
+def test_a_message_in_parts_is_told_in_plain_text():
+    assert in_plain_text({"role": "assistant", "content": PARTS}) == {
+        "role": "assistant",
+        "content": "144",
+        "reasoning_content": "Hm, yes.",
+    }
+    assert in_plain_text({"content": [PARTS[2]]}) == {"content": "1"}
+    plain = {"content": "1"}
+    assert in_plain_text(plain) is plain
