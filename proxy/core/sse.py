@@ -127,6 +127,9 @@ def _parse(raw: bytes) -> Event | None:
             data.append(value)
         elif name == b"event":
             kind = value.decode("utf-8", "replace")
+        elif name == b"error":  # gpustack's failures in a stream: a line of JSON that is no event
+            data, kind = [value], "error"
+            break
     if not any(data):
         return None
     return Event(raw, b"\n".join(data), kind)

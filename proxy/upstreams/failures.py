@@ -5,6 +5,8 @@ r"""Errors in the shapes in which upstreams write them -> one of ours, with its 
 {"code": "1210", "message": "..."}                       Z.AI, some 400s
 {"code": 500, "msg": "...", "success": false}            Z.AI's SDK classes, with HTTP 200
 {"timestamp", "status", "error": "Not Found", "path"}    Spring, for a wrong path: `error` is a string
+{"detail": "..."}, {"detail": [{"loc", "msg", "type"}]}  Mistral, and whatever is built with FastAPI
+{"choices": [{"error": {"code", "message"}}]}            OpenRouter, with HTTP 200
 text, HTML                                               GMI's 404, any load balancer
 """
 
@@ -70,6 +72,7 @@ _NO_CREDIT_CODES = frozenset({
     "billing_not_active",
 })  # fmt: skip
 _LONGEST_MESSAGE = 2000
+_UNNAMED = "The upstream reported an error without saying which."
 
 
 def from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProxyError:
@@ -91,11 +94,16 @@ def from_body(body: Any) -> ProxyError | None:
     if not body.get("error") and body.get("success") is not False and not _is_flat_error(body):
         return None
     found = _find(body)
-    message = found.get("message") or "The upstream reported an error without saying which."
+    message = found.get("message") or _UNNAMED
     status = _status_of(found)
     if status is None or not _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
         return UpstreamError(f"The upstream failed: {_clip(message)}")
     return _refused(status, _clip(message), found, {})
+
+
+def from_choice(error: Any) -> ProxyError:
+    """The error inside a choice."""
+    return from_body({"error": error}) or UpstreamError(_UNNAMED)
 
 
 def require_none(body: Any) -> None:
@@ -155,11 +163,32 @@ def _find(body: Any) -> Json:
     if isinstance(error, dict):
         inner = _find(_json(_text(error.get("details")) or ""))
         return inner if inner.get("message") else error
-    return {**body, "message": body.get("message") or body.get("msg")}
+    message = body.get("message") or body.get("msg")
+    detail = message.get("detail") if isinstance(message, dict) else body.get("detail")
+    return {**body, **_detailed(detail)} if detail else {**body, "message": message}
+
+
+def _detailed(detail: Any) -> Json:
+    """What `detail` says: a text, the faults of a request one by one, or an object as any other."""
+    if isinstance(detail, dict):
+        return _find(detail)
+    faults = [fault for fault in detail if isinstance(fault, dict)] if isinstance(detail, list) else []
+    if not faults:
+        return {"message": detail}
+    said = [": ".join(filter(None, (_place(fault), _words(fault.get("msg"))))) for fault in faults]
+    return {"message": "; ".join(said), "param": _place(faults[0]), "type": None}
+
+
+def _place(fault: Json) -> str | None:
+    """Where in the request a fault lies: `messages.0.content`."""
+    where = fault.get("loc")
+    return ".".join(str(step) for step in where if step != "body") if isinstance(where, list) else None
 
 
 def _is_flat_error(body: Json) -> bool:
-    return "code" in body and ("message" in body or "msg" in body)
+    return ("code" in body and ("message" in body or "msg" in body)) or bool(
+        body.get("detail") and "choices" not in body
+    )
 
 
 def _status_of(found: Json) -> int | None:

@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 import orjson
 from msgspec.structs import replace
 
-from proxy.core import sse
+from proxy.core import numbers, sse
 from proxy.core.actions import CallUpstream
-from proxy.core.assembler import Assembler, turn_from_completion
+from proxy.core.assembler import NO_REASON, Assembler, has_index, missing_index, turn_from_completion
 from proxy.core.chat import Json, Turn
+from proxy.core.endings import inferred_reason
 from proxy.core.errors import ProxyError, UpstreamError, UpstreamRefused
 from proxy.core.forcing import AnswerSteps
 from proxy.core.rawjson import replace_model
@@ -23,11 +24,12 @@ from proxy.upstreams import failures
 from proxy.upstreams.connection import Connection, is_event_stream
 from proxy.upstreams.http_client import Reply
 from proxy.upstreams.names import ToolNames, renamed_in
-from proxy.upstreams.profile import CHUNK, Profile, mend, prepare
+from proxy.upstreams.profile import CHUNK, COMPLETION, Profile, complete, mend, prepare
 from proxy.upstreams.written import as_json, request_of
 
-_COMPLETION = "chat.completion"
 _DONE = b"[DONE]"
+_HEAD = ("id", "object", "created", "model")  # what is the same in every chunk of a stream
+_ERROR_EVENT = "The upstream reported an error in the middle of its stream."
 _NO_OBJECT = "The upstream's answer is no JSON object."
 # After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
 _DRAIN_SECONDS = 0.25
@@ -74,7 +76,7 @@ class OpenAICompatible:
         try:
             if not call.body.get("stream"):
                 raw = await self.connection.whole(content, key=self.api_key)
-                answer, _ = self._completion(raw, names)
+                answer, _ = self._completion(raw, names, call.body)
                 return turn_from_completion(answer, call)
             async with aclosing(await self._stream(content)) as reply:
                 return await self._assemble(reply, Assembler(call), names, show, eager)
@@ -87,7 +89,7 @@ class OpenAICompatible:
         content, names = self._own_bytes(body, request)
         try:
             raw = await self.connection.whole(content, key=self.api_key)
-            answer, changed = self._completion(raw, names)
+            answer, changed = self._completion(raw, names, request)
         except ProxyError as exc:
             self._keep_quiet(exc)
             raise
@@ -96,7 +98,7 @@ class OpenAICompatible:
     async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
         """Hand a streamed completion through, event by event, the original bytes wherever they can stay."""
         content, names = self._own_bytes(body, request)
-        relayed = _Relayed(self.profile, names)
+        relayed = _Relayed(self.profile, names, request)
 
         def handle(events: list[sse.Event], end: sse.Event | None) -> Awaitable[None]:
             if end is None and len(events) == 1:
@@ -149,25 +151,30 @@ class OpenAICompatible:
     async def _assemble(
         self, reply: Reply, assembler: Assembler, names: ToolNames | None, show: Show, eager: Eager
     ) -> Turn:
-        async def handle(events: list[sse.Event], __: sse.Event | None) -> None:
+        done = False
+
+        async def handle(events: list[sse.Event], end: sse.Event | None) -> None:
+            nonlocal done
+            done = end is not None
             for event in events:
-                chunk, _ = _chunk(event, self.profile, names)
+                chunk, _ = _chunk(event, self.profile, names, numbers.loads)
                 for visible in assembler.feed(chunk):
                     await show(visible)
                 for ready in assembler.take_ready():
                     eager.start(ready)
 
         await _each(self.connection, reply, handle)
-        for visible in assembler.close():
+        for visible in assembler.close(done=done):
             await show(visible)
         return assembler.finish()
 
-    def _completion(self, raw: bytes, names: ToolNames | None) -> tuple[Json, bool]:
+    def _completion(self, raw: bytes, names: ToolNames | None, request: Json) -> tuple[Json, bool]:
         """A whole answer, and whether it had to be mended. Raises the error that it holds, if it holds one."""
         answer = _parsed(raw)
         if "error" in answer or not answer.get("choices"):
             failures.require_none(answer)
-        changed = mend(answer, self.profile, kind=_COMPLETION)
+        changed = mend(answer, self.profile, kind=COMPLETION)
+        changed = complete(answer, request) or changed
         return answer, (names is not None and names.inward(answer)) or changed
 
     def _keep_quiet(self, error: ProxyError) -> None:
@@ -213,8 +220,7 @@ async def _write_good(events: Iterable[sse.Event], end: sse.Event | None, relaye
     try:
         good.extend(relayed.take(event) for event in events)
         if end is not None:
-            relayed.require_finished()
-            good.append(end.raw)
+            good += (relayed.ending(), end.raw)
     finally:
         if good:
             await write(b"".join(good))
@@ -226,36 +232,105 @@ class _Relayed:
 
     profile: Profile
     names: ToolNames | None
+    request: Json
     usage: Json | None = None
-    finished: bool = False
+    finished: set[int] = field(default_factory=set)  # the choices that have a finish_reason
+    said: dict[int, "_Said"] = field(default_factory=dict)  # what each choice holds
+    head: Json = field(default_factory=dict)  # the latest chunk that said anything
 
     def take(self, event: sse.Event) -> bytes:
         """The event as the client gets it: its original bytes, unless an OpenAI SDK would choke on them."""
-        chunk, changed = _chunk(event, self.profile, self.names)
+        chunk, changed = _chunk(event, self.profile, self.names, orjson.loads)
+        if changed or _lacks_index(chunk):
+            chunk, _ = _chunk(event, self.profile, self.names, numbers.loads)
+            changed = True
         self.usage = chunk.get("usage") or self.usage
         for choice in chunk["choices"]:
+            index = choice.get("index") or 0
             if choice.get("finish_reason"):
-                self.finished = True
+                self.finished.add(index)
+            if delta := choice.get("delta"):
+                self.head = chunk
+                said = self.said.get(index) or self.said.setdefault(index, _Said())
+                said.take(delta)
         return sse.encode(chunk) if changed else event.raw
+
+    def ending(self) -> bytes:
+        """The events that `[DONE]` should have come after: the finish reasons of whole choices that came without one.
+
+        Raises:
+            UpstreamError: no choice is whole.
+        """
+        events: list[bytes] = []
+        usage = self.usage if len(self.said) == 1 else None
+        for index, said in self.said.items():
+            if index in self.finished or (reason := inferred_reason(said.message, self.request, usage)) is None:
+                continue
+            self.finished.add(index)
+            head = {name: self.head[name] for name in _HEAD if name in self.head}
+            events.append(sse.encode({**head, "choices": [{"index": index, "delta": {}, "finish_reason": reason}]}))
+        self.require_finished()
+        return b"".join(events)
 
     def require_finished(self) -> None:
         """A stream may end when the model said why it stopped. Raises `UpstreamError` where it did not."""
         if not self.finished:
-            raise UpstreamError("The upstream's stream ended without a finish_reason.")
+            raise UpstreamError(NO_REASON)
 
 
-def _chunk(event: sse.Event, profile: Profile, names: ToolNames | None) -> tuple[Json, bool]:
+@dataclass(slots=True)
+class _Said:
+    """What a choice of a stream that is handed through holds, as far as its end is judged by it."""
+
+    spoke: bool = False
+    function: Json | None = None
+    ids: dict[int, str] = field(default_factory=dict)
+    arguments: dict[int, list[str]] = field(default_factory=dict)
+
+    def take(self, delta: Json) -> None:
+        """Take note of a delta, and give its calls the indices that they lack."""
+        if delta.get("content") or delta.get("refusal"):
+            self.spoke = True
+        self.function = self.function or delta.get("function_call")
+        for call in delta.get("tool_calls") or ():
+            if not has_index(call):
+                call["index"] = missing_index(call, self.ids)
+            index = call["index"]
+            self.ids[index] = call.get("id") or self.ids.get(index, "")
+            function = call.get("function") or {}
+            self.arguments.setdefault(index, []).append(function.get("arguments") or "")
+
+    @property
+    def message(self) -> Json:
+        """The message, as far as its end is judged by it."""
+        calls = [{"function": {"arguments": "".join(pieces)}} for pieces in self.arguments.values()]
+        return {"refusal": self.spoke, "tool_calls": calls, "function_call": self.function}
+
+
+def _lacks_index(chunk: Json) -> bool:
+    """Whether a chunk has a call that does not say which one it is."""
+    for choice in chunk["choices"]:
+        delta = choice.get("delta")
+        if delta and (calls := delta.get("tool_calls")) and not all(map(has_index, calls)):
+            return True
+    return False
+
+
+def _chunk(
+    event: sse.Event, profile: Profile, names: ToolNames | None, parse: Callable[[bytes], Any]
+) -> tuple[Json, bool]:
     """The chunk in an event, and whether it had to be mended. Raises the error that it holds, if it holds one."""
     try:
-        chunk = orjson.loads(event.data)
+        chunk = parse(event.data)
     except orjson.JSONDecodeError:
-        chunk = _leniently(event.data)
+        chunk = event.data.decode("utf-8", "replace") if event.type == "error" else _leniently(event.data)
+    if event.type == "error":
+        failures.require_none(chunk)
+        raise failures.from_body({"error": chunk}) or UpstreamError(_ERROR_EVENT)
     if chunk.__class__ is not dict:
         raise UpstreamError(_NO_OBJECT)
     if "error" in chunk or not chunk.get("choices"):
         failures.require_none(chunk)
-    if event.type == "error":
-        raise UpstreamError("The upstream reported an error in the middle of its stream.")
     changed = mend(chunk, profile, kind=CHUNK)
     return chunk, (names is not None and names.inward(chunk)) or changed
 
@@ -290,7 +365,7 @@ def _until_done(events: Iterable[sse.Event]) -> tuple[list[sse.Event], sse.Event
 
 def _parsed(raw: bytes) -> Json:
     try:
-        answer = orjson.loads(raw)
+        answer = numbers.loads(raw)
     except orjson.JSONDecodeError:
         answer = _leniently(raw)
     if not isinstance(answer, dict):

@@ -12,15 +12,20 @@ import orjson
 
 from proxy.core.assembler import as_text
 from proxy.core.chat import Json
+from proxy.core.endings import inferred_reason
 from proxy.core.errors import InvalidJson, RequestError, UpstreamError
 from proxy.core.forcing import DEFAULT_ANSWER_STEPS, AnswerSteps
 from proxy.core.offer import narrowed
 from proxy.core.prompts import with_guidance
+from proxy.upstreams import failures
 
 # The values that typed OpenAI SDKs accept.
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+# Reasons that servers of any profile have been seen to send: DeepSeek at Azure, and OpenRouter beside an error.
+_OTHER_REASONS = {"tool_call": "tool_calls"}
+_FAILED = "error"
 
-CHUNK = "chat.completion.chunk"
+COMPLETION, CHUNK = "chat.completion", "chat.completion.chunk"
 _PARTS = ("message", "delta")
 _EFFORT = "reasoning_effort"
 _OF_TOOLS = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
@@ -257,13 +262,19 @@ def mend(answer: Json, profile: Profile, *, kind: str) -> bool:
     if choices.__class__ is not list or len(choices) != 1 or choices[0].__class__ is not dict:
         choices = _objects(choices)
     for choice in choices:
-        if choice.get("finish_reason") is not None:
-            changed = _mend_reason(choice, profile) or changed
-        for key in _PARTS:
-            if key in choice:
-                part = choice[key]
-                if not isinstance(part, dict) or "tool_calls" in part:  # most say something and call nothing
-                    changed = _mend_message(choice, key) or changed
+        changed = _mend_choice(choice, profile) or changed
+    return changed
+
+
+def _mend_choice(choice: Json, profile: Profile) -> bool:
+    if choice.get("error"):
+        raise failures.from_choice(choice["error"])
+    changed = choice.get("finish_reason") is not None and _mend_reason(choice, profile)
+    for key in _PARTS:
+        if key in choice:
+            part = choice[key]
+            if not isinstance(part, dict) or "tool_calls" in part:  # most say something and call nothing
+                changed = _mend_message(choice, key) or changed
     return changed
 
 
@@ -272,10 +283,40 @@ def _mend_reason(choice: Json, profile: Profile) -> bool:
     if reason is None or (isinstance(reason, str) and reason in FINISH_REASONS):
         return False
     known = reason if isinstance(reason, str) else ""
-    if known in profile.failures:
+    if known in profile.failures or known == _FAILED:
         raise UpstreamError(f"The upstream broke off its answer: {known}.")
-    choice["finish_reason"] = profile.finish_reasons.get(known, "stop") if reason else None
+    choice["finish_reason"] = (
+        (profile.finish_reasons.get(known) or _OTHER_REASONS.get(known, "stop")) if reason else None
+    )
     return True
+
+
+def complete(answer: Json, request: Json) -> bool:
+    """Fill in what a whole answer lacks, in place, where that is beyond doubt; whether anything was missing.
+
+    Args:
+        answer: mended.
+        request: what was asked.
+
+    Raises:
+        UpstreamError: it is no completion.
+    """
+    if not answer["choices"]:
+        raise UpstreamError("The upstream's answer is no completion.")
+    changed = False
+    for choice in answer["choices"]:
+        if "message" not in choice:
+            # Azure's filter leaves nothing of an answer but the reason why.
+            if choice.get("finish_reason") != "content_filter":
+                raise UpstreamError("The upstream's answer holds no message.")
+            choice["message"] = {"role": "assistant", "content": ""}
+            changed = True
+        if not choice.get("finish_reason"):
+            usage = answer.get("usage") if len(answer["choices"]) == 1 else None
+            reason = inferred_reason(choice["message"], request, usage)
+            choice["finish_reason"] = reason
+            changed = changed or reason is not None
+    return changed
 
 
 def _mend_message(choice: Json, key: str) -> bool:
@@ -304,7 +345,7 @@ def _is_usual(call: Json) -> bool:
     return (
         function.__class__ is dict
         and call.get("id").__class__ is str
-        and call.get("type").__class__ is str
+        and call.get("type") == "function"
         and function.get("name").__class__ is str
         and function.get("arguments").__class__ is str
     )
@@ -321,10 +362,21 @@ def _mend_call(call: Json) -> bool:
         return False
     if not isinstance(function.get("name"), _NAME):
         raise UpstreamError("The upstream sent something else than text as the name of a function.")
+    changed = _mend_type(call, function)
     if isinstance(function.get("arguments"), _NAME):
-        return False
+        return changed
     function["arguments"] = as_text(function["arguments"])
     return True
+
+
+def _mend_type(call: Json, function: Json) -> bool:
+    """Give a call its type. Mistral leaves it out, and at AtlasCloud the later pieces of a call have an empty one."""
+    if call.get("type"):
+        return False
+    if function.get("name"):
+        call["type"] = "function"
+        return True
+    return call.pop("type", None) is not None
 
 
 def _objects(items: Any) -> list[Json]:

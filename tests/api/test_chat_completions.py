@@ -756,7 +756,6 @@ async def test_an_upstream_failure_before_the_first_byte_has_its_line_of_the_err
     "reply",
     [
         stream(chunk({"content": "Hel"}), done=False),
-        stream(chunk({"content": "Hel"})),
         stream(chunk({"content": "Hel"}), None),
         stream(chunk({"content": "Hel"}), b'event: error\ndata: {"error":{"message":"gone"}}\n\n', done=False),
         stream(chunk({"content": "Hel"}), b"data: {not json\n\n"),
@@ -823,7 +822,9 @@ ARGUMENTS = {"index": 0, "function": {"arguments": '{"query":"news"}'}}
             chunk({"tool_calls": [{**ARGUMENTS, "function": {"arguments": '{"qu'}}]}),
             None,
         ),
-        stream(chunk({"tool_calls": [OPENING]}), chunk({"tool_calls": [ARGUMENTS]})),
+        stream(
+            chunk({"tool_calls": [OPENING]}), chunk({"tool_calls": [{**ARGUMENTS, "function": {"arguments": '{"q'}}]})
+        ),
         stream(chunk({"tool_calls": [OPENING]}), chunk({"tool_calls": [ARGUMENTS]}), done=False),
         stream(chunk({"tool_calls": [OPENING]}), chunk({"tool_calls": [ARGUMENTS]}, "length")),
     ],

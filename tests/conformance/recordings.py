@@ -72,10 +72,15 @@ def names(*patterns: str) -> list[str]:
     return sorted({path.stem for pattern in patterns for path in FOLDER.glob(f"{pattern}.json")})
 
 
+def ordinary() -> list[str]:
+    """The recordings of servers that do as they should, or fail in an orderly way; the others are in test_faults."""
+    return [name for name in names("*") if not name.startswith("fault_")]
+
+
 def conversations() -> list[tuple[str, int]]:
     """Where a recorded answer of tool calls is followed by what the model said to their results: (name, position)."""
     found = []
-    for name in names("*"):
+    for name in ordinary():
         exchanges = _exchanges(name)
         for at, (first, second) in enumerate(pairwise(exchanges)):
             answered = {
@@ -90,7 +95,7 @@ def plain() -> list[tuple[str, int]]:
     """Good answers without tool calls."""
     return [
         (name, at)
-        for name in names("*")
+        for name in ordinary()
         for at, exchange in enumerate(_exchanges(name))
         if exchange.is_good and not exchange.calls
     ]
@@ -98,7 +103,7 @@ def plain() -> list[tuple[str, int]]:
 
 def broken() -> list[tuple[str, int]]:
     """Answers that are errors, whole or in the middle of a stream."""
-    return [(name, at) for name in names("*") for at, exchange in enumerate(_exchanges(name)) if not exchange.is_good]
+    return [(name, at) for name in ordinary() for at, exchange in enumerate(_exchanges(name)) if not exchange.is_good]
 
 
 def _exchanges(name: str) -> list[Exchange]:

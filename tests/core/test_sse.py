@@ -48,6 +48,14 @@ def test_no_bytes_whatever_make_it_fail_or_depend_on_the_cut(left, right):
     assert decode(left, right) == decode(left + right)
 
 
+def test_a_bare_line_of_an_error_is_an_event_of_one():
+    assert decode(b'data: {}\n\nerror: {"message":"gone"}\n\n') == [
+        (b"{}", "message"),
+        (b'{"message":"gone"}', "error"),
+    ]
+    assert decode(b"data: {}\nerror: gone\n") == [(b"gone", "error")]
+
+
 def test_an_event_keeps_its_original_bytes():
     (event,) = Decoder().feed(b"event:x\ndata:  1 \n\n")
     assert (event.raw, event.data, event.type) == (b"event:x\ndata:  1 \n\n", b" 1 ", "x")

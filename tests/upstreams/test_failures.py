@@ -16,6 +16,10 @@ SPRING = b'{"timestamp":"t","status":404,"error":"Not Found","path":"/v1"}'
 TEXT = "No matching target server found for model foo"
 DEEP = b'{"error":{"message":{"deep":1},"code":7,"type":8}}'
 INVALID = "invalid_request_error"
+MISSING = {"type": "missing", "loc": ["body", "messages", 0, "role"], "msg": "Field required"}
+FASTAPI = orjson.dumps({"detail": [MISSING, {"msg": "Too long"}]})
+EXTRA = {"type": "extra_forbidden", "loc": ["body", "temperature"], "msg": "Extra inputs are not permitted"}
+MISTRAL = orjson.dumps({"object": "error", "message": {"detail": [EXTRA]}, "type": INVALID, "code": 3210})
 
 
 @pytest.mark.parametrize(
@@ -28,6 +32,13 @@ INVALID = "invalid_request_error"
         (404, SPRING, (404, "Not Found", "not_found_error", None, None)),
         (404, TEXT.encode(), (404, TEXT, "not_found_error", None, None)),
         (403, b"<html>forbidden</html>", (403, "HTTP 403", "permission_error", None, None)),
+        (401, b'{"detail":"Invalid API Key"}', (401, "Invalid API Key", "authentication_error", None, None)),
+        (422, FASTAPI, (422, "messages.0.role: Field required; Too long", INVALID, "messages.0.role", None)),
+        (422, MISTRAL, (422, "temperature: Extra inputs are not permitted", INVALID, "temperature", "3210")),
+        (400, b'{"detail":{"message":"m","code":"c"}}', (400, "m", INVALID, None, "c")),
+        (400, b'{"detail":{"error":{"message":"m","code":"c"}}}', (400, "m", INVALID, None, "c")),
+        (400, b'{"detail":["a","b"]}', (400, '["a","b"]', INVALID, None, None)),
+        (400, b'{"detail":null}', (400, "HTTP 400", INVALID, None, None)),
         (418, b"", (418, "HTTP 418", INVALID, None, None)),
         (422, DEEP, (422, '{"deep":1}', INVALID, None, "7")),
     ],

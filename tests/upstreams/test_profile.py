@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from proxy.core.errors import InvalidJson, RequestError, UpstreamError
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
-from proxy.upstreams.profile import OPENAI, mend, prepare
+from proxy.upstreams.profile import OPENAI, complete, mend, prepare
 from tests import hostile
 from tests.documents import CHUNKS, WHOLE
 
@@ -202,6 +202,7 @@ def test_a_choice_that_is_an_object_is_no_auto():
         ("sensitive", "content_filter"),
         ("model_context_window_exceeded", "length"),
         ("eos", "stop"),
+        ("tool_call", "tool_calls"),
         ("stop", "stop"),
         (None, None),
         ("", None),
@@ -211,6 +212,50 @@ def test_finish_reasons_are_openais(reason, mended):
     answer = {"choices": [{"finish_reason": reason}], "object": "chat.completion"}
     assert mend(answer, GLM, kind="chat.completion") is (reason != mended)
     assert answer["choices"][0]["finish_reason"] == mended
+
+
+@pytest.mark.parametrize("choice", [{"finish_reason": "error"}, {"error": {"message": "gone"}, "message": {}}])
+def test_a_choice_that_failed_is_a_failure(choice):
+    with pytest.raises(UpstreamError):
+        mend({"choices": [choice]}, OPENAI, kind="chat.completion")
+
+
+def test_a_choices_error_keeps_its_meaning():
+    error = {"code": 429, "message": "slow down"}
+    with pytest.raises(UpstreamError) as raised:
+        mend({"choices": [{"error": error, "finish_reason": None}]}, OPENAI, kind="chat.completion")
+    assert (raised.value.status, raised.value.message) == (429, "slow down")
+
+
+HELLO = {"role": "assistant", "content": "Hello"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "completed"),
+    [
+        ({"finish_reason": "content_filter"}, {"message": {"role": "assistant", "content": ""}}),
+        ({"message": HELLO}, {"finish_reason": "stop"}),
+        ({"message": HELLO, "finish_reason": None}, {"finish_reason": "stop"}),
+        ({"message": HELLO, "finish_reason": "stop"}, {}),
+        ({"message": {}, "finish_reason": None}, {}),
+    ],
+)
+def test_what_a_whole_answer_lacks_is_filled_in(choice, completed):
+    answer = {"choices": [dict(choice)]}
+    assert complete(answer, {}) is bool(completed)
+    assert answer == {"choices": [{**choice, **completed}]}
+
+
+def test_a_count_of_several_choices_says_nothing_of_one_of_them():
+    answer = {"choices": [{"message": HELLO}, {"message": HELLO}], "usage": {"completion_tokens": 9}}
+    complete(answer, {"max_tokens": 5})
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["stop", "stop"]
+
+
+@pytest.mark.parametrize("answer", [{"choices": []}, {"choices": [{}]}, {"choices": [{"finish_reason": "stop"}]}])
+def test_an_answer_without_a_message_is_none(answer):
+    with pytest.raises(UpstreamError):
+        complete(answer, {})
 
 
 def test_a_finish_reason_that_is_a_failure_is_one():
@@ -254,6 +299,18 @@ def test_what_is_no_completion_is_an_upstream_error(answer):
         ({"choices": [{"delta": None}]}, {"choices": [{"delta": {}}]}),
         ({"choices": [{"finish_reason": ["x"]}]}, {"choices": [{"finish_reason": "stop"}]}),
         (
+            {"choices": [{"message": {"tool_calls": [{"function": {"name": "a", "arguments": "{}"}}]}}]},
+            {
+                "choices": [
+                    {"message": {"tool_calls": [{"type": "function", "function": {"name": "a", "arguments": "{}"}}]}}
+                ]
+            },
+        ),
+        (
+            {"choices": [{"delta": {"tool_calls": [{"id": "", "type": "", "function": {"arguments": "{}"}}]}}]},
+            {"choices": [{"delta": {"tool_calls": [{"id": "", "function": {"arguments": "{}"}}]}}]},
+        ),
+        (
             {"choices": [{"message": {"tool_calls": [{"function": {"arguments": {"a": 1}}}]}}]},
             {"choices": [{"message": {"tool_calls": [{"function": {"arguments": '{"a":1}'}}]}}]},
         ),
@@ -273,6 +330,7 @@ USUAL = {"id": "call_1", "type": "function", "function": {"name": "a", "argument
         (USUAL, False),
         ({**USUAL, "id": 7}, True),
         ({**USUAL, "type": None}, True),
+        ({**USUAL, "type": ""}, True),
         ({**USUAL, "function": None}, True),
         ({**USUAL, "function": {"name": None, "arguments": "{}"}}, True),
         ({**USUAL, "function": {"name": "a", "arguments": {}}}, True),
