@@ -552,7 +552,7 @@ def _header_faults(parts: _Parts) -> _References:
 
 def _state_faults(config: c.Config) -> _References:
     if config.state.url.startswith("redis") and importlib.util.find_spec("redis") is None:
-        yield "state.url", "needs what `pip install 'toolproxy[redis]'` installs"
+        yield "state.url", "needs what `pip install 'toolproxy-server[redis]'` installs"
 
 
 def _fallback_faults(parts: _Parts) -> _References:
@@ -563,7 +563,10 @@ def _fallback_faults(parts: _Parts) -> _References:
 
 def _telemetry_faults(config: c.Config) -> _References:
     if config.telemetry.otlp_endpoint and not _can_trace():
-        yield "telemetry.otlp_endpoint", "traces need an extra that is not installed: pip install 'toolproxy[otel]'"
+        yield (
+            "telemetry.otlp_endpoint",
+            "traces need an extra that is not installed: pip install 'toolproxy-server[otel]'",
+        )
 
 
 def _can_trace() -> bool:
@@ -586,7 +589,7 @@ def _mcp_faults(parts: _Parts) -> _References:
         if server.aliases:
             yield f"{path}.aliases", "a server of several tools has none"
         if find_spec("mcp") is None:
-            yield f"{path}.type", "mcp needs an extra: pip install 'toolproxy[mcp]'"
+            yield f"{path}.type", "mcp needs an extra: pip install 'toolproxy-server[mcp]'"
     for name, tool in parts.tools.items():
         if tool.fallback in servers:
             yield f"tools.{name}.fallback", f"{tool.fallback!r} is a server of several tools"

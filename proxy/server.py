@@ -26,6 +26,7 @@ from proxy.core.errors import ConfigurationError
 from proxy.ports import Lifecycle
 from proxy.supervisor import ABORT, DRAIN, READY, Supervisor
 from proxy.telemetry import log, workers
+from proxy.tools.catalog import answered_by_fallback
 from proxy.wire import Bounds, Wire
 
 _BACKLOG = 2048
@@ -189,8 +190,9 @@ def serve(config: Config) -> None:
     listener = listen(config.server.host, config.server.port)
     url = address_of(listener)
     log.configure(config.telemetry, secrets=secrets_of(config))
+    fallbacks = {f"tools.{name}": tool.fallback for name, tool in answered_by_fallback(config)}
     for where, entry in config.disabled.items():
-        log.LogObserver()("configuration.disabled", where=where, why=entry.why)
+        log.LogObserver()("configuration.disabled", where=where, why=entry.why, fallback=fallbacks.get(where))
     for warning in config.warnings:
         log.LogObserver()("configuration.doubtful", why=warning)
     with workers.counting_together(config):

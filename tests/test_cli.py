@@ -250,7 +250,8 @@ def test_an_mcp_server_without_the_extra_is_one_clear_line(tmp_path):
     done = subprocess.run([sys.executable, "-c", without], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert (
-        done.stderr == "toolproxy: config.yaml:2: tools.wiki.type: mcp needs an extra: pip install 'toolproxy[mcp]'\n"
+        done.stderr
+        == "toolproxy: config.yaml:2: tools.wiki.type: mcp needs an extra: pip install 'toolproxy-server[mcp]'\n"
     )
 
 

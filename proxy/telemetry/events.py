@@ -17,7 +17,10 @@ class Event:
 _DEBUG, _INFO, _WARNING, _ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 EVENTS: Final[Mapping[str, Event]] = {
-    "configuration.disabled": Event(_WARNING, "an upstream, tool or client has no key, and is left out"),
+    "configuration.disabled": Event(
+        _WARNING,
+        "an upstream, tool or client has no key, and is left out; of a tool, its `fallback` where that answers",
+    ),
     "configuration.doubtful": Event(_WARNING, "something in the configuration is hardly what was meant"),
     "state.unavailable": Event(_WARNING, "Redis cannot be reached: each process goes on with a state of its own"),
     "state.recovered": Event(_WARNING, "Redis is there again"),  # whoever saw that it was lost wants to know

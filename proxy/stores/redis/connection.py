@@ -133,7 +133,7 @@ _REASONS: Final = {
     "MovedError": "it is a node of a cluster, and a single server is needed (MOVED)",
     "DB index is out of range": "it has no database of that number",
     "max number of clients": "it has as many clients as it takes",
-    "unknown command": "it does not know a command that is needed: is it a Sentinel, or older than Redis 5?",
+    "unknown command": "it does not know a command that is needed: is it a Sentinel, or older than Redis 7?",
     "Connection closed by server": "it closed the connection: is it Redis, and should the URL begin with rediss://?",
     "WRONG_VERSION_NUMBER": "it does not speak TLS at that port: should the URL begin with redis://?",
     "InvalidResponse": "what answers there is not Redis",

@@ -83,7 +83,7 @@ ANSWERS = {
     b"-MOVED 3999 10.0.0.7:6381": "it is a node of a cluster, and a single server is needed (MOVED)",
     b"-ERR max number of clients reached": "it has as many clients as it takes",
     b"-ERR unknown command 'SET', with args beginning with: 'canary'": "it does not know a command that is needed: "
-    "is it a Sentinel, or older than Redis 5?",
+    "is it a Sentinel, or older than Redis 7?",
     b"-ERR something about the canary": "it refuses commands (ResponseError)",
     b"HTTP/1.1 400 Bad Request": "what answers there is not Redis",
     b"": "it closed the connection: is it Redis, and should the URL begin with rediss://?",
