@@ -143,7 +143,7 @@ class Timeouts(Value, frozen=True, kw_only=True):
 class BreakerConfig(Value, frozen=True, kw_only=True):
     """`breaker:`: when something that fails again and again is left alone, and for how long."""
 
-    failures: Count = 10  # in a row; a single request alone makes three attempts
+    failures: Count = 10  # in a row; of one client's requests at most half of them count against others
     seconds: Seconds = 10  # until one call tries whether it has recovered; nginx's fail_timeout
 
 

@@ -1,13 +1,18 @@
-"""A circuit breaker, pure: whoever asks tells it the time.
+"""A circuit breaker, pure: its caller passes the time.
 
-                 `failures` in a row               `seconds` later, for one call
+                 `threshold` failures in a row     `seconds` later, for one call
       CLOSED ------------------------> OPEN ------------------------------------> HALF_OPEN
         ^                               ^                                          |    |
         |                               +----------------- failed -----------------+    |
         +--------------------------------- succeeded -----------------------------------+
 
-What is no sign of either, such as a call that its client gave up or a refusal that is the request's own fault, is not
-told to it. A probe of which nothing is heard again is therefore followed by the next one after another `seconds`.
+A failure may be the fault of the client whose request it was. It opens the breaker for everybody only where clients
+agree: no client's failures count for more than half of `threshold`. Failures that no request can have caused count in
+full. A request that something else can answer (a *spare*, such as a fallback model) need not wait for that agreement:
+any failures in a row open the breaker for it, and for it alone.
+
+A call that its client gave up, or that was refused for what it asked, is neither a success nor a failure. A probe whose
+outcome is never reported is therefore followed by the next one after another `seconds`.
 """
 
 import enum
@@ -40,6 +45,8 @@ class Breaker(Struct, kw_only=True):
     threshold: int = 5
     seconds: float = 30.0
     _failures: int = 0
+    _weight: int = 0  # of the failures, with no more than its share for any client
+    _of_clients: dict[str, int] = {}
     _shut_until: float = 0.0
     _state: State = _CLOSED
 
@@ -48,9 +55,14 @@ class Breaker(Struct, kw_only=True):
         """Where it stands; an open one becomes half open only when it is asked."""
         return self._state
 
-    def allows(self, now: float) -> bool:
-        """Whether a call may be made now; to be asked once for each call, for a True may be the one probe."""
-        if self._state is _CLOSED:
+    def allows(self, now: float, *, spare: bool = False) -> bool:
+        """Whether a call may be made now; to be asked once for each call, for a True may be the one probe.
+
+        Args:
+            now: in seconds, on a clock that never goes back.
+            spare: whether something else can answer in its place.
+        """
+        if self._state is _CLOSED or not (spare or self._is_agreed):
             return True
         if now < self._shut_until:
             return False
@@ -64,17 +76,41 @@ class Breaker(Struct, kw_only=True):
 
     def succeeded(self) -> bool:
         """A call did what it should, whenever it began; whether this closed the breaker."""
-        self._failures = 0
+        self._failures = self._weight = 0
+        self._of_clients.clear()
         if self._state is _CLOSED:
             return False
         self._state = _CLOSED
         return True
 
-    def failed(self, now: float) -> bool:
-        """A call did not; whether this opened the breaker. One that began before that does not keep it open longer."""
+    def failed(self, now: float, *, client: str | None = None, spare: bool = False) -> bool:
+        """A call did not; whether this opened the breaker. One that began before that does not keep it open longer.
+
+        Args:
+            now: as in `allows`.
+            client: whose request it was; None: no request can have caused the failure.
+            spare: as in `allows`.
+        """
         self._failures += 1
-        if self._state is State.OPEN or (self._state is _CLOSED and self._failures < self.threshold):
+        self._weigh(client)
+        opens = self._failures >= self.threshold and (spare or self._is_agreed)
+        if self._state is State.OPEN or (self._state is _CLOSED and not opens):
             return False
         self._state = State.OPEN
         self._shut_until = now + self.seconds
         return True
+
+    @property
+    def _is_agreed(self) -> bool:
+        return self._weight >= self.threshold
+
+    def _weigh(self, client: str | None) -> None:
+        if self._is_agreed:
+            return
+        if client is not None:
+            share = min((self.threshold + 1) // 2, self.threshold - 1)
+            counted = self._of_clients.get(client, 0)
+            if counted >= share:
+                return
+            self._of_clients[client] = counted + 1
+        self._weight += 1

@@ -229,8 +229,13 @@ class MaxDurationExceeded(ProxyError):
 
 
 class UpstreamError(ProxyError):
-    """The upstream could not be reached, broke off, or sent what is no completion."""
+    """The upstream could not be reached, broke off, or sent what is no completion.
 
+    Attributes:
+        unreachable: there was no connection, so that nothing in the request can have caused it.
+    """
+
+    unreachable: bool = False
     status = 502
     type = "upstream_error"
     code: str | None = "upstream_error"

@@ -168,6 +168,8 @@ class Connection:
         """An exception of httpx as one of ours. What it says is for the log alone: it may hold addresses."""
         error = self._meaning(exc)
         error.why = reason(exc)
+        if isinstance(error, UpstreamError):
+            error.unreachable = isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout)
         return error
 
     def _meaning(self, exc: Exception) -> ProxyError:

@@ -2,7 +2,9 @@
 
 Once anything of an answer was shown, nothing is tried again: a second attempt would repeat the first one's words. One
 budget of retries holds for the whole request, however many turns it takes, so that a struggling upstream is not
-hammered by its own loop. An upstream that fails everybody is left alone for a while, by its breaker.
+hammered by its own loop. An upstream that fails everybody is left alone for a while, by its breaker: what a request
+is answered with (5xx, junk, silence) may be that request's own doing, so it counts once for each request and upstream,
+and in the name of its client; that no connection can be made counts each time.
 """
 
 import math
@@ -16,7 +18,7 @@ from msgspec import Struct
 from proxy.core.actions import CallUpstream
 from proxy.core.breaker import Breaker, State
 from proxy.core.chat import Json, Turn
-from proxy.core.errors import ProxyError, RequestError, UpstreamDown
+from proxy.core.errors import ProxyError, RequestError, UpstreamDown, UpstreamError
 from proxy.core.forcing import AnswerSteps
 from proxy.ports import Answer, Clock, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed, fault_of
 from proxy.upstreams.openai_compat import OpenAICompatible
@@ -31,7 +33,8 @@ class Resilient:
     Args:
         candidates: the requested model and its fallbacks.
         backoff: how often to try again, and the waits between.
-        judged: the calls of every upstream, by its name; shared by all requests.
+        guards: the breaker of every upstream, by its name; shared by all requests.
+        client: whose request it is.
         clock: waits.
         observe: hears of each attempt, of what is handed through, and of upstreams that are left alone for a while.
         tells_relays: whether it hears of what is handed through also where nothing has failed.
@@ -47,7 +50,8 @@ class Resilient:
         candidates: Sequence[OpenAICompatible],
         *,
         backoff: Backoff,
-        judged: Mapping[str, "Judged"],
+        guards: Mapping[str, "BreakerGuard"],
+        client: str = "",
         clock: Clock,
         observe: Observer,
         tells_relays: bool = True,
@@ -56,7 +60,9 @@ class Resilient:
         self._speak_to(first)
         self._longest_wait = backoff.longest
         self._delays = backoff.delays()
-        self._judged = judged
+        self._guards = guards
+        self._client = client
+        self._blamed: set[str] = set()
         self._clock = clock
         self._observe = observe
         self._tells_relays = tells_relays
@@ -95,9 +101,12 @@ class Resilient:
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
         """Hand any other request through, once: what it does is not known, so neither is whether it bears repeating."""
-        with self._judged[self.current.name], self._relayed(path=request.path.partition("?")[0]):
+        with self._guarded(spare=False), self._relayed(path=request.path.partition("?")[0]):
             async with self.current.open(request) as response:
                 yield response
+
+    def _guarded(self, *, spare: bool) -> "_GuardedCall":
+        return _GuardedCall(self._guards[self.current.name], self._client, spare, self._blamed)
 
     def _relayed(self, **fields: object) -> "_Relayed":
         return _Relayed(self, self._observe, self._clock, fields if self._tells_relays else None)
@@ -109,8 +118,8 @@ class Resilient:
                 current = self.current
                 began = watched.began = self._clock.monotonic()
                 try:
-                    judged = watched.judged = self._judged[current.name]
-                    with judged:
+                    guarded = watched.guarded = self._guarded(spare=bool(self._rest))
+                    with guarded:
                         answer = await work(current)
                 except RequestError as exc:
                     if failure is None:
@@ -189,39 +198,67 @@ class _Relayed:
             self._observe("relay.abandoned", **fields, seconds=seconds)
 
 
-class Judged:
-    """The calls of one upstream, each one a `with`; what becomes of it counts for all requests.
+class BreakerGuard:
+    """The breaker of one upstream, and the events of its opening and closing."""
+
+    def __init__(self, name: str, breaker: Breaker, *, observe: Observer, clock: Clock) -> None:
+        self.name = name
+        self._breaker = breaker
+        self._observe = observe
+        self._clock = clock
+
+    def check(self, *, spare: bool) -> None:
+        """Raise `UpstreamDown` where a call may not be made now; `spare`: a fallback can answer it."""
+        now = self._clock.monotonic()
+        if not self._breaker.allows(now, spare=spare):
+            raise UpstreamDown(self.name, retry_after=math.ceil(self._breaker.wait(now)) or 1)
+
+    def succeeded(self) -> None:
+        """A call was answered."""
+        if self._breaker.succeeded():
+            self._observe("upstream.breaker_closed", upstream=self.name)
+
+    def answers(self) -> None:
+        """A call has begun to be answered: if it was a probe, others need not wait for its end."""
+        if self._breaker.state is State.HALF_OPEN:
+            self.succeeded()
+
+    def failed(self, failure: UpstreamError, *, client: str, spare: bool) -> None:
+        """A call failed in a way that counts against the upstream."""
+        blamed = None if failure.unreachable else client
+        if self._breaker.failed(self._clock.monotonic(), client=blamed, spare=spare):
+            seconds = self._breaker.seconds
+            self._observe("upstream.breaker_opened", upstream=self.name, code=failure.code, seconds=seconds)
+
+
+class _GuardedCall(Struct, eq=False):
+    """One call of an upstream, as a `with`: its outcome counts for all requests.
+
+    Attributes:
+        client: whose request it belongs to.
+        spare: whether a fallback can answer in its place.
+        blamed: the upstreams that this request has counted against already.
 
     Raises:
         UpstreamDown: instead of a call, while the upstream is left alone.
     """
 
-    def __init__(self, name: str, breaker: Breaker, *, observe: Observer, clock: Clock) -> None:
-        self._name = name
-        self._breaker = breaker
-        self._observe = observe
-        self._clock = clock
+    guard: BreakerGuard
+    client: str
+    spare: bool
+    blamed: set[str]
 
     def __enter__(self) -> None:
-        now = self._clock.monotonic()
-        if not self._breaker.allows(now):
-            raise UpstreamDown(self._name, retry_after=math.ceil(self._breaker.wait(now)) or 1)
+        self.guard.check(spare=self.spare)
 
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
         if exc is None:
-            if self._breaker.succeeded():
-                self._tell_closed()
-        elif isinstance(exc, ProxyError) and is_outage(exc) and self._breaker.failed(self._clock.monotonic()):
-            seconds = self._breaker.seconds
-            self._observe("upstream.breaker_opened", upstream=self._name, code=exc.code, seconds=seconds)
-
-    def answers(self) -> None:
-        """It has begun to answer: if it was asked to see whether it does, others need not wait for the end."""
-        if self._breaker.state is State.HALF_OPEN and self._breaker.succeeded():
-            self._tell_closed()
-
-    def _tell_closed(self) -> None:
-        self._observe("upstream.breaker_closed", upstream=self._name)
+            self.guard.succeeded()
+        elif isinstance(exc, UpstreamError) and is_outage(exc):
+            if not exc.unreachable and self.guard.name in self.blamed:
+                return
+            self.blamed.add(self.guard.name)
+            self.guard.failed(exc, client=self.client, spare=self.spare)
 
 
 class _Watched(Struct, eq=False):
@@ -230,15 +267,15 @@ class _Watched(Struct, eq=False):
     _inner: Callable[..., Awaitable[None]]
     _clock: Clock
     began: float = 0.0
-    judged: Judged | None = None
+    guarded: _GuardedCall | None = None
     first_after: float | None = None
 
     def show(self, shown: object) -> Awaitable[None]:
         """Pass it on."""
         if self.first_after is None:
             self.first_after = elapsed(self._clock, self.began)
-            if self.judged is not None:
-                self.judged.answers()
+            if self.guarded is not None:
+                self.guarded.guard.answers()
         return self._inner(shown)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from msgspec import Struct
 
+from proxy import facts
 from proxy.config import Config, ModelConfig
 from proxy.core.breaker import Breaker
 from proxy.core.chat import Json, carries_image
@@ -15,7 +16,7 @@ from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.profile import OPENAI
-from proxy.upstreams.resilient import Judged, Resilient
+from proxy.upstreams.resilient import BreakerGuard, Resilient
 from proxy.upstreams.retry import Backoff
 
 PROFILES = {profile.name: profile for profile in (GLM, GPT_OSS, OPENAI)}
@@ -50,7 +51,9 @@ class ConfigRouter:
         self._models = config.models
         self._upstreams = config.upstreams
         self._connections = connections
-        self._judged = {name: Judged(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
+        self._guards = {
+            name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()
+        }
         self._observe = observe
         self._tells_relays = hears(observe, "relay.started") or hears(observe, "relay.completed")
         self._clock = clock
@@ -68,7 +71,8 @@ class ConfigRouter:
         upstream = Resilient(
             candidates,
             backoff=self._backoffs[entry.upstream],
-            judged=self._judged,
+            guards=self._guards,
+            client=_client_of(self._key(entry, client)),
             clock=self._clock,
             observe=self._observe,
             tells_relays=self._tells_relays,
@@ -136,3 +140,9 @@ class ConfigRouter:
                 self._bound[model.upstream, bound.model] = bound
         connection = bound.connection.forwarding(client.headers)
         return bound if connection is bound.connection else replace(bound, connection=connection)
+
+
+def _client_of(key: str | None) -> str:
+    """Whose request this is, so that clients' failures are told apart: the name, else the key that goes upstream."""
+    name = facts.known().get("client")
+    return str(name) if name is not None else str(hash(key))

@@ -416,20 +416,64 @@ async def test_a_short_queue_absorbs_a_burst_and_what_waits_too_long_is_refused(
         assert (await post(url, ASK)).status_code == 200
 
 
+TWO_CLIENTS = "clients: [{name: one, key: key-one}, {name: another, key: key-another}]"
+ONE, ANOTHER = {"authorization": "Bearer key-one"}, {"authorization": "Bearer key-another"}
+BROKEN = Reply([b"{}"], status=500)
+
+
 async def test_an_upstream_that_fails_everybody_is_left_alone_and_readyz_says_so(upstream):
-    upstream.replies = [*[Reply([b"{}"], status=500)] * 4, whole("Hi")]
+    upstream.replies = [*[BROKEN] * 4, whole("Hi")]
     config = CONFIG.replace("retries: 0", "retries: 0, breaker: {{failures: 4, seconds: 30}}")
     clock = FakeClock()
-    async with proxy_of(upstream, config=config, clock=clock) as url:
-        assert [(await post(url, ASK)).status_code for _ in range(6)] == [502] * 6
-        refused = await post(url, {"model": "m", "input": "x"}, path="/v1/embeddings")
+    async with proxy_of(upstream, config=config, clock=clock, more=TWO_CLIENTS) as url:
+        told = [(await post(url, ASK, headers=whose)).status_code for whose in (ONE, ANOTHER) * 3]
+        assert told == [502] * 6
+        refused = await post(url, {"model": "m", "input": "x"}, path="/v1/embeddings", headers=ONE)
         assert (refused.status_code, refused.json()["error"]["code"]) == (502, "upstream_error")
         assert refused.headers["retry-after"] == "30"
         assert (await get(url, "/readyz")).json()["upstreams"] == [{"name": "up", "usable": True, "breaker": "open"}]
         assert len(upstream.requests) == 4
         clock.now += 30
-        assert (await post(url, ASK)).status_code == 200
+        assert (await post(url, ASK, headers=ONE)).status_code == 200
         assert (await get(url, "/readyz")).json()["upstreams"] == [{"name": "up", "usable": True}]
+
+
+@pytest.mark.parametrize("tool_choice", ["auto", "none"], ids=["in the loop", "handed through"])
+async def test_a_client_whose_requests_the_only_upstream_cannot_bear_cuts_nobody_else_off(upstream, tool_choice):
+    upstream.replies = [lambda request: BROKEN if request["messages"][-1]["content"] == "poison" else whole("Hi")]
+    config = CONFIG.replace("retries: 0", "retries: 2, breaker: {{failures: 4, seconds: 30}}")
+    good = {**ASK, "tool_choice": tool_choice}
+    poison = {**good, "messages": [{"role": "user", "content": "poison"}]}
+    async with proxy_of(upstream, config=config, clock=FakeClock(), more=TWO_CLIENTS) as url:
+        told = [(await post(url, poison, headers=ONE)).status_code for _ in range(20)]
+        assert told == [502] * 20
+        assert (await get(url, "/readyz")).json()["upstreams"] == [{"name": "up", "usable": True}]
+        for whose in (ANOTHER, ONE):
+            assert (await post(url, good, headers=whose)).status_code == 200
+
+
+async def test_an_upstream_that_nobody_can_connect_to_is_left_alone_whoever_asks(upstream):
+    config = CONFIG.replace("{upstream}", "http://127.0.0.1:9").replace(
+        "retries: 0", "retries: 1, breaker: {{failures: 4, seconds: 30}}"
+    )
+    async with proxy_of(upstream, config=config, clock=FakeClock()) as url:
+        told = [(await post(url, ASK)).headers.get("retry-after") for _ in range(3)]
+    assert told == [None, None, "30"], "two attempts each"
+
+
+async def test_where_there_is_a_fallback_one_clients_failures_send_requests_there_at_once(upstream):
+    upstream.replies = [lambda request: BROKEN if request["model"] == "m" else whole("Hi")]
+    config = CONFIG.replace("retries: 0", "retries: 0, breaker: {{failures: 3, seconds: 30}}")
+    config = config.replace(
+        "  m: {{upstream: up}}", "  m: {{upstream: up, fallbacks: [other]}}\n  other: {{upstream: two}}"
+    )
+    config = config.replace("models:", "  two: {{base_url: {upstream}/v1, api_key: x, profile: openai}}\nmodels:")
+    async with proxy_of(upstream, config=config, clock=FakeClock(), more=TWO_CLIENTS) as url:
+        told = [(await post(url, ASK, headers=ONE)).status_code for _ in range(5)]
+        assert told == [200] * 5
+        assert [request["model"] for request in upstream.requests] == ["m", "other"] * 3 + ["other"] * 2
+        # Another model of the upstream that keeps failing has no fallback, and one client is no proof.
+        assert (await post(url, {**ASK, "model": "alias"}, headers=ANOTHER)).status_code == 200
 
 
 # -- models and health --

@@ -49,6 +49,8 @@ async def test_foreign_exceptions_are_ours_and_keep_addresses_to_themselves(exce
     assert told in got.message
     assert "10.0.0.7" not in got.message
     assert got.why == type(exception).__name__, "what it says may be what was sent"
+    no_connection = isinstance(exception, httpx.ConnectError | httpx.ConnectTimeout)
+    assert getattr(got, "unreachable", False) == no_connection
 
 
 async def test_a_redirect_is_not_followed_and_not_tried_again():

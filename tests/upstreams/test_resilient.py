@@ -15,7 +15,7 @@ from proxy.core.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from proxy.upstreams.resilient import Judged, Resilient
+from proxy.upstreams.resilient import BreakerGuard, Resilient
 from proxy.upstreams.retry import Backoff, asked_delay
 
 CALL = CallUpstream({}, number=1)
@@ -28,6 +28,13 @@ def refused(status, **headers):
 
 def failed(**headers):
     return UpstreamError("503", headers=headers)
+
+
+def unreachable(kind=UpstreamError):
+    """No connection could be made."""
+    failure = kind("refused")
+    failure.unreachable = True
+    return failure
 
 
 class Candidate:
@@ -65,12 +72,15 @@ class Attempt:
         self.breakers = {candidate.name: Breaker(threshold=3, seconds=10) for candidate in candidates}
         self.upstream = self.another(*candidates, retries=retries)
 
-    def another(self, *candidates, retries=0):
+    def another(self, *candidates, retries=0, client="app"):
         """A further request of the same process."""
         return Resilient(
             candidates,
             backoff=Backoff(retries, jitter=lambda: 1.0),
-            judged={name: Judged(name, one, observe=self.hear, clock=self) for name, one in self.breakers.items()},
+            guards={
+                name: BreakerGuard(name, one, observe=self.hear, clock=self) for name, one in self.breakers.items()
+            },
+            client=client,
             clock=self,
             observe=self.hear,
         )
@@ -237,11 +247,11 @@ async def test_what_is_handed_through_is_tried_again_too():
 @pytest.mark.parametrize(("tells_relays", "of_success"), [(True, ["relay.started", "relay.completed"]), (False, [])])
 async def test_what_goes_well_is_told_where_somebody_hears_of_it_and_a_failure_always(tells_relays, of_success):
     attempt, heard = Attempt(Candidate("a")), []
-    judged = {"a": Judged("a", Breaker(), observe=attempt.hear, clock=attempt)}
+    guards = {"a": BreakerGuard("a", Breaker(), observe=attempt.hear, clock=attempt)}
     upstream = Resilient(
         [Candidate("a", "whole", UpstreamError("x"))],
         backoff=Backoff(0),
-        judged=judged,
+        guards=guards,
         clock=attempt,
         observe=lambda event, **fields: heard.append(event),
         tells_relays=tells_relays,
@@ -269,16 +279,68 @@ async def shut(*candidates):
     return attempt
 
 
-DOWN = [UpstreamError("500"), UpstreamTimeout("silent"), UpstreamError("cut off")]
+async def fails(attempt, candidate, *, times, client, fallback=()):
+    """So many requests of a client, one after the other; whether they were refused without being tried."""
+    refused = []
+    for _ in range(times):
+        with pytest.raises(UpstreamError) as failure:
+            await attempt.another(candidate, *fallback, client=client).complete(CALL, attempt.show, attempt)
+        refused.append(isinstance(failure.value, UpstreamDown))
+    return refused
 
 
-async def test_an_upstream_that_fails_again_and_again_is_not_asked_for_a_while():
-    candidate = Candidate("a", UpstreamError("x"), UpstreamError("x"), UpstreamError("x"))
-    attempt = await shut(candidate)
+@pytest.mark.parametrize("kind", [UpstreamError, UpstreamTimeout])
+async def test_an_upstream_that_cannot_be_reached_is_not_asked_for_a_while(kind):
+    candidate = Candidate("a", *[unreachable(kind) for _ in range(3)])
+    attempt = Attempt(candidate, retries=0)
+    assert await fails(attempt, candidate, times=4, client="app") == [False, False, False, True]
     assert attempt.heard[-1] == "upstream.breaker_opened"
     with pytest.raises(UpstreamDown) as refused:
         await attempt.another(candidate, retries=2).complete(CALL, attempt.show, attempt)
     assert (candidate.tries, refused.value.status, refused.value.headers) == (3, 502, {"retry-after": "10"})
+
+
+@pytest.mark.parametrize("failure", [UpstreamError("500"), UpstreamTimeout("silent"), UpstreamError("cut off")])
+async def test_what_one_client_is_answered_with_keeps_nobody_else_out(failure):
+    bad, good = Candidate("a", *[failure] * 20), Candidate("a", "fine")
+    attempt = Attempt(bad)
+    assert await fails(attempt, bad, times=20, client="one") == [False] * 20
+    assert await attempt.another(good, client="another").complete(CALL, attempt.show, attempt) == "fine"
+    assert attempt.breakers["a"].state == "closed"
+
+
+async def test_where_several_clients_are_failed_in_a_row_the_upstream_is_at_fault():
+    candidate = Candidate("a", *[UpstreamError("500")] * 9)
+    attempt = Attempt(candidate)
+    assert await fails(attempt, candidate, times=5, client="one") == [False] * 5
+    assert await fails(attempt, candidate, times=2, client="another") == [False, True]
+    assert await fails(attempt, candidate, times=1, client="one") == [True]
+
+
+async def test_a_request_counts_once_however_often_it_is_tried_and_however_many_turns_it_has():
+    attempt = Attempt(Candidate("a", *[UpstreamError("500")] * 3, "fine"), Candidate("b"), retries=3)
+    assert await attempt.complete() == "fine"
+    candidate = Candidate("a", *[UpstreamError("500")] * 8)
+    attempt = Attempt(candidate, retries=0)
+    for client in ("one", "another"):
+        with pytest.raises(UpstreamError):
+            await attempt.another(candidate, retries=3, client=client).complete(CALL, attempt.show, attempt)
+    assert attempt.breakers["a"].state == "closed"
+
+
+async def test_a_request_that_a_fallback_can_answer_is_not_sent_to_what_keeps_failing_one_client():
+    bad, fallback, alone = (
+        Candidate("a", *[UpstreamError("500")] * 3),
+        Candidate("b", *range(4)),
+        Candidate("a", "fine"),
+    )
+    attempt = Attempt(bad, fallback)
+    for answer in range(4):
+        answered = attempt.another(bad, fallback, client="one").complete(CALL, attempt.show, attempt)
+        assert await answered == answer
+    assert (bad.tries, attempt.heard.count("upstream.breaker_opened")) == (3, 1)
+    assert await attempt.another(alone, client="another").complete(CALL, attempt.show, attempt) == "fine"
+    assert attempt.heard[-1] == "upstream.breaker_closed"
 
 
 @pytest.mark.parametrize("failure", [refused(400), refused(429), refused(404), RequestError("no"), Overloaded("full")])
@@ -292,7 +354,7 @@ async def test_what_is_no_sign_of_illness_does_not_count(failure):
 
 
 async def test_while_an_upstream_is_left_alone_its_fallback_answers_at_once():
-    candidate, fallback = Candidate("a", *DOWN[:1] * 3), Candidate("b", "fine")
+    candidate, fallback = Candidate("a", unreachable(), unreachable(), unreachable()), Candidate("b", "fine")
     attempt = await shut(candidate)
     attempt.breakers["b"] = Breaker()
     waited = len(attempt.waits)
@@ -301,14 +363,14 @@ async def test_while_an_upstream_is_left_alone_its_fallback_answers_at_once():
 
 
 async def test_a_call_that_opens_the_breaker_is_not_tried_again():
-    candidate, fallback = Candidate("a", *DOWN[:1] * 9), Candidate("b", "fine")
+    candidate, fallback = Candidate("a", *[unreachable() for _ in range(9)]), Candidate("b", "fine")
     attempt = Attempt(candidate, fallback, retries=8)
     assert await attempt.complete() == "fine"
     assert candidate.tries == 3
 
 
 async def test_one_call_finds_out_that_it_has_recovered_and_lets_the_others_in():
-    candidate = Candidate("a", *[UpstreamError("x")] * 3, "fine", "fine")
+    candidate = Candidate("a", *[unreachable() for _ in range(3)], "fine", "fine")
     attempt = await shut(candidate)
     attempt.now = 10
     for _ in range(2):
@@ -326,7 +388,7 @@ async def test_a_probe_that_has_begun_to_answer_lets_the_others_in_already():
             await gate.wait()
             return "Hello"
 
-    candidate = Candidate("a", *[UpstreamError("x")] * 3, "fine")
+    candidate = Candidate("a", *[unreachable() for _ in range(3)], "fine")
     attempt = await shut(candidate)
     attempt.now = 10
     probing = asyncio.ensure_future(attempt.another(Slow("a")).complete(CALL, attempt.show, attempt))
