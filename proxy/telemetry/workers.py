@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from proxy.config import Config
+from proxy.core.errors import ConfigurationError
 
 VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -23,12 +24,20 @@ def counting_together(config: Config) -> Iterator[None]:
     """Makes the directory, and removes it when the workers have stopped.
 
     It lies below the one that the environment names, if it names one. A single worker counts in its own memory.
+
+    Raises:
+        ConfigurationError: it cannot be made.
     """
     given = os.environ.pop(VARIABLE, None)
     if config.server.workers == 1 or not config.telemetry.metrics:
         yield
         return
-    with TemporaryDirectory(prefix="toolproxy-metrics-", dir=given) as made:
+    try:
+        folder = TemporaryDirectory(prefix="toolproxy-metrics-", dir=given)
+    except OSError as exc:
+        how = "set TMPDIR to one, or telemetry.metrics to false"
+        raise ConfigurationError([f"several workers need a writable folder for their metrics ({exc}): {how}"]) from exc
+    with folder as made:
         os.environ[VARIABLE] = made
         yield
 
