@@ -68,13 +68,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:
-    default = os.environ.get("TOOLPROXY_CONFIG") or _DEFAULT_CONFIG
+    default = _environment("CONFIG") or _DEFAULT_CONFIG
     command.add_argument("--config", type=Path, default=Path(default), help=f"default: {_DEFAULT_CONFIG}")
     where = "where Python tools are imported from, beside what is installed; default: the working directory"
     command.add_argument("--app-dir", type=Path, default=Path(), help=where)
-    command.add_argument("--host", default=os.environ.get("TOOLPROXY_HOST"), help="address to listen on")
-    command.add_argument("--port", type=_port, default=os.environ.get("TOOLPROXY_PORT"), help="0: any free one")
-    command.add_argument("--workers", type=_count, default=os.environ.get("TOOLPROXY_WORKERS"), help="processes")
+    command.add_argument("--host", default=_environment("HOST"), help="address to listen on")
+    command.add_argument("--port", type=_port, default=_environment("PORT"), help="0: any free one")
+    command.add_argument("--workers", type=_count, default=_environment("WORKERS"), help="processes")
+
+
+def _environment(name: str) -> str | None:
+    """The value of a variable of ours; None where it is unset, empty, or an address that Kubernetes has put there.
+
+    A Service called `toolproxy` makes it set `TOOLPROXY_PORT=tcp://10.0.0.1:8080` in every container.
+    """
+    value = os.environ.get(f"TOOLPROXY_{name}", "").strip()
+    return None if not value or value.startswith("tcp://") else value
 
 
 def _port(text: str) -> int:
