@@ -3,9 +3,27 @@
 What tools of your own need is here: `Tool`, `ToolOutput`, and the errors that a tool may raise.
 """
 
-from proxy.core.chat import ToolOutput
-from proxy.core.errors import ToolError, ToolUnavailable
-from proxy.tools.tool import Tool
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from proxy.core.chat import ToolOutput
+    from proxy.core.errors import ToolError, ToolUnavailable
+    from proxy.tools.tool import Tool
 
 __version__ = "0.1.0"
 __all__ = ["Tool", "ToolError", "ToolOutput", "ToolUnavailable"]
+
+_DEFINED_IN = {
+    "Tool": "proxy.tools.tool",
+    "ToolError": "proxy.core.errors",
+    "ToolOutput": "proxy.core.chat",
+    "ToolUnavailable": "proxy.core.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    """What is imported only when it is asked for, so that the command is quickly there to take a signal."""
+    if name not in _DEFINED_IN:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_DEFINED_IN[name]), name)

@@ -184,7 +184,8 @@ def serve(config: Config) -> None:
     """Serve until told to stop.
 
     Raises:
-        ConfigurationError: the configuration does not permit it, or the address is taken.
+        ConfigurationError: the configuration does not permit it, the address is taken, or there is no folder for what
+            several workers count.
     """
     check_startable(config)
     listener = listen(config.server.host, config.server.port)
@@ -195,18 +196,18 @@ def serve(config: Config) -> None:
         log.LogObserver()("configuration.disabled", where=where, why=entry.why, fallback=fallbacks.get(where))
     for warning in config.warnings:
         log.LogObserver()("configuration.doubtful", why=warning)
-    with workers.counting_together(config):
-        if config.server.workers == 1:
-            _serve_alone(config, listener, url)
-        else:
-            _serve_together(config, listener, url)
+    if config.server.workers == 1:
+        _serve_alone(config, listener, url)
+    else:
+        _serve_together(config, listener, url)
 
 
 def _serve_alone(config: Config, listener: socket.socket, url: str) -> None:
     lifecycle = Lifecycle()
-    app = create_app(config, lifecycle=lifecycle)
     grace, ready = config.server.shutdown_grace_seconds, functools.partial(announce, url)
-    Server(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, ready=ready).run(watched(listener))
+    with workers.counting_together(config):
+        app = create_app(config, lifecycle=lifecycle)
+        Server(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, ready=ready).run(watched(listener))
 
 
 def _serve_together(config: Config, listener: socket.socket, url: str) -> None:
@@ -214,7 +215,9 @@ def _serve_together(config: Config, listener: socket.socket, url: str) -> None:
         log.LogObserver()("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
     start = functools.partial(_start_worker, config, listener)
     grace = config.server.shutdown_grace_seconds
-    Supervisor(start, config.server.workers, grace=grace, observe=log.LogObserver()).run(lambda: announce(url))
+    supervisor = Supervisor(start, config.server.workers, grace=grace, observe=log.LogObserver())
+    with workers.counting_together(config):
+        supervisor.run(lambda: announce(url))
 
 
 def _unwatched(config: Config) -> Config:

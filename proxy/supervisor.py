@@ -66,6 +66,9 @@ class Supervisor:
             elif not self._signals:
                 self._order(ABORT)
                 raise ConfigurationError(["a worker process did not start; the log says why"])
+            else:  # one that does not serve yet reads no orders
+                for worker in self._workers:
+                    worker.process.terminate()
             self._watch()
 
     def _watch(self) -> None:

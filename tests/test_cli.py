@@ -77,6 +77,34 @@ def test_beyond_loopback_with_one_or_with_leave_it_serves(environ):
         assert httpx.get(url.replace("0.0.0.0", "127.0.0.1") + "/healthz").status_code == 200
 
 
+@pytest.mark.parametrize("value", ["", " ", "tcp://10.96.0.7:8080"])
+def test_a_variable_that_is_empty_or_comes_from_kubernetes_is_as_if_unset(tmp_path, value):
+    config = "server: {port: 0}\nupstreams: {up: {base_url: 'http://127.0.0.1:1/v1', api_key: k}}\n"
+    (tmp_path / "config.yaml").write_text(config + "models: {m: {upstream: up}}")
+    environ = {f"TOOLPROXY_{name}": value for name in ("CONFIG", "HOST", "PORT", "WORKERS")}
+    with running("serve", environ=environ, cwd=tmp_path) as (_, url):
+        assert url.startswith("http://127.0.0.1:")
+        assert httpx.get(f"{url}/healthz").status_code == 200
+
+
+def test_a_variable_that_is_wrong_is_wrong_usage():
+    done = toolproxy("serve", environ={"ZAI_API_KEY": "k", "TOOLPROXY_PORT": "udp"})
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        2,
+        "toolproxy serve: error: argument --port: 'udp' is not a port (0 to 65535)",
+    )
+
+
+def test_several_workers_without_a_folder_to_write_to_are_one_clear_line(tmp_path):
+    environ = {"ZAI_API_KEY": "k", "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "nowhere")}
+    done = toolproxy("serve", "--port", "0", "--workers", "2", environ=environ)
+    assert (done.returncode, done.stdout) == (1, "")
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("toolproxy: several workers need a writable folder for their metrics (")
+    assert line.endswith("set TMPDIR to one, or telemetry.metrics to false")
+    assert "Traceback" not in done.stderr
+
+
 def test_an_address_that_is_taken_is_one_clear_line():
     with running("serve", "--port", "0", environ={"ZAI_API_KEY": "k"}) as (_, url):
         done = toolproxy("serve", "--port", url.rsplit(":", 1)[1], environ={"ZAI_API_KEY": "k"})

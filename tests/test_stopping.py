@@ -2,9 +2,12 @@
 
 import asyncio
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -87,6 +90,78 @@ async def test_while_it_stops_open_streams_finish_health_is_answered_and_new_wor
         code, log = await end_of(process, 10)
     assert code == 0
     assert "Traceback" not in log
+
+
+def test_the_command_is_ready_for_signals_before_it_imports_anything_that_takes_time():
+    code = "import sys, proxy.__main__; print(*sorted(m for m in sys.modules if m.startswith('proxy')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["proxy", "proxy.__main__"]
+
+
+AS_FIRST_PROCESS = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]  # as in a container without an init
+MAY_BE_FIRST = shutil.which("unshare") and not subprocess.run([*AS_FIRST_PROCESS, "true"], check=False).returncode
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "launcher",
+    [[], pytest.param(AS_FIRST_PROCESS, marks=pytest.mark.skipif(not MAY_BE_FIRST, reason="needs unshare, and leave"))],
+    ids=["", "as the first process"],
+)
+async def test_a_signal_while_it_reads_its_configuration_ends_it(tmp_path, launcher, number):
+    config = tmp_path / "config.yaml"
+    os.mkfifo(config)
+    with started([*launcher, sys.executable, "-m", "proxy", "serve", "--config", str(config)]) as process:
+        writer = await writer_to(config)
+        os.kill(command_in(process.pid, launcher), number)
+        assert await end_of(process, 5) == (0, "")
+    os.close(writer)
+
+
+async def test_a_signal_while_its_workers_start_ends_it_and_them(tmp_path):
+    (tmp_path / "stuck.py").write_text(
+        "import multiprocessing, threading\n"
+        "if multiprocessing.parent_process():\n    threading.Event().wait(30)\n"
+        "def roll(sides: int) -> str:\n    'Roll a die.'\n"
+    )
+    config = tmp_path / "config.yaml"
+    tool = "  roll: {type: python, function: 'stuck:roll'}"
+    config.write_text(CONFIG.format(upstream="http://127.0.0.1:1", more=tool))
+    serve = ["serve", "--port", "0", "--workers", "2", "--config", str(config), "--app-dir", str(tmp_path)]
+    with started([sys.executable, "-m", "proxy", *serve]) as process:
+        await until(async_(lambda: len(workers_of(process.pid)) == 2))
+        workers = workers_of(process.pid)
+        process.send_signal(signal.SIGTERM)
+        code, log = await end_of(process, 5)
+    assert (code, [command_of(worker) for worker in workers]) == (0, [b"", b""])
+    assert "Traceback" not in log
+
+
+@contextmanager
+def started(command):
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def command_in(pid, launcher):
+    """The process that runs the command: a child of its launcher, where it has one."""
+    if not launcher:
+        return pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else None
+
+
+async def writer_to(fifo):
+    """A file descriptor, once somebody has opened the other end, who then reads until it is closed."""
+    async with asyncio.timeout(20):
+        while True:
+            with suppress(OSError):
+                return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            await asyncio.sleep(0.02)
 
 
 async def test_who_was_let_in_before_the_door_was_closed_is_answered(tmp_path):
