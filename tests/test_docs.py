@@ -7,10 +7,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import httpx
 import orjson
 import pytest
 
 from proxy import Tool
+from proxy.api.responses import answer
 from proxy.config_file import parse
 from tests.fakes import FakeUpstream, streamed, whole
 from tests.serving import CONFIG, proxy_of
@@ -119,3 +121,46 @@ async def test_the_first_example_prints_what_was_said_before_a_search_apart(page
         out = io.StringIO()
         await asyncio.to_thread(exec, code, {"print": partial(print, file=out)})  # the page's own code
     assert out.getvalue() == printed
+
+
+ECHOED = {
+    "instructions": "Be brief.",
+    "max_output_tokens": 7,
+    "max_tool_calls": 1,
+    "metadata": {"a": "b"},
+    "parallel_tool_calls": False,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "prompt_cache_key": "k",
+    "reasoning.effort": "low",
+    "safety_identifier": "s",
+    "service_tier": "flex",
+    "temperature": 0.5,
+    "text.verbosity": "low",
+    "tool_choice": "none",
+    "tools": [{"type": "function", "name": "open_door"}],
+    "top_logprobs": 2,
+    "top_p": 0.5,
+    "truncation": "auto",
+    "user": "u",
+}
+ANSWERED_HERE = {"background", "previous_response_id", "store"}  # what these mean never shows upstream
+
+
+async def test_what_a_response_echoes_and_no_upstream_is_told_is_on_the_page_as_such(upstream):
+    assert {name.partition(".")[0] for name in ECHOED} | ANSWERED_HERE == {*answer._ECHOED, "reasoning", "text"}  # noqa: SLF001
+    page = (ROOT / "docs" / "responses.md").read_text()
+    (row,) = re.findall(r"^\| (.*) \| only echoed, not honoured \|$", page, re.MULTILINE)
+    upstream.replies = [whole("Hi")]
+    only_echoed = set()
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        for name, value in ({"nothing": None} | ECHOED).items():
+            outer, _, inner = name.partition(".")
+            field = {outer: {inner: value} if inner else value}
+            response = (await client.post(f"{url}/v1/responses", json={"model": "m", "input": "x", **field})).json()
+            if name in ECHOED:
+                echoed = response[outer][inner] if inner else response[outer]
+                assert echoed == value or name == "tools"
+                if upstream.requests[-1] == upstream.requests[0]:
+                    only_echoed.add(f"`{name}`")
+    assert only_echoed == set(row.split(", "))
