@@ -7,6 +7,7 @@ in one piece and cut at many places, with a server tool in play and handed throu
 import random
 from dataclasses import dataclass, replace
 
+import httpx
 import openai
 import orjson
 import pytest
@@ -15,7 +16,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from proxy.tools.tool import Tool
 from tests.conformance import recordings
 from tests.conformance.test_recordings import tools_of
-from tests.fakes import Reply
+from tests.fakes import Reply, whole
 from tests.serving import proxy_of
 
 pytestmark = pytest.mark.skipif(not recordings.FOLDER.is_dir(), reason="no recordings beside the project")
@@ -399,6 +400,26 @@ async def test_content_in_parts_is_text_and_thoughts_in_a_whole_answer(upstream,
         response = await ask_responses(client, request, streaming=False)
     assert (choice.message.content, choice.message.model_extra["reasoning_content"]) == ("144", "12 * 12")
     assert response.output_text == "144"
+    assert response.output[0].content[0].text == "12 * 12"
+
+
+async def test_thoughts_in_parts_before_a_call_are_told_too(upstream):
+    def part(text):
+        return {"type": "thinking", "thinking": [{"type": "text", "text": text}]}
+
+    upstream.replies = [
+        whole([part("I look."), {"type": "text", "text": "Looking."}], calls=[("u1", "web_search", {"query": "x"})]),
+        whole([part("I know."), {"type": "text", "text": "Known."}]),
+    ]
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        response = (await client.post(f"{url}/v1/responses", json={"model": "m", "input": "x"})).json()
+    told = [(item["type"], item["content"][0]["text"]) for item in response["output"]]
+    assert told == [
+        ("reasoning", "I look."),
+        ("message", "Looking."),
+        ("reasoning", "I know."),
+        ("message", "Known."),
+    ]
 
 
 async def test_fastapis_errors_keep_their_status_and_their_words(upstream, sdk):

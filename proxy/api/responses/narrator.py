@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from proxy.api.responses.items import Call, Events, Item, Message, Reasoning, Search, ServerCall, Status
 from proxy.api.responses.tools import Tools
 from proxy.core.actions import Respond
-from proxy.core.chat import Json, text_of
+from proxy.core.chat import Json, in_plain_text, text_of
 from proxy.core.citations import CITATIONS, Citation, Cite, without_marks
 from proxy.core.offer import SEARCH
 from proxy.core.seams import without_blank_lines_after, without_blank_lines_before
@@ -224,7 +224,7 @@ def retell(narrator: Narrator, answer: Respond, events: Sequence[Json], *, json_
     ran = [event for event in events if event["type"].startswith("tool.")]
     for number, turn in enumerate(answer.served, 1):
         before = [event for event in ran if event["turn"] == number]
-        _tell_turn(narrator, turn.message, before, cite=answer.cite, json_only=json_only)
+        _tell_turn(narrator, in_plain_text(turn.message), before, cite=answer.cite, json_only=json_only)
     rest = [event for event in ran if event["turn"] > len(answer.served)]
     _tell_turn(narrator, answer.message, rest, cite=answer.cite, choice=answer.turn.choice)
 
