@@ -50,6 +50,11 @@ class Share:
         self._memory = memory
         self._held = 0
 
+    @property
+    def is_scarce(self) -> bool:
+        """Whether more than half of the memory is used, so that who takes long with a body keeps others from theirs."""
+        return 2 * self._memory.used > self._memory.limit
+
     def announce(self, size: int) -> None:
         """Check whether a body of so many bytes could be taken now. Raises `Overloaded`, `RequestTooLarge`."""
         self._check(size * _PLAIN)

@@ -9,9 +9,10 @@ import openai
 import orjson
 import pytest
 
-from proxy.api.bodies import BodyMemory, Share, cost_of
-from proxy.core.errors import Overloaded, RequestTooLarge
-from tests.fakes import Reply, whole
+from proxy.api.bodies import BodyMemory, Share, cost_of, open_share
+from proxy.api.middleware.slow_body import SlowBody
+from proxy.core.errors import Overloaded, RequestTimeout, RequestTooLarge
+from tests.fakes import FakeClock, Reply, whole
 from tests.serving import proxy_of
 
 SIZE = 200_000
@@ -155,6 +156,30 @@ async def test_clients_that_announce_much_and_send_little_take_no_room_from_othe
         for _ in range(20):
             await connected(stack, url, head)
         assert (await post(url, large())).status_code == 200
+
+
+@pytest.mark.parametrize("used_by_others", [0, 600])
+async def test_while_memory_is_scarce_a_large_body_has_no_more_time_than_a_small_one(used_by_others):
+    clock, memory, scope = FakeClock(), BodyMemory(1000), {"type": "http", "headers": []}
+    Share(memory).count_arrived(used_by_others // 3)
+    open_share(scope, memory)
+    pieces = iter([{"type": "http.request", "body": b"x" * 10, "more_body": True}] * 2)
+
+    async def receive():
+        if clock.now > began + 60:
+            await asyncio.Event().wait()
+        return next(pieces)
+
+    async def app(scope, receive, _):
+        await receive()
+        clock.now += 61
+        async with asyncio.timeout(0.01):
+            await receive()
+
+    began = clock.now
+    slow = SlowBody(app, timeout=30, min_rate=0.1, clock=clock)
+    with pytest.raises(RequestTimeout if used_by_others else TimeoutError):
+        await slow(scope, receive, None)
 
 
 async def test_a_body_that_would_not_fit_alone_is_too_large(upstream):

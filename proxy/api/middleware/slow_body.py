@@ -1,10 +1,15 @@
-"""A request's body has to come: no long silence in it, and on the whole no slower than a certain rate."""
+"""A request's body has to come: no long silence in it, and on the whole no slower than a certain rate.
+
+What has arrived of a body takes memory that others may want. While that is scarce, a body has twice the time that a
+silence may take, and no more for being large.
+"""
 
 import asyncio
 from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from proxy.api.bodies import Share, share_of
 from proxy.api.peer import peer_of
 from proxy.core.errors import RequestTimeout
 from proxy.ports import Clock
@@ -31,9 +36,9 @@ class SlowBody:
         peer = peer_of(scope)
         if scope["type"] != "http" or (peer is not None and peer.body_is_here):
             return self._app(scope, receive, send)
-        return self._app(scope, self._paced(receive), send)
+        return self._app(scope, self._paced(receive, share_of(scope)), send)
 
-    def _paced(self, receive: Receive) -> Receive:
+    def _paced(self, receive: Receive, share: Share | None) -> Receive:
         """`receive` that raises `RequestTimeout` where the body does not come fast enough."""
         began = self._clock.monotonic()
         size = 0
@@ -43,7 +48,10 @@ class SlowBody:
             nonlocal size, complete
             if complete:
                 return await receive()
-            message = await self._receive(receive, began + self._timeout + size / self._min_rate)
+            earned = size / self._min_rate
+            if share is not None and share.is_scarce:
+                earned = min(earned, self._timeout)
+            message = await self._receive(receive, began + self._timeout + earned)
             size += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             return message
