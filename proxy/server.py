@@ -272,8 +272,17 @@ def _upstream_faults(config: Config) -> Iterator[str]:
     if not config.upstreams:
         disabled = [entry for where, entry in config.disabled.items() if where.startswith("upstreams.")]
         wanted = " or ".join(dict.fromkeys(name for entry in disabled for name in entry.variables))
-        reasons = ", ".join(f"{entry.where}: {entry.why}" for entry in disabled)
-        yield f"there is no usable upstream: {f'set {wanted}' if wanted else reasons or 'configure one'}"
+        reasons = [*_keys_that_are_none("upstreams.", config), *([f"set {wanted}"] if wanted else [])]
+        yield f"there is no usable upstream: {'; '.join(reasons) or 'configure one'}"
+
+
+def _keys_that_are_none(section: str, config: Config) -> list[str]:
+    """The disabled entries of a section that have something in the place of their key."""
+    return [
+        f"{where}: {entry.why}"
+        for where, entry in config.disabled.items()
+        if where.startswith(section) and not entry.variables
+    ]
 
 
 def _exposure_faults(config: Config) -> Iterator[str]:
@@ -283,7 +292,7 @@ def _exposure_faults(config: Config) -> Iterator[str]:
         return
     if not config.clients:
         how = "set TOOLPROXY_KEY (or configure clients), or TOOLPROXY_ALLOW_ANONYMOUS=true to let anyone in"
-        yield f"refusing to serve just anyone on {host}: {how}"
+        yield f"refusing to serve just anyone on {host}: {'; '.join([*_keys_that_are_none('clients[', config), how])}"
     for client in config.clients:
         if client.key is not None and len(client.key) < SHORTEST_CLIENT_KEY:
             yield (

@@ -231,6 +231,11 @@ NO_START = {
         {},
         ["there is no usable upstream: upstreams.up: api_key is a placeholder, not a key"],
     ),
+    "a placeholder for one key, and another that is not set": (
+        UP.replace("api_key: k", "api_key: xxx}, down: {base_url: 'http://down', api_key: '${A_KEY}'"),
+        {},
+        ["there is no usable upstream: upstreams.up: api_key is a placeholder, not a key; set A_KEY"],
+    ),
     "everybody may call": (
         GOOD,
         {"TOOLPROXY_HOST": "0.0.0.0"},
@@ -244,7 +249,7 @@ NO_START = {
     "a placeholder for a client's key": (
         GOOD + "server: {host: 0.0.0.0}\nclients: [{name: app, key: changeme}]",
         {},
-        [ANYONE],
+        [ANYONE.replace("set TOOL", "clients[0]: key is a placeholder, not a key; set TOOL")],
     ),
     "an address of another machine": (
         GOOD + "server: {host: 192.0.2.1, allow_anonymous: true}",
