@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from proxy import __version__, config_file
+from proxy import __version__, config_file, config_rules
 from proxy.config import Config, McpConfig, ToolConfig, place_of, secrets_of
 from proxy.core.errors import ConfigurationError
 
@@ -222,9 +222,9 @@ def _hash_key(_: argparse.Namespace) -> None:
     key = getpass("client key: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not (key := key.strip()):
         raise ConfigurationError(["no key was given"])
-    if len(key) < config_file.SHORT_CLIENT_KEY:
+    if len(key) < config_rules.SHORT_CLIENT_KEY:
         print(
-            f"toolproxy: warning: a key of fewer than {config_file.SHORT_CLIENT_KEY} characters can be guessed",
+            f"toolproxy: warning: a key of fewer than {config_rules.SHORT_CLIENT_KEY} characters can be guessed",
             file=sys.stderr,
         )
     print(sha256(key.encode("utf-8", "surrogateescape")).hexdigest())

@@ -7,26 +7,20 @@ faulty. `${NAME}` without a value disables the upstream, tool or client that it 
 serves users who have only some of the keys; anywhere else it is a fault.
 """
 
-import importlib.util
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
+from typing import Any, Final
 
 import msgspec
 import yaml
 
 from proxy import config as c
+from proxy.config_rules import Parts, doubts, reference_faults
 from proxy.core.errors import ConfigurationError
-from proxy.tools import http_template
-from proxy.tools.arguments import schema_fault
-from proxy.tools.url_guard import UrlGuard
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _BEGUN = re.compile(r"\$\{[A-Za-z0-9_]{0,64}")
@@ -34,11 +28,6 @@ _BEGUN = re.compile(r"\$\{[A-Za-z0-9_]{0,64}")
 _PLACEHOLDER = re.compile(
     r"<.*>|(sk-)?(\.{3}|x{3,})|your[-_].*|.*[-_]here|(change|replace)[-_]?me|todo|placeholder", re.IGNORECASE
 )
-SHORTEST_CLIENT_KEY = 8
-"""Characters of a client's key; the proxy serves nobody beyond loopback with a shorter one."""
-SHORT_CLIENT_KEY = 16
-"""Characters of a client's key; a shorter one is warned of. So many random letters and digits are 95 bits."""
-_SHORT_API_KEY = 8  # shorter than any provider's, and not masked in the log
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
 _NOT_IN_FILE = ("disabled", "secrets", "places", "warnings")
 
@@ -74,12 +63,14 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
         read = reader.value(root, c.Config, _Path("", 1))
     except RecursionError as exc:
         raise ConfigurationError([f"{name}: is nested too deep, or refers to itself"]) from exc
-    _check_references(read, reader)
+    parts = Parts(read, reader.entries, reader.names, reader.disabled, reader.faulty)
+    for path, message in reference_faults(parts):
+        reader.fault(_Path(path, _line_of(path, reader.lines)), message)
     if reader.faults:
         raise ConfigurationError([f"{name}:{line}: {message}" for line, message in sorted(set(reader.faults))])
     config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled, secrets=frozenset(reader.secrets))
-    doubts = sorted((_line_of(path, reader.lines), path, message) for path, message in _doubts(config, reader))
-    warnings = tuple(f"{name}:{line}: {path}: {message}" for line, path, message in doubts)
+    doubtful = sorted((_line_of(path, reader.lines), path, message) for path, message in doubts(parts))
+    warnings = tuple(f"{name}:{line}: {path}: {message}" for line, path, message in doubtful)
     places = {path: f"{name}:{line}" for path, line in reader.lines.items()}
     return msgspec.structs.replace(config, warnings=warnings, places=places)
 
@@ -129,10 +120,6 @@ class _Reader:
         self.faults.append((path.line, f"{path.name}: {message}" if path.name else message))
         self.faulty.add(path.name)
         return _FAULTY
-
-    def is_faulty(self, path: str) -> bool:
-        """Whether a value, or anything in it, has a fault."""
-        return any(name == path or name.startswith((f"{path}.", f"{path}[")) for name in self.faulty)
 
     def value(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
         """The value of a node as `kind`, or `_FAULTY`."""
@@ -399,250 +386,8 @@ _PATTERNS: Mapping[Any, str] = {
 }
 
 
-_References: TypeAlias = Iterator[tuple[str, str]]
-
-
-def _check_references(config: c.Config, reader: _Reader) -> None:
-    """Find the faults in what one part of the file says of another, as far as its parts could be read."""
-    parts = _Parts(config, reader)
-    found = (
-        *_model_faults(parts),
-        *_client_faults(parts),
-        *_alias_faults(parts),
-        *_fallback_faults(parts),
-        *_address_faults(parts),
-        *_header_faults(parts),
-        *_offer_faults(parts),
-        *_state_faults(config),
-        *_telemetry_faults(config),
-        *_mcp_faults(parts),
-        *_tool_faults(parts),
-        *_host_faults(parts),
-    )
-    for path, message in [fault for fault in found if not reader.is_faulty(fault[0])]:  # which may be the reason
-        reader.fault(_Path(path, _line_of(path, reader.lines)), message)
-
-
-class _Parts:
-    """What could be read of a file: disabled and partly faulty entries among the others, in the order of the file.
-
-    Attributes:
-        upstreams, models, tools: by name.
-        clients: by path.
-        upstream_names, model_names, tool_names: of all entries, those that could not be read at all among them.
-    """
-
-    def __init__(self, config: c.Config, reader: _Reader) -> None:
-        self.config = config
-        self.reader = reader
-        self.models = config.models
-        self.upstreams: dict[str, c.UpstreamConfig] = self._entries("upstreams")
-        self.tools: dict[str, c.ToolConfig] = self._entries("tools")
-        self.clients: dict[str, c.ClientConfig] = {
-            path: entry for path, entry in reader.entries.items() if isinstance(entry, c.ClientConfig)
-        }
-        self.upstream_names = set(reader.names.get("upstreams", ()))
-        self.model_names = set(reader.names.get("models", ()))
-        self.tool_names = set(reader.names.get("tools", ()))
-
-    def _entries(self, section: str) -> dict[str, Any]:
-        paths = {f"{section}.{name}": name for name in self.reader.names.get(section, ())}
-        return {paths[path]: entry for path, entry in self.reader.entries.items() if path in paths}
-
-    def unknown_tools(self, names: Collection[str] | None) -> list[str]:
-        """Names that are no tool's; those of an MCP server's tools are not known before it is asked."""
-        servers = (tool.prefix_of(name) for name, tool in self.tools.items() if isinstance(tool, c.McpConfig))
-        unread = (f"{name}_" for name in self.tool_names - set(self.tools))
-        prefixes = (*servers, *unread)
-        return sorted(name for name in set(names or ()) - self.tool_names if not name.startswith(prefixes))
-
-
 def _line_of(path: str, lines: Mapping[str, int]) -> int:
     """Where a key stands, or else what it would stand in."""
     while path and path not in lines:
         path = path.rpartition(".")[0]
     return lines.get(path, 1)
-
-
-def _model_faults(parts: _Parts) -> _References:
-    for name, model in parts.models.items():
-        if model.upstream not in parts.upstream_names:
-            yield f"models.{name}.upstream", f"there is no upstream {model.upstream!r}"
-        for tool in parts.unknown_tools(model.tools):
-            yield f"models.{name}.tools", f"there is no tool {tool!r}"
-        if model.vision_model == "*":
-            yield f"models.{name}.vision_model", "must be the name of one model"
-        for other in model.fallbacks:
-            if other not in parts.model_names or other in ("*", name):
-                yield f"models.{name}.fallbacks", f"there is no other model {other!r}"
-
-
-def _client_faults(parts: _Parts) -> _References:
-    names: set[str] = set()
-    keys: set[str] = set()
-    for path, client in parts.clients.items():
-        if (client.key is None) == (client.key_sha256 is None):
-            yield path, "needs either key or key_sha256"
-        for tool in parts.unknown_tools(client.tools):
-            yield f"{path}.tools", f"there is no tool {tool!r}"
-        if client.name in names:
-            yield f"{path}.name", f"there is another client named {client.name!r}"
-        names.add(client.name)
-        if path in parts.reader.disabled:
-            continue
-        digest = client.key_sha256 or sha256((client.key or "").encode()).hexdigest()
-        if digest.lower() in keys:
-            yield path, "another client has the same key"
-        keys.add(digest.lower())
-    for name, upstream in parts.config.upstreams.items():
-        if upstream.api_key == "from_client" and parts.config.clients:
-            yield f"upstreams.{name}.api_key", "from_client does not go together with clients: both want the same key"
-
-
-def _address_faults(parts: _Parts) -> _References:
-    """A base URL that already has what is appended to it."""
-    for name, upstream in parts.upstreams.items():
-        if end := _ending(upstream.base_url, "/chat/completions", "/completions", "/responses"):
-            yield f"upstreams.{name}.base_url", f"must end before {end}, which is appended to it"
-    for name, tool in parts.tools.items():
-        match tool:
-            case c.SerperConfig():
-                end = _ending(tool.base_url, f"/{tool.endpoint}")
-            case c.ZaiSearchConfig():
-                end = _ending(tool.base_url, "/web_search", "/chat/completions")
-            case _:
-                end = None
-        if end:
-            yield f"tools.{name}.base_url", f"must end before {end}, which is appended to it"
-
-
-def _ending(url: str, *ends: str) -> str | None:
-    return next((end for end in ends if url.rstrip("/").endswith(end)), None)
-
-
-def _offer_faults(parts: _Parts) -> _References:
-    """Means of asking for tools that nobody has to ask for."""
-    offer = parts.config.offer
-    modes = {offer.mode, *(tool.offer for tool in parts.tools.values())}
-    if "on_request" in modes or parts.reader.is_faulty("offer.mode") or parts.reader.is_faulty("tools"):
-        return
-    for key in ("prefix", "model_suffix"):
-        if getattr(offer, key) is not None:
-            yield f"offer.{key}", "does nothing unless offer.mode, or a tool's own offer, is on_request"
-
-
-# Headers of one hop, of the message as it is written, and of the key that `api_key` is for.
-_WRITTEN_BY_US: Final = frozenset({
-    "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "expect", "host",
-    "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
-})  # fmt: skip
-# What is between a client and this proxy alone.
-_OF_CLIENTS: Final = _WRITTEN_BY_US | {"accept", "api-key", "content-type", "cookie", "x-api-key"}
-
-
-def _header_faults(parts: _Parts) -> _References:
-    for name, upstream in parts.upstreams.items():
-        for header in upstream.headers:
-            if header.lower() in _WRITTEN_BY_US:
-                yield f"upstreams.{name}.headers.{header}", "is written by the proxy itself"
-        for header in upstream.forward_headers:
-            if header.lower() in _OF_CLIENTS:
-                yield f"upstreams.{name}.forward_headers", f"{header!r} of a client is not for the upstream"
-
-
-def _state_faults(config: c.Config) -> _References:
-    if config.state.url.startswith("redis") and importlib.util.find_spec("redis") is None:
-        yield "state.url", "needs what `pip install 'toolproxy-server[redis]'` installs"
-
-
-def _fallback_faults(parts: _Parts) -> _References:
-    for name, tool in parts.tools.items():
-        if tool.fallback is not None and (tool.fallback not in parts.tool_names or tool.fallback == name):
-            yield f"tools.{name}.fallback", f"there is no other tool {tool.fallback!r}"
-
-
-def _telemetry_faults(config: c.Config) -> _References:
-    if config.telemetry.otlp_endpoint and not _can_trace():
-        yield (
-            "telemetry.otlp_endpoint",
-            "traces need an extra that is not installed: pip install 'toolproxy-server[otel]'",
-        )
-
-
-def _can_trace() -> bool:
-    try:
-        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def _mcp_faults(parts: _Parts) -> _References:
-    servers = {name: tool for name, tool in parts.tools.items() if isinstance(tool, c.McpConfig)}
-    for name, server in servers.items():
-        path = f"tools.{name}"
-        if (server.url is None) == (not server.command):
-            yield path, "needs either url or command"
-        elif server.url is None and server.headers:
-            yield f"{path}.headers", "go with url; a command has env"
-        elif server.url is not None and server.env:
-            yield f"{path}.env", "goes with command; a url has headers"
-        if server.aliases:
-            yield f"{path}.aliases", "a server of several tools has none"
-        if find_spec("mcp") is None:
-            yield f"{path}.type", "mcp needs an extra: pip install 'toolproxy-server[mcp]'"
-    for name, tool in parts.tools.items():
-        if tool.fallback in servers:
-            yield f"tools.{name}.fallback", f"{tool.fallback!r} is a server of several tools"
-
-
-def _tool_faults(parts: _Parts) -> _References:
-    """What is wrong within one tool, where the types of its keys do not say it."""
-    for name, tool in parts.tools.items():
-        where = f"tools.{name}"
-        if parts.reader.is_faulty(where):
-            continue
-        match tool:
-            case c.HttpToolConfig():
-                yield from ((f"{where}.{key}", message) for key, message in http_template.faults(tool))
-            case c.PythonToolConfig(parameters=dict(schema)) if fault := schema_fault(schema):
-                yield f"{where}.parameters", fault
-
-
-def _host_faults(parts: _Parts) -> _References:
-    for name, tool in parts.tools.items():
-        if not isinstance(tool, c.WebFetchConfig):
-            continue
-        for option, allow, deny in (("allow_hosts", tool.allow_hosts, ()), ("deny_hosts", (), tool.deny_hosts)):
-            try:
-                UrlGuard(allow, deny)
-            except ValueError as exc:
-                yield f"tools.{name}.{option}", str(exc)
-
-
-def _alias_faults(parts: _Parts) -> _References:
-    owners = {name: name for name in parts.tool_names}
-    for name, tool in parts.tools.items():
-        for alias in tool.aliases:
-            owner = owners.setdefault(alias, name)
-            if owner != name:
-                of_whom = "is the name of another tool" if owner == alias else f"is an alias of {owner!r} too"
-                yield f"tools.{name}.aliases", f"{alias!r} {of_whom}"
-
-
-def _doubts(config: c.Config, reader: _Reader) -> _References:
-    """What is no fault, but hardly what was meant."""
-    if config.upstreams and not config.models:
-        yield "models", "there are none, so every request is answered with 404"
-    for path, client in reader.entries.items():
-        if isinstance(client, c.ClientConfig) and 0 < len(client.key or "") < SHORT_CLIENT_KEY:
-            yield f"{path}.key", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"
-    for path, entry in reader.entries.items():
-        key, url = getattr(entry, "api_key", ""), getattr(entry, "base_url", "")
-        if 0 < len(key) < _SHORT_API_KEY and key != "from_client" and _is_public(url):
-            yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
-
-
-def _is_public(url: str) -> bool:
-    """Whether a URL leads to a provider rather than to a server of one's own, for which any word may be a key."""
-    host = urlsplit(url).hostname or ""
-    return "." in host and not host.replace(".", "").isdigit() and not host.endswith((".local", ".internal", ".svc"))

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from proxy.app import create_app
 from proxy.config import Config, TelemetryConfig, secrets_of
-from proxy.config_file import SHORTEST_CLIENT_KEY
+from proxy.config_rules import SHORTEST_CLIENT_KEY
 from proxy.core.errors import ConfigurationError
 from proxy.ports import Lifecycle
 from proxy.supervisor import ABORT, DRAIN, READY, Supervisor

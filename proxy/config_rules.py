@@ -1,0 +1,281 @@
+"""What one part of a configuration says of another: names that nothing has, options that do not go together.
+
+The file has been read and typed by `config_file`, as far as it could be: a fault in one part hides none in another.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.util import find_spec
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from proxy import config as c
+from proxy.tools import http_template
+from proxy.tools.arguments import schema_fault
+from proxy.tools.url_guard import UrlGuard
+
+SHORTEST_CLIENT_KEY = 8
+"""Characters of a client's key; the proxy serves nobody beyond loopback with a shorter one."""
+SHORT_CLIENT_KEY = 16
+"""Characters of a client's key; a shorter one is warned of. So many random letters and digits are 95 bits."""
+_SHORT_API_KEY = 8  # shorter than any provider's, and not masked in the log
+
+_Faults: TypeAlias = Iterator[tuple[str, str]]  # the path of each, and what is wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What could be read of a file.
+
+    Attributes:
+        config: what is neither disabled nor faulty.
+        entries: every upstream, tool and client by its path, in the order of the file; disabled and partly faulty ones
+            among them.
+        names: the keys of each section; those of entries that could not be read at all among them.
+        disabled: the paths of disabled entries.
+        faulty: the paths of the faults that are known already.
+    """
+
+    config: c.Config
+    entries: Mapping[str, Any]
+    names: Mapping[str, Collection[str]]
+    disabled: Collection[str]
+    faulty: Collection[str]
+
+    @property
+    def upstreams(self) -> dict[str, c.UpstreamConfig]:
+        """By name."""
+        return self._section("upstreams")
+
+    @property
+    def tools(self) -> dict[str, c.ToolConfig]:
+        """By name."""
+        return self._section("tools")
+
+    @property
+    def clients(self) -> dict[str, c.ClientConfig]:
+        """By path: they have no names of their own in the file."""
+        return {path: entry for path, entry in self.entries.items() if isinstance(entry, c.ClientConfig)}
+
+    def _section(self, section: str) -> dict[str, Any]:
+        paths = {f"{section}.{name}": name for name in self.names_in(section)}
+        return {paths[path]: entry for path, entry in self.entries.items() if path in paths}
+
+    def names_in(self, section: str) -> set[str]:
+        """Every name that a section defines."""
+        return set(self.names.get(section, ()))
+
+    def unknown_tools(self, names: Collection[str] | None) -> list[str]:
+        """Names that are no tool's; those of an MCP server's tools are not known before it is asked."""
+        defined, tools = self.names_in("tools"), self.tools
+        servers = (tool.prefix_of(name) for name, tool in tools.items() if isinstance(tool, c.McpConfig))
+        prefixes = (*servers, *(f"{name}_" for name in defined - set(tools)))
+        return sorted(name for name in set(names or ()) - defined if not name.startswith(prefixes))
+
+    def is_faulty(self, path: str) -> bool:
+        """Whether a value, or anything in it, is known to have a fault."""
+        return any(name == path or name.startswith((f"{path}.", f"{path}[")) for name in self.faulty)
+
+
+def reference_faults(parts: Parts) -> list[tuple[str, str]]:
+    """The path of each fault, and what is wrong; not what may only follow from a fault that is known."""
+    found = (
+        *_model_faults(parts),
+        *_client_faults(parts),
+        *_alias_faults(parts),
+        *_fallback_faults(parts),
+        *_address_faults(parts),
+        *_header_faults(parts),
+        *_offer_faults(parts),
+        *_state_faults(parts.config),
+        *_telemetry_faults(parts.config),
+        *_mcp_faults(parts),
+        *_tool_faults(parts),
+        *_host_faults(parts),
+    )
+    return [(path, message) for path, message in found if not parts.is_faulty(path)]
+
+
+def _model_faults(parts: Parts) -> _Faults:
+    for name, model in parts.config.models.items():
+        if model.upstream not in parts.names_in("upstreams"):
+            yield f"models.{name}.upstream", f"there is no upstream {model.upstream!r}"
+        for tool in parts.unknown_tools(model.tools):
+            yield f"models.{name}.tools", f"there is no tool {tool!r}"
+        if model.vision_model == "*":
+            yield f"models.{name}.vision_model", "must be the name of one model"
+        for other in model.fallbacks:
+            if other not in parts.names_in("models") or other in ("*", name):
+                yield f"models.{name}.fallbacks", f"there is no other model {other!r}"
+
+
+def _client_faults(parts: Parts) -> _Faults:
+    names: set[str] = set()
+    keys: set[str] = set()
+    for path, client in parts.clients.items():
+        if (client.key is None) == (client.key_sha256 is None):
+            yield path, "needs either key or key_sha256"
+        for tool in parts.unknown_tools(client.tools):
+            yield f"{path}.tools", f"there is no tool {tool!r}"
+        if client.name in names:
+            yield f"{path}.name", f"there is another client named {client.name!r}"
+        names.add(client.name)
+        if path in parts.disabled:
+            continue
+        digest = client.key_sha256 or sha256((client.key or "").encode()).hexdigest()
+        if digest.lower() in keys:
+            yield path, "another client has the same key"
+        keys.add(digest.lower())
+    for name, upstream in parts.config.upstreams.items():
+        if upstream.api_key == "from_client" and parts.config.clients:
+            yield f"upstreams.{name}.api_key", "from_client does not go together with clients: both want the same key"
+
+
+def _address_faults(parts: Parts) -> _Faults:
+    """A base URL that already has what is appended to it."""
+    for name, upstream in parts.upstreams.items():
+        if end := _ending(upstream.base_url, "/chat/completions", "/completions", "/responses"):
+            yield f"upstreams.{name}.base_url", f"must end before {end}, which is appended to it"
+    for name, tool in parts.tools.items():
+        match tool:
+            case c.SerperConfig():
+                end = _ending(tool.base_url, f"/{tool.endpoint}")
+            case c.ZaiSearchConfig():
+                end = _ending(tool.base_url, "/web_search", "/chat/completions")
+            case _:
+                end = None
+        if end:
+            yield f"tools.{name}.base_url", f"must end before {end}, which is appended to it"
+
+
+def _ending(url: str, *ends: str) -> str | None:
+    return next((end for end in ends if url.rstrip("/").endswith(end)), None)
+
+
+def _offer_faults(parts: Parts) -> _Faults:
+    """Means of asking for tools that nobody has to ask for."""
+    offer = parts.config.offer
+    modes = {offer.mode, *(tool.offer for tool in parts.tools.values())}
+    if "on_request" in modes or parts.is_faulty("offer.mode") or parts.is_faulty("tools"):
+        return
+    for key in ("prefix", "model_suffix"):
+        if getattr(offer, key) is not None:
+            yield f"offer.{key}", "does nothing unless offer.mode, or a tool's own offer, is on_request"
+
+
+# Headers of one hop, of the message as it is written, and of the key that `api_key` is for.
+_WRITTEN_BY_US: Final = frozenset({
+    "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "expect", "host",
+    "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+})  # fmt: skip
+# What is between a client and this proxy alone.
+_OF_CLIENTS: Final = _WRITTEN_BY_US | {"accept", "api-key", "content-type", "cookie", "x-api-key"}
+
+
+def _header_faults(parts: Parts) -> _Faults:
+    for name, upstream in parts.upstreams.items():
+        for header in upstream.headers:
+            if header.lower() in _WRITTEN_BY_US:
+                yield f"upstreams.{name}.headers.{header}", "is written by the proxy itself"
+        for header in upstream.forward_headers:
+            if header.lower() in _OF_CLIENTS:
+                yield f"upstreams.{name}.forward_headers", f"{header!r} of a client is not for the upstream"
+
+
+def _state_faults(config: c.Config) -> _Faults:
+    if config.state.url.startswith("redis") and find_spec("redis") is None:
+        yield "state.url", "needs what `pip install 'toolproxy-server[redis]'` installs"
+
+
+def _fallback_faults(parts: Parts) -> _Faults:
+    for name, tool in parts.tools.items():
+        if tool.fallback is not None and (tool.fallback not in parts.names_in("tools") or tool.fallback == name):
+            yield f"tools.{name}.fallback", f"there is no other tool {tool.fallback!r}"
+
+
+def _telemetry_faults(config: c.Config) -> _Faults:
+    if config.telemetry.otlp_endpoint and not _can_trace():
+        yield (
+            "telemetry.otlp_endpoint",
+            "traces need an extra that is not installed: pip install 'toolproxy-server[otel]'",
+        )
+
+
+def _can_trace() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _mcp_faults(parts: Parts) -> _Faults:
+    servers = {name: tool for name, tool in parts.tools.items() if isinstance(tool, c.McpConfig)}
+    for name, server in servers.items():
+        path = f"tools.{name}"
+        if (server.url is None) == (not server.command):
+            yield path, "needs either url or command"
+        elif server.url is None and server.headers:
+            yield f"{path}.headers", "go with url; a command has env"
+        elif server.url is not None and server.env:
+            yield f"{path}.env", "goes with command; a url has headers"
+        if server.aliases:
+            yield f"{path}.aliases", "a server of several tools has none"
+        if find_spec("mcp") is None:
+            yield f"{path}.type", "mcp needs an extra: pip install 'toolproxy-server[mcp]'"
+    for name, tool in parts.tools.items():
+        if tool.fallback in servers:
+            yield f"tools.{name}.fallback", f"{tool.fallback!r} is a server of several tools"
+
+
+def _tool_faults(parts: Parts) -> _Faults:
+    """What is wrong within one tool, where the types of its keys do not say it."""
+    for name, tool in parts.tools.items():
+        where = f"tools.{name}"
+        if parts.is_faulty(where):
+            continue
+        match tool:
+            case c.HttpToolConfig():
+                yield from ((f"{where}.{key}", message) for key, message in http_template.faults(tool))
+            case c.PythonToolConfig(parameters=dict(schema)) if fault := schema_fault(schema):
+                yield f"{where}.parameters", fault
+
+
+def _host_faults(parts: Parts) -> _Faults:
+    for name, tool in parts.tools.items():
+        if not isinstance(tool, c.WebFetchConfig):
+            continue
+        for option, allow, deny in (("allow_hosts", tool.allow_hosts, ()), ("deny_hosts", (), tool.deny_hosts)):
+            try:
+                UrlGuard(allow, deny)
+            except ValueError as exc:
+                yield f"tools.{name}.{option}", str(exc)
+
+
+def _alias_faults(parts: Parts) -> _Faults:
+    owners = {name: name for name in parts.names_in("tools")}
+    for name, tool in parts.tools.items():
+        for alias in tool.aliases:
+            owner = owners.setdefault(alias, name)
+            if owner != name:
+                of_whom = "is the name of another tool" if owner == alias else f"is an alias of {owner!r} too"
+                yield f"tools.{name}.aliases", f"{alias!r} {of_whom}"
+
+
+def doubts(parts: Parts) -> _Faults:
+    """What is no fault, but hardly what was meant."""
+    if parts.config.upstreams and not parts.config.models:
+        yield "models", "there are none, so every request is answered with 404"
+    for path, client in parts.clients.items():
+        if 0 < len(client.key or "") < SHORT_CLIENT_KEY:
+            yield f"{path}.key", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"
+    for path, entry in parts.entries.items():
+        key, url = getattr(entry, "api_key", ""), getattr(entry, "base_url", "")
+        if 0 < len(key) < _SHORT_API_KEY and key != "from_client" and _is_public(url):
+            yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
+
+
+def _is_public(url: str) -> bool:
+    """Whether a URL leads to a provider rather than to a server of one's own, for which any word may be a key."""
+    host = urlsplit(url).hostname or ""
+    return "." in host and not host.replace(".", "").isdigit() and not host.endswith((".local", ".internal", ".svc"))
