@@ -238,6 +238,7 @@ def _tell_turn(
     choice: Mapping[str, Any] | None = None,
     json_only: bool = False,
 ) -> None:
+    message = in_plain_text(message)
     said: Json = {key: message.get(key) for key in ("reasoning_content", "reasoning", "refusal")}
     if not json_only and (text := text_of(message)).strip():
         shown = without_blank_lines_after(text) if choice is None else text
