@@ -285,3 +285,47 @@ async def test_an_sdk_raises_its_own_error_for_what_is_no_completion(upstream, s
     async with proxy_of(upstream) as url, sdk(url) as client:
         with pytest.raises(openai.InternalServerError):
             await client.chat.completions.create(**RELAYED)
+
+
+PLACES = [
+    '{"model":"m","messages":[{"role":"user","content":"x"}],"%(field)s":%(number)s}',
+    '{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x","n":%(number)s}],"n":%(number)s}]}',
+    ('{"model":"m","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":'
+    '{"name":"f","parameters":{"type":"object","properties":{"n":{"type":"integer","maximum":%(number)s}}}}}]}'),
+    '{"model":"m","messages":[{"role":"user","content":"x"}],"metadata":{"n":%(number)s},"stream_options":{"n":%(number)s}}',
+    '{"model":"m","input":"x","%(field)s":%(number)s}',
+    '{"model":"m","input":[{"role":"user","content":[{"type":"input_text","text":"x","n":%(number)s}],"n":%(number)s}]}',
+    '{"model":"m","input":"x","metadata":{"n":%(number)s}}',
+    ('{"model":"m","input":"x","tools":[{"type":"function","name":"f","strict":false,"parameters":{"type":"object",'
+    '"properties":{"n":{"type":"integer","maximum":%(number)s}}}}]}'),
+]  # fmt: skip
+FIELDS = [
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "max_output_tokens",
+    "n",
+    "seed",
+    "user",
+    "tool_choice",
+    "stream",
+    "vendor",
+]
+
+
+@pytest.mark.parametrize("number", ["123456789012345678901234567890", "1e-400", "1e400"])
+@pytest.mark.parametrize("profile", ["openai", "glm"])
+async def test_a_number_that_no_float_holds_breaks_nothing_wherever_it_stands(upstream, profile, number):
+    usage = f'{{"prompt_tokens":{number},"completion_tokens":1,"total_tokens":{number},"details":{{"n":{number}}}}}'
+    answer = orjson.dumps(completion("Done", calls=[("a", "web_search", {"query": "x"})]))
+    answer = answer.replace(orjson.dumps(completion()["usage"]), usage.encode())
+    upstream.replies = [Reply([answer])]
+    config = CONFIG.replace("profile: openai", f"profile: {profile}")
+    more = "telemetry: {log_content: true, log_level: debug}"
+    async with proxy_of(upstream, config=config, more=more) as url, httpx.AsyncClient() as client:
+        for place in PLACES:
+            for field in FIELDS if "%(field)s" in place else FIELDS[:1]:
+                path = "chat/completions" if "messages" in place else "responses"
+                body = place % {"field": field, "number": number}
+                response = await client.post(f"{url}/v1/{path}", content=body)
+                assert response.status_code in (200, 400, 502), (body, response.text)
