@@ -130,6 +130,12 @@ def test_the_manifests_fit_each_other():
     assert sorted(listed) == [path.name for path in MANIFESTS]
 
 
+def test_no_service_of_the_namespace_becomes_an_environment_variable_of_the_pod():
+    """Kubernetes would set TOOLPROXY_PORT, which is the port that the proxy listens on, to tcp://ADDRESS:80."""
+    pod = manifest("deployment")["spec"]["template"]["spec"]
+    assert pod["enableServiceLinks"] is False
+
+
 def test_the_configuration_in_the_manifests_is_good_and_gets_every_key_that_it_wants():
     text = manifest("configmap")["data"]["config.yaml"]
     wanted = set(re.findall(r"\$\{(\w+)", text))
