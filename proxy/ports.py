@@ -325,9 +325,18 @@ class Readiness:
 
 @dataclass(slots=True)
 class Lifecycle:
-    """Where this process is in its life; the server says so, the api goes by it."""
+    """Where this process is in its life; the server says so, the api goes by it.
 
-    draining: bool = False  # no new work is taken on, what has begun may finish
+    draining           no new work is taken on, what has begun may finish
+    refuses_forwarded  nor does another proxy get a request through: its health check has had the time to fail
+    """
+
+    draining: bool = False
+    refuses_forwarded: bool = False
+
+    def refuses(self, *, forwarded: bool) -> bool:
+        """Whether a new request is refused, `forwarded` by another proxy or not."""
+        return self.draining and (self.refuses_forwarded or not forwarded)
 
 
 class History(Protocol):

@@ -39,6 +39,8 @@ _ACCEPTED_PER_ROUND = 32
 # For the first request of a connection that has just been accepted; and how often is looked for it.
 _FIRST_WORD_SECONDS, _GLANCE_SECONDS = 1.0, 0.01
 _TICK_SECONDS = 0.05
+# Until whoever checks our health has found out that we stop; balancers ask every second or two.
+_NOTICE_SECONDS = 3.0
 # For the error event of each stream that is still open, and for nothing else.
 _FAREWELL_SECONDS = 3.0
 _FAREWELL_WHEN_FORCED = 0.5
@@ -47,7 +49,8 @@ _FAREWELL_WHEN_FORCED = 0.5
 class Server(uvicorn.Server):
     """uvicorn's server, which says when it is ready, and stops in an orderly way.
 
-    signal --> draining: listens on, answers health checks, refuses new work, finishes what is open
+    signal --> draining: listens on, answers health checks, refuses new work, finishes what is open; what another proxy
+               forwards is still taken on for a few seconds, until its health check has failed
            --> all done, the grace is over, or a second signal
            --> what is still open is told so, the listener closes, the process ends with 0
     """
@@ -101,9 +104,11 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop, as said above; uvicorn would close the listener first, and a health check would find nobody."""
+        notice = asyncio.get_running_loop().call_later(_NOTICE_SECONDS, self._refuse_all)
         for connection in list(self.server_state.connections):
             connection.shutdown()
         await self._finished(self._grace)
+        notice.cancel()
         for server in self.servers:
             server.close()
         for listener in sockets or []:
@@ -115,6 +120,9 @@ class Server(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.transport.close()
         await self.lifespan.shutdown()
+
+    def _refuse_all(self) -> None:
+        self._lifecycle.refuses_forwarded = True
 
     async def _first_words(self) -> None:
         """Wait a moment for what connections that were accepted just now want to ask: it is on its way."""

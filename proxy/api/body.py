@@ -22,6 +22,7 @@ _Fault: TypeAlias = tuple[str, str]
 """Where in a field something is wrong, and what it should be."""
 
 _HEADERS = "toolproxy.headers"
+_FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"})
 
 
 def header(scope: Scope, name: bytes) -> str | None:
@@ -29,6 +30,11 @@ def header(scope: Scope, name: bytes) -> str | None:
     known: Mapping[bytes, bytes] = scope.get(_HEADERS) or headers_of(scope)
     value = known.get(name)
     return None if value is None else value.decode("latin-1")
+
+
+def is_forwarded(scope: Scope) -> bool:
+    """Whether a request comes through another proxy, by its own account."""
+    return not _FORWARDED.isdisjoint(name for name, _ in scope["headers"])
 
 
 def headers_of(scope: Scope) -> Mapping[bytes, bytes]:

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.body import header
+from proxy.api.body import header, is_forwarded
 from proxy.api.caller import caller_of
 from proxy.api.debug_page import POLICY, list_page, story_page
 from proxy.api.html import Html
@@ -19,7 +19,6 @@ from proxy.core.errors import AdminOnly, NotFound
 from proxy.ports import History, Ports
 
 _LOCAL_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?")
-_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via")
 _HEADERS: Headers = (
     (b"content-type", b"text/html; charset=utf-8"),
     (b"content-security-policy", POLICY.encode()),
@@ -60,8 +59,7 @@ class Debug:
 def _comes_from_this_machine(scope: Scope) -> bool:
     ends = (scope.get("client"), scope.get("server"))
     host = header(scope, b"host") or ""
-    forwarded = any(header(scope, name) is not None for name in _FORWARDED)
-    return all(_is_loopback(end) for end in ends) and bool(_LOCAL_HOST.fullmatch(host)) and not forwarded
+    return all(_is_loopback(end) for end in ends) and bool(_LOCAL_HOST.fullmatch(host)) and not is_forwarded(scope)
 
 
 def _is_loopback(end: object) -> bool:

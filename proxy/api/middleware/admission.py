@@ -11,9 +11,10 @@ places run out, those who have one and wait to begin are let go: a place is for 
 import asyncio
 from collections import deque
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.api.bodies import BodyMemory, open_share
+from proxy.api.body import is_forwarded
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.config import ServerConfig
 from proxy.core.errors import Overloaded, Stopping
@@ -25,6 +26,9 @@ _BEGUN_PER_TURN = 32
 
 class Admission:
     """Lets requests in, health checks aside, and none any more when the process is about to stop.
+
+    What another proxy forwards is let in for some seconds more: that proxy has sent it here in good faith, and learns
+    from its next health check that it should not.
 
     Args:
         app: what is asked.
@@ -48,7 +52,9 @@ class Admission:
             await self._app(scope, receive, send)
             return
         if self._lifecycle.draining:
-            raise Stopping
+            if self._lifecycle.refuses(forwarded=is_forwarded(scope)):
+                raise Stopping
+            send = _with_connection_close(send)
         if not self._places.take_now():
             self._turnstile.let_all_through()  # they have a place each, and others want one
             await self._places.take(self._patience)
@@ -61,6 +67,17 @@ class Admission:
         finally:
             share.give_back()
             self._places.give_back()
+
+
+def _with_connection_close(send: Send) -> Send:
+    """A `send` whose response ends its connection, as the process is about to end it anyway."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+        await send(message)
+
+    return sending
 
 
 class Places:
