@@ -104,16 +104,17 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop, as said above; uvicorn would close the listener first, and a health check would find nobody."""
-        notice = asyncio.get_running_loop().call_later(_NOTICE_SECONDS, self._refuse_all)
+        loop = asyncio.get_running_loop()
+        grace_ends_at = loop.time() + self._grace
+        notice = loop.call_later(_NOTICE_SECONDS, self._refuse_all)
         for connection in list(self.server_state.connections):
             connection.shutdown()
         await self._finished(self._grace)
         notice.cancel()
-        for server in self.servers:
-            server.close()
-        for listener in sockets or []:
-            listener.close()
-        await self._first_words()
+        grace_is_over = bool(self.server_state.tasks)
+        await self._stop_listening(sockets or [])
+        if not grace_is_over:
+            await self._first_words(grace_ends_at)
         for task in list(self.server_state.tasks):
             task.cancel()
         await self._finished(_FAREWELL_WHEN_FORCED if self.force_exit else _FAREWELL_SECONDS, even_if_forced=True)
@@ -121,18 +122,34 @@ class Server(uvicorn.Server):
             connection.transport.close()
         await self.lifespan.shutdown()
 
+    async def _stop_listening(self, listeners: list[socket.socket]) -> None:
+        """Close the listener, and take over who has connected to it before: the kernel would reset those."""
+        for server in self.servers[1:]:
+            server.close()
+        connected = list(_accepted(listeners[0])) if listeners else []
+        for server in self.servers[:1]:
+            server.close()
+        for listener in listeners:
+            listener.close()
+        for connection in connected:
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+        await asyncio.sleep(0)  # uvloop calls `connection_made` a turn after it has accepted
+
+    def _protocol(self) -> asyncio.Protocol:
+        """What serves one connection."""
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
     def _refuse_all(self) -> None:
         self._lifecycle.refuses_forwarded = True
 
-    async def _first_words(self) -> None:
-        """Wait a moment for what connections that were accepted just now want to ask: it is on its way."""
-        if self.server_state.tasks:  # the grace is over: nothing more is waited for
-            return
+    async def _first_words(self, grace_ends_at: float) -> None:
+        """Wait a moment for what connections that were accepted just now want to ask, and let it finish."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + _FIRST_WORD_SECONDS
         while not self.force_exit and loop.time() < ends_at and self._has_unasked():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(_GLANCE_SECONDS)
-        await self._finished(ends_at - loop.time())
+        await self._finished(max(ends_at, grace_ends_at) - loop.time())
 
     def _has_unasked(self) -> bool:
         connections = self.server_state.connections
@@ -146,6 +163,14 @@ class Server(uvicorn.Server):
             if left <= 0:
                 return
             await asyncio.wait(self.server_state.tasks, timeout=min(left, _TICK_SECONDS))
+
+
+def _accepted(listener: socket.socket) -> Iterator[socket.socket]:
+    """The connections that wait to be accepted."""
+    with contextlib.suppress(OSError):  # there are no more
+        while True:
+            connection, _ = listener.accept()
+            yield connection
 
 
 class _Worker(Server):
@@ -223,7 +248,9 @@ def _serve_together(config: Config, listener: socket.socket, url: str) -> None:
         log.LogObserver()("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
     start = functools.partial(_start_worker, config, listener)
     grace = config.server.shutdown_grace_seconds
-    supervisor = Supervisor(start, config.server.workers, grace=grace, observe=log.LogObserver())
+    supervisor = Supervisor(
+        start, config.server.workers, grace=grace, observe=log.LogObserver(), stop_listening=listener.close
+    )
     with workers.counting_together(config):
         supervisor.run(lambda: announce(url))
 

@@ -40,15 +40,24 @@ class Supervisor:
         count: so many.
         grace: seconds that open requests may take after the first signal.
         observe: hears `worker.died`.
+        stop_listening: closes the supervisor's own copy of the listener once there is nobody to start any more. While
+            that is open, clients still connect after the last worker has closed its own, and are not answered.
     """
 
     def __init__(
-        self, start: Callable[[Connection], BaseProcess], count: int, *, grace: float, observe: Observer
+        self,
+        start: Callable[[Connection], BaseProcess],
+        count: int,
+        *,
+        grace: float,
+        observe: Observer,
+        stop_listening: Callable[[], None],
     ) -> None:
         self._start = start
         self._count = count
         self._grace = grace
         self._observe = observe
+        self._stop_listening = stop_listening
         self._workers: list[_Worker] = []
         self._signals = 0
         self._kill_at = float("inf")
@@ -77,6 +86,7 @@ class Supervisor:
             wait([worker.process.sentinel for worker in self._workers if worker.process.is_alive()], _TICK_SECONDS)
             if self._signals > heard:
                 heard = self._signals
+                self._stop_listening()
                 self._order(DRAIN if heard == 1 else ABORT)
                 self._kill_at = time.monotonic() + _FAREWELL_SECONDS + (self._grace if heard == 1 else 0)
             self._workers = [worker for worker in map(self._looked_after, self._workers) if worker is not None]

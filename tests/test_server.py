@@ -11,7 +11,7 @@ import uvicorn
 import uvloop
 
 from proxy.config_file import parse
-from proxy.server import listen, watched, work
+from proxy.server import Server, listen, uvicorn_config, watched, work
 from proxy.supervisor import DRAIN, READY
 from tests.serving import CONFIG
 
@@ -45,6 +45,37 @@ def test_a_loop_takes_many_connections_in_one_round_so_that_a_busy_one_keeps_nob
         return made
 
     assert uvloop.run(rounds()) < COUNT // 4
+
+
+def test_who_has_connected_when_the_listener_is_closed_is_answered_and_not_reset(monkeypatch):
+    monkeypatch.setattr("proxy.server._FIRST_WORD_SECONDS", 0.05)
+    asked = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+    async def found(scope, receive, send):
+        await asyncio.sleep(0.2)  # longer than anybody waits for a first word: the grace is what counts
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def stopped_with_clients_in_the_queue():
+        config = parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {})
+        listener = listen("127.0.0.1", 0)
+        settings = uvicorn_config(config, found)
+        settings.lifespan = "off"
+        settings.load()
+        server = Server(settings, grace=10)
+        server.lifespan = settings.lifespan_class(settings)
+        listeners = watched(listener)
+        await server.startup(listeners)
+        clients = [socket.create_connection(listener.getsockname(), timeout=2) for _ in range(COUNT)]
+        for client in clients:
+            client.sendall(asked)
+        await server.shutdown(listeners)
+        answers = [client.recv(1000) for client in clients]
+        for client in clients:
+            client.close()
+        return answers
+
+    assert {answer[:12] for answer in uvloop.run(stopped_with_clients_in_the_queue())} == {b"HTTP/1.1 204"}
 
 
 def test_a_listener_does_not_begin_to_block_for_other_workers_when_one_more_makes_its_duplicates():

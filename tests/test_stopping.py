@@ -164,6 +164,33 @@ async def writer_to(fifo):
             await asyncio.sleep(0.02)
 
 
+async def test_a_front_has_three_seconds_to_notice_that_a_replica_stops(tmp_path):
+    forwarded = {"x-forwarded-for": "192.0.2.1"}
+    async with (
+        proxying(tmp_path, workers=1) as (process, url, gate),
+        httpx.AsyncClient(timeout=30, limits=ANEW) as client,
+    ):
+        begun = asyncio.Semaphore(0)
+        stream = asyncio.ensure_future(streamed(client, url, begun))
+        await begun.acquire()
+        process.send_signal(signal.SIGTERM)
+        signalled = time.monotonic()
+        await until(lambda: is_draining(client, url))
+        served = await client.get(f"{url}/v1/models", headers=forwarded)
+        assert (served.status_code, served.headers["connection"]) == (200, "close")
+        assert (await client.get(f"{url}/v1/models")).status_code == 503
+
+        async def is_refused():
+            return (await client.get(f"{url}/v1/models", headers=forwarded)).status_code == 503
+
+        await until(is_refused)
+        assert time.monotonic() - signalled > 3
+        gate.set()
+        assert (await stream).endswith("data: [DONE]\n\n")
+        code, _ = await end_of(process, 10)
+    assert code == 0
+
+
 async def test_who_was_let_in_before_the_door_was_closed_is_answered(tmp_path):
     async with proxying(tmp_path, workers=1) as (process, url, _), httpx.AsyncClient() as client:
         place = httpx.URL(url)
@@ -262,6 +289,32 @@ async def test_four_workers_serve_and_stop_at_once_whoever_asked_meanwhile(tmp_p
         code, log = await end_of(process, 10)
     assert code == 0
     assert "Traceback" not in log
+
+
+def listens(pid, port):
+    """Whether a process has a socket open that listens at a port."""
+    table = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    listeners = {f"socket:[{row[9]}]" for row in table if row[1].endswith(f":{port:04X}") and row[3] == "0A"}
+    return any(str(descriptor.readlink()) in listeners for descriptor in Path(f"/proc/{pid}/fd").iterdir())
+
+
+async def test_only_the_workers_keep_the_listener_open_while_they_stop(tmp_path):
+    """A client that connected after the last of them has closed it would get no answer from the first process."""
+    async with (
+        proxying(tmp_path, workers=2) as (process, url, gate),
+        httpx.AsyncClient(timeout=30, limits=ANEW) as client,
+    ):
+        port, begun = httpx.URL(url).port, asyncio.Semaphore(0)
+        stream = asyncio.ensure_future(streamed(client, url, begun))
+        await begun.acquire()
+        assert listens(process.pid, port)
+        process.send_signal(signal.SIGTERM)
+        await until(lambda: is_draining(client, url))
+        assert not listens(process.pid, port)
+        gate.set()
+        await stream
+        code, _ = await end_of(process, 10)
+    assert code == 0
 
 
 async def test_workers_do_not_outlive_their_supervisor(tmp_path):
