@@ -1,7 +1,8 @@
-"""What stands in front of the proxy: real nginx, real HAProxy, with the configurations of deploy/."""
+"""What stands in front of the proxy: real nginx, HAProxy and Caddy, with the configurations of deploy/."""
 
 import asyncio
 import os
+import pwd
 import shutil
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tests.free_port import free_port
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
+_USER = pwd.getpwuid(os.geteuid()).pw_name  # who may write into a test's folder
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"  # where servers are, for those who are not root
 
 
@@ -20,23 +22,20 @@ def found(command):
 
 @asynccontextmanager
 async def nginx(tmp_path, *replicas):
-    """The URL of nginx in front of one replica."""
+    """The URL of nginx in front of one replica or two."""
     port = free_port()
-    snippet = (DEPLOY / "nginx" / "toolproxy.conf").read_text()
-    (address,) = _addresses(replicas)
-    (tmp_path / "toolproxy.conf").write_text(
-        _replaced(snippet, {"127.0.0.1:8080": address, "listen 80;": f"listen 127.0.0.1:{port};"})
-    )
+    site = _shipped("nginx/toolproxy.conf", replicas, {"listen 80;": f"listen 127.0.0.1:{port};"})
+    (tmp_path / "toolproxy.conf").write_text(site)
     temporary = "".join(
         f"{kind}_temp_path {tmp_path}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
     main = tmp_path / "nginx.conf"
     main.write_text(
-        f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/error.log; events {{}}\n"
+        f"daemon off; user {_USER}; pid {tmp_path}/pid; error_log {tmp_path}/error.log; events {{}}\n"
         f"http {{ access_log off; {temporary} include {tmp_path}/toolproxy.conf; }}\n"
     )
     command = ["nginx", "-p", str(tmp_path), "-c", str(main)]
-    async with _front(command, check=[*command, "-t"], port=port) as url:
+    async with _front(tmp_path, command, check=[*command, "-t"], port=port) as url:
         yield url
 
 
@@ -44,24 +43,36 @@ async def nginx(tmp_path, *replicas):
 async def haproxy(tmp_path, *replicas):
     """The URL of HAProxy in front of one replica or two."""
     port = free_port()
-    addresses = _addresses(replicas)
-    snippet = (DEPLOY / "haproxy" / "haproxy.cfg").read_text()
     config = tmp_path / "haproxy.cfg"
-    changed = {"127.0.0.1:8080": addresses[0], "127.0.0.1:8081": addresses[-1], "bind :80": f"bind 127.0.0.1:{port}"}
-    config.write_text(_replaced(snippet, changed))
+    config.write_text(_shipped("haproxy/haproxy.cfg", replicas, {"bind :80": f"bind 127.0.0.1:{port}"}))
     command = ["haproxy", "-f", str(config)]
-    async with _front(command, check=[*command, "-c"], port=port) as url:
+    async with _front(tmp_path, command, check=[*command, "-c"], port=port) as url:
         yield url
 
 
 @asynccontextmanager
-async def _front(command, *, check, port):
-    environ = {**os.environ, "PATH": _PATH}
-    quiet = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.STDOUT, "env": environ}
-    checked = await asyncio.create_subprocess_exec(*check, **quiet)
+async def caddy(tmp_path, *replicas):
+    """The URL of Caddy in front of one replica or two."""
+    port = free_port()
+    site = _shipped("caddy/Caddyfile", replicas, {"toolproxy.example.com": f"http://:{port}"})
+    config = tmp_path / "Caddyfile"
+    config.write_text(f"{{\n\tadmin off\n\tdefault_bind 127.0.0.1\n}}\n{site}")
+    command = ["caddy", "run", "--adapter", "caddyfile", "--config", str(config)]
+    check = ["caddy", "validate", *command[2:]]
+    async with _front(tmp_path, command, check=check, port=port) as url:
+        yield url
+
+
+@asynccontextmanager
+async def _front(home, command, *, check, port):
+    environ = {**os.environ, "PATH": _PATH, "HOME": str(home)}
+    checked = await asyncio.create_subprocess_exec(
+        *check, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=environ
+    )
     said, _ = await checked.communicate()
     assert checked.returncode == 0, said.decode()
-    running = await asyncio.create_subprocess_exec(*command, **{**quiet, "stdout": asyncio.subprocess.DEVNULL})
+    with (home / "front.log").open("wb") as log:
+        running = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=environ)
     try:
         await _reachable(port)
         yield f"http://127.0.0.1:{port}"
@@ -70,12 +81,11 @@ async def _front(command, *, check, port):
         await running.wait()
 
 
-def _addresses(urls):
-    return [url.removeprefix("http://") for url in urls]
-
-
-def _replaced(text, changed):
-    for before, after in changed.items():
+def _shipped(path, replicas, changed):
+    """A configuration of deploy/ with these replicas (one stands for both), and changed where a test has to."""
+    first, *others = [url.removeprefix("http://") for url in replicas]
+    text = (DEPLOY / path).read_text()
+    for before, after in {"127.0.0.1:8080": first, "127.0.0.1:8081": [first, *others][-1], **changed}.items():
         assert before in text
         text = text.replace(before, after)
     return text

@@ -1,4 +1,4 @@
-"""Behind real nginx and real HAProxy, as deploy/ configures them: nothing is held back, lost or dressed up."""
+"""Behind real nginx, HAProxy and Caddy, as deploy/ configures them: nothing is held back, lost or dressed up."""
 
 import asyncio
 import statistics
@@ -7,17 +7,19 @@ from contextlib import suppress
 
 import httpx
 import openai
+import orjson
 import pytest
 
 from proxy.ports import Lifecycle
 from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
-from tests.fronts import found, haproxy, nginx
+from tests.fronts import caddy, found, haproxy, nginx
+from tests.rolling import CLIENTS, STREAMED, WHOLE, Load, two_replicas
 from tests.serving import proxy_of
 from tests.test_wire import AMBIGUOUS, BODY, answers, connected, head, post, said
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 FRONTS = pytest.mark.parametrize(
-    "front", [pytest.param(nginx, marks=found("nginx")), pytest.param(haproxy, marks=found("haproxy"))]
+    "front", [pytest.param(front, marks=found(front.__name__)) for front in (nginx, haproxy, caddy)]
 )
 MORE = """
 clients: [{name: c, key: client-key}]
@@ -66,16 +68,6 @@ async def test_a_client_that_leaves_ends_its_upstream_call(tmp_path, sdk, front,
             await upstream.left.wait()
 
 
-async def asked_again(client, *, may_be_closed):
-    """The next request of a client; where its connection may be closed it asks once more, as the SDKs do."""
-    try:
-        return await client.post("/chat/completions", json=ASK)
-    except httpx.RemoteProtocolError:
-        if not may_be_closed:
-            raise
-        return await client.post("/chat/completions", json=ASK)
-
-
 @FRONTS
 async def test_errors_come_as_the_proxy_wrote_them_and_the_connection_goes_on(tmp_path, front):
     upstream = FakeUpstream([whole("Hi")])
@@ -102,9 +94,7 @@ async def test_errors_come_as_the_proxy_wrote_them_and_the_connection_goes_on(tm
                 answer = await ask()
                 assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
                 assert "x-request-id" in answer.headers
-                # nginx promises to keep a connection on which a body was refused unread, and closes it now and then.
-                may_be_closed = front is nginx and status == 413
-                assert (await asked_again(client, may_be_closed=may_be_closed)).status_code == 200
+                assert (await client.post("/chat/completions", json=ASK)).status_code == 200
 
 
 async def half_said(url, request_bytes):
@@ -127,6 +117,13 @@ async def test_what_two_parsers_could_read_in_two_ways_reaches_no_upstream_and_s
     assert len(upstream.heads) == len(AMBIGUOUS)
 
 
+@found("nginx")
+async def test_a_body_that_nginx_itself_finds_too_large_is_refused_in_openais_shape(tmp_path):
+    async with nginx(tmp_path, "http://127.0.0.1:1") as url:
+        ((status, _, body),) = answers(await half_said(url, head("content-length: 40000000", "connection: close")))
+    assert (status, orjson.loads(body)["error"]["code"]) == (413, "request_too_large")
+
+
 @FRONTS
 async def test_what_is_for_operators_stays_inside(tmp_path, front):
     async with proxy_of(FakeUpstream()) as direct, front(tmp_path, direct) as url, httpx.AsyncClient() as client:
@@ -144,17 +141,27 @@ async def test_that_the_proxy_is_not_there_is_said_in_openais_shape(tmp_path, sd
     assert raised.value.body["message"] == "The proxy is not available."
 
 
-@found("haproxy")
-async def test_what_a_replica_that_stops_refuses_the_other_one_gets(tmp_path):
+@pytest.mark.parametrize("front", [pytest.param(front, marks=found(front.__name__)) for front in (nginx, haproxy)])
+async def test_what_a_replica_that_stops_refuses_the_other_one_gets(tmp_path, front):
     lifecycle, upstream = Lifecycle(), FakeUpstream([whole("Hi")])
     async with (
         proxy_of(upstream, lifecycle=lifecycle) as stopping,
         proxy_of(upstream) as going_on,
-        haproxy(tmp_path, stopping, going_on) as url,
+        front(tmp_path, stopping, going_on) as url,
     ):
-        lifecycle.draining = True
+        lifecycle.draining = lifecycle.refuses_forwarded = True
         asked = (
             said(url, head("connection: close", f"content-length: {len(BODY)}"), BODY, seconds=0.02) for _ in range(10)
         )
         found = [answers(raw) for raw in await asyncio.gather(*asked)]
     assert [status for ((status, _, _),) in found] == [200] * 10
+
+
+@FRONTS
+async def test_two_replicas_are_restarted_in_turn_under_load_and_every_answer_is_complete(tmp_path, front):
+    async with two_replicas(tmp_path) as replicas, front(tmp_path, *(replica.url for replica in replicas)) as url:
+        async with Load(url, (*WHOLE, *STREAMED)).going_on() as load:
+            for replica in replicas:
+                await replica.restart()
+        assert load.lost == {}
+        assert load.outcomes["complete"] > 10 * CLIENTS
