@@ -23,7 +23,7 @@ from bench.targets import KEY, Target, serving, upstream
 AT_ONCE = 16
 BODY_BYTES = 30_000_000
 MIB = 2**20
-# A body of lists in lists is none that the proxy writes anew (400); one that would not fit alone is a 413.
+# 400: nested too deep to be written anew. 413: too large in memory to fit even alone.
 LAWFUL = frozenset({200, 400, 413, 503})
 LIVE_WITHIN_SECONDS = 5.0
 _TIMEOUT = 300.0
