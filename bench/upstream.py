@@ -39,7 +39,8 @@ def _whole(message: bytes, reason: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
-def _event(delta: bytes, reason: bytes = b"null") -> bytes:
+def event(delta: bytes, reason: bytes = b"null") -> bytes:
+    """A chunk of a stream, framed for chunked transfer."""
     data = (
         b"data: " + _ENVELOPE % b".chunk" + b'"delta":{%s},"logprobs":null,"finish_reason":%s}]}\n\n' % (delta, reason)
     )
@@ -49,20 +50,20 @@ def _event(delta: bytes, reason: bytes = b"null") -> bytes:
 WHOLE = _whole(b'"content":"%s"' % _TEXT, b"stop")
 CALLING = _whole(b'"content":null,"tool_calls":[%s]' % _CALL, b"tool_calls")
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-OPENING = _event(b'"role":"assistant","content":""')
-END = _event(b"", b'"stop"') + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+OPENING = event(b'"role":"assistant","content":""')
+END = event(b"", b'"stop"') + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 CALLING_STREAM = (
     HEAD
     + OPENING
-    + _event(b'"tool_calls":[%s]' % _CALL.replace(b"{", b'{"index":0,', 1))
-    + _event(b"", b'"tool_calls"')
+    + event(b'"tool_calls":[%s]' % _CALL.replace(b"{", b'{"index":0,', 1))
+    + event(b"", b'"tool_calls"')
     + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 )
 
 
 def timed_event() -> bytes:
     """A chunk of some 190 bytes that says when it was made, in nanoseconds of the machine's monotonic clock."""
-    return _event(b'"content":"%020d"' % time.monotonic_ns())
+    return event(b'"content":"%020d"' % time.monotonic_ns())
 
 
 class Upstream(asyncio.Protocol):
@@ -109,8 +110,8 @@ class Upstream(asyncio.Protocol):
             case b"after":
                 self._loop.call_later(int(numbers[0]) / 1000, self._transport.write, WHOLE)
             case b"burst":
-                event = timed_event()
-                self._transport.write(HEAD + OPENING + event * int(numbers[0]) + END)
+                chunk = timed_event()
+                self._transport.write(HEAD + OPENING + chunk * int(numbers[0]) + END)
             case b"idle":
                 self._transport.write(HEAD + timed_event())
             case _:

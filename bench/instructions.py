@@ -1,0 +1,253 @@
+"""Instructions per request, loop and chunk, counted by callgrind: a figure that a noisy machine does not disturb.
+
+    python -m bench.instructions            print the counts beside those of bench/instructions.json
+    python -m bench.instructions --check    and exit with 1 where one is more than 5 % away from its recorded value
+    python -m bench.instructions --write    record the counts
+
+The proxy runs under valgrind with one worker. Client and upstream are one process and act in lockstep: a chunk is sent
+when the chunk before it has reached the client, so every run reads the same bytes in the same pieces. Counted are
+instructions in user space; the kernel's part is not seen. A count holds for one build of Python on one kind of
+processor, so a machine without recorded counts of its own has nothing to compare and passes.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from bench.processes import PYTHON, first_line, running
+from bench.targets import KEY, ROOT
+from bench.upstream import CALLING, CALLING_STREAM, END, HEAD, OPENING, WHOLE, event
+
+RECORDED = ROOT / "bench" / "instructions.json"
+TOLERANCE = 0.05
+
+_WARM_UP, _REQUESTS, _CHUNKS = 50, 200, 400
+_CONFIG = """
+server: {{port: 0, workers: 1}}
+clients: [{{name: bench, key: {key}, requests_per_minute: 1000000, max_concurrent_requests: 1000}}]
+upstreams: {{model: {{base_url: "http://127.0.0.1:{upstream}/v1", api_key: bench-upstream-key}}}}
+models: {{"*": {{upstream: model}}}}
+tools: {{current_time: {{type: clock}}}}
+"""
+_LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
+_TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
+_MESSAGE = [{"role": "user", "content": "What does all work and no play make of a proxy? " * 16}]
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Both halves of one TCP connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def message(self) -> bytes:
+        """The head and the body of the next HTTP message that has a Content-Length."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        return head + await self.reader.readexactly(int(length[1]) if length else 0)
+
+
+class Upstream:
+    """A model server: a request with tools and no results is answered with a tool call, every other one with text.
+
+    Args:
+        chunks: how many content chunks a stream has.
+        received: waits until the client has received the chunk that was sent last.
+    """
+
+    def __init__(self, received: Callable[[], Awaitable[None]]) -> None:
+        self.chunks = 0
+        self._received = received
+        self._handlers: list[asyncio.Future[None]] = []
+
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of a new connection in a task of its own."""
+        self._handlers.append(asyncio.ensure_future(self._serve(Connection(reader, writer))))
+
+    async def closed(self) -> None:
+        """Wait until every connection is closed by its client."""
+        await asyncio.gather(*self._handlers)
+
+    async def _serve(self, connection: Connection) -> None:
+        writer = connection.writer
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                request = await connection.message()
+                calls = b'"tools"' in request and b'"role":"tool"' not in request
+                if b'"stream":true' not in request:
+                    writer.write(CALLING if calls else WHOLE)
+                elif calls:
+                    writer.write(CALLING_STREAM)
+                else:
+                    await self._stream(writer)
+
+    async def _stream(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + OPENING)
+        for number in range(self.chunks):
+            writer.write(event(b'"content":"chunk %06d"' % number))
+            await self._received()
+        writer.write(END)
+
+
+class Measurement:
+    """A proxy under callgrind, its upstream, and the one client that asks it."""
+
+    def __init__(self) -> None:
+        self._arrived = asyncio.Event()
+        self.upstream = Upstream(self._wait_for_chunk)
+
+    async def _wait_for_chunk(self) -> None:
+        await self._arrived.wait()
+        self._arrived.clear()
+
+    async def ask(self, client: Connection, *, stream: bool, tools: bool) -> None:
+        """Send one request and read its answer to the end."""
+        body = orjson.dumps({"model": "bench", "messages": _MESSAGE, "temperature": 0.5, "stream": stream})
+        choice = "all" if tools else "none"
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+            f"authorization: Bearer {KEY}\r\nx-server-tools: {choice}\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        client.writer.write(head.encode() + body)
+        if not stream:
+            answer = await client.message()
+            if not answer.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(answer.decode())
+            return
+        while b"[DONE]" not in (line := await client.reader.readline()):
+            if b'"chunk ' in line:
+                self._arrived.set()
+        await client.reader.readuntil(b"0\r\n\r\n")
+
+    async def count(self, client: Connection, proxy: "Callgrind", *, tools: bool) -> dict[str, int]:
+        """Instructions per whole answer and per chunk of a stream."""
+        whole = await self._instructions(client, proxy, _REQUESTS, stream=False, tools=tools)
+        self.upstream.chunks = 1
+        short = await self._instructions(client, proxy, 1, stream=True, tools=tools)
+        self.upstream.chunks = 1 + _CHUNKS
+        long = await self._instructions(client, proxy, 1, stream=True, tools=tools)
+        return {"answer": whole // _REQUESTS, "chunk": (long - short) // _CHUNKS}
+
+    async def _instructions(
+        self, client: Connection, proxy: "Callgrind", times: int, *, stream: bool, tools: bool
+    ) -> int:
+        for _ in range(_WARM_UP if not stream else 2):
+            await self.ask(client, stream=stream, tools=tools)
+        await proxy.reset()
+        for _ in range(times):
+            await self.ask(client, stream=stream, tools=tools)
+        return await proxy.instructions()
+
+
+@dataclass(frozen=True, slots=True)
+class Callgrind:
+    """A process that callgrind watches."""
+
+    pid: int
+    output: Path
+
+    async def reset(self) -> None:
+        """Set the count to zero."""
+        await self._control("--zero")
+
+    async def instructions(self) -> int:
+        """Instructions since the last reset."""
+        before = set(self.output.parent.glob(f"{self.output.name}*"))
+        await self._control("--dump")
+        (dump,) = set(self.output.parent.glob(f"{self.output.name}*")) - before
+        totals = _TOTALS.search(dump.read_text())
+        if totals is None:
+            raise RuntimeError(f"callgrind wrote no total into {dump.name}")
+        return int(totals[1])
+
+    async def _control(self, command: str) -> None:
+        process = await asyncio.create_subprocess_exec(
+            "callgrind_control", command, str(self.pid), stdout=subprocess.DEVNULL
+        )
+        if await process.wait():
+            raise RuntimeError(f"callgrind_control {command} failed")
+
+
+@contextmanager
+def _proxy(upstream: int, where: Path) -> Iterator[tuple[Callgrind, int]]:
+    """A proxy under callgrind, and its port."""
+    (where / "config.yaml").write_text(_CONFIG.format(upstream=upstream, key=KEY))
+    output = where / "callgrind.out"
+    valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}"]
+    command = [*valgrind, PYTHON, "-m", "proxy", "serve", "--config", str(where / "config.yaml")]
+    with running(command, environ={"PYTHONHASHSEED": "0"}, log=where / "log", cwd=ROOT) as process:
+        port = int(first_line(process).rpartition(":")[2].partition("/")[0])
+        yield Callgrind(process.pid, output), port
+
+
+@asynccontextmanager
+async def _connected(port: int) -> AsyncIterator[Connection]:
+    connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
+    yield connection
+    connection.writer.close()
+
+
+async def measure() -> dict[str, int]:
+    """Instructions of a request and a chunk that are passed through, and of a loop with one tool call and its chunk."""
+    measurement = Measurement()
+    server = await asyncio.start_server(measurement.upstream.connected, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with tempfile.TemporaryDirectory() as where, _proxy(port, Path(where)) as (proxy, served):
+        async with _connected(served) as client:
+            passed = await measurement.count(client, proxy, tools=False)
+            looped = await measurement.count(client, proxy, tools=True)
+    await measurement.upstream.closed()
+    server.close()
+    return {
+        "request": passed["answer"],
+        "chunk": passed["chunk"],
+        "loop": looped["answer"],
+        "loop_chunk": looped["chunk"],
+    }
+
+
+def build() -> str:
+    """The interpreter and the processor, which together decide what the counts are."""
+    return f"{platform.python_implementation()} {platform.python_version()} {platform.machine()}"
+
+
+def main() -> int:
+    """Count, compare and record."""
+    parser = argparse.ArgumentParser(prog="bench.instructions", description="Instructions per request, loop and chunk.")
+    parser.add_argument("--check", action="store_true", help=f"fail where a count is over {TOLERANCE:.0%} off")
+    parser.add_argument("--write", action="store_true", help=f"record the counts in {RECORDED.name}")
+    options = parser.parse_args()
+    if not (shutil.which("valgrind") and shutil.which("callgrind_control")):
+        print("skipped: there is no valgrind on this machine")
+        return 0
+    recorded = orjson.loads(RECORDED.read_bytes()) if RECORDED.exists() else {}
+    expected = recorded.get(build(), {})
+    if options.check and not expected:
+        print(f"skipped: no counts are recorded for {build()}")
+        return 0
+    counts = asyncio.run(measure())
+    off = False
+    for name, count in counts.items():
+        change = count / expected[name] - 1 if name in expected else 0.0
+        off = off or abs(change) > TOLERANCE
+        print(f"{name:<12} {count:>10,} {change:+8.1%}")
+    if options.write:
+        RECORDED.write_bytes(orjson.dumps({**recorded, build(): counts}, option=orjson.OPT_INDENT_2) + b"\n")
+    return int(options.check and off)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
