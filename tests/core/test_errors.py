@@ -3,7 +3,7 @@ import ssl
 import pytest
 
 from proxy.core import errors
-from proxy.core.errors import reason
+from proxy.core.errors import UpstreamRefused, reason
 
 
 def test_an_error_is_told_in_openais_envelope():
@@ -119,3 +119,20 @@ def test_causes_that_go_round_in_a_circle_come_to_an_end():
     one = caused(None)
     one.__cause__ = caused(one)
     assert reason(one) == "LibraryError"
+
+
+def test_a_refused_account_of_the_operator_is_a_502_without_the_upstreams_words():
+    error = UpstreamRefused(
+        "No balance on sk-1.", status=429, type="t", code="1113", param="p", of_account="upstream_quota_exceeded"
+    )
+    error.blame_operator("zai")
+    assert (error.status, error.code, error.param) == (502, "upstream_quota_exceeded", None)
+    assert error.headers == {"x-should-retry": "false"}
+    assert "No balance" not in error.message
+    assert error.why == "HTTP 429, 1113: No balance on sk-1."
+
+
+def test_a_refusal_of_the_request_is_not_blamed_on_the_operator():
+    error = UpstreamRefused("No such model.", status=404, type="t", code="model_not_found")
+    error.blame_operator("zai")
+    assert (error.status, error.code, error.message) == (404, "model_not_found", "No such model.")
