@@ -489,6 +489,8 @@ def fits(value: object, schema: Json) -> bool:
 
 def holds_raw_format(text: str) -> bool:
     """Whether a text still holds markers of a raw format outside of code: it is no answer then."""
+    if "<" not in text:  # every marker begins with it; to take code out of a long answer takes far longer
+        return False
     plain = re.sub(r"(```|~~~).*?(?:\1|\Z)|(`+)[^\n]*?\2", "", text, flags=re.DOTALL)
     return _GLM_OPEN in plain or any(marker in plain for marker in _HARMONY)
 

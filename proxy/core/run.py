@@ -147,8 +147,9 @@ class Run:
 
     def _is_out_of_tokens(self, turn: Turn) -> bool:
         """Whether a turn calls for another one although the model may write no more."""
-        goes_on = not self._attempts and not any(turn.client_ids) and not is_answer(turn)
-        return goes_on and self._limits.output_left(self.tally) == 0
+        if self._attempts or any(turn.client_ids) or self._limits.output_left(self.tally) != 0:
+            return False
+        return not is_answer(turn)
 
     def _worth_another_try(self, turn: Turn) -> bool:
         """A forced answer that ran out of tokens before it said anything may be shorter when asked for otherwise."""
