@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo run test check fuzz docs format bench soak bench-peers clean
+.PHONY: demo run test check fuzz docs format bench bench-instructions soak bench-peers clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -26,6 +26,7 @@ check: .venv/.deploy .venv/.redis  ## format, lint, types, import contracts, tes
 	$(BIN)/coverage run -m pytest --quiet -n auto
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under 90
+	$(BIN)/python -m bench.instructions --check
 
 fuzz: .venv/.dev  ## parsers, endpoints and docs/openapi.yaml with thousands of examples each: some minutes
 	@$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=fuzz
@@ -39,6 +40,9 @@ format: .venv/.dev
 
 bench: .venv/.dev  ## what a request, a chunk and an open stream cost, beside nginx; BENCH=--quick for a first look
 	$(BIN)/python -m bench $(BENCH)
+
+bench-instructions: .venv/.dev  ## instructions per request, loop and chunk, by callgrind: what a noisy machine does not disturb
+	$(BIN)/python -m bench.instructions $(BENCH)
 
 soak: .venv/.dev  ## faults, disconnects and tools for minutes: does anything grow? Then ten times the capacity, and large bodies
 	$(BIN)/python -m bench.soak $(SOAK)

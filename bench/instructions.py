@@ -175,7 +175,7 @@ class Callgrind:
 
     async def _control(self, command: str) -> None:
         process = await asyncio.create_subprocess_exec(
-            "callgrind_control", command, str(self.pid), stdout=subprocess.DEVNULL
+            "callgrind_control", command, str(self.pid), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         if await process.wait():
             raise RuntimeError(f"callgrind_control {command} failed")
