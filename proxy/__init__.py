@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from proxy.core.chat import ToolOutput
-    from proxy.core.errors import ToolError, ToolUnavailable
+    from proxy.loop.chat import ToolOutput
+    from proxy.loop.errors import ToolError, ToolUnavailable
     from proxy.tools.tool import Tool
 
 __version__ = "0.1.0"
@@ -16,9 +16,9 @@ __all__ = ["Tool", "ToolError", "ToolOutput", "ToolUnavailable"]
 
 _DEFINED_IN = {
     "Tool": "proxy.tools.tool",
-    "ToolError": "proxy.core.errors",
-    "ToolOutput": "proxy.core.chat",
-    "ToolUnavailable": "proxy.core.errors",
+    "ToolError": "proxy.loop.errors",
+    "ToolOutput": "proxy.loop.chat",
+    "ToolUnavailable": "proxy.loop.errors",
 }
 
 

@@ -30,9 +30,12 @@ from proxy.api.passthrough import Passthrough
 from proxy.api.responses.endpoint import CreateResponse
 from proxy.api.responses.stored import CancelResponse, InputItems, NothingHere, StoredResponse
 from proxy.available import available_memory
+from proxy.breaker import Breaker
 from proxy.config import Config, ServerConfig, UpstreamConfig
-from proxy.core.breaker import Breaker
-from proxy.core.errors import ConfigurationError, NotFound
+from proxy.http import Http1Transport
+from proxy.http.client import Http1Client, HttpClient, HttpxClient
+from proxy.http.trust import client_context
+from proxy.loop.errors import ConfigurationError, NotFound
 from proxy.ports import Caches, Clock, ExtraHeaders, Lifecycle, Ports, Readiness
 from proxy.stores.state import State, open_state
 from proxy.telemetry import log
@@ -42,10 +45,7 @@ from proxy.tools.registry import Registry
 from proxy.tools.result_cache import local_caches
 from proxy.tools.sources import Source, kept_in_session
 from proxy.tools.tool import Tool
-from proxy.trust import client_context
 from proxy.upstreams.connection import Connection
-from proxy.upstreams.http1 import Http1Transport
-from proxy.upstreams.http_client import Http1Client, HttpClient, HttpxClient
 from proxy.upstreams.router import ConfigRouter
 
 

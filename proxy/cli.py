@@ -16,7 +16,7 @@ import msgspec
 
 from proxy import __version__, config_file, config_rules
 from proxy.config import Config, McpConfig, ToolConfig, place_of, secrets_of
-from proxy.core.errors import ConfigurationError
+from proxy.loop.errors import ConfigurationError
 
 _DEFAULT_CONFIG = "config.yaml"
 _FAULT = 1
@@ -102,7 +102,7 @@ def _number(text: str, what: str, least: int, most: int) -> int:
 
 def _serve(arguments: argparse.Namespace) -> None:
     gc.disable()  # nothing that is made on the way to a running server is garbage; the server turns it on again
-    from proxy import server  # noqa: PLC0415 - `check` and `--help` need no web server
+    from proxy.server import process as server  # noqa: PLC0415 - `check` and `--help` need no web server
 
     server.serve(_configuration(arguments))
 
@@ -117,7 +117,8 @@ def _configuration(arguments: argparse.Namespace) -> Config:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from proxy import app, server  # noqa: PLC0415 - `--help` needs neither tools nor a web server
+    from proxy import app  # noqa: PLC0415 - `--help` needs neither tools nor a web server
+    from proxy.server import process as server  # noqa: PLC0415 - `--help` needs neither tools nor a web server
 
     config = _configuration(arguments)
     for line in describe(config, app.origins_of(config)):
@@ -158,7 +159,7 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
         origins: where each tool comes from.
     """
     from proxy.tools.catalog import answered_by_fallback  # noqa: PLC0415 - as above
-    from proxy.tools.python_function import not_configured  # noqa: PLC0415
+    from proxy.tools.python.function import not_configured  # noqa: PLC0415
 
     usable = dict.fromkeys(config.upstreams, "usable")
     lines = ["upstreams:"]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from proxy.core.limits import Limits
+from proxy.loop.limits import Limits
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -107,7 +107,7 @@ class RequestLimits(Value, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **said) if said else self
 
     def budget(self, *, max_tool_calls: int | None = None) -> Limits:
-        """What the core counts; a client may lower `max_tool_calls`, never raise it."""
+        """What the loop counts; a client may lower `max_tool_calls`, never raise it."""
         calls = self.max_tool_calls if max_tool_calls is None else min(self.max_tool_calls, max_tool_calls)
         return Limits(
             max_turns=self.max_turns,

@@ -20,7 +20,7 @@ import yaml
 
 from proxy import config as c
 from proxy.config_rules import Parts, doubts, reference_faults
-from proxy.core.errors import ConfigurationError
+from proxy.loop.errors import ConfigurationError
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _BEGUN = re.compile(r"\$\{[A-Za-z0-9_]{0,64}")

@@ -11,9 +11,9 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from proxy import config as c
-from proxy.tools import http_template
 from proxy.tools.arguments import schema_fault
-from proxy.tools.url_guard import UrlGuard
+from proxy.tools.http import template as http_template
+from proxy.tools.web.guard import UrlGuard
 
 SHORTEST_CLIENT_KEY = 8
 """Characters of a client's key; the proxy serves nobody beyond loopback with a shorter one."""

@@ -9,10 +9,10 @@ import orjson
 from msgspec import Struct
 
 from proxy.config import Config, LimitsConfig
-from proxy.core.actions import CallUpstream
-from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec, Turn
-from proxy.core.errors import ProxyError
-from proxy.core.forcing import AnswerSteps
+from proxy.loop.actions import CallUpstream
+from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec, Turn
+from proxy.loop.errors import ProxyError
+from proxy.loop.forcing import AnswerSteps
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each chunk that the client may see, as it comes. Awaiting it is the back-pressure.

@@ -25,13 +25,13 @@ from proxy.config import (
     UpstreamConfig,
     ZaiSearchConfig,
 )
-from proxy.core.chat import Json
-from proxy.core.errors import ProxyError, ToolError, ToolUnavailable, UpstreamRefused
+from proxy.http.client import HttpClient
+from proxy.loop.chat import Json
+from proxy.loop.errors import ProxyError, ToolError, ToolUnavailable, UpstreamRefused
 from proxy.ports import Clock
 from proxy.tools.tool import Tool
 from proxy.upstreams import failures
 from proxy.upstreams.connection import Connection
-from proxy.upstreams.http_client import HttpClient
 
 _SECONDS: Final = 30.0  # for an answer: a model that thinks needs some seconds for its first token
 _TIMEOUTS: Final = Timeouts(connect=10, read=_SECONDS, write=10, pool=10)
@@ -198,17 +198,17 @@ async def _ask_search(name: str, entry: SerperConfig | ZaiSearchConfig, client: 
 
 def _search_tool(name: str, entry: SerperConfig | ZaiSearchConfig, client: httpx.AsyncClient) -> Tool:
     if isinstance(entry, SerperConfig):
-        from proxy.tools.serper import serper_tool  # noqa: PLC0415 - as in `tools.catalog`
+        from proxy.tools.search.serper import serper_tool  # noqa: PLC0415 - as in `tools.catalog`
 
         return serper_tool(name, entry, client)
-    from proxy.tools.zai_search import zai_search_tool  # noqa: PLC0415
+    from proxy.tools.search.zai import zai_search_tool  # noqa: PLC0415
 
     return zai_search_tool(name, entry, client)
 
 
 async def _ask_mcp_server(name: str, server: McpConfig) -> Finding:
     """The tools that an MCP server lists, asked as `serve` would ask: its key is sent, its command is started."""
-    from proxy.tools import mcp  # noqa: PLC0415 - an extra, and more than a second to import
+    from proxy.tools.mcp import client as mcp  # noqa: PLC0415 - an extra, and more than a second to import
 
     try:
         names = await mcp.look(server)

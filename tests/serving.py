@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 
-from proxy import server
 from proxy.app import create_app
 from proxy.config import Config
 from proxy.config_file import parse
+from proxy.server import process as server
 from tests.fakes import FakeUpstream
 
 CONFIG = """

@@ -9,8 +9,8 @@ import pytest
 
 from proxy import app
 from proxy.config import TelemetryConfig, UpstreamConfig
+from proxy.http.client import Http1Client, HttpxClient
 from proxy.telemetry import log
-from proxy.upstreams.http_client import Http1Client, HttpxClient
 from tests.fakes import streamed, whole
 from tests.serving import CONFIG, proxy_of
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.config import SerperConfig
 from proxy.config_file import load, parse
-from proxy.core.errors import ConfigurationError
+from proxy.loop.errors import ConfigurationError
 from tests import hostile
 
 SHIPPED = Path(__file__).parent.parent / "config.yaml"

@@ -36,7 +36,7 @@ def test_every_configuration_in_the_documents_works_when_pasted(page):
 def test_every_file_that_is_linked_or_drawn_exists(page):
     text = page.read_text()
     linked = [page.parent / target for target in re.findall(r"\]\(([^)#:]+)\)", text)]
-    drawn = [ROOT / "proxy" / "core" / name for name in re.findall(r"^ {8}(\w+\.py)", text, re.MULTILINE)]
+    drawn = [ROOT / "proxy" / "loop" / name for name in re.findall(r"^ {8}(\w+\.py)", text, re.MULTILINE)]
     drawn += [ROOT / "proxy" / name for name in re.findall(r"^ {6}(\w+(?:\.py|/))", text, re.MULTILINE)]
     for path in linked + drawn:
         assert path.exists(), path

@@ -14,8 +14,8 @@ from proxy.ports import Lifecycle
 from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
 from tests.fronts import caddy, found, haproxy, nginx
 from tests.rolling import CLIENTS, STREAMED, WHOLE, Load, two_replicas
+from tests.server.test_protocol import AMBIGUOUS, BODY, answers, connected, head, post, said
 from tests.serving import proxy_of
-from tests.test_wire import AMBIGUOUS, BODY, answers, connected, head, post, said
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 FRONTS = pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from tests import hostile
 from tests.conformance import recordings
 from tests.documents import CHUNKS, WHOLE, chat_requests, responses_requests
 from tests.fakes import DONE, Reply, completion
+from tests.server.test_protocol import answers, said
 from tests.serving import proxy_of
-from tests.test_wire import answers, said
 
 SECRET = "canary-of-the-upstream"
 CONFIG = """

@@ -11,9 +11,9 @@ import httpx
 import orjson
 import pytest
 
-from proxy.api.exchange import Exchange
+from proxy.api.request import Exchange
 from proxy.api.responses.narrator import Narrator
-from proxy.core.run import Run
+from proxy.loop.run import Run
 from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
 from tests.serving import proxy_of
 

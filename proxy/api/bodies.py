@@ -13,7 +13,7 @@ from typing import Final
 
 from starlette.types import Scope
 
-from proxy.core.errors import Overloaded, RequestTooLarge
+from proxy.loop.errors import Overloaded, RequestTooLarge
 
 # What a byte of a body costs as long as its request is open: itself, the text that is parsed of it, and what is written
 # for the upstream. Sixteen requests of 30 MB of ASCII took 2.7 bytes per byte (`python -m bench.bodies`).

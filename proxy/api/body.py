@@ -9,9 +9,9 @@ from starlette.types import Receive, Scope
 from proxy.api.bodies import Share, share_of
 from proxy.api.peer import peer_of
 from proxy.api.race import ClientLeft
-from proxy.core import numbers
-from proxy.core.chat import Json
-from proxy.core.errors import InvalidJson, RequestError, RequestTooLarge
+from proxy.loop import numbers
+from proxy.loop.chat import Json
+from proxy.loop.errors import InvalidJson, RequestError, RequestTooLarge
 
 # OpenAI's own limit for `n`.
 MOST_CHOICES = 128

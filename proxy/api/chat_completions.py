@@ -8,13 +8,13 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import parse_chat_request, read_body
 from proxy.api.clients import Identity, StreamingClient, tool_headers, whole_completion
-from proxy.api.exchange import Exchange, Exchanges, collect, ignored_header, note_usage, show_nothing
 from proxy.api.replies import EventStream, Headers, send_bytes
-from proxy.core import sse
-from proxy.core.actions import Respond
-from proxy.core.chat import Json
-from proxy.core.offer import Offer
+from proxy.api.request import Exchange, Exchanges, collect, ignored_header, note_usage, show_nothing
 from proxy.ids import new_id
+from proxy.loop import sse
+from proxy.loop.actions import Respond
+from proxy.loop.chat import Json
+from proxy.loop.offer import Offer
 from proxy.ports import Ports, Show, Tell
 
 _ID_PREFIX = "chatcmpl-"

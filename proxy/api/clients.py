@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.api.replies import EventStream, Headers
-from proxy.core import sse
-from proxy.core.actions import Respond, Stop, Tally, sum_of
-from proxy.core.chat import Json, text_of
-from proxy.core.citations import CITATIONS, Citation, annotations, without_marks
+from proxy.loop import sse
+from proxy.loop.actions import Respond, Stop, Tally, sum_of
+from proxy.loop.chat import Json, text_of
+from proxy.loop.citations import CITATIONS, Citation, annotations, without_marks
 from proxy.ports import Show
 
 

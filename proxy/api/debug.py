@@ -15,7 +15,7 @@ from proxy.api.caller import caller_of
 from proxy.api.debug_page import POLICY, list_page, story_page
 from proxy.api.html import Html
 from proxy.api.replies import Headers, send_bytes, send_json
-from proxy.core.errors import AdminOnly, NotFound
+from proxy.loop.errors import AdminOnly, NotFound
 from proxy.ports import History, Ports
 
 _LOCAL_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?")

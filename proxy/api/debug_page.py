@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from proxy.api.html import Child, Html, join, tag
-from proxy.core.chat import Json
+from proxy.loop.chat import Json
 
 STYLE: Final = """
 :root { color-scheme: light dark; --line: #8884; --turn: #3b76c4; --tool: #d08a1d; --relay: #6a9a4a; --bad: #c0392b; }

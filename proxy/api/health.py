@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.replies import send_json
-from proxy.core.breaker import State
-from proxy.core.chat import Json
+from proxy.breaker import State
+from proxy.loop.chat import Json
 from proxy.ports import Ports, Readiness
 
 

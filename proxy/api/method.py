@@ -2,7 +2,7 @@
 
 from starlette.types import Receive, Scope, Send
 
-from proxy.core.errors import MethodNotAllowed
+from proxy.loop.errors import MethodNotAllowed
 
 
 class WrongMethod:

@@ -4,8 +4,8 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.api.caller import caller_of
 from proxy.api.replies import send_json
-from proxy.core.chat import Json
-from proxy.core.errors import ModelNotFound
+from proxy.loop.chat import Json
+from proxy.loop.errors import ModelNotFound
 from proxy.ports import Ports
 
 

@@ -5,12 +5,12 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
-from proxy import facts
+from proxy import request_context
 from proxy.api.body import header, parse_object, read_body
 from proxy.api.caller import Caller, caller_of
 from proxy.api.race import while_wanted
-from proxy.core.errors import ModelNotAllowed, NotFound, RequestError
-from proxy.core.rawjson import replace_model
+from proxy.loop.errors import ModelNotAllowed, NotFound, RequestError
+from proxy.loop.rawjson import replace_model
 from proxy.ports import Model, Ports, RawRequest
 
 _HOP_BY_HOP = frozenset(
@@ -54,7 +54,7 @@ class Passthrough:
         body = await read_body(scope, receive, max_bytes=self._max_body_bytes)
         caller = caller_of(scope)
         model, body = self._route(scope, body, caller)
-        facts.note({"model": model.name, "upstream": model.upstream.name})
+        request_context.add({"model": model.name, "upstream": model.upstream.name})
         request = RawRequest(scope["method"], path, _forwarded(scope), body)
         most = self._limits.overridden(model.limits, caller.limits).max_duration
         await while_wanted(scope, receive, partial(_relay, model, request, send), seconds=most)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from starlette.types import Receive, Scope
 
 from proxy.api.peer import peer_of
-from proxy.core.errors import MaxDurationExceeded
+from proxy.loop.errors import MaxDurationExceeded
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, T]]

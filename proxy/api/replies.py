@@ -8,8 +8,8 @@ import orjson
 from starlette.types import Scope, Send
 
 from proxy.api.peer import peer_of
-from proxy.core import sse
-from proxy.core.errors import ProxyError
+from proxy.loop import sse
+from proxy.loop.errors import ProxyError
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 Farewell: TypeAlias = Callable[[ProxyError], bytes]

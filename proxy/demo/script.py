@@ -24,8 +24,8 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from proxy.core.chat import Json
-from proxy.core.errors import ConfigurationError
+from proxy.loop.chat import Json
+from proxy.loop.errors import ConfigurationError
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,6 +1,6 @@
 """A search in Serper's shape with results of its own, so that the demo's tool is the real one."""
 
-from proxy.core.chat import Json
+from proxy.loop.chat import Json
 
 _PAGES = (
     {

@@ -10,13 +10,14 @@ import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
-from proxy import config_file, server
+from proxy import config_file
 from proxy.app import create_app
 from proxy.config import Config
-from proxy.core.chat import Json
-from proxy.core.errors import ConfigurationError
 from proxy.demo.script import DEMO
 from proxy.demo.upstream import Mock
+from proxy.loop.chat import Json
+from proxy.loop.errors import ConfigurationError
+from proxy.server import process as server
 from proxy.telemetry import log
 
 try:

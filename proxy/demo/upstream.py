@@ -24,11 +24,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from proxy import server
-from proxy.core import sse
-from proxy.core.chat import Json
 from proxy.demo import search
 from proxy.demo.script import DEMO, Script, ScriptedTurn, load
+from proxy.loop import sse
+from proxy.loop.chat import Json
+from proxy.server import process as server
 
 _MOST_REMEMBERED = 1000
 _PIECE = re.compile(r"\S+\s*|\s+")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.core.chat import Json
+from proxy.loop.chat import Json
 
 REQUEST: Final[Mapping[str, str]] = {
     "method": "http.request.method",

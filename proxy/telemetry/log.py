@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import orjson
 import structlog
 
-from proxy import facts
+from proxy import request_context
 from proxy.config import TelemetryConfig
 from proxy.ports import Content
 from proxy.telemetry.events import level_of
@@ -145,7 +145,7 @@ class _Completed:
             if value is None:
                 fields = {name: value for name, value in fields.items() if value is not None}
                 break
-        return {**facts.known(), **fields}
+        return {**request_context.fields(), **fields}
 
 
 def told(exc_info: structlog.typing.ExcInfo) -> str:

@@ -9,7 +9,7 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from proxy import facts
+from proxy import request_context
 from proxy.config import Config
 from proxy.telemetry import workers
 from proxy.telemetry.observer import Listener
@@ -174,7 +174,7 @@ class Metrics:
             self._open_streams.inc()
 
     def _request_completed(self, fields: Mapping[str, Any]) -> None:
-        said = facts.known()
+        said = request_context.fields()
         alike = self._alike(fields["path"], said.get("client"), said.get("model"), fields["status"])
         self._open_requests.dec()
         if fields.get("event_stream"):

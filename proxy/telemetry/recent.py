@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from proxy.core.chat import Json
+from proxy.loop.chat import Json
 from proxy.telemetry.redact import Redact
 from proxy.telemetry.story import Story
 

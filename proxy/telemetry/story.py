@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-from proxy import facts
-from proxy.core.chat import Json
+from proxy import request_context
+from proxy.loop.chat import Json
 from proxy.ports import Clock, Content
 from proxy.telemetry import traceparent
 from proxy.telemetry.events import level_of
@@ -120,7 +120,7 @@ class Storyteller:
 
     def _begin(self, fields: Fields) -> None:
         caller = parent.get()
-        request_id = str(facts.known().get("request_id", ""))
+        request_id = str(request_context.fields().get("request_id", ""))
         span = caller.child() if caller else traceparent.root()
         story = Story(request_id, self._clock.monotonic(), self._clock.time(), span, caller, fields)
         _story.set(story)
@@ -145,7 +145,7 @@ class Storyteller:
 
     def _end(self, story: Story, at: float, fields: Fields) -> None:
         story.seconds = at
-        story.fields = {**facts.known(), **fields}
+        story.fields = {**request_context.fields(), **fields}
         for step in story.steps:
             if step.outcome is None:
                 _end_step(step, at, "abandoned", {})

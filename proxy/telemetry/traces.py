@@ -16,7 +16,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy import facts
+from proxy import request_context
 from proxy.ports import Content
 from proxy.telemetry import conventions as names
 from proxy.telemetry import story as stories
@@ -83,7 +83,7 @@ class Exporter:
 
     def begun(self, story: Story) -> None:
         """From now on the log says which trace it belongs to."""
-        facts.note({"trace_id": story.span.trace_hex})
+        request_context.add({"trace_id": story.span.trace_hex})
 
     def ended(self, story: Story) -> None:
         """It is sent, unless its caller keeps no traces."""

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from proxy.config import Config
-from proxy.core.errors import ConfigurationError
+from proxy.loop.errors import ConfigurationError
 
 VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 

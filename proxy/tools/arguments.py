@@ -14,8 +14,8 @@ import json_repair
 import jsonschema_rs
 import orjson
 
-from proxy.core.chat import Json
-from proxy.core.errors import InvalidArguments
+from proxy.loop.chat import Json
+from proxy.loop.errors import InvalidArguments
 from proxy.tools.tool import as_it_is
 
 # The repair of 200 KB has been measured at more than a second; calls that are worth mending are short.

@@ -20,9 +20,9 @@ from proxy.config import (
     WebFetchConfig,
     ZaiSearchConfig,
 )
-from proxy.core import browser
-from proxy.core.chat import Json, ToolOutput
-from proxy.core.errors import ToolError
+from proxy.loop import browser
+from proxy.loop.chat import Json, ToolOutput
+from proxy.loop.errors import ToolError
 from proxy.ports import Clock, Observer
 from proxy.tools.sources import Source
 from proxy.tools.tool import Tool
@@ -61,7 +61,7 @@ def sources_of(config: Config, clock: Clock, observe: Observer) -> list[Source]:
     servers = {name: entry for name, entry in config.tools.items() if isinstance(entry, McpConfig)}
     if not servers:
         return []
-    from proxy.tools.mcp import McpServer
+    from proxy.tools.mcp.client import McpServer
 
     def terms_of(entry: McpConfig) -> Callable[[Tool], Tool]:
         return lambda tool: replace(tool, **_terms(tool, entry, config))
@@ -78,19 +78,19 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # no
     """
     match entry:
         case SerperConfig():
-            from proxy.tools.serper import serper_tool
+            from proxy.tools.search.serper import serper_tool
 
             return serper_tool(name, entry, resources.client)
         case SerperScrapeConfig():
-            from proxy.tools.serper_scrape import serper_scrape_tool
+            from proxy.tools.web.serper_scrape import serper_scrape_tool
 
             return serper_scrape_tool(name, entry, resources.client)
         case ZaiSearchConfig():
-            from proxy.tools.zai_search import zai_search_tool
+            from proxy.tools.search.zai import zai_search_tool
 
             return zai_search_tool(name, entry, resources.client)
         case WebFetchConfig():
-            from proxy.tools.web_fetch import web_fetch_tool
+            from proxy.tools.web.fetch import web_fetch_tool
 
             return web_fetch_tool(name, entry, resources.clock)
         case ClockConfig():
@@ -98,11 +98,11 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # no
 
             return clock_tool(name, resources.clock)
         case HttpToolConfig():
-            from proxy.tools.http_api import http_tool
+            from proxy.tools.http.api import http_tool
 
             return http_tool(name, entry, resources.client)
         case PythonToolConfig():
-            from proxy.tools.python_function import python_tool
+            from proxy.tools.python.function import python_tool
 
             return python_tool(name, entry)
         case _:

@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
 
-from proxy.core.chat import Json
-from proxy.core.errors import ToolError
+from proxy.loop.chat import Json
+from proxy.loop.errors import ToolError
 from proxy.ports import Clock
 from proxy.tools.tool import Tool
 

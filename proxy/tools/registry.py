@@ -14,14 +14,14 @@ import jsonschema_rs
 import orjson
 from msgspec.structs import replace
 
-from proxy.core.breaker import Breaker
-from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
-from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
+from proxy.breaker import Breaker
+from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec
+from proxy.loop.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
 from proxy.ports import Caches, Clock, Observer, Results
+from proxy.timeouts import within
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
-from proxy.waiting import within
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
 

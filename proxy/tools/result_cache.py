@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from cachetools import TTLCache
 
-from proxy.core.chat import ToolOutput
+from proxy.loop.chat import ToolOutput
 from proxy.ports import Caches, Clock
 
 # Characters of all results of one tool together.

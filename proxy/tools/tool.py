@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias, TypedDict, Unpack
 
-from proxy.core.chat import Json, ToolOutput, ToolSpec
-from proxy.core.offer import SEARCH
+from proxy.loop.chat import Json, ToolOutput, ToolSpec
+from proxy.loop.offer import SEARCH
 
 Run: TypeAlias = Callable[[Json], Awaitable[str | ToolOutput]]
 
@@ -110,7 +110,7 @@ class Tool:
         Raises:
             ValueError: a model could not call it: a type without JSON Schema, positional-only parameters, ...
         """
-        from proxy.tools.python_function import tool_of  # noqa: PLC0415 - it imports this module
+        from proxy.tools.python.function import tool_of  # noqa: PLC0415 - it imports this module
 
         return tool_of(function, **terms)
 

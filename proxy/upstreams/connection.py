@@ -7,10 +7,10 @@ from typing import NoReturn
 
 import httpx
 
-from proxy.core.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout, reason
+from proxy.http import Handle
+from proxy.http.client import Headers, HttpClient, Reply, decoded, header
+from proxy.loop.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout, reason
 from proxy.upstreams import failures
-from proxy.upstreams.http1 import Handle
-from proxy.upstreams.http_client import Headers, HttpClient, Reply, decoded, header
 
 # Error bodies are read to tell the client what is wrong, and no further.
 MAX_ERROR_BYTES = 64 * 1024

@@ -17,8 +17,8 @@ from typing import Any
 
 import orjson
 
-from proxy.core.chat import Json
-from proxy.core.errors import ProxyError, UpstreamError, UpstreamRefused
+from proxy.loop.chat import Json
+from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
 
 _TYPES = {
     400: "invalid_request_error",

@@ -1,6 +1,6 @@
 """GLM at Z.AI and bigmodel: what its specification, its SDKs, its users' reports and recordings say of it."""
 
-from proxy.core.forcing import AnswerStep
+from proxy.loop.forcing import AnswerStep
 from proxy.upstreams.profile import Profile
 
 GLM = Profile(

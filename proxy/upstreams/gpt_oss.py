@@ -1,6 +1,6 @@
 """gpt-oss behind GMI Cloud, and servers like it (vLLM, SGLang)."""
 
-from proxy.core.forcing import AnswerStep
+from proxy.loop.forcing import AnswerStep
 from proxy.upstreams.profile import Profile
 
 GPT_OSS = Profile(

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
-from proxy.core.chat import Json, name_of
+from proxy.loop.chat import Json, name_of
 
 _GOOD = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _BAD_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")

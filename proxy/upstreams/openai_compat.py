@@ -11,21 +11,21 @@ from typing import Any, TypeAlias
 import orjson
 from msgspec.structs import replace
 
-from proxy.core import numbers, sse
-from proxy.core.actions import CallUpstream
-from proxy.core.assembler import NO_REASON, Assembler, has_index, missing_index, turn_from_completion
-from proxy.core.chat import Json, Turn
-from proxy.core.endings import inferred_reason
-from proxy.core.errors import ProxyError, UpstreamError, UpstreamRefused
-from proxy.core.forcing import AnswerSteps
-from proxy.core.rawjson import replace_model
+from proxy.http.client import Reply
+from proxy.loop import numbers, sse
+from proxy.loop.actions import CallUpstream
+from proxy.loop.assembler import NO_REASON, Assembler, has_index, missing_index, turn_from_completion
+from proxy.loop.chat import Json, Turn
+from proxy.loop.endings import inferred_reason
+from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
+from proxy.loop.forcing import AnswerSteps
+from proxy.loop.rawjson import replace_model
 from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
 from proxy.upstreams import failures
 from proxy.upstreams.connection import Connection, is_event_stream
-from proxy.upstreams.http_client import Reply
 from proxy.upstreams.names import ToolNames, renamed_in
 from proxy.upstreams.profile import CHUNK, COMPLETION, Profile, complete, mend, prepare
-from proxy.upstreams.written import as_json, request_of
+from proxy.upstreams.request_body import as_json, request_of
 
 _DONE = b"[DONE]"
 _HEAD = ("id", "object", "created", "model")  # what is the same in every chunk of a stream

@@ -10,13 +10,13 @@ from typing import Any
 
 import orjson
 
-from proxy.core.assembler import as_text
-from proxy.core.chat import Json
-from proxy.core.endings import inferred_reason
-from proxy.core.errors import InvalidJson, RequestError, UpstreamError
-from proxy.core.forcing import DEFAULT_ANSWER_STEPS, AnswerSteps
-from proxy.core.offer import narrowed
-from proxy.core.prompts import with_guidance
+from proxy.loop.assembler import as_text
+from proxy.loop.chat import Json
+from proxy.loop.endings import inferred_reason
+from proxy.loop.errors import InvalidJson, RequestError, UpstreamError
+from proxy.loop.forcing import DEFAULT_ANSWER_STEPS, AnswerSteps
+from proxy.loop.offer import narrowed
+from proxy.loop.prompts import with_guidance
 from proxy.upstreams import failures
 
 # The values that typed OpenAI SDKs accept.

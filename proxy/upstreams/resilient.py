@@ -15,11 +15,11 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from proxy.core.actions import CallUpstream
-from proxy.core.breaker import Breaker, State
-from proxy.core.chat import Json, Turn
-from proxy.core.errors import ProxyError, RequestError, UpstreamDown, UpstreamError
-from proxy.core.forcing import AnswerSteps
+from proxy.breaker import Breaker, State
+from proxy.loop.actions import CallUpstream
+from proxy.loop.chat import Json, Turn
+from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamError
+from proxy.loop.forcing import AnswerSteps
 from proxy.ports import Answer, Clock, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed, fault_of
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.retry import Backoff, asked_delay, is_outage, is_transient, may_work_elsewhere

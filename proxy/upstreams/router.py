@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from proxy import facts
+from proxy import request_context
+from proxy.breaker import Breaker
 from proxy.config import Config, ModelConfig
-from proxy.core.breaker import Breaker
-from proxy.core.chat import Json, carries_image
-from proxy.core.errors import InvalidApiKey, ModelNotFound
+from proxy.loop.chat import Json, carries_image
+from proxy.loop.errors import InvalidApiKey, ModelNotFound
 from proxy.ports import Clock, Headers, Model, Observer, hears
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.glm import GLM
@@ -144,5 +144,5 @@ class ConfigRouter:
 
 def _client_of(key: str | None) -> str:
     """Whose request this is, so that clients' failures are told apart: the name, else the key that goes upstream."""
-    name = facts.known().get("client")
+    name = request_context.fields().get("client")
     return str(name) if name is not None else str(hash(key))

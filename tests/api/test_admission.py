@@ -8,7 +8,7 @@ import pytest
 from proxy.api.bodies import BodyMemory
 from proxy.api.middleware.admission import Admission, Places, Turnstile
 from proxy.config import ServerConfig
-from proxy.core.errors import Overloaded
+from proxy.loop.errors import Overloaded
 from proxy.ports import Lifecycle
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.api.bodies import BodyMemory, Share, cost_of, open_share
 from proxy.api.middleware.slow_body import SlowBody
-from proxy.core.errors import Overloaded, RequestTimeout, RequestTooLarge
+from proxy.loop.errors import Overloaded, RequestTimeout, RequestTooLarge
 from tests.fakes import FakeClock, Reply, whole
 from tests.serving import proxy_of
 

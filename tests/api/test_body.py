@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.body import parse_chat_request, read_body
-from proxy.core.chat import carries_image, name_of
-from proxy.core.continuation import put_back, runs_in
-from proxy.core.errors import RequestError, RequestTooLarge
-from proxy.core.offer import Asked, make_offer, take_prefix
+from proxy.loop.chat import carries_image, name_of
+from proxy.loop.continuation import put_back, runs_in
+from proxy.loop.errors import RequestError, RequestTooLarge
+from proxy.loop.offer import Asked, make_offer, take_prefix
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.names import ToolNames

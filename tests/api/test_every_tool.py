@@ -8,8 +8,8 @@ import orjson
 from tests.fakes import Reply, whole
 from tests.mcp_server import Wiki
 from tests.serving import proxy_of, serving
-from tests.tools.sites import Site, html, running
-from tests.tools.test_mcp import wiki_at
+from tests.tools.mcp.test_client import wiki_at
+from tests.tools.web.sites import Site, html, running
 
 TOOLS = """
   wiki: {{type: mcp, url: '{wiki}', allow: [echo]}}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.api.caller import caller_of
 from proxy.api.middleware.auth import Auth
 from proxy.config import ClientConfig
-from proxy.core.errors import InvalidApiKey
+from proxy.loop.errors import InvalidApiKey
 from tests.fakes import whole
 from tests.serving import proxy_of
 

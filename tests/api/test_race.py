@@ -7,7 +7,7 @@ import pytest
 
 from proxy.api.peer import PEER
 from proxy.api.race import ClientLeft, alongside, while_wanted
-from proxy.core.errors import MaxDurationExceeded
+from proxy.loop.errors import MaxDurationExceeded
 
 
 class Peer:

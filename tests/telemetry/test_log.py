@@ -7,7 +7,7 @@ import orjson
 import pytest
 import structlog
 
-from proxy import facts
+from proxy import request_context
 from proxy.config import TelemetryConfig
 from proxy.ports import Content
 from proxy.telemetry import log
@@ -39,10 +39,10 @@ def test_an_event_is_one_json_line_at_its_level(written):
 
 @pytest.fixture
 def a_request():
-    facts.begin("r")
-    facts.note({"client": "app"})
+    request_context.start("r")
+    request_context.add({"client": "app"})
     yield
-    facts.end()
+    request_context.clear()
 
 
 def refused():

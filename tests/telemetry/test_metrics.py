@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from proxy import facts
+from proxy import request_context
 from proxy.config_file import parse
 from proxy.telemetry import workers
 from proxy.telemetry.metrics import Few, Metrics, meaning_of
@@ -26,8 +26,8 @@ class Counted:
         self.metrics(event, **fields)
 
     def request(self, *, path="/v1/chat/completions", status=200, stream=None, **said):
-        facts.begin("r")
-        facts.note(said)
+        request_context.start("r")
+        request_context.add(said)
         self("request.started", method="POST", path=path)
         self("response.started", status=status, event_stream=bool(stream), seconds=0.2)
         self("request.completed", path=path, status=status, seconds=0.3, first_byte=0.2, event_stream=stream)
@@ -45,7 +45,7 @@ class Counted:
 @pytest.fixture
 def counted():
     yield Counted()
-    facts.end()
+    request_context.clear()
 
 
 def test_every_name_begins_with_toolproxy_and_every_series_says_what_it_is(counted):

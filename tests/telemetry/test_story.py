@@ -1,6 +1,6 @@
 import asyncio
 
-from proxy import facts
+from proxy import request_context
 from proxy.ports import Content
 from proxy.telemetry import story as stories
 from proxy.telemetry.recent import Recent
@@ -16,8 +16,8 @@ class Told:
         self.clock = FakeClock()
         self.recent = Recent()
         self.tell = Storyteller([self.recent], clock=self.clock)
-        facts.begin("r")
-        facts.note({"model": "m"})
+        request_context.start("r")
+        request_context.add({"model": "m"})
 
     def begin(self):
         self.tell("request.started", method="POST", path="/v1/chat/completions")

@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.core.errors import ToolError
+from proxy.loop.errors import ToolError
 from proxy.tools import clock
 from tests.fakes import FakeClock
 

@@ -3,8 +3,8 @@ import asyncio
 import pytest
 
 import proxy
-from proxy.core.chat import ToolCall
-from proxy.core.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
+from proxy.loop.chat import ToolCall
+from proxy.loop.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
 from proxy.tools.registry import Registry
 from proxy.tools.tool import Tool
 from tests.fakes import FakeClock

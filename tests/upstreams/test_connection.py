@@ -7,9 +7,9 @@ import pytest
 import respx
 
 from proxy.config import Timeouts
-from proxy.core.errors import Overloaded, UpstreamError, UpstreamTimeout
+from proxy.http.client import HttpxClient
+from proxy.loop.errors import Overloaded, UpstreamError, UpstreamTimeout
 from proxy.upstreams.connection import Connection
-from proxy.upstreams.http_client import HttpxClient
 
 URL = "https://up.example/v4"
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.errors import ProxyError
+from proxy.loop.errors import ProxyError
 from proxy.upstreams.failures import from_body, from_response
 from tests import hostile
 from tests.conformance import recordings

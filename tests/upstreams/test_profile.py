@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.errors import InvalidJson, RequestError, UpstreamError
+from proxy.loop.errors import InvalidJson, RequestError, UpstreamError
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.profile import OPENAI, complete, mend, prepare

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.actions import CallUpstream
-from proxy.core.breaker import Breaker
-from proxy.core.errors import (
+from proxy.breaker import Breaker
+from proxy.loop.actions import CallUpstream
+from proxy.loop.errors import (
     Overloaded,
     RequestError,
     UpstreamDown,

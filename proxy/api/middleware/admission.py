@@ -17,7 +17,7 @@ from proxy.api.bodies import BodyMemory, open_share
 from proxy.api.body import is_forwarded
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.config import ServerConfig
-from proxy.core.errors import Overloaded, Stopping
+from proxy.loop.errors import Overloaded, Stopping
 from proxy.ports import Lifecycle
 
 # With 256 connections, 16 did as much good.

@@ -11,11 +11,11 @@ from hmac import compare_digest
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy import facts
+from proxy import request_context
 from proxy.api.body import header, headers_of
 from proxy.api.caller import Caller, set_caller
 from proxy.config import ClientConfig
-from proxy.core.errors import InvalidApiKey
+from proxy.loop.errors import InvalidApiKey
 
 OPEN_PATHS = frozenset({"/healthz", "/metrics", "/readyz"})
 
@@ -45,7 +45,7 @@ class Auth:
                 raise
             set_caller(scope, caller)
             if caller.name:
-                facts.note({"client": caller.name})
+                request_context.add({"client": caller.name})
         return self._app(scope, receive, send)
 
     def _known(self, scope: Scope) -> Caller | None:

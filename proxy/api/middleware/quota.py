@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy.api.caller import caller_of
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.config import ClientConfig
-from proxy.core.errors import ProxyError, RateLimitExceeded
+from proxy.loop.errors import ProxyError, RateLimitExceeded
 from proxy.ports import Leases, Rate, Rates
 
 _RATE_HEADERS = (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests")

@@ -8,13 +8,13 @@ from contextlib import suppress
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy import facts
+from proxy import request_context
 from proxy.api.body import header
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.api.race import ClientLeft
 from proxy.api.replies import farewell_of, forget_farewell, send_error
-from proxy.core.errors import InternalError, ProxyError, Stopping
 from proxy.ids import new_id
+from proxy.loop.errors import InternalError, ProxyError, Stopping
 from proxy.ports import Clock, Observer, elapsed
 
 # Goes into headers and logs: nothing that could break out of either.
@@ -39,7 +39,7 @@ class RequestId:
         began = self._clock.monotonic()
         given = header(scope, b"x-request-id")
         request_id = given if given and _SANE.fullmatch(given) else new_id()
-        facts.begin(request_id)
+        request_context.start(request_id)
         where = {"method": scope["method"], "path": scope["path"]}
         is_probe = scope["path"] in OPEN_PATHS
         if not is_probe:
@@ -55,7 +55,7 @@ class RequestId:
             first_byte=response.first_byte,
             **({"event_stream": True} if response.is_event_stream else {}),
         )
-        facts.end()
+        request_context.clear()
 
     async def _answer(self, scope: Scope, receive: Receive, response: "_Watched", request_id: str) -> int:
         try:
@@ -65,11 +65,11 @@ class RequestId:
             return _CLIENT_CLOSED_REQUEST
         except ProxyError as exc:
             if exc.code:
-                facts.note({"error": exc.code})
+                request_context.add({"error": exc.code})
             await response.fail(exc)
             _forget_frames(exc)
         except asyncio.CancelledError:  # the server stops, and the time for finishing is over; nobody else cancels us
-            facts.note({"error": Stopping.code})
+            request_context.add({"error": Stopping.code})
             await response.fail(Stopping())
         except Exception:  # noqa: BLE001 - the last line of defence: the log has the traceback, the client has the id
             self._observe("request.crashed", exc_info=True)

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.api.bodies import Share, share_of
 from proxy.api.peer import peer_of
-from proxy.core.errors import RequestTimeout
+from proxy.loop.errors import RequestTimeout
 from proxy.ports import Clock
 
 

@@ -8,10 +8,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.api.responses.request import ResponsesRequest
-from proxy.core import sse
-from proxy.core.actions import Tally
-from proxy.core.chat import Json
-from proxy.core.errors import ProxyError
+from proxy.loop import sse
+from proxy.loop.actions import Tally
+from proxy.loop.chat import Json
+from proxy.loop.errors import ProxyError
 
 # Fields that an answer echoes -> what stands there when the request says nothing.
 _ECHOED: Json = {

@@ -19,10 +19,10 @@ import orjson
 from proxy.api.body import MOST_MESSAGES
 from proxy.api.responses.parts import chat_parts, content_of, joined
 from proxy.api.responses.sealed import Hidden, Thoughts
-from proxy.core.chat import Json
-from proxy.core.continuation import Continuation
-from proxy.core.errors import RequestError
-from proxy.core.prompts import PICTURE_BELOW, PICTURES
+from proxy.loop.chat import Json
+from proxy.loop.continuation import Continuation
+from proxy.loop.errors import RequestError
+from proxy.loop.prompts import PICTURE_BELOW, PICTURES
 
 OUR_SERVER = "toolproxy"
 TURNS = "toolproxy_turns"

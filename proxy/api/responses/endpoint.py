@@ -9,12 +9,13 @@ import orjson
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
-from proxy import facts
+from proxy import request_context
 from proxy.api.bodies import share_of
 from proxy.api.body import parse_object, read_body
 from proxy.api.caller import caller_of
 from proxy.api.clients import tool_headers
-from proxy.api.exchange import (
+from proxy.api.replies import EventStream, Headers, send_bytes, set_farewell
+from proxy.api.request import (
     Exchange,
     Exchanges,
     collect,
@@ -23,7 +24,6 @@ from proxy.api.exchange import (
     note_use,
     show_nothing,
 )
-from proxy.api.replies import EventStream, Headers, send_bytes, set_farewell
 from proxy.api.responses.answer import Head, Transcript
 from proxy.api.responses.conversation import converse
 from proxy.api.responses.narrator import Narrator, Telling, retell
@@ -33,13 +33,13 @@ from proxy.api.responses.sealed import Seal, key_from
 from proxy.api.responses.search import SearchSettings, SettledSearch
 from proxy.api.responses.state import Kept, Responses, response_id, with_ids
 from proxy.api.responses.tools import Tools, declared_in, read_tools
-from proxy.core import sse
-from proxy.core.actions import Respond, Stop, sum_of
-from proxy.core.chat import Json
-from proxy.core.errors import NoFinalAnswer, ProxyError
-from proxy.core.offer import SEARCH, Offer, make_offer
-from proxy.core.prompts import DOES_NOT_FIT
 from proxy.ids import new_id
+from proxy.loop import sse
+from proxy.loop.actions import Respond, Stop, sum_of
+from proxy.loop.chat import Json
+from proxy.loop.errors import NoFinalAnswer, ProxyError
+from proxy.loop.offer import SEARCH, Offer, make_offer
+from proxy.loop.prompts import DOES_NOT_FIT
 from proxy.ports import Ports, Show, Tell
 
 _BROKEN_OFF = ("length", "content_filter")
@@ -63,7 +63,7 @@ class CreateResponse:
         try:
             task = await self._prepare(scope, request)
             if task.ignored:
-                facts.note({"tools_ignored": task.ignored})
+                request_context.add({"tools_ignored": task.ignored})
             reply = self._streamed if request.stream else self._whole
             await reply(task, scope, receive, send)
         except ProxyError as exc:

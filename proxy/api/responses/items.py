@@ -14,8 +14,8 @@ import orjson
 from proxy.api.responses.conversation import OUR_SERVER
 from proxy.api.responses.search import query_of
 from proxy.api.responses.tools import Face
-from proxy.core.chat import Json
-from proxy.core.citations import Citation, annotations
+from proxy.loop.chat import Json
+from proxy.loop.citations import Citation, annotations
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 Events: TypeAlias = Iterator[Json]

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from proxy.api.responses.items import Call, Events, Item, Message, Reasoning, Search, ServerCall, Status
 from proxy.api.responses.tools import Tools
-from proxy.core.actions import Respond
-from proxy.core.chat import Json, in_plain_text, text_of
-from proxy.core.citations import CITATIONS, Citation, Cite, without_marks
-from proxy.core.offer import SEARCH
-from proxy.core.seams import without_blank_lines_after, without_blank_lines_before
+from proxy.loop.actions import Respond
+from proxy.loop.chat import Json, in_plain_text, text_of
+from proxy.loop.citations import CITATIONS, Citation, Cite, without_marks
+from proxy.loop.offer import SEARCH
+from proxy.loop.seams import without_blank_lines_after, without_blank_lines_before
 
 ItemT = TypeVar("ItemT", bound=Item)
 

@@ -4,8 +4,8 @@ from base64 import b64decode
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from proxy.core.chat import Json
-from proxy.core.errors import RequestError
+from proxy.loop.chat import Json
+from proxy.loop.errors import RequestError
 
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "summary_text": "text", "refusal": "refusal"}
 _FILE = "input_file"

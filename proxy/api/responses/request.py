@@ -9,9 +9,9 @@ from proxy.api.body import MOST_TOOLS, written
 from proxy.api.responses.conversation import Conversation, read_items
 from proxy.api.responses.schema import SchemaCheck
 from proxy.api.responses.tools import Tools, without_secrets
-from proxy.core.chat import Json
-from proxy.core.errors import ProxyError, RequestError
-from proxy.core.prompts import with_guidance
+from proxy.loop.chat import Json
+from proxy.loop.errors import ProxyError, RequestError
+from proxy.loop.prompts import with_guidance
 
 _NOT_HERE = ("background", "conversation", "prompt")
 # Chat Completions' own fields, and those of GLM and vLLM, that mean the same here; null is as if it were not there.

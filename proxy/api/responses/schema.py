@@ -14,8 +14,8 @@ from typing import Any
 import jsonschema_rs
 import orjson
 
-from proxy.core.chat import Json
-from proxy.core.errors import RequestError
+from proxy.loop.chat import Json
+from proxy.loop.errors import RequestError
 
 _PARAM = "text.format.schema"
 _MAX_BYTES = 64 * 1024

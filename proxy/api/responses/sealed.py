@@ -18,8 +18,8 @@ import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from proxy.core.chat import Json
-from proxy.core.continuation import Continuation
+from proxy.loop.chat import Json
+from proxy.loop.continuation import Continuation
 
 _PURPOSE = b"toolproxy encrypted_content 1"
 _NONCE_BYTES = 12  # AES-GCM's own length

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import orjson
 from msgspec.structs import replace
 
-from proxy.core.chat import Json, ToolCall, ToolOutput, ToolSpec
-from proxy.core.errors import RequestError
-from proxy.core.offer import SEARCH
-from proxy.core.prompts import WHERE
+from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec
+from proxy.loop.errors import RequestError
+from proxy.loop.offer import SEARCH
+from proxy.loop.prompts import WHERE
 from proxy.ports import Toolset
 
 _QUERY_NAMES = ("query", "q")

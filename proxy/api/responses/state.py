@@ -18,9 +18,9 @@ import orjson
 
 from proxy.api.bodies import Share
 from proxy.api.responses.conversation import TURNS
-from proxy.core import sse
-from proxy.core.chat import Json
-from proxy.core.errors import ItemNotFound, NotFound, PreviousResponseNotFound
+from proxy.loop import sse
+from proxy.loop.chat import Json
+from proxy.loop.errors import ItemNotFound, NotFound, PreviousResponseNotFound
 from proxy.ports import ContinuationStore
 
 _PREFIX = "resp_"

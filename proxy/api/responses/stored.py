@@ -9,11 +9,11 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.bodies import share_of
 from proxy.api.body import read_body
 from proxy.api.caller import caller_of
-from proxy.api.exchange import Exchanges
 from proxy.api.replies import send_json
+from proxy.api.request import Exchanges
 from proxy.api.responses.state import Responses, run_of
-from proxy.core.chat import Json
-from proxy.core.errors import NotFound, RequestError
+from proxy.loop.chat import Json
+from proxy.loop.errors import NotFound, RequestError
 from proxy.ports import Ports
 
 _DEFAULT_LIMIT, _MOST = 20, 100  # OpenAI's

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
 from proxy.api.responses.search import SearchSettings, read_settings
-from proxy.core.chat import Json, name_of
-from proxy.core.errors import RequestError
-from proxy.core.offer import HOSTED_SEARCHES, SEARCH
-from proxy.core.prompts import GRAMMAR, RAW_INPUT
+from proxy.loop.chat import Json, name_of
+from proxy.loop.errors import RequestError
+from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
+from proxy.loop.prompts import GRAMMAR, RAW_INPUT
 
 # What may stand in a header.
 _TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")

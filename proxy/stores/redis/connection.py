@@ -17,7 +17,7 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from proxy.core.errors import StateUnavailable
+from proxy.loop.errors import StateUnavailable
 from proxy.ports import Clock, Observer, Readiness
 
 NAMESPACE: Final = "toolproxy"

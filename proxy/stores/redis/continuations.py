@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from proxy.config import StateConfig
-from proxy.core.errors import StateUnavailable
+from proxy.loop.errors import StateUnavailable
 from proxy.ports import ContinuationStore
 from proxy.stores.redis.connection import SharedRedis, key
 

@@ -8,8 +8,8 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import Final
 
-from proxy.core.errors import StateUnavailable
 from proxy.ids import new_id
+from proxy.loop.errors import StateUnavailable
 from proxy.ports import Clock
 from proxy.stores.redis.connection import SharedRedis, key
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from proxy.core.errors import StateUnavailable
+from proxy.loop.errors import StateUnavailable
 from proxy.ports import Rate, Rates
 from proxy.stores.rates import WINDOW_SECONDS, rate_of
 from proxy.stores.redis.connection import SharedRedis, key

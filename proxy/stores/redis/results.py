@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from proxy.core.chat import ToolOutput
-from proxy.core.errors import StateUnavailable
 from proxy.ids import new_id
+from proxy.loop.chat import ToolOutput
+from proxy.loop.errors import StateUnavailable
 from proxy.ports import Clock, Results
 from proxy.stores.redis.connection import SharedRedis, key
 

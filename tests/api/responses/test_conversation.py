@@ -5,8 +5,8 @@ import pytest
 from proxy.api.responses.conversation import converse, read_items
 from proxy.api.responses.sealed import Hidden, Thoughts
 from proxy.api.responses.tools import read_tools
-from proxy.core.continuation import Continuation
-from proxy.core.errors import RequestError
+from proxy.loop.continuation import Continuation
+from proxy.loop.errors import RequestError
 
 PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"}
 CHAT_PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}}

@@ -13,7 +13,7 @@ from proxy.api.responses.sealed import Seal, Thoughts
 from proxy.api.responses.state import with_ids
 from proxy.api.responses.stored import page_of
 from proxy.api.responses.tools import declared_in, read_tools
-from proxy.core.errors import RequestError
+from proxy.loop.errors import RequestError
 from tests import hostile
 from tests.documents import RESPONSES_INPUT, SCHEMA, responses_requests
 

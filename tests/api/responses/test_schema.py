@@ -5,7 +5,7 @@ import pytest
 from pydantic import BaseModel
 
 from proxy.api.responses.schema import SchemaCheck, unfolded
-from proxy.core.errors import RequestError
+from proxy.loop.errors import RequestError
 
 CITY = {
     "type": "object",

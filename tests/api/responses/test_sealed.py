@@ -1,7 +1,7 @@
 import pytest
 
 from proxy.api.responses.sealed import Hidden, Seal, Thoughts, key_from
-from proxy.core.continuation import Continuation
+from proxy.loop.continuation import Continuation
 
 KEY = key_from(["upstream-key"])
 CONTINUATION = Continuation(({"role": "tool", "content": "x"},), {"tool_calls": []}, {0: "found"}, {"call_1": 1})

@@ -2,8 +2,8 @@ import orjson
 import pytest
 
 from proxy.api.responses.search import SearchSettings, SettledSearch, query_of, read_settings
-from proxy.core.chat import ToolCall, ToolOutput
-from proxy.core.errors import RequestError
+from proxy.loop.chat import ToolCall, ToolOutput
+from proxy.loop.errors import RequestError
 from tests.playbook import SEARCH, TIME
 
 KNOWN = {"query": {}, "num_results": {}, "gl": {}}

@@ -2,7 +2,7 @@ import pytest
 
 from proxy.api.responses.search import SearchSettings
 from proxy.api.responses.tools import Face, declared_in, read_tools, without_secrets
-from proxy.core.errors import RequestError
+from proxy.loop.errors import RequestError
 
 DOOR = {"type": "function", "name": "open_door", "parameters": {"type": "object"}, "strict": True, "description": None}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": {"type": "text"}}

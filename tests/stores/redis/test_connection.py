@@ -4,7 +4,7 @@ import socket
 import pytest
 import trustme
 
-from proxy.core.errors import StateUnavailable
+from proxy.loop.errors import StateUnavailable
 from tests.redis_server import RedisServer
 
 

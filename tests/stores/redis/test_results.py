@@ -4,8 +4,8 @@ from types import MappingProxyType
 import pytest
 
 from proxy.app import SystemClock
-from proxy.core.chat import ToolOutput
-from proxy.core.errors import ToolError
+from proxy.loop.chat import ToolOutput
+from proxy.loop.errors import ToolError
 from proxy.stores.redis.results import MAX_BYTES, WAIT_SECONDS, RedisResults
 from proxy.tools.result_cache import ResultCache
 from tests.fakes import FakeClock

@@ -1,0 +1,207 @@
+"""Connections that can be used again, and who waits for one: a bounded number, first come, first served.
+
+A *place* is the right to have one connection; there are `max_connections` of them. Whoever waits is given an idle
+connection (with its place) or a bare place, in the order of asking. While somebody waits, nothing is idle.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import httpx
+from msgspec import Struct
+
+from proxy.http.connect import Origin
+from proxy.http.connection import Http1Connection, Timeouts
+
+Connect: TypeAlias = Callable[[Origin, float | None], Awaitable[Http1Connection]]
+_Waiter: TypeAlias = asyncio.Future[Http1Connection | None]
+
+# Below the least that balancers wait for the next request (AWS 60 s, nginx 75 s); what waits less says so, or is seen
+# to have closed when the next request comes.
+IDLE_SECONDS = 30.0
+
+
+class Usage(Struct, frozen=True):
+    """How many connections have a place, how many of them are idle, and how many requests wait for one."""
+
+    open: int
+    idle: int
+    waiting: int
+
+
+class Pool:
+    """The connections of one transport. Implements `connection.Owner`.
+
+    Args:
+        connect: makes a connection, within so many seconds.
+        max_connections: open at the same time.
+    """
+
+    def __init__(self, connect: Connect, *, max_connections: int) -> None:
+        self._connect = connect
+        self._max_connections = max_connections
+        self._places_taken = 0
+        self._connections: set[Http1Connection] = set()
+        # The latest at the end: it is taken first, so that a lull leaves the others to expire.
+        self._idle: dict[Origin, OrderedDict[Http1Connection, None]] = {}
+        self._waiting: OrderedDict[_Waiter, Origin] = OrderedDict()
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def take(self, origin: Origin) -> Http1Connection | None:
+        """An idle connection that can be used, the latest first; None: there is none, or others wait for it."""
+        same = self._idle.get(origin)
+        while same and not self._waiting:
+            connection, _ = same.popitem()
+            if connection.is_usable():
+                return connection
+            connection.close()
+        return None
+
+    async def acquire(self, origin: Origin, timeouts: Timeouts, *, fresh: bool = False) -> Http1Connection:
+        """A connection for one request; it comes back by itself.
+
+        Args:
+            origin: to whom.
+            timeouts: `pool` and `connect`.
+            fresh: one that has not been used before.
+
+        Raises:
+            httpx.PoolTimeout: all places are taken.
+            httpx.ConnectError, httpx.ConnectTimeout: a new one could not be made.
+        """
+        while True:
+            connection = None if fresh else self.take(origin)
+            if connection is not None:
+                return connection
+            connection = await self._place(origin, timeouts.pool)
+            if connection is None:
+                return await self._make(origin, timeouts.connect)
+            if connection.is_usable() and not fresh:
+                return connection
+            connection.close()
+
+    def idle(self, connection: Http1Connection, seconds: float | None) -> None:
+        """A connection has come back."""
+        waiter = self._next_waiter() if self._waiting else None
+        if waiter is None:
+            self._keep(connection, seconds)
+        elif self._waiting[waiter] == connection.origin:
+            del self._waiting[waiter]
+            waiter.set_result(connection)
+        else:
+            connection.close()  # its place goes to the waiter
+
+    def gone(self, connection: Http1Connection) -> None:
+        """A connection is closed."""
+        self._connections.discard(connection)
+        if same := self._idle.get(connection.origin):
+            same.pop(connection, None)
+        self._free()
+
+    @property
+    def usage(self) -> Usage:
+        """As it is now."""
+        return Usage(self._places_taken, sum(map(len, self._idle.values())), len(self._waiting))
+
+    async def aclose(self) -> None:
+        """Close every connection; whoever waits for one is told."""
+        for waiter in list(self._waiting):
+            if not waiter.done():
+                waiter.set_exception(httpx.CloseError("The transport was closed."))
+        self._waiting.clear()
+        closing = list(self._connections)
+        for connection in closing:
+            connection.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for connection in closing:
+            await connection.wait_closed()
+
+    def _keep(self, connection: Http1Connection, seconds: float | None) -> None:
+        # A request that is on its way when the server's time is over would meet a closed door: a second less.
+        wait = IDLE_SECONDS if seconds is None else min(IDLE_SECONDS, seconds - 1)
+        if wait <= 0:
+            connection.close()
+            return
+        connection.expires = connection.loop.time() + wait
+        self._idle.setdefault(connection.origin, OrderedDict())[connection] = None
+        if self._sweep is None:
+            self._sweep = connection.loop.call_later(IDLE_SECONDS / 4, self._expire, connection.loop)
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweep = None
+        now = loop.time()
+        for connection in [known for same in self._idle.values() for known in same]:
+            if connection.expires <= now:
+                connection.close()
+        self._idle = {origin: same for origin, same in self._idle.items() if same}
+        if self._idle:
+            self._sweep = loop.call_later(IDLE_SECONDS / 4, self._expire, loop)
+
+    async def _place(self, origin: Origin, patience: float | None) -> Http1Connection | None:
+        """A place: with a connection that has just come back, or bare (None)."""
+        if not self._waiting:
+            if self._places_taken >= self._max_connections:
+                self._give_one_up()
+            if self._places_taken < self._max_connections:
+                self._places_taken += 1
+                return None
+        waiter: _Waiter = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = origin
+        try:
+            async with asyncio.timeout(patience):
+                return await self._given(waiter)
+        except TimeoutError as exc:
+            raise httpx.PoolTimeout("All connections are in use.") from exc
+
+    async def _given(self, waiter: _Waiter) -> Http1Connection | None:
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            self._waiting.pop(waiter, None)
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._hand_on(waiter.result())  # given in the very moment in which it was no longer wanted
+            raise
+
+    def _hand_on(self, connection: Http1Connection | None) -> None:
+        if connection is None:
+            self._free()
+        else:
+            self.idle(connection, None)
+
+    async def _make(self, origin: Origin, patience: float | None) -> Http1Connection:
+        try:
+            connection = await self._connect(origin, patience)
+        except BaseException:
+            self._free()
+            raise
+        self._connections.add(connection)
+        connection.adopt(self)
+        return connection
+
+    def _free(self) -> None:
+        """A place is free: the next one's who waits."""
+        waiter = self._next_waiter()
+        if waiter is None:
+            self._places_taken -= 1
+        else:
+            del self._waiting[waiter]
+            waiter.set_result(None)
+
+    def _next_waiter(self) -> _Waiter | None:
+        while self._waiting:
+            waiter = next(iter(self._waiting))
+            if not waiter.done():
+                return waiter
+            del self._waiting[waiter]  # it has just been cancelled
+        return None
+
+    def _give_one_up(self) -> None:
+        """Close a connection that is idle, if there is one: its place is needed for another origin."""
+        for same in self._idle.values():
+            if same:
+                next(iter(same)).close()
+                return

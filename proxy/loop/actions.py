@@ -1,0 +1,194 @@
+"""What a `Run` wants done next: a closed union, for `match`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, TypeAlias, final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from proxy.loop.chat import Json, ToolCall, ToolSpec, Turn, add_usage
+from proxy.loop.citations import Cite
+from proxy.loop.continuation import Continuation
+from proxy.loop.forcing import AnswerStep, AnswerSteps, Forcing
+
+_NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+class Stop(StrEnum):
+    """Why a run came to its answer; the value of the header `x-tool-stop`."""
+
+    ANSWER = "answer"
+    CLIENT_TOOL_CALLS = "client_tool_calls"
+    MAX_TURNS = "max_turns"
+    MAX_TOOL_CALLS = "max_tool_calls"
+    MAX_TOTAL_TOKENS = "max_total_tokens"
+    DEADLINE = "deadline"
+    REPEATED_CALL = "repeated_call"
+
+
+class Hold(StrEnum):
+    """How much of a turn is kept from the client until it is known what the turn is."""
+
+    NOTHING = "nothing"
+    BEGINNING = "beginning"  # until it has written enough to be an answer
+    WHOLE = "whole"  # to its end: the client wants nothing but the final JSON
+
+
+@final
+class CallUpstream(Struct, frozen=True):
+    """Make one upstream call and hand its turn to `Run.receive_turn`.
+
+    Attributes:
+        body: the Chat Completions request; its `model` is still the client's.
+        number: which turn this is, from 1.
+        client_tools: the names of the functions that are the client's own; only calls of these may be shown.
+        run_id: what the ids of the client's calls are made of.
+        separator: what sets this turn's text apart from text that the client has already seen; None: it has seen none.
+        first_detail: the index in the client's stream of the first entry of this turn's `reasoning_details`.
+        forcing: says that the turn has to be the answer, and how its request is shaped; None: it need not be.
+        step: by which the model is made to answer; settled by `for_upstream`.
+        hold: how much of the turn is kept from the client for now.
+        tools: every name that may be called -> its JSON Schema, also while the tools are withdrawn: calls of them that
+            leaked into text are recognised by it.
+        json_expected: whether the client asked for JSON, so that a text that is one JSON object is an answer. Asked
+            only about such a text: to look through a long conversation for it takes its time.
+        renamed: names that the upstream was told in place of others -> the names in `tools`.
+        cite: the page that a mark of gpt-oss's means, so that marks in the text become citations; None: they stay.
+        kept: what the upstream keeps of this turn for the next one of the same run; begun anew where that is not the
+            same request with more messages at its end.
+    """
+
+    body: Json
+    number: int
+    client_tools: frozenset[str] = frozenset()
+    run_id: str = ""
+    separator: str | None = None
+    first_detail: int = 0
+    forcing: Forcing | None = None
+    step: AnswerStep | None = None
+    hold: Hold = Hold.NOTHING
+    tools: Mapping[str, Json] = MappingProxyType({})
+    json_expected: Callable[[], bool] = bool  # says no
+    renamed: Mapping[str, str] = MappingProxyType({})
+    cite: Cite | None = None
+    kept: dict[str, Any] = {}
+
+    def step_among(self, steps: AnswerSteps) -> AnswerStep | None:
+        """The step of this call at an upstream with these `steps`; None: the turn need not be the answer."""
+        return None if self.forcing is None else steps[self.forcing.attempt]
+
+    def for_upstream(self, steps: AnswerSteps) -> "CallUpstream":
+        """The call as an upstream with these `steps` makes it."""
+        if self.forcing is None:
+            return self
+        step = steps[self.forcing.attempt]
+        return replace(self, step=step, body=self.forcing.shaped(self.body, step))
+
+    @property
+    def known_names(self) -> Mapping[str, Json]:
+        """`tools` under the names that the model knows as well."""
+        if not self.renamed:
+            return self.tools
+        return {**self.tools, **{told: self.tools[name] for told, name in self.renamed.items() if name in self.tools}}
+
+
+@final
+class CallTools(Struct, frozen=True):
+    """Run these calls at the same time and hand their results, in this order, to `Run.receive_results`.
+
+    The calls carry the tools' own names, whatever alias the model used.
+    """
+
+    calls: tuple[ToolCall, ...]
+    turn: int
+
+
+class Tally(Struct):
+    """What a run has used: upstream calls, tool calls (by tool, in all, searches), tokens as the upstream counts."""
+
+    turns: int = 0
+    tool_calls: dict[str, int] = {}
+    total_tool_calls: int = 0
+    usage: Json | None = None
+    web_searches: int = 0
+
+    def count_turn(self, usage: Json | None) -> None:
+        """One more upstream call has been made; None: the upstream has sent no count of its tokens."""
+        self.turns += 1
+        self.usage = add_usage(self.usage, usage)
+
+    def count_call(self, tool: ToolSpec) -> None:
+        """One more call of `tool` is going to be run."""
+        self.tool_calls[tool.name] = self.tool_calls.get(tool.name, 0) + 1
+        self.total_tool_calls += 1
+        self.web_searches += tool.searches
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of all turns; 0 while the upstream has sent no count."""
+        return self._count("total_tokens")
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens that the model has written in all turns; 0 while the upstream has sent no count."""
+        return self._count("completion_tokens")
+
+    def _count(self, name: str) -> int:
+        count = (self.usage or {}).get(name)
+        return int(count) if isinstance(count, int | float) else 0
+
+    def as_usage(self) -> Json:
+        """OpenAI's `usage`, with `server_tool_use` beside it."""
+        use = {"turns": self.turns, "tool_calls": self.total_tool_calls, "web_search_requests": self.web_searches}
+        return {**_NO_TOKENS, **(self.usage or {}), "server_tool_use": {**self.tool_calls, **use}}
+
+
+def sum_of(tallies: Sequence[Tally]) -> Tally:
+    """What several runs have used together."""
+    if len(tallies) == 1:
+        return tallies[0]
+    total = Tally()
+    for tally in tallies:
+        total.turns += tally.turns
+        total.total_tool_calls += tally.total_tool_calls
+        total.web_searches += tally.web_searches
+        total.usage = add_usage(total.usage, tally.usage)
+        for tool, number in tally.tool_calls.items():
+            total.tool_calls[tool] = total.tool_calls.get(tool, 0) + number
+    return total
+
+
+@final
+class Respond(Struct, frozen=True):
+    """The run is over: this is the answer.
+
+    Attributes:
+        turn: the turn that answers, as it came.
+        message: what of its message the client may see.
+        finish_reason: the one that the client gets.
+        stop: why the run ended here.
+        tally: what it has used.
+        sources: what its tools returned, URL -> title: it may be cited.
+        cite: the page that a mark of gpt-oss's in its text means; None: its marks stay.
+        continuation: what is hidden from a client that is to come back with results of its own.
+        step: by which the model was made to answer, if it had to be.
+        served: the turns before that one, in order, whose calls were answered; the first is turn 1.
+        added: messages of the model and results of its calls, which stand between the client's messages and that turn.
+    """
+
+    turn: Turn
+    message: Json
+    finish_reason: str
+    stop: Stop
+    tally: Tally
+    sources: Mapping[str, str] = MappingProxyType({})
+    cite: Cite | None = None
+    continuation: Continuation | None = None
+    step: str | None = None
+    served: tuple[Turn, ...] = ()
+    added: tuple[Json, ...] = ()
+
+
+Action: TypeAlias = CallUpstream | CallTools | Respond

@@ -1,0 +1,189 @@
+"""gpt-oss's own browser, played with the server's search and its reader of pages.
+
+The model was trained with three functions and reaches for them whatever it is offered:
+
+    browser.search {query, topn}       links 0, 1, 2 ... of a new page
+    browser.open   {id, cursor, loc}   link `id` of page `cursor`, from line `loc` on; a URL may stand for `id`
+    browser.find   {pattern, cursor}   where a page that was opened says something
+
+Each search and each page opened is a page of the browser; cursors count them from 0, as links are counted. The last one
+is meant where a cursor or an `id` is left out or is no page's.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from msgspec import Struct
+from msgspec.structs import replace
+
+from proxy.loop.chat import Json, ToolCall, ToolResult
+from proxy.loop.errors import InvalidArguments
+
+SEARCH, OPEN, FIND = NAMES = ("browser.search", "browser.open", "browser.find")
+
+_INTEGER: Json = {"type": "integer"}
+# No page has a million links; and Python reads no number of more than 4300 digits.
+_NUMBER = re.compile(r"\s*-?\d{1,6}\s*")
+SCHEMAS: Mapping[str, Json] = {
+    OPEN: {
+        "type": "object",
+        "properties": {
+            "id": {"type": ["integer", "string"]},
+            "cursor": _INTEGER,
+            "loc": _INTEGER,
+            "num_lines": _INTEGER,
+            "view_source": {"type": "boolean"},
+            "source": {"type": "string"},
+        },
+    },
+    FIND: {
+        "type": "object",
+        "properties": {"pattern": {"type": "string"}, "cursor": _INTEGER},
+        "required": ["pattern"],
+    },
+}
+"""How the model writes the calls that no tool of the server has words for."""
+
+
+class _Links(Struct, frozen=True):
+    """What a search found, and as the model reads it."""
+
+    urls: tuple[str, ...]
+    text: str
+
+    def at_line(self, line: int) -> str:
+        """The result that a line belongs to; its URL stands below its title."""
+        urls, found = set(self.urls), self.urls[0]
+        for text in self.text.split("\n")[: line + 2]:
+            if text.strip() in urls:
+                found = text.strip()
+        return found
+
+
+class _Opened(Struct, frozen=True):
+    """A page that was read."""
+
+    url: str
+
+
+class Browser(Struct, eq=False):
+    """The pages of one run.
+
+    Args:
+        reader: the name of the tool that reads pages, with `url`, `find` and `line`; None: there is none.
+    """
+
+    _reader: str | None = None
+    _pages: list[_Links | _Opened] = []
+
+    def translated(self, call: ToolCall, asked: str) -> ToolCall:
+        """A call under its tool's own name in its tool's own words; `asked` is the name that the model used.
+
+        Raises:
+            InvalidArguments: there is no such link, or no page to look in.
+        """
+        if asked not in SCHEMAS:
+            return call
+        arguments = _object(call.arguments)
+        wanted = self._opening(arguments) if asked == OPEN else self._finding(arguments)
+        return replace(call, arguments=orjson.dumps(wanted).decode())
+
+    def record(self, call: ToolCall, asked: str, result: ToolResult) -> ToolResult:
+        """Take note of what a call has returned; the result comes back with what the model needs for its next step."""
+        page = self._page(call, result)
+        if result.failed or page is None:
+            return result
+        self._pages.append(page)
+        if self._reader is None or asked not in NAMES:
+            return result
+        return replace(result, content=f"{result.content}\n\n{_hint(len(self._pages) - 1, page)}")
+
+    def cited(self, number: int, line: int | None) -> str | None:
+        """The URL of the page that a citation mark means, `【number†Lline】` or `【number†source】`; None: of no page.
+
+        The number is a cursor. Without a line it may also be that of a link of the last search.
+        """
+        page = self._pages[number] if number < len(self._pages) else None
+        if isinstance(page, _Opened):
+            return page.url
+        if line is not None:
+            return None if page is None else page.at_line(line)
+        found = self._last(_Links)
+        return found.urls[number] if isinstance(found, _Links) and number < len(found.urls) else None
+
+    def _page(self, call: ToolCall, result: ToolResult) -> _Links | _Opened | None:
+        if call.name == self._reader:
+            url = _url_in(call.arguments) or next(iter(result.sources), None)
+            return _Opened(url) if url else None
+        return _Links(tuple(result.sources), result.content) if result.sources else None
+
+    def _opening(self, arguments: Json) -> Json:
+        link = arguments.get("id")
+        if isinstance(link, str) and not _NUMBER.fullmatch(link):
+            return _at_line(link, arguments)
+        number = int(link) if isinstance(link, (int, str)) else -1
+        url = self._opened(arguments) if number < 0 else self._link(number, arguments)
+        return _at_line(url, arguments)
+
+    def _finding(self, arguments: Json) -> Json:
+        return {"url": self._opened(arguments), "find": arguments.get("pattern")}
+
+    def _link(self, number: int, arguments: Json) -> str:
+        at_cursor = self._at(arguments)
+        found = at_cursor if isinstance(at_cursor, _Links) else self._last(_Links)
+        if not isinstance(found, _Links):
+            raise InvalidArguments("There is no search yet whose links could be opened; search first, or give a URL.")
+        if number >= len(found.urls):
+            raise InvalidArguments(f"There is no link {number}: the search has links 0 to {len(found.urls) - 1}.")
+        return found.urls[number]
+
+    def _opened(self, arguments: Json) -> str:
+        at_cursor = self._at(arguments)
+        found = at_cursor if isinstance(at_cursor, _Opened) else self._last(_Opened)
+        if not isinstance(found, _Opened):
+            raise InvalidArguments("No page has been opened yet; open one first, by the id of a link or by its URL.")
+        return found.url
+
+    def _at(self, arguments: Json) -> _Links | _Opened | None:
+        cursor = arguments.get("cursor")
+        known = isinstance(cursor, int) and 0 <= cursor < len(self._pages)
+        return self._pages[cursor] if known and isinstance(cursor, int) else None
+
+    def _last(self, kind: type[_Links | _Opened]) -> _Links | _Opened | None:
+        return next((page for page in reversed(self._pages) if isinstance(page, kind)), None)
+
+
+def _at_line(url: str, arguments: Json) -> Json:
+    line = arguments.get("loc")
+    return {"url": url, "line": line} if isinstance(line, int) and line > 0 else {"url": url}
+
+
+def _hint(cursor: int, page: _Links | _Opened) -> str:
+    if isinstance(page, _Opened):
+        return f"(This page has cursor {cursor}.)"
+    links = "\n".join(f"{number}: {url}" for number, url in enumerate(page.urls))
+    return f"(Links for {OPEN}, cursor {cursor}:\n{links})"
+
+
+def _url_in(arguments: str) -> str | None:
+    """The URL that a page was read by; None where the arguments had to be repaired before they could be read."""
+    try:
+        url = _object(arguments).get("url")
+    except InvalidArguments:
+        return None
+    return url if isinstance(url, str) else None
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    """The arguments of a call; no text at all and `null` stand for none. Raises `InvalidArguments`."""
+    try:
+        value = orjson.loads(arguments) if arguments.strip() else None
+    except orjson.JSONDecodeError as exc:
+        raise InvalidArguments(f"The arguments are not valid JSON: {exc.msg}.") from exc
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidArguments("The arguments must be one JSON object.")
+    return value

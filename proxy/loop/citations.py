@@ -1,0 +1,128 @@
+"""`url_citation` annotations: for URLs in an answer that a tool really returned, and for gpt-oss's citation marks.
+
+gpt-oss writes marks, as it was trained to with its own browser: `【0†L1-L3】` for lines of a page, `【3†source】` for a
+page as a whole. They are taken out of the text, and the sentence before them becomes a citation of the page meant; a
+mark that means no page is taken out all the same. In the conversation that the model reads they stay.
+
+The offsets count Unicode code points, as Python's do, and as OpenAI's `start_index` and `end_index`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from proxy.loop.chat import Json
+
+Cite: TypeAlias = Callable[[int, int | None], str | None]
+"""The URL of the page that a mark means: by the number in it and its first line, if it names lines."""
+
+Citation: TypeAlias = tuple[int, str]
+"""Where a mark stood in the text that is left, and the URL of the page that it meant."""
+
+CITATIONS = "toolproxy_citations"
+"""Beside `content` in a delta of a turn: its citations, for the surface that shows it. No client sees this field."""
+
+# Everything that can belong to a URL in running text; where it ends is decided by what was returned.
+_CANDIDATE = re.compile(r"https?://[^\s<>\"`|\\^{}]+", re.IGNORECASE)
+# What may follow a URL without belonging to it; a full stop only where no further word follows at once.
+_GOES_ON = re.compile(r"[\w/%=&?#~+@$-]|[.:!,;](?=[\w/])")
+
+_OPENING = "【"
+_MARK = re.compile(r"【([0-9]{1,6})†(?:L([0-9]{1,6}))?[^【】\n]{0,100}】")
+_BEGINNING_OF_A_MARK = re.compile(r"【(?:[0-9]{1,6}(?:†[^【】\n]{0,107})?)?\Z")
+# Where a sentence begins that a mark may stand behind, and how far back it is looked for.
+_SENTENCE_END = re.compile(r"[.!?]\s+|[\u3002\uff01\uff1f]\s*|\n")
+_LONGEST_SENTENCE = 1000
+
+
+class MarkFilter(Struct):
+    """Takes gpt-oss's marks out of a text that comes in pieces; at most one that is not whole yet is held back."""
+
+    cite: Cite
+    _held: str = ""
+
+    def feed(self, text: str) -> tuple[str, list[Citation]]:
+        """The text that may be shown now, and the citations in it."""
+        if not self._held and _OPENING not in text:
+            return text, []
+        text = self._held + text
+        beginning = _BEGINNING_OF_A_MARK.search(text)
+        whole = text[: beginning.start()] if beginning else text
+        self._held = text[len(whole) :]
+        shown, cited, at = "", [], 0
+        for mark in _MARK.finditer(whole):
+            shown += whole[at : mark.start()]
+            at = mark.end()
+            if url := self.cite(int(mark[1]), int(mark[2]) if mark[2] else None):
+                cited.append((len(shown), url))
+        return shown + whole[at:], cited
+
+    def close(self) -> str:
+        """What was held back and is no mark."""
+        held, self._held = self._held, ""
+        return held
+
+
+def without_marks(text: str, cite: Cite | None) -> tuple[str, list[Citation]]:
+    """A whole text without gpt-oss's marks, and the citations in it; None: its marks mean nothing and stay."""
+    if cite is None or _OPENING not in text:
+        return text, []
+    marks = MarkFilter(cite)
+    shown, cited = marks.feed(text)
+    return shown + marks.close(), cited
+
+
+def annotations(text: str, sources: Mapping[str, str], citations: Sequence[Citation] = ()) -> list[Json]:
+    """The citations in `text`, in order.
+
+    Args:
+        text: as the client has it.
+        sources: URL -> title, of all that the tools of this answer returned.
+        citations: what stood in the text as marks, in order.
+    """
+    spans = [*_urls_in(text, sources), *_before_marks(text, citations)]
+    return [
+        {
+            "type": "url_citation",
+            "url_citation": {"start_index": start, "end_index": end, "title": sources.get(url) or url, "url": url},
+        }
+        for start, end, url in dict.fromkeys(sorted(spans, key=lambda span: span[:2]))
+    ]
+
+
+def _urls_in(text: str, sources: Mapping[str, str]) -> Iterable[tuple[int, int, str]]:
+    if not sources:
+        return
+    known = {url.rstrip("/"): url for url in sources}
+    longest_first = sorted(known, key=len, reverse=True)
+    for candidate in _CANDIDATE.finditer(text):
+        written = candidate.group()
+        base = next((base for base in longest_first if _is_whole(written, base)), None)
+        if base is not None:
+            end = candidate.start() + len(base) + (written[len(base) :].startswith("/"))
+            yield candidate.start(), end, known[base]
+
+
+def _is_whole(written: str, base: str) -> bool:
+    """Whether `written` begins with the URL `base`, whole: not with another one that only begins alike."""
+    if not written.startswith(base):
+        return False
+    rest = written[len(base) :]
+    return not _GOES_ON.match(rest.removeprefix("/"))
+
+
+def _before_marks(text: str, citations: Sequence[Citation]) -> Iterable[tuple[int, int, str]]:
+    """What each mark stood behind: its sentence, from the mark before on."""
+    latest = begin = 0
+    for at, url in dict.fromkeys(citations):
+        if at > latest:
+            begin, latest = latest, at
+        end = begin + len(text[begin:at].rstrip())
+        start = max(begin, end - _LONGEST_SENTENCE)
+        for boundary in _SENTENCE_END.finditer(text, start, end):
+            start = boundary.end() if boundary.end() < end else start
+        start = end - len(text[start:end].lstrip())
+        if start < end:  # a mark behind nothing at all cites nothing
+            yield start, end, url

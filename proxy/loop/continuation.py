@@ -1,0 +1,107 @@
+"""What a client does not see of a run that ends in its own tool calls, and how it is put back when the client returns.
+
+    upstream     assistant(search, open_door)   tool(search)   tool(open_door)
+    client       assistant(open_door)                          tool(open_door)
+
+The client's calls carry ids of our own making, `call_RUN_N`: an upstream's ids repeat between conversations, and a
+stream cannot know yet that its turn will be mixed. Under RUN is kept what the run added to the conversation: the turns
+before, the assistant message as received, the results of its server calls. Wherever a history holds such an id, the
+hidden part is put back and the upstream sees its own ids again. Where nothing is found under RUN any more, the history
+stays as it is: it is whole in itself, only without the hidden part.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from proxy.loop.chat import Json
+
+_OURS = re.compile(r"call_([0-9a-f]{32})_[0-9]+")
+NO_RESULT = "(The app gave no result for this call.)"
+
+
+def client_call_id(run_id: str, index: int) -> str:
+    """The id under which a client gets a call of its own; `run_id`: 32 hexadecimal digits."""
+    return f"call_{run_id}_{index}"
+
+
+class Continuation(Struct, frozen=True):
+    """The hidden part of a run.
+
+    Attributes:
+        before: what the run added to the conversation before its last turn.
+        message: the last turn's assistant message as received, every call in it.
+        results: of the server's calls in it: position in `tool_calls` -> content.
+        client_ids: of the client's calls in it: the client's id -> position.
+    """
+
+    before: tuple[Json, ...]
+    message: Json
+    results: Mapping[int, str]
+    client_ids: Mapping[str, int]
+
+    def as_json(self) -> Json:
+        """For a store."""
+        return {
+            "before": list(self.before),
+            "message": self.message,
+            "results": {str(at): content for at, content in self.results.items()},
+            "client_ids": dict(self.client_ids),
+        }
+
+    @classmethod
+    def from_json(cls, stored: Json) -> "Continuation":
+        """From a store."""
+        results = {int(at): content for at, content in stored["results"].items()}
+        return cls(tuple(stored["before"]), stored["message"], results, stored["client_ids"])
+
+    def restored(self, answers: Mapping[str, Json]) -> list[Json]:
+        """The messages as the upstream knows them; `answers`: the client's tool messages by the client's ids."""
+        by_position = {at: answers.get(client_id) for client_id, at in self.client_ids.items()}
+        restored = [*self.before, self.message]
+        for at, call in enumerate(self.message["tool_calls"]):
+            answer = by_position.get(at) or {"role": "tool", "content": self.results.get(at, NO_RESULT)}
+            restored.append({**answer, "tool_call_id": call.get("id")})
+        return restored
+
+
+def runs_in(messages: Iterable[Json]) -> list[str]:
+    """The runs whose hidden parts a history asks for, in the order in which they come."""
+    runs: dict[str, None] = {}
+    for message in messages:
+        if message.get("tool_calls") or message.get("role") == "tool":  # most messages have no id at all
+            runs.update(dict.fromkeys(_runs_of(message)))
+    return list(runs)
+
+
+def put_back(messages: Sequence[Json], found: Mapping[str, Continuation]) -> list[Json]:
+    """The history with every hidden part that was `found` in its place.
+
+    However the client has arranged what it got (calls of one turn in several messages, messages left out, results in
+    another order): at the first sign of a run stands the whole of it, and nothing of it stands anywhere else.
+    """
+    answers = {
+        message["tool_call_id"]: message
+        for message in messages
+        if message.get("role") == "tool" and isinstance(message.get("tool_call_id"), str)
+    }
+    restored: list[Json] = []
+    done: set[str] = set()
+    for message in messages:
+        runs = [run for run in _runs_of(message) if run in found]
+        for run in runs:
+            if run not in done:
+                done.add(run)
+                restored += found[run].restored(answers)
+        if not runs:
+            restored.append(message)
+    return restored
+
+
+def _runs_of(message: Json) -> list[str]:
+    """The runs that a message belongs to: by the calls that it makes, or by the call that it answers."""
+    ids = [message.get("tool_call_id")] if message.get("role") == "tool" else []
+    ids += [call.get("id") for call in message.get("tool_calls") or ()]
+    matches = [_OURS.fullmatch(identity) for identity in ids if isinstance(identity, str)]
+    return list(dict.fromkeys(match[1] for match in matches if match))

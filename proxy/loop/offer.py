@@ -1,0 +1,231 @@
+"""Which tools a request offers, and whose they are.
+
+A function in the request's own `tools` that has a server tool's name or alias is run by the proxy, under the name that
+the client used. Every other tool stays the client's, whatever its name. The server tools that are left are added where
+the client leaves the choice to the model, each by its own mode:
+
+    always       to every request
+    on_request   where the request asks for them: by prefix, by the model's suffix, by header
+    declared     only where the client itself declares them, or names them in the header
+    never        only where the client itself declares them; they are there as another tool's fallback
+
+A hosted search, `{"type": "web_search"}` and its variants or `web_search_options`, declares the server's `web_search`.
+A server tool that `tool_choice` names is offered whatever its mode is.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Struct
+
+from proxy.loop import browser
+from proxy.loop.chat import Json, ToolSpec, name_of
+
+SEARCH = "web_search"
+EVERY_TOOL = "all"
+"""What the header `x-server-tools` says for every tool that may be chosen."""
+HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
+
+
+class Asked(Struct, frozen=True):
+    """How a request asks for server tools, beside what it declares.
+
+    Attributes:
+        on_request: by the prefix or the model's suffix.
+        names: of tools, by header, `EVERY_TOOL` for all of them; None: there is no such header.
+        native_search: the upstream has a search of its own, whose declaration is left to it.
+    """
+
+    on_request: bool = False
+    names: frozenset[str] | None = None
+    native_search: bool = False
+
+    def wants(self, tool: ToolSpec) -> bool:
+        """Whether a tool is to be added that the client did not declare."""
+        if self.names is not None:
+            return tool.mode != "never" and (EVERY_TOOL in self.names or tool.is_among(self.names))
+        return tool.mode == "always" or (tool.mode == "on_request" and self.on_request)
+
+
+NOT_ASKED = Asked()
+
+SAID_OF_TOOLS = frozenset({"tools", "tool_choice", "functions", "web_search_options"})
+"""The fields of a request that `make_offer` goes by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The tools of one request.
+
+    Attributes:
+        tools: the request's `tools` as they go upstream.
+        owned: every name under which a server tool may be called -> the tool.
+        shown: the names of server tools that the model is told of.
+        client_tools: the names of the functions that are the client's.
+        tool_choice: of the first turn; None: the request has none.
+        dropped: fields of the request that were said to us.
+    """
+
+    tools: tuple[Json, ...] = ()
+    owned: Mapping[str, ToolSpec] = field(default_factory=dict)
+    shown: tuple[str, ...] = ()
+    client_tools: frozenset[str] = frozenset()
+    tool_choice: Any = None
+    dropped: frozenset[str] = frozenset()
+    _schemas: dict[str, Json] = field(default_factory=dict, compare=False)
+
+    @property
+    def in_play(self) -> bool:
+        """Whether a server tool may be called at all. If not, the request is passed through."""
+        return bool(self.shown)
+
+    def schemas(self) -> Mapping[str, Json]:
+        """Every name that may be called -> its JSON Schema."""
+        if not self._schemas:
+            self._schemas.update(self._find_schemas())
+        return self._schemas
+
+    def _find_schemas(self) -> dict[str, Json]:
+        owned = {name: browser.SCHEMAS.get(name, spec.parameters) for name, spec in self.owned.items()}
+        functions = [tool["function"] for tool in self.tools if isinstance(tool.get("function"), dict)]
+        clients = {function["name"]: function for function in functions if function.get("name") in self.client_tools}
+        return owned | {name: _schema(function) for name, function in clients.items()}
+
+    def without_server_tools(self) -> tuple[Json, ...]:
+        """The client's own entries of `tools`."""
+        return tuple(tool for tool in self.tools if name_of(tool) not in self.owned)
+
+
+def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | None = None) -> Offer:
+    """Decide which of the `server_tools` that this client may use are in play for `request`.
+
+    Args:
+        request: the client's body; its `tools`, `tool_choice` and `web_search_options` are read.
+        server_tools: the whitelist, already narrowed to this client and model.
+        asked: how else the request asks for tools.
+    """
+    asked = asked or NOT_ASKED
+    declared: Sequence[Json] = request.get("tools") or ()
+    choice = request.get("tool_choice")
+    if choice == "none" or request.get("functions"):  # the legacy field excludes `tools`
+        return Offer(tools=tuple(declared), client_tools=frozenset(_names_in(declared)), tool_choice=choice)
+    by_name = {name: tool for tool in server_tools for name in tool.names}
+    search = by_name.get(SEARCH)
+    own, hosted = _without_hosted_search(declared, asked) if search else (declared, False)
+    hosted = hosted or (search is not None and request.get("web_search_options") is not None)
+    hosted = hosted and _permits_search(choice)
+    own, choice, allowed = narrowed(own, choice)
+    names = _names_in(own)
+    shown = {name: by_name[name] for name in _names_in(filter(_is_function, own)) if name in by_name}
+    chosen = [by_name[name] for name in _named_by(choice, allowed) if name in by_name and name not in names]
+    if isinstance(choice, dict) and chosen:  # by an alias, perhaps, and offered under its own name
+        choice = {"type": "function", "function": {"name": chosen[0].name}}
+    if hosted and search is not None:
+        chosen.append(search)
+    if choice in (None, "auto") or (choice == "required" and asked.names is not None):
+        chosen += [tool for tool in server_tools if asked.wants(tool) and allowed is None]
+    known = {tool.name for tool in shown.values()} | names
+    added = [tool for name, tool in {tool.name: tool for tool in chosen}.items() if name not in known]
+    shown |= {tool.name: tool for tool in added}
+    # A model may use an alias that it was trained on instead of the name that it was offered, so aliases stay
+    # callable, but only of tools that are in play.
+    usable = {tool.name for tool in shown.values()}
+    owned = {name: tool for name, tool in by_name.items() if tool.name in usable and name not in names - shown.keys()}
+    return Offer(
+        tools=(*own, *(tool.definition() for tool in added)),
+        owned=owned,
+        shown=tuple(shown),
+        client_tools=frozenset(names - shown.keys()),
+        tool_choice=choice,
+        dropped=frozenset({"web_search_options"} if search is not None else ()),
+    )
+
+
+def _permits_search(choice: Any) -> bool:
+    """Whether `tool_choice` leaves a hosted search in play: `allowed_tools` has to list it."""
+    detail = choice.get("allowed_tools") if isinstance(choice, dict) else None
+    if not isinstance(detail, dict):
+        return True
+    listed = [tool for tool in detail.get("tools") or () if isinstance(tool, dict)]
+    return any(tool.get("type") in HOSTED_SEARCHES or name_of(tool) == SEARCH for tool in listed)
+
+
+def _is_function(tool: Json) -> bool:
+    """Whether an entry of `tools` is a function: a custom tool is the client's alone."""
+    return bool(tool.get("type", "function") == "function")
+
+
+def _named_by(choice: Any, allowed: Iterable[str] | None) -> Iterable[str]:
+    """The functions that `tool_choice` names, one or by `allowed_tools`."""
+    if allowed is not None:
+        return allowed
+    name = name_of(choice) if isinstance(choice, dict) and _is_function(choice) else None
+    return () if name is None else (name,)
+
+
+def _names_in(tools: Iterable[Json]) -> Any:
+    """The names in `tools`, in order."""
+    return dict.fromkeys(name for tool in tools if (name := name_of(tool)) is not None).keys()
+
+
+def _without_hosted_search(declared: Sequence[Json], asked: Asked) -> tuple[Sequence[Json], bool]:
+    """The declared tools without hosted searches, and whether there was one.
+
+    GLM's own form has its settings in it, `{"type": "web_search", "web_search": {...}}`, and stays GLM's.
+    """
+    own = [tool for tool in declared if not _is_hosted_search(tool, native=asked.native_search)]
+    return own, len(own) < len(declared)
+
+
+def _is_hosted_search(tool: Json, *, native: bool) -> bool:
+    return tool.get("type") in HOSTED_SEARCHES and not (native and isinstance(tool.get("web_search"), dict))
+
+
+def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, Collection[str] | None]:
+    """`tool_choice: allowed_tools` for servers without it: those tools only, and its mode as the choice."""
+    detail = choice.get("allowed_tools") if isinstance(choice, dict) else None
+    if not isinstance(detail, dict):
+        return tools, choice, None
+    listed = [tool for tool in detail.get("tools") or () if isinstance(tool, dict)]
+    names = _names_in(listed)
+    types = {tool.get("type") for tool in listed if name_of(tool) is None}
+    kept = [tool for tool in tools if name_of(tool) in names or (name_of(tool) is None and tool.get("type") in types)]
+    return kept, detail.get("mode") or "auto", names
+
+
+def freed(choice: Any, offer: Offer) -> Any:
+    """The `tool_choice` after the first turn: one that makes the model call a server tool holds for that turn only."""
+    if choice == "required":
+        return "auto"
+    if not isinstance(choice, dict):
+        return choice
+    return "auto" if name_of(choice) in offer.owned else choice
+
+
+def _schema(function: Json) -> Json:
+    parameters = function.get("parameters")
+    return parameters if isinstance(parameters, dict) else {}
+
+
+def take_prefix(messages: Sequence[Json], prefix: str) -> list[Json] | None:
+    """The messages without `prefix` at the beginning of the last user message; None where it is not there."""
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].get("role") == "user":
+            content = _after_prefix(messages[at].get("content"), prefix)
+            if content is None:
+                return None
+            return [*messages[:at], {**messages[at], "content": content}, *messages[at + 1 :]]
+    return None
+
+
+def _after_prefix(content: Any, prefix: str) -> Any:
+    if isinstance(content, str):
+        text = content.lstrip()
+        return text.removeprefix(prefix).lstrip() if text.startswith(prefix) else None
+    if isinstance(content, list):
+        for at, part in enumerate(content):
+            if isinstance(part.get("text"), str):
+                text = _after_prefix(part["text"], prefix)
+                return None if text is None else [*content[:at], {**part, "text": text}, *content[at + 1 :]]
+    return None

@@ -1,0 +1,151 @@
+"""Server-sent events: bytes <-> events, both ways.
+
+Splits on LF, CRLF and CR only, as the standard says. (`str.splitlines` also splits on U+2028 and others, which stand
+unescaped inside JSON strings.) An event keeps its original bytes, so that a relay need not write it anew.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import orjson
+from msgspec import Struct
+from msgspec.structs import replace
+
+from proxy.loop.errors import UpstreamError
+
+DONE = b"data: [DONE]\n\n"
+KEEPALIVE = b": keep-alive\n\n"
+
+# One event holds at most one chunk. The longest honest one is a whole tool call without `tool_stream`: its arguments
+# are bounded by the model's output, 131,072 tokens, far below this.
+MAX_EVENT_BYTES = 8 * 1024 * 1024
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+# A CR that ends the buffer may be half of a CRLF; if it is, the LF is an empty line before the next event: harmless.
+_EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
+_LONGEST_END = 4
+_TOO_DEEP = "The upstream's answer is nested too deep."
+_DATA = b"data: "
+_LINE_ENDS = 2  # of one event of one line
+_BLANK_LINE = b"\n\n"
+_SHORTEST = len(_DATA) + _LINE_ENDS  # with no data at all
+_CR = ord("\r")  # to look for a byte, and not for bytes, takes a tenth of the time
+_BOM = b"\xef\xbb\xbf"
+
+
+class Event(Struct, frozen=True):
+    """One event: `raw` as it came over the wire, its `data` lines joined, its type (`message` unless named)."""
+
+    raw: bytes
+    data: bytes
+    type: str = "message"
+
+
+class Decoder:
+    """Splits a byte stream into events, however the bytes are cut.
+
+    Blocks without data (comments) are no events of their own.
+
+    Raises:
+        UpstreamError: an event is longer than `max_event_bytes`.
+    """
+
+    def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._buffer = bytearray()
+        self._searched = 0
+        self._at_start = True
+        self._carried = bytearray()  # blocks without data stay in front of the next event, for whoever relays bytes
+
+    def feed(self, data: bytes) -> Iterable[Event]:
+        """The events that `data` completes."""
+        if not self._buffer and not self._carried and len(data) <= self._max_event_bytes:
+            is_plain = data[:6] == _DATA and data[-2:] == _BLANK_LINE and _CR not in data
+            if is_plain and _SHORTEST < len(data) == data.find(b"\n") + _LINE_ENDS:  # one event, as in most reads
+                self._at_start = False
+                return [Event(data, data[6:-2])]
+            events = _whole_events(data) if is_plain else []
+            if events:
+                self._at_start = False
+                return events
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> Iterator[Event]:
+        self._buffer += data
+        if self._at_start and len(self._buffer) >= len(_BOM):
+            self._at_start = False
+            if self._buffer.startswith(_BOM):
+                del self._buffer[: len(_BOM)]
+        begin = 0
+        while end := _EVENT_END.search(self._buffer, max(begin, self._searched)):
+            raw = bytes(self._buffer[begin : end.end()])
+            begin = self._searched = end.end()
+            event = _parse(raw)
+            if event is None:
+                self._carried += raw
+            else:
+                yield self._with_carried(event)
+        del self._buffer[:begin]
+        self._searched = max(0, len(self._buffer) - _LONGEST_END + 1)
+        if len(self._buffer) + len(self._carried) > self._max_event_bytes:
+            raise UpstreamError(f"the upstream sent an event of more than {self._max_event_bytes} bytes")
+
+    def close(self) -> Iterator[Event]:
+        """The event that the stream's end cuts short of its empty line, if there is one: some servers leave it out."""
+        event = _parse(bytes(self._buffer) + b"\n\n")
+        self._buffer.clear()
+        if event is not None:
+            yield self._with_carried(event)
+
+    def _with_carried(self, event: Event) -> Event:
+        if not self._carried:
+            return event
+        raw = bytes(self._carried) + event.raw
+        self._carried.clear()
+        return replace(event, raw=raw)
+
+
+def _whole_events(data: bytes) -> list[Event]:
+    """The events of a read without CR, if it holds nothing but whole ones of one `data: ` line each; else none."""
+    lines = data[:-2].split(b"\n\n")
+    if data.count(b"\n") != _LINE_ENDS * len(lines):
+        return []
+    for line in lines:
+        if len(line) <= len(_DATA) or not line.startswith(_DATA):
+            return []
+    return [Event(line + b"\n\n", line[len(_DATA) :]) for line in lines]
+
+
+def _parse(raw: bytes) -> Event | None:
+    data: list[bytes] = []
+    kind = "message"
+    for line in _LINE_END.split(raw):
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            data.append(value)
+        elif name == b"event":
+            kind = value.decode("utf-8", "replace")
+        elif name == b"error":  # gpustack's failures in a stream: a line of JSON that is no event
+            data, kind = [value], "error"
+            break
+    if not any(data):
+        return None
+    return Event(raw, b"\n".join(data), kind)
+
+
+def encode(payload: Any) -> bytes:
+    """One event with `payload` as JSON. Raises `UpstreamError` where it is nested too deep to be written."""
+    try:
+        return b"data: %b\n\n" % orjson.dumps(payload)
+    except orjson.JSONEncodeError as exc:
+        raise UpstreamError(_TOO_DEEP) from exc
+
+
+def dumps(payload: Any) -> bytes:
+    """What an upstream has said, as JSON. orjson reads 1024 levels of nesting and writes 254."""
+    try:
+        return orjson.dumps(payload)
+    except orjson.JSONEncodeError as exc:
+        raise UpstreamError(_TOO_DEEP) from exc

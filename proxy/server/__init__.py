@@ -1,0 +1,1 @@
+"""HTTP in: the process, the protocol with its clients, and the supervisor of several workers."""

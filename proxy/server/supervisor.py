@@ -1,0 +1,138 @@
+"""Several worker processes: started, restarted when they die, told to stop.
+
+Orders go over a pipe, not as signals: a terminal's Ctrl-C and systemd's stop reach workers as well, and an order must
+not look like somebody's second, impatient signal. A worker whose supervisor has died reads the pipe's end, and stops.
+"""
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.process import BaseProcess
+
+from proxy.loop.errors import ConfigurationError
+from proxy.ports import Observer
+
+READY, DRAIN, ABORT = b"ready", b"drain", b"abort"
+
+_TICK_SECONDS = 0.1
+_START_SECONDS = 30.0
+# One that dies at once would otherwise be started as fast as the machine can.
+_RESTART_SECONDS = 1.0
+# Beyond the grace, a worker tells its clients and closes what it has opened; then it is killed.
+_FAREWELL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    process: BaseProcess
+    orders: Connection
+    began: float
+
+
+class Supervisor:
+    """Keeps so many workers running until it is told to stop.
+
+    Args:
+        start: starts one that gets its orders over the pipe, and says `READY` there.
+        count: so many.
+        grace: seconds that open requests may take after the first signal.
+        observe: hears `worker.died`.
+        stop_listening: closes the supervisor's own copy of the listener once there is nobody to start any more. While
+            that is open, clients still connect after the last worker has closed its own, and are not answered.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[Connection], BaseProcess],
+        count: int,
+        *,
+        grace: float,
+        observe: Observer,
+        stop_listening: Callable[[], None],
+    ) -> None:
+        self._start = start
+        self._count = count
+        self._grace = grace
+        self._observe = observe
+        self._stop_listening = stop_listening
+        self._workers: list[_Worker] = []
+        self._signals = 0
+        self._kill_at = float("inf")
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Serve until a signal, and return when the last worker has ended; `ready` is called once all serve.
+
+        Raises:
+            ConfigurationError: a worker did not even start.
+        """
+        with self._signals_counted():
+            self._workers = [self._started() for _ in range(self._count)]
+            if all(self._is_ready(worker) for worker in self._workers):
+                ready()
+            elif not self._signals:
+                self._order(ABORT)
+                raise ConfigurationError(["a worker process did not start; the log says why"])
+            else:  # one that does not serve yet reads no orders
+                for worker in self._workers:
+                    worker.process.terminate()
+            self._watch()
+
+    def _watch(self) -> None:
+        heard = 0
+        while self._workers:
+            wait([worker.process.sentinel for worker in self._workers if worker.process.is_alive()], _TICK_SECONDS)
+            if self._signals > heard:
+                heard = self._signals
+                self._stop_listening()
+                self._order(DRAIN if heard == 1 else ABORT)
+                self._kill_at = time.monotonic() + _FAREWELL_SECONDS + (self._grace if heard == 1 else 0)
+            self._workers = [worker for worker in map(self._looked_after, self._workers) if worker is not None]
+
+    def _looked_after(self, worker: _Worker) -> _Worker | None:
+        """The worker, or who takes its place."""
+        if worker.process.is_alive():
+            if time.monotonic() >= self._kill_at:
+                worker.process.kill()
+            return worker
+        if self._signals:
+            return None
+        if time.monotonic() < worker.began + _RESTART_SECONDS:
+            return worker  # looked at again with the next tick
+        self._observe("worker.died", pid=worker.process.pid, exit_code=worker.process.exitcode)
+        worker.orders.close()
+        return self._started()
+
+    def _started(self) -> _Worker:
+        ours, theirs = Pipe()
+        worker = _Worker(self._start(theirs), ours, time.monotonic())
+        theirs.close()
+        return worker
+
+    def _is_ready(self, worker: _Worker) -> bool:
+        """Whether it serves, after waiting for it."""
+        ends_at = time.monotonic() + _START_SECONDS
+        while not self._signals and worker.process.is_alive() and time.monotonic() < ends_at:
+            if worker.orders.poll(_TICK_SECONDS):
+                with contextlib.suppress(EOFError):
+                    return worker.orders.recv_bytes() == READY
+        return False
+
+    def _order(self, what: bytes) -> None:
+        for worker in self._workers:
+            with contextlib.suppress(OSError):  # it has ended by itself
+                worker.orders.send_bytes(what)
+
+    @contextlib.contextmanager
+    def _signals_counted(self) -> Iterator[None]:
+        def count(_: int, __: object) -> None:
+            self._signals += 1
+
+        before = {number: signal.signal(number, count) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

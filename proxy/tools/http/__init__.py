@@ -1,0 +1,1 @@
+"""Tools that call an HTTP API which the configuration describes."""

@@ -1,0 +1,221 @@
+"""`type: http`: any HTTP API as a tool.
+
+    arguments -> http_template -> one request, no redirects -> bounded bytes -> text or a part of JSON -> secrets masked
+
+The address is the operator's, so it may be a private one; `http_template` keeps arguments from changing it.
+"""
+
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, quote_plus, urlsplit
+
+import httpx
+import orjson
+
+from proxy import __version__
+from proxy.config import HttpToolConfig
+from proxy.loop.chat import Json
+from proxy.loop.errors import InvalidArguments, ToolError, ToolUnavailable, reason
+from proxy.tools.http import json_pointer
+from proxy.tools.http.template import Request, host_of, parameters_of, pointer_in, template_of
+from proxy.tools.tool import Tool
+
+_MOST_ERROR_BYTES = 64 * 1024  # read of an error's body
+_MOST_ERROR_CHARACTERS = 500  # of it that the model sees: a message, not a page
+_BUSY = frozenset((429, 502, 503, 504))  # another try may succeed
+_TEXT_TYPE = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml|javascript|x-ndjson|x-www-form-urlencoded)")
+_PICTURE_OR_SOUND = ("image/", "audio/", "video/", "font/")
+_SECRET_HEADER = re.compile("auth|cookie|key|pass|secret|signature|token", re.IGNORECASE)
+# Shorter values are no keys, and masking them would cut up words.
+_SHORTEST_SECRET = 4
+_WORD = re.compile(r'[^\s=;,"]{8,}')
+_MASK = "[secret]"
+_GZIP_OR_ZLIB = 47  # zlib's window bits that tell the two apart by themselves
+
+
+def http_tool(name: str, config: HttpToolConfig, client: httpx.AsyncClient) -> Tool:
+    """The API of an entry that has no faults, as a tool by that name."""
+    template = template_of(config)
+    pointer = pointer_in(config.result)
+    headers = httpx.Headers({"user-agent": f"toolproxy/{__version__}", "accept": "*/*", "accept-encoding": "identity"})
+    headers.update(config.headers)
+    mask = _masking(secrets_in(config))
+
+    async def run(arguments: Json) -> str:
+        request = template.fill(arguments)
+        try:
+            answer = await _exchange(client, request, headers, most=config.max_response_bytes)
+            return mask(_told(answer) if pointer is None else _part(answer, pointer))
+        except _Refusal as exc:
+            kind = ToolUnavailable if exc.status in _BUSY else ToolError
+            raise kind(_shortened(mask(str(exc)))) from exc
+
+    return Tool(
+        name=name,
+        description=config.description,
+        parameters=parameters_of(config),
+        run=run,
+        eager=config.method == "GET",
+        origin=host_of(config),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the API answered; `whole`: nothing was left unread for its size."""
+
+    status: int
+    content_type: str
+    charset: str
+    body: bytes
+    whole: bool
+
+
+class _Refusal(Exception):
+    """The API answered with anything but success; the message still holds what it holds."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+async def _exchange(client: httpx.AsyncClient, request: Request, headers: httpx.Headers, *, most: int) -> _Answer:
+    """Send a request and read what is answered, no more than `most` bytes of it."""
+    headers = headers.copy()
+    if request.body is not None:
+        headers.setdefault("content-type", "application/json")
+    try:
+        async with client.stream(request.method, request.url, content=request.body, headers=headers) as response:
+            if not response.is_success:
+                raise _Refusal(response.status_code, await _refusal(response))
+            return await _read(response, most)
+    except httpx.InvalidURL as exc:
+        raise InvalidArguments("The arguments are too long for an address.") from exc
+    except httpx.HTTPError as exc:
+        raise ToolUnavailable("The API could not be reached, or broke off.", why=reason(exc)) from exc
+
+
+async def _refusal(response: httpx.Response) -> str:
+    status = response.status_code
+    if response.is_redirect:
+        return f"The API answered HTTP {status}, a redirect to {response.headers['location']}; it is not followed."
+    try:
+        said = _text_of(await _read(response, _MOST_ERROR_BYTES))
+    except ToolError:  # compressed or binary: the status says enough
+        said = ""
+    return f"The API answered HTTP {status}: {said}" if said.strip() else f"The API answered HTTP {status}."
+
+
+async def _read(response: httpx.Response, most: int) -> _Answer:
+    decode = _decoder(response.headers.get("content-encoding", ""))
+    body = bytearray()
+    try:
+        async for data in response.aiter_raw():
+            body += decode(data, most + 1 - len(body))
+            if len(body) > most:
+                break
+    except zlib.error as exc:
+        raise ToolError("The API's answer cannot be decompressed.") from exc
+    return _Answer(
+        status=response.status_code,
+        content_type=response.headers.get("content-type", "").partition(";")[0].strip().lower(),
+        charset=response.charset_encoding or "utf-8",
+        body=bytes(body[:most]),
+        whole=len(body) <= most,
+    )
+
+
+def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
+    """Undoes a content coding, giving no more bytes than are asked for: a small answer may be a huge one."""
+    match encoding.strip().lower():
+        case "" | "identity":
+            return lambda data, most: data[:most]
+        case "gzip" | "x-gzip" | "deflate":
+            return zlib.decompressobj(_GZIP_OR_ZLIB).decompress
+        case _:
+            raise ToolError("The API's answer is compressed in a way that was not asked for.")
+
+
+def _told(answer: _Answer) -> str:
+    """An answer as text."""
+    text = _text_of(answer)
+    if not answer.whole:
+        return f"{text}\n[cut: no more than {len(answer.body)} bytes of the answer were read]"
+    return text if text.strip() else f"The API answered HTTP {answer.status} without content."
+
+
+def _text_of(answer: _Answer) -> str:
+    """The body's characters. Raises `ToolError` for what is no text."""
+    is_text = bool(_TEXT_TYPE.fullmatch(answer.content_type))
+    if not is_text and answer.content_type.startswith(_PICTURE_OR_SOUND):
+        raise ToolError("The API's answer is a picture, a sound or the like, not text.")
+    text = _decoded(answer)
+    if not is_text and ("\0" in text or (answer.whole and "\ufffd" in text)):
+        raise ToolError("The API's answer is binary, not text.")
+    return text
+
+
+def _decoded(answer: _Answer) -> str:
+    try:
+        return answer.body.decode(answer.charset, "replace")
+    except (LookupError, UnicodeError):  # a charset that does not exist, or is no way of writing text
+        return answer.body.decode("utf-8", "replace")
+
+
+def _part(answer: _Answer, pointer: tuple[str, ...]) -> str:
+    """The value at the pointer: text as it is, anything else as JSON."""
+    if not answer.whole:
+        raise ToolError(f"The API's answer is longer than {len(answer.body)} bytes.")
+    try:
+        found: Any = json_pointer.resolve(orjson.loads(answer.body), pointer)
+    except orjson.JSONDecodeError as exc:
+        raise ToolError("The API's answer is not JSON.") from exc
+    except LookupError as exc:
+        raise ToolError("The API's answer lacks the part that is wanted of it.") from exc
+    return found if isinstance(found, str) else orjson.dumps(found).decode()
+
+
+def secrets_in(config: HttpToolConfig) -> set[str]:
+    """What is sent and never shown: keys in headers, and what the environment put anywhere but into the host."""
+    parts = urlsplit(config.url)
+    sent = [parts.path, parts.query, *config.headers.values(), *_strings_in(config.query), *_strings_in(config.body)]
+    found = {value for value in config.secrets if any(value in text for text in sent)}
+    for name, value in config.headers.items():
+        if _SECRET_HEADER.search(name):
+            found |= {value, value.partition(" ")[2], *_WORD.findall(value)}  # "Bearer KEY", "session=KEY; theme=dark"
+    return {value for value in found if len(value) >= _SHORTEST_SECRET}
+
+
+def _strings_in(value: Any) -> Iterator[str]:
+    match value:
+        case dict():
+            for item in value.values():
+                yield from _strings_in(item)
+        case list():
+            for item in value:
+                yield from _strings_in(item)
+        case str():
+            yield value
+
+
+def _masking(secrets: Iterable[str]) -> Callable[[str], str]:
+    """Puts a mask in place of each secret, in the forms in which an answer may repeat it."""
+    forms = {form for secret in secrets for form in _forms(secret)}
+    if not forms:
+        return lambda text: text
+    pattern = re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
+    return lambda text: pattern.sub(_MASK, text)
+
+
+def _forms(secret: str) -> tuple[str, ...]:
+    in_json = orjson.dumps(secret).decode()[1:-1]
+    return secret, in_json, quote(secret), quote(secret, safe=""), quote_plus(secret)
+
+
+def _shortened(text: str) -> str:
+    """One line, as long as a message is; secrets are masked before, so that none is cut in two."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_ERROR_CHARACTERS else f"{line[:_MOST_ERROR_CHARACTERS]}..."

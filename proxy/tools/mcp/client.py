@@ -1,0 +1,303 @@
+"""`type: mcp`: the tools of an MCP server, reached over HTTP or started as a process of our own.
+
+    connect -> list -> publish -> wait until something stirs -> list -> ...
+       ^                                   | the connection broke
+       +------- wait, longer each time <---+
+
+One task holds a server's session from its beginning to its end: the client's cancel scopes have to be left by the task
+that entered them. Calls come from other tasks, and find a session or none. With several workers each has its own.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import httpx2
+from mcp import Client, MCPError
+from mcp.client import IncomingMessage
+from mcp.client.session import MessageHandlerFnT
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp_types import (
+    CONNECTION_CLOSED,
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    Implementation,
+    ToolListChangedNotification,
+)
+from mcp_types import Tool as ListedTool
+from pydantic import ValidationError
+
+from proxy import __version__
+from proxy.config import McpConfig
+from proxy.loop.chat import Json, ToolOutput
+from proxy.loop.errors import ToolError, ToolUnavailable
+from proxy.ports import Clock, Observer, Readiness
+from proxy.tools.mcp.content import is_repeatable, output_of, tool_of
+from proxy.tools.mcp.transport import Carrier, over_http, over_stdio
+from proxy.tools.sources import Publish
+from proxy.tools.tool import Tool
+
+# Seconds. A process may have to be downloaded before it starts (npx, uvx).
+_CONNECT_PATIENCE = 60.0
+_LISTING_PATIENCE = 30.0
+# Servers that add their tools one by one tell of each.
+_BURST = 0.1
+# Older servers may say nothing of changes, and nobody tells that an idle HTTP server has gone.
+_LOOK_AGAIN = 60.0
+# Before another try: no wait after a session that has lasted, else one that doubles from the first to the longest.
+_LASTED = 60.0
+_FIRST_WAIT, _LONGEST_WAIT, _MOST_DOUBLINGS = 0.5, 30.0, 10
+# OpenAI's limit for the tools of one request.
+_MOST_TOOLS = 128
+_MOST_PAGES = 50
+_LONGEST_WORD = 200  # of a server's own in the log
+
+_AWAY = "The server of this tool cannot be reached now."
+_BROKE = "The connection to this tool's server broke; whether the call was carried out is not known."
+_NO_RESULT = "The tool's server answered with something that is no result."
+# How the client tells of a server that has restarted and does not know the session any more.
+_SESSION_TERMINATED = (INVALID_REQUEST, "Session terminated")
+
+
+class McpServer:
+    """One MCP server of the configuration. Implements `sources.Source`.
+
+    Args:
+        name: of its entry, and of the group of its tools.
+        config: how to reach it.
+        terms: puts a tool on the terms of the entry.
+        clock: for the waits between tries.
+        observe: told of sessions that begin and break, and of tools that are refused.
+        jitter: from 0 to 1; spreads the waits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: McpConfig,
+        *,
+        terms: Callable[[Tool], Tool],
+        clock: Clock,
+        observe: Observer,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.name = name
+        self.tried = asyncio.Event()
+        self._config = config
+        self._terms = terms
+        self._clock = clock
+        self._observe = observe
+        self._jitter = jitter
+        self._client: Client | None = None
+        self._listed: list[ListedTool] | None = None  # None: whatever is listed next is news
+        self._stirred = asyncio.Event()  # something happened after which the tools should be listed again
+        self._why_not = "not connected yet"
+
+    def state(self) -> Readiness:
+        """Whether there is a session; why not is said in words of ours, for a server's own may hold a secret."""
+        usable = self._client is not None
+        return Readiness(self.name, usable=usable, why_not=None if usable else self._why_not)
+
+    async def serve(self, publish: Publish) -> None:
+        """Keep a session, and its tools published, until cancelled."""
+        failures = 0
+        while not _is_cancelled():
+            began = self._clock.monotonic()
+            self._why_not = await self._hold_session(publish)
+            self.tried.set()
+            failures = 0 if self._clock.monotonic() - began > _LASTED else failures + 1
+            wait = self._wait_after(failures)
+            self._observe("mcp.lost", server=self.name, why=self._why_not, wait=round(wait, 2))
+            await self._clock.sleep(wait)
+
+    def _wait_after(self, failures: int) -> float:
+        if not failures:
+            return 0.0
+        wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+        return wait * (0.5 + self._jitter() / 2)
+
+    async def _hold_session(self, publish: Publish) -> str:
+        """One session, until it breaks; returns why it did."""
+        carrier = Carrier()
+        self._listed = None
+        try:
+            async with asyncio.timeout(_CONNECT_PATIENCE) as patience, self._client_by(carrier) as client:
+                self._put(await _list(client), publish)
+                patience.reschedule(None)
+                await self._keep_listed(client, publish)
+        except Exception as exc:  # noqa: BLE001 - whatever a server does costs its own tools and nothing else
+            if self._listed is None:
+                self._put([], publish)  # nobody is offered what cannot work
+            return _why(exc, carrier.refused)
+        return "the session ended"
+
+    def _client_by(self, carrier: Carrier) -> Client:
+        return _client(self._config, carrier, hear=self._hear, ended=self._stirred.set)
+
+    async def _keep_listed(self, client: Client, publish: Publish) -> None:
+        """Answer calls, and list the tools again whenever they may have changed."""
+        self._client, self._why_not = client, "the connection broke"
+        self._observe("mcp.connected", server=self.name, tools=len(self._listed or ()))
+        self.tried.set()
+        try:
+            async with asyncio.TaskGroup() as beside:
+                beside.create_task(self._stir(client))
+                while True:
+                    await self._stirred.wait()
+                    await self._clock.sleep(_BURST)
+                    self._stirred.clear()
+                    async with asyncio.timeout(_LISTING_PATIENCE):
+                        self._put(await _list(client), publish)
+        finally:
+            self._client = None
+
+    async def _stir(self, client: Client) -> None:
+        """See to it that the tools are listed again: when newer servers tell of a change, and now and then."""
+        while True:
+            with suppress(ListenNotSupportedError, MCPError, SubscriptionLost):
+                async with client.listen(tools_list_changed=True) as changes:
+                    self._stirred.set()  # they may have changed between the first list and now
+                    async for _ in changes:
+                        self._stirred.set()
+            self._stirred.set()
+            await self._clock.sleep(_LOOK_AGAIN)
+
+    async def _hear(self, message: IncomingMessage) -> None:
+        """Older servers tell of a change unasked."""
+        if isinstance(message, ToolListChangedNotification):
+            self._stirred.set()
+
+    def _put(self, listed: list[ListedTool], publish: Publish) -> None:
+        """Publish the tools, if they are others than before: what is kept for a tool between calls begins anew."""
+        if listed == self._listed:
+            return
+        self._listed = listed
+        tools, refused = [], []
+        allowed = _allowed(listed, self._config)
+        for tool in allowed[:_MOST_TOOLS]:
+            try:
+                tools.append(self._tool(tool))
+            except ValueError as exc:
+                refused.append(f"{tool.name}: {exc}")
+        refused += publish(self.name, tools)
+        refused += [f"{tool.name}: there are more than {_MOST_TOOLS} tools" for tool in allowed[_MOST_TOOLS:]]
+        for why in refused:
+            self._observe("mcp.tool_refused", server=self.name, why=why[:_LONGEST_WORD])
+
+    def _tool(self, listed: ListedTool) -> Tool:
+        async def run(arguments: Json) -> ToolOutput:
+            return await self._call(listed.name, arguments)
+
+        prefix = self._config.prefix_of(self.name)
+        tool = self._terms(tool_of(listed, prefix=prefix, origin=f"mcp server {self.name}", run=run))
+        return tool if is_repeatable(listed) else replace(tool, retries=0)
+
+    async def _call(self, name: str, arguments: Json) -> ToolOutput:
+        """One call. When it is cancelled, the client tells the server, and the session lives on."""
+        if self._client is None:
+            raise ToolUnavailable(_AWAY)
+        request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
+        try:
+            # Not `call_tool`: it checks results by a schema of the server's, whose patterns may take for ever.
+            result = await self._client.session.send_request(request, CallToolResult)
+        except MCPError as exc:
+            self._stirred.set()  # the list will show whether it is the tool that has gone, or the session
+            raise _fault(exc) from exc
+        except ValidationError as exc:
+            raise ToolError(_NO_RESULT) from exc
+        output = output_of(result)
+        if result.is_error:
+            raise ToolError(output.text)
+        return output
+
+
+async def look(config: McpConfig) -> list[str]:
+    """The names of a server's allowed tools, from a session of a moment.
+
+    Raises:
+        ToolUnavailable: there is no session to be had; the message says why.
+    """
+    carrier = Carrier()
+    try:
+        async with asyncio.timeout(_CONNECT_PATIENCE), _client(config, carrier) as client:
+            return [tool.name for tool in _allowed(await _list(client), config)]
+    except Exception as exc:
+        raise ToolUnavailable(_why(exc, carrier.refused)) from exc
+
+
+def _client(
+    config: McpConfig,
+    carrier: Carrier,
+    *,
+    hear: MessageHandlerFnT | None = None,
+    ended: Callable[[], None] = lambda: None,
+) -> Client:
+    if config.url is not None:
+        transport = over_http(config.url, config.headers, carrier)
+    else:
+        transport = over_stdio(config.command or (), config.env, ended=ended)
+    us = Implementation(name="toolproxy", version=__version__)
+    return Client(transport, cache=None, message_handler=hear, client_info=us)
+
+
+def _allowed(listed: Sequence[ListedTool], config: McpConfig) -> list[ListedTool]:
+    return [tool for tool in listed if any(fnmatchcase(tool.name, pattern) for pattern in config.allow)]
+
+
+async def _list(client: Client) -> list[ListedTool]:
+    """All tools, page by page."""
+    found: list[ListedTool] = []
+    cursor = None
+    for _ in range(_MOST_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return found
+
+
+def _fault(error: MCPError) -> ToolError:
+    """What the model is told, and whether another try makes sense."""
+    if (error.code, error.message) == _SESSION_TERMINATED or error.code == HEADER_MISMATCH:
+        return ToolUnavailable(_AWAY)  # it was not carried out
+    if error.code == CONNECTION_CLOSED:
+        return ToolUnavailable(_BROKE)
+    return ToolError(error.message)
+
+
+def _why(error: BaseException, refused: int | None) -> str:
+    """Why there is no session, without a word of the server's."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return _in_words(error) if refused is None else f"answered HTTP {refused}"
+
+
+def _in_words(error: BaseException) -> str:
+    code = error.code if isinstance(error, MCPError) else None
+    match error:
+        case httpx2.TimeoutException() | TimeoutError():
+            return "gave no answer in time"
+        case httpx2.ConnectError():
+            return "cannot be reached"
+        case httpx2.HTTPError() | MCPError() if code in (None, CONNECTION_CLOSED):
+            return "the connection broke"
+        case MCPError() if code != PARSE_ERROR:
+            return f"refused the session (error {code})"
+        case OSError():
+            return "its command cannot be started"
+        case _:
+            return "did not answer as an MCP server does"
+
+
+def _is_cancelled() -> bool:
+    """Whether this task was told to stop: the client may swallow that where it is cancelling something itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,148 @@
+"""What an MCP server says, as a chat model can use it: its tools as ours, its results as text.
+
+Pure. Everything here was written by the server: names are made to fit, schemas are completed or refused, and of a
+result no more is joined than is worth reading.
+"""
+
+import re
+from collections.abc import Iterator
+
+import orjson
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+    ToolAnnotations,
+)
+from mcp_types import Tool as ListedTool
+
+from proxy.loop.chat import Json, ToolOutput
+from proxy.tools.tool import Run, Tool
+
+# `limits.max_result_bytes` cuts to what a model should read; this much may be joined before that.
+MOST_CHARACTERS = 4 * 1024 * 1024
+_LONGEST_NAME = 64
+_LONGEST_DESCRIPTION = 4096
+_LONGEST_LABEL = 200
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: Run) -> Tool:
+    """A server's tool as one of ours.
+
+    A call starts early only if the tool says that it reads and nothing more: MCP's own assumption of one that says
+    nothing is that it changes things.
+
+    Raises:
+        ValueError: its schema is not one of an object, or cannot be written as JSON.
+    """
+    hints = listed.annotations or ToolAnnotations()
+    description = listed.description or listed.title or hints.title or ""
+    tool = Tool(
+        name=_NOT_IN_NAMES.sub("_", prefix + listed.name)[:_LONGEST_NAME],
+        description=description[:_LONGEST_DESCRIPTION],
+        parameters=_schema_of_an_object(listed.input_schema),
+        run=run,
+        eager=hints.read_only_hint is True,
+        origin=origin,
+    )
+    _check_writable(tool)
+    return tool
+
+
+def is_repeatable(listed: ListedTool) -> bool:
+    """Whether a call may be tried again when nobody knows if it was carried out: only if the tool says so."""
+    hints = listed.annotations or ToolAnnotations()
+    return hints.read_only_hint is True or hints.idempotent_hint is True
+
+
+def output_of(result: CallToolResult) -> ToolOutput:
+    """A result as text; the links in it are sources that may be cited."""
+    texts = _joined(_text_of(block) for block in result.content)
+    if result.structured_content is not None and not any(_has_words(block) for block in result.content):
+        texts = _joined(iter((_json_of(result.structured_content), texts)))
+    links = (block for block in result.content if isinstance(block, ResourceLink))
+    sources = {link.uri: link.title or link.name for link in links if link.uri.startswith(("http://", "https://"))}
+    return ToolOutput(texts or "(nothing)", sources)
+
+
+def _schema_of_an_object(schema: Json) -> Json:
+    if schema.get("type", "object") != "object":
+        raise ValueError("its schema is not one of an object")
+    return {"properties": {}, **schema, "type": "object"}
+
+
+def _check_writable(tool: Tool) -> None:
+    """One definition that cannot be written would fail every request that it is offered to."""
+    try:
+        orjson.dumps(tool.spec.definition())
+    except (orjson.JSONEncodeError, RecursionError) as exc:
+        raise ValueError(f"it cannot be written as JSON: {exc}") from exc
+
+
+def _joined(texts: Iterator[str]) -> str:
+    """Texts with a blank line between them, and none of them looked at once there is enough."""
+    kept: list[str] = []
+    left = MOST_CHARACTERS
+    for text in texts:
+        if not text:
+            continue
+        kept.append(text[:left])
+        left -= len(text)
+        if left <= 0:
+            break
+    return "\n\n".join(kept)
+
+
+def _has_words(block: ContentBlock) -> bool:
+    match block:
+        case TextContent(text=text) | EmbeddedResource(resource=TextResourceContents(text=text)):
+            return bool(text.strip())
+        case _:
+            return False
+
+
+def _text_of(block: ContentBlock) -> str:
+    match block:
+        case TextContent():
+            return block.text
+        case ImageContent():
+            return f"[an image, {_kind(block.mime_type)}, {_bytes_in(block.data)} bytes: it cannot be shown here]"
+        case AudioContent():
+            return f"[a sound, {_kind(block.mime_type)}, {_bytes_in(block.data)} bytes: it cannot be played here]"
+        case ResourceLink():
+            return f"{_label(block.title or block.name)}: {block.uri}"
+        case EmbeddedResource():
+            return _embedded(block.resource)
+
+
+def _embedded(resource: TextResourceContents | BlobResourceContents) -> str:
+    if isinstance(resource, TextResourceContents):
+        return resource.text
+    kind, size = _kind(resource.mime_type), _bytes_in(resource.blob)
+    return f"[a file, {_label(resource.uri)}, {kind}, {size} bytes: it cannot be read here]"
+
+
+def _kind(mime_type: str | None) -> str:
+    return _label(mime_type or "of an unknown type")
+
+
+def _label(text: str) -> str:
+    return " ".join(text[:_LONGEST_LABEL].split())
+
+
+def _bytes_in(base64: str) -> int:
+    return len(base64) * 3 // 4 - base64[-2:].count("=")
+
+
+def _json_of(value: object) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except (orjson.JSONEncodeError, RecursionError):  # an integer beyond 64 bits, say
+        return str(value)

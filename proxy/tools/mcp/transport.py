@@ -1,0 +1,195 @@
+"""The two ways to an MCP server: streamable HTTP, or a process of our own. Both bounded, neither from a request."""
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeAlias
+
+import anyio
+import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import get_default_environment
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+from pydantic import ValidationError
+
+from proxy.http.trust import client_context
+
+# In seconds. Silence for so long while something is awaited, an open stream of changes included, counts as a break.
+_TIMEOUT = httpx2.Timeout(10.0, read=300.0)
+# For the word that a session is over, in seconds: no server holds up a stop.
+_GOODBYE_SECONDS = 1.0
+# For each of the ways of ending a process, in seconds.
+_GRACE_SECONDS = 1.0
+# A picture of a few megabytes arrives as base64 text; more than this is nothing that a chat model could use.
+MOST_BYTES = 16 * 1024 * 1024
+_CHUNK = 64 * 1024
+
+Streams: TypeAlias = tuple[Any, Any]
+"""Messages from the server and to it, as the client wants them."""
+
+
+@asynccontextmanager
+async def over_http(url: str, headers: Mapping[str, str], carrier: "Carrier") -> AsyncIterator[Streams]:
+    """A server at `url`; redirects are followed within its origin only, and nothing is taken from the environment."""
+    client = httpx2.AsyncClient(headers=dict(headers), transport=carrier, timeout=_TIMEOUT, trust_env=False)
+    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MOST_BYTES) as streams:
+        yield streams
+
+
+@asynccontextmanager
+async def over_stdio(
+    command: Sequence[str], env: Mapping[str, str], *, ended: Callable[[], None]
+) -> AsyncIterator[Streams]:
+    """A server as a process of our own, which ends with the session; `ended` is called when it ends by itself.
+
+    It sees `env` and a few harmless variables such as PATH and HOME, and none of our keys. What it writes to standard
+    error is dropped: it may hold what people have asked. The client's own transport for this takes minutes for a line
+    of 100 MB, and holds up everything else meanwhile; here such a line ends the session.
+
+    Raises:
+        OSError: the command cannot be started.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=get_default_environment() | dict(env),
+        limit=MOST_BYTES,
+        start_new_session=True,  # so that what it starts can be ended with it
+    )
+    try:
+        to_client, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        outgoing, from_client = anyio.create_memory_object_stream[SessionMessage](0)
+        async with incoming, outgoing, anyio.create_task_group() as pipes:
+            pipes.start_soon(_read, process, to_client, ended)
+            pipes.start_soon(_write, process, from_client)
+            yield incoming, outgoing
+            pipes.cancel_scope.cancel()
+    finally:
+        await _end(process)
+
+
+async def _read(
+    process: Process, to_client: MemoryObjectSendStream[SessionMessage | Exception], ended: Callable[[], None]
+) -> None:
+    assert process.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
+    async with to_client:
+        while line := await _line(process.stdout):
+            with suppress(ValidationError):  # some greet people before they speak to programs
+                await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
+    ended()
+
+
+async def _line(stdout: asyncio.StreamReader) -> bytes:
+    """The next line; none at the end, and none after a line that is too long: nobody can say where the next begins."""
+    try:
+        return await stdout.readline()
+    except ValueError:
+        return b""
+
+
+async def _write(process: Process, from_client: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    assert process.stdin is not None  # noqa: S101 - as above
+    with suppress(ConnectionError):  # it is gone: what it says last is still read
+        async with from_client:
+            async for sent in from_client:
+                process.stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await process.stdin.drain()
+
+
+async def _end(process: Process) -> None:
+    """Let it end by itself, then ask it to, then kill it and what it has started."""
+    assert process.stdin is not None  # noqa: S101 - as above
+    process.stdin.close()
+    try:
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            _signal(process, number)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GRACE_SECONDS):
+                    return await _gone(process)
+    finally:
+        _signal(process, signal.SIGKILL)  # where somebody has lost patience with us
+        # There is no other way to let go of a pipe that something holds which it started and which got away.
+        process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+async def _gone(process: Process) -> None:
+    """Wait for its end; it may have more to say, and cannot end before that is heard."""
+    assert process.stdout is not None  # noqa: S101 - as above
+    while await process.stdout.read(_CHUNK):
+        pass
+    await process.wait()
+
+
+def _signal(process: Process, number: int | None) -> None:
+    if number is None or process.returncode is not None:
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+class Carrier(httpx2.AsyncBaseTransport):
+    """Carries one session's HTTP and bounds what comes back.
+
+    Attributes:
+        refused: the status with which the last message was refused; None: it was not.
+    """
+
+    def __init__(self) -> None:
+        self._inner = httpx2.AsyncHTTPTransport(verify=client_context(), trust_env=False)
+        self.refused: int | None = None
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request."""
+        request.headers["accept-encoding"] = "identity"
+        if request.method == "DELETE":
+            return await self._say_goodbye(request)
+        response = await self._inner.handle_async_request(request)
+        if request.method == "POST":
+            self.refused = response.status_code if response.is_error else None
+        # A stream of events has no end; the client bounds each event.
+        is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        if "content-encoding" in response.headers:  # not asked for, and a small one may hide a huge body
+            del response.headers["content-encoding"]
+            response.stream = _Bounded(response.stream, 0)
+        elif not is_stream:
+            response.stream = _Bounded(response.stream, MOST_BYTES)
+        return response
+
+    async def _say_goodbye(self, request: httpx2.Request) -> httpx2.Response:
+        with anyio.fail_after(_GOODBYE_SECONDS):
+            response = await self._inner.handle_async_request(request)
+            await response.aclose()
+        return httpx2.Response(response.status_code)
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._inner.aclose()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body that fails instead of going on for ever."""
+
+    def __init__(self, body: httpx2.SyncByteStream | httpx2.AsyncByteStream, most: int) -> None:
+        self._body = body
+        self._most = most
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        taken = 0
+        assert isinstance(self._body, httpx2.AsyncByteStream)  # noqa: S101 - for the type checker: we are asynchronous
+        async for part in self._body:
+            taken += len(part)
+            if taken > self._most:
+                raise httpx2.StreamError("the answer is compressed, or larger than any result may be")
+            yield part
+
+    async def aclose(self) -> None:
+        """Let go of the connection."""
+        if isinstance(self._body, httpx2.AsyncByteStream):
+            await self._body.aclose()

@@ -1,0 +1,1 @@
+"""Reading web pages: the client, its guard against private addresses, and the text of a page."""

@@ -1,0 +1,223 @@
+"""One page over HTTP, from an untrusted server: every hop checked, every byte counted.
+
+Speaks to httpcore itself, like `upstreams/connection` to httpx's transport: no cookies, no redirects of its own, no
+proxy from the environment, no body unpacked before it was counted.
+"""
+
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+from urllib.parse import urljoin
+
+import httpcore
+
+from proxy.loop.errors import ToolError, ToolUnavailable
+from proxy.tools.web.guard import Target, UrlGuard, parse_url
+from proxy.tools.web.network import GuardedBackend, Resolve
+
+MOST_REDIRECTS = 5  # what RFC 9309 asks for robots.txt; honest pages need fewer
+ACCEPT = "text/html,application/xhtml+xml,application/json;q=0.9,text/*;q=0.9,application/pdf;q=0.5,*/*;q=0.1"
+# Seconds. The call as a whole is bounded by the registry.
+_TIMEOUTS = {"connect": 5.0, "read": 20.0, "write": 5.0, "pool": 5.0}
+_REDIRECTS = (301, 302, 303, 307, 308)
+_WINDOW = 64 * 1024  # bytes that are unpacked at a time
+
+Wanted: TypeAlias = Callable[[str], None]
+"""Raises `ToolError` for a content type whose body is not worth reading."""
+
+Visit: TypeAlias = Callable[["PageSession", Target], Awaitable[None]]
+"""Asked before each hop of a page; raises `ToolError` where it may not be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said, its redirects followed.
+
+    Attributes:
+        target: where it was found at last.
+        status: of HTTP.
+        content_type: the header, in lower case; empty where there was none.
+        body: unpacked, and no longer than was asked for.
+        cut: there was more.
+    """
+
+    target: Target
+    status: int
+    content_type: str
+    body: bytes
+    cut: bool = False
+
+
+class PageClient:
+    """Gets pages.
+
+    Args:
+        guard: decides what may be opened.
+        resolve: finds addresses.
+        user_agent: what servers are told.
+        ssl_context: makes what certificates are checked with; called once, when it is first needed.
+    """
+
+    def __init__(
+        self, guard: UrlGuard, resolve: Resolve, *, user_agent: str, ssl_context: Callable[[], ssl.SSLContext]
+    ) -> None:
+        self._guard = guard
+        self._backend = GuardedBackend(guard, resolve)
+        self._user_agent = user_agent.encode("ascii")
+        self._make_ssl_context = ssl_context
+        self._ssl_context: ssl.SSLContext | None = None
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator["PageSession"]:
+        """Connections for one page and what belongs to it; closed at the end, so that none outlives its check."""
+        if self._ssl_context is None:
+            self._ssl_context = self._make_ssl_context()
+        async with httpcore.AsyncConnectionPool(
+            ssl_context=self._ssl_context, network_backend=self._backend, max_connections=MOST_REDIRECTS + 2
+        ) as pool:
+            yield PageSession(pool, self._guard, self._user_agent)
+
+
+class PageSession:
+    """The connections of one call."""
+
+    def __init__(self, pool: httpcore.AsyncConnectionPool, guard: UrlGuard, user_agent: bytes) -> None:
+        self._pool = pool
+        self._guard = guard
+        self._user_agent = user_agent
+
+    async def get(self, target: Target, *, most_bytes: int, wanted: Wanted, visit: Visit | None = None) -> Answer:
+        """A page, its redirects followed.
+
+        Args:
+            target: where to begin.
+            most_bytes: of the unpacked body.
+            wanted: asked for the content type before the body is read.
+            visit: asked before each hop.
+
+        Raises:
+            ToolError: refused, or no answer that can be used.
+            ToolUnavailable: no answer now.
+        """
+        for _ in range(MOST_REDIRECTS + 1):
+            self._guard.check_target(target)
+            if visit is not None:
+                await visit(self, target)
+            answer = await self._hop(target, most_bytes, wanted)
+            if isinstance(answer, Answer):
+                return answer
+            target = answer
+        raise ToolError(f"The server redirects more than {MOST_REDIRECTS} times.")
+
+    async def _hop(self, target: Target, most_bytes: int, wanted: Wanted) -> Answer | Target:
+        with _translated(target):
+            async with self._pool.stream(
+                b"GET",
+                httpcore.URL(
+                    scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path
+                ),
+                headers=[
+                    (b"Host", target.authority.encode()),
+                    (b"User-Agent", self._user_agent),
+                    (b"Accept", ACCEPT.encode()),
+                    (b"Accept-Encoding", b"identity"),
+                ],
+                extensions={"timeout": _TIMEOUTS},
+            ) as response:
+                return await _read(target, response, most_bytes, wanted)
+
+
+async def _read(target: Target, response: httpcore.Response, most_bytes: int, wanted: Wanted) -> Answer | Target:
+    location = _header(response, b"location").strip()
+    if response.status in _REDIRECTS and location:
+        return _next(target, location)
+    content_type = _header(response, b"content-type").lower()
+    if not 200 <= response.status < 300:  # noqa: PLR2004 - an error's page tells nothing worth reading
+        return Answer(target, response.status, content_type, b"")
+    wanted(content_type)
+    body, cut = await _body(response, most_bytes)
+    return Answer(target, response.status, content_type, body, cut)
+
+
+def _next(target: Target, location: str) -> Target:
+    """Where a redirect leads. Raises `ToolError`."""
+    try:
+        return parse_url(urljoin(target.url, location))
+    except ToolError as exc:
+        raise ToolError(f"The page redirects. {exc}") from None
+    except ValueError:
+        raise ToolError("The page redirects to what is no URL.") from None
+
+
+async def _body(response: httpcore.Response, most_bytes: int) -> tuple[bytes, bool]:
+    """The first `most_bytes` of a body, unpacked as it comes, and whether there was more."""
+    unpack = _unpacker(_header(response, b"content-encoding").strip().lower())
+    body = bytearray()
+    async for data in response.aiter_stream():
+        for piece in unpack(data):
+            body += piece
+            if len(body) > most_bytes:
+                return bytes(body[:most_bytes]), True
+    return bytes(body), False
+
+
+def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
+    """What undoes a content encoding, a window at a time. Nobody was asked to pack anything, but some servers do."""
+    if encoding in ("", "identity"):
+        return lambda data: iter((data,))
+    if encoding in ("gzip", "x-gzip", "deflate"):
+        return _Inflate(bare=encoding == "deflate")
+    raise ToolError("The page is packed in a way that cannot be read.")
+
+
+class _Inflate:
+    """gzip, zlib, and the bare deflate that some servers send in its place."""
+
+    def __init__(self, *, bare: bool) -> None:
+        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: finds out whether it is gzip or zlib
+        self._may_be_bare = bare
+
+    def __call__(self, data: bytes) -> Iterator[bytes]:
+        piece = b""
+        while (data or len(piece) == _WINDOW) and not self._inflate.eof:
+            piece = self._window(data)
+            yield piece
+            data = self._inflate.unconsumed_tail
+
+    def _window(self, data: bytes) -> bytes:
+        try:
+            piece = self._inflate.decompress(data, _WINDOW)
+        except zlib.error as exc:
+            if not self._may_be_bare:
+                raise ToolError("The page is packed in a way that cannot be read.") from exc
+            self._may_be_bare = False
+            self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+            return self._window(data)
+        self._may_be_bare = False
+        return piece
+
+
+def _header(response: httpcore.Response, name: bytes) -> str:
+    found = next((value for key, value in response.headers if key.lower() == name), b"")
+    return found.decode("utf-8", "replace")
+
+
+@contextmanager
+def _translated(target: Target) -> Iterator[None]:
+    """Exceptions of httpcore as ours."""
+    where = target.authority
+    try:
+        yield
+    except httpcore.TimeoutException as exc:
+        raise ToolUnavailable(f"The server {where} did not answer in time.") from exc
+    except httpcore.ConnectError as exc:
+        if any(isinstance(cause, ssl.SSLError) for cause in exc.args):
+            raise ToolError(f"The server {where} has no valid certificate for its name.") from exc
+        raise ToolUnavailable(f"The server {where} could not be reached.") from exc
+    except httpcore.NetworkError as exc:
+        raise ToolUnavailable(f"The connection to {where} broke off.") from exc
+    except httpcore.ProtocolError as exc:
+        raise ToolError(f"The server {where} broke off, or does not answer in proper HTTP.") from exc

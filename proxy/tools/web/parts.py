@@ -1,0 +1,111 @@
+"""A page's text, a part at a time: what a reader of pages is asked for, and what it answers."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from proxy.loop.chat import Json
+from proxy.loop.errors import ToolError
+from proxy.tools.web.text import Page
+
+PARAMETERS: Json = {
+    "type": "object",
+    "properties": {
+        "url": {"type": "string", "minLength": 1, "description": "the page's full URL"},
+        "offset": {"type": "integer", "minimum": 0, "description": "the character to begin at; 0 if left out"},
+        "find": {"type": "string", "maxLength": 500, "description": "show only the passages around this text"},
+    },
+    "required": ["url"],
+}
+_AROUND = 300  # characters before and after what was found
+_MOST_PASSAGES = 20
+_LAST_LINE = 100_000  # finding a line takes time in proportion to its number
+_DIGITS = re.compile(r"[0-9]{1,12}")
+_URL_NAMES = ("url", "uri", "link", "href")
+
+
+def shown(page: Page, arguments: Json, *, most: int) -> str:
+    """What the arguments ask for of a page: a part of it, or the passages around what is to be found.
+
+    Raises:
+        ToolError: they begin behind its end.
+    """
+    offset = _beginning(page.text, arguments)
+    wanted = " ".join(str(arguments.get("find") or "").split())
+    return passages(page, wanted, offset, most=most) if wanted else part(page, offset, most=most)
+
+
+def repair(arguments: Json) -> Json:
+    """The same request in the schema's words: one name for the URL, the offset as a number."""
+    repaired = {key: value for key, value in arguments.items() if key not in _URL_NAMES and value is not None}
+    url = next((arguments[name] for name in _URL_NAMES if arguments.get(name) is not None), None)
+    if url is not None:
+        repaired["url"] = url
+    offset = repaired.get("offset")
+    if isinstance(offset, str) and _DIGITS.fullmatch(offset.strip()):
+        repaired["offset"] = int(offset)
+    if isinstance(offset, float) and offset.is_integer():
+        repaired["offset"] = int(offset)
+    return repaired
+
+
+def part(page: Page, offset: int, *, most: int) -> str:
+    """The page from `offset` on, at most `most` characters of it, under its title and URL."""
+    total = len(page.text)
+    if not total:
+        return _told(page, "The page has no text.")
+    if offset >= total:
+        raise ToolError(f"The page has only {total} characters; offset {offset} is behind its end.")
+    end = min(offset + most, total)
+    where = f"Characters {offset} to {end} of {total}."
+    if end < total:
+        where += f" For more, call again with offset {end}."
+    elif page.cut:
+        where += " The page is longer, but no more of it is read."
+    return _told(page, where, page.text[offset:end])
+
+
+def passages(page: Page, wanted: str, offset: int, *, most: int) -> str:
+    """Where `wanted` stands in the page from `offset` on, capitals and line breaks aside, and the text around it."""
+    total, left, more = len(page.text), most, ""
+    shown: list[str] = []
+    for begin, end in _places(page.text, wanted, offset):
+        if len(shown) == _MOST_PASSAGES or end - begin > left:
+            more = f" More from offset {begin} on."
+            break
+        shown.append(f"[offset {begin}]\n{page.text[begin:end]}")
+        left -= end - begin
+    if not shown and not more:
+        return _told(page, f"{wanted!r} does not occur from character {offset} of {total} on.")
+    return _told(page, f"{wanted!r} in its {total} characters.{more}", "\n\n".join(shown))
+
+
+def _places(text: str, wanted: str, offset: int) -> Iterator[tuple[int, int]]:
+    """Each place with what is around it, none overlapping. No regular expression: both texts may be hostile."""
+    # The only capital that becomes two characters when it is made small, so that offsets stay what they are.
+    flat, needle = (one.replace("\u0130", "i").lower().replace("\n", " ") for one in (text, wanted))
+    end = 0
+    while (at := flat.find(needle, max(offset, end))) >= 0:
+        begin, end = max(at - _AROUND, end), min(at + len(needle) + _AROUND, len(text))
+        yield begin, end
+
+
+def _told(page: Page, where: str, text: str = "") -> str:
+    head = "\n".join(line for line in (page.title, page.url, where) if line)
+    return f"{head}\n\n{text}" if text else head
+
+
+def _beginning(text: str, arguments: Json) -> int:
+    """Where to begin: at `offset`, or at the start of `line`, which only the browser that some models bring knows."""
+    offset: int = arguments.get("offset", 0)
+    line: Any = arguments.get("line")
+    if not isinstance(line, int) or isinstance(line, bool) or line <= 0:
+        return offset
+    if line > _LAST_LINE:
+        raise ToolError(f"A page is not begun behind line {_LAST_LINE}; use offset.")
+    at = -1
+    for _ in range(line):
+        at = text.find("\n", at + 1)
+        if at < 0:
+            raise ToolError(f"The page has only {text.count(chr(10)) + 1} lines.")
+    return at + 1

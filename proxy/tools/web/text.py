@@ -1,0 +1,221 @@
+"""A page's bytes -> its title and text, by content type. Blocking: runs in a thread."""
+
+import io
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+from proxy.loop.errors import ToolError
+from proxy.tools.web.client import Answer
+from proxy.tools.web.visible_text import is_hidden, title_in, visible_text
+
+Extract: TypeAlias = Callable[[str, str], str]
+"""The article in a page, given its HTML and URL; empty where none is found."""
+
+ReadPdf: TypeAlias = Callable[[bytes], tuple[str, str]]
+"""Title and text of a PDF."""
+
+MOST_HTML_CHARACTERS = 2_000_000  # the longest articles have half of that
+# trafilatura takes more than linear time for tables and nesting: 8,000 tables have been measured at 38 s, 28,000 tags
+# in 200 levels at 8 s. A page with more than this is read without it.
+_MOST_TAGS, _MOST_TABLES = 20_000, 200
+_LEAST_ARTICLE = 200  # characters; a shorter one is looked for in the whole page
+_MOST_PDF_PAGES, _MOST_PDF_CHARACTERS = 500, 2_000_000
+_MOST_TITLE_CHARACTERS = 200
+
+_NO_PDF = "The page is a PDF document, which cannot be read here. Look for the same in HTML."
+_HTML = ("text/html", "application/xhtml+xml")
+_PDF = "application/pdf"
+_TEXT = re.compile(
+    r"text/.*|application/(?:.*\+)?(?:json|xml|yaml|toml)"
+    r"|application/(?:javascript|ecmascript|x-ndjson|jsonlines|json5|sql|graphql|x-(?:yaml|sh|tex|javascript))"
+)
+_UNKNOWN = ("", "application/octet-stream", "binary/octet-stream", "application/unknown")
+_SNIFFED = 8192  # bytes, for what kind of body it is
+_LOOKS_LIKE_HTML = re.compile(
+    rb"\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
+)
+
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([a-z0-9_:-]{1,40})")
+_META_CHARSET = re.compile(
+    rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([a-z0-9_:-]{1,40})"
+    rb"|<\?xml[^>]{0,100}?encoding=[\"']([a-z0-9_:-]{1,40})",
+    re.IGNORECASE,
+)
+_META_WITHIN = 4096  # bytes; WHATWG asks for the first 1024
+_MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+# Codecs of Python that are no charset of the web (idna, unicode_escape, utf-7, zip ...) are not looked up.
+_KNOWN_CHARSETS = re.compile(
+    r"utf-?8|utf-?16(-?[bl]e)?|utf-?32(-?[bl]e)?|iso-?8859-?(1[0-6]|[1-9])|windows-?125[0-8]|cp125[0-8]|cp866|koi8-[ru]"
+    r"|shift[_-]?jis|sjis|euc-(jp|kr)|iso-2022-(jp|kr)|gb2312|gbk|gb18030|big5(-hkscs)?|tis-620|macintosh"
+)
+# WHATWG: what calls itself by these names is windows-1252.
+_LATIN = ("iso-8859-1", "iso8859-1", "latin1", "latin-1", "us-ascii", "ascii")
+_ALSO_KNOWN_AS = {
+    "x-sjis": "cp932",
+    "shift_jis": "cp932",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "macintosh": "mac-roman",
+}
+
+# Control characters, and the invisible tag characters in which text for models is hidden from people.
+_DROPPED = {code: None for code in (*range(32), *range(127, 160), *range(0xE0000, 0xE0080)) if chr(code) not in "\n\t"}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page as it is told to a model.
+
+    Attributes:
+        url: where it was found at last.
+        title: on one line; may be empty.
+        text: without markup and control characters.
+        cut: there was more of it than was read.
+    """
+
+    url: str
+    title: str
+    text: str
+    cut: bool = False
+
+
+def check_content_type(content_type: str, *, pdf: bool) -> None:
+    """Whether a body of this type may hold text; `pdf`: whether those can be read. Raises `ToolError`."""
+    kind = _media_type(content_type)
+    if kind == _PDF and not pdf:
+        raise ToolError(_NO_PDF)
+    if kind not in (*_HTML, *_UNKNOWN, _PDF) and not _TEXT.fullmatch(kind):
+        raise ToolError(f"The page is {kind[:80]!a}, not text.")
+
+
+def read_page(answer: Answer, *, read_pdf: ReadPdf | None) -> Page:
+    """Title and text of a page.
+
+    Raises:
+        ToolError: it is not text after all, or cannot be read.
+    """
+    kind, url = _media_type(answer.content_type), answer.target.url
+    if kind == _PDF or answer.body.startswith(b"%PDF-"):
+        return _pdf_page(answer, read_pdf)
+    text = _decoded(answer)
+    if kind in _HTML or (kind in _UNKNOWN and _LOOKS_LIKE_HTML.match(answer.body[:_SNIFFED])):
+        cut = answer.cut or len(text) > MOST_HTML_CHARACTERS
+        html = text[:MOST_HTML_CHARACTERS]
+        read = read_html(html, url, installed_extractor())
+        return Page(url, _title(title_in(html)), clean(read), cut)
+    return Page(url, "", clean(text), answer.cut)
+
+
+def read_html(html: str, url: str, extract: Extract | None) -> str:
+    """The article of a page, or all that can be seen of it where there is none or `extract` is None."""
+    article = ""
+    if extract and html.count("<") <= _MOST_TAGS and html.lower().count("<table") <= _MOST_TABLES:
+        try:
+            article = extract(html, url)
+        except Exception:  # noqa: BLE001 - a library's fault, RecursionError among them: the page has another reader
+            article = ""
+    if len(article) >= _LEAST_ARTICLE:
+        return article
+    return max(article, visible_text(html, url), key=len)
+
+
+def clean(text: str) -> str:
+    """Text without control characters, with one kind of line end."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_DROPPED).strip()
+
+
+def _title(text: str) -> str:
+    return " ".join(clean(text).split())[:_MOST_TITLE_CHARACTERS]
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip()
+
+
+def _decoded(answer: Answer) -> str:
+    """The body as text: by its byte order mark, its header, its own word, or else as UTF-8."""
+    body = answer.body
+    for mark, charset in _MARKS:
+        if body.startswith(mark):
+            return body[len(mark) :].decode(charset, "replace")
+    charset = _declared(answer)
+    if b"\0" in body[:_SNIFFED] and not charset.startswith(("utf-16", "utf-32", "utf16", "utf32")):
+        raise ToolError("The page is a binary file, not text.")
+    return body.decode(charset, "replace")
+
+
+def _declared(answer: Answer) -> str:
+    said = _CHARSET.search(answer.content_type)
+    label = said[1] if said else ""
+    if not said and (meta := _META_CHARSET.search(answer.body[:_META_WITHIN])):
+        label = (meta[1] or meta[2]).decode().lower()
+        if label.startswith("utf-16"):  # it could not have been read if it were
+            label = "utf-8"
+    if label in _LATIN:
+        return "cp1252"
+    return _ALSO_KNOWN_AS.get(label, label) if _KNOWN_CHARSETS.fullmatch(label) or label in _ALSO_KNOWN_AS else "utf-8"
+
+
+def _pdf_page(answer: Answer, read: ReadPdf | None) -> Page:
+    if read is None:
+        raise ToolError(_NO_PDF)
+    if answer.cut:
+        raise ToolError("The page is a PDF document that is too large to be read.")
+    try:
+        title, text = read(answer.body)
+    except Exception as exc:
+        raise ToolError("The page is a PDF document that cannot be read.") from exc
+    if not text.strip():
+        raise ToolError("The page is a PDF document without text in it: scanned pictures, it seems.")
+    return Page(answer.target.url, _title(title), clean(text))
+
+
+@cache
+def installed_extractor() -> Extract | None:
+    """trafilatura, where the `web` extra is installed."""
+    try:
+        import trafilatura  # noqa: PLC0415 - an extra; takes half a second, which only the first page waits for
+    except ImportError:
+        return None
+    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # what it says of pages is of no use to operators
+
+    def extract(html: str, url: str) -> str:
+        tree: Any = trafilatura.load_html(html)
+        if tree is None:
+            return ""
+        for element in list(tree.iter()):
+            # It drops some of what is hidden, not all. Emptied, not removed: removing joins texts again and again.
+            if isinstance(element.tag, str) and (element.tag == "template" or is_hidden(element.attrib)):
+                element.clear(keep_tail=True)
+        found = trafilatura.extract(
+            tree, url=url, output_format="markdown", include_links=True, include_comments=False, favor_recall=True
+        )
+        return found or ""
+
+    return extract
+
+
+@cache
+def installed_pdf_reader() -> ReadPdf | None:
+    """pypdf, where the `pdf` extra is installed."""
+    try:
+        import pypdf  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+
+    def read(data: bytes) -> tuple[str, str]:
+        document = pypdf.PdfReader(io.BytesIO(data))
+        pages: list[str] = []
+        for page in document.pages[:_MOST_PDF_PAGES]:
+            pages.append(page.extract_text())
+            if sum(map(len, pages)) > _MOST_PDF_CHARACTERS:
+                break
+        title = document.metadata.title if document.metadata else None
+        return str(title or ""), "\n\n".join(pages)
+
+    return read

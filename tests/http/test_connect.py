@@ -1,0 +1,84 @@
+"""Names with several addresses: whichever answers first, without waiting for the others to fail."""
+
+import asyncio
+import socket
+
+import pytest
+
+from proxy.http import connect as dial
+
+
+def address(host, port, family=socket.AF_INET):
+    return (family, socket.SOCK_STREAM, 0, "", (host, port))
+
+
+def test_families_take_turns_the_resolvers_favourite_first():
+    six = [address(host, 1, socket.AF_INET6) for host in "ab"]
+    four = [address(host, 1) for host in "cde"]
+    assert dial.in_turn([*six, *four]) == [six[0], four[0], six[1], four[1], four[2]]
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+@pytest.fixture
+def full():
+    """A server that accepts nobody: the kernel does not answer."""
+    with socket.socket() as listening, socket.socket() as first, socket.socket() as second:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for filler in (first, second):
+            filler.setblocking(False)
+            filler.connect_ex(listening.getsockname())
+        yield listening
+
+
+@pytest.fixture
+def closed():
+    """A port where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken
+
+
+@pytest.fixture
+def resolve(monkeypatch):
+    """Make a name stand for these servers."""
+
+    def as_servers(*servers):
+        async def getaddrinfo(*_, **__):
+            return [address(*server.getsockname()) for server in servers]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+
+    return as_servers
+
+
+async def test_a_refusal_is_no_reason_to_wait(resolve, closed, listener):
+    resolve(closed, closed, listener)
+    async with asyncio.timeout(0.2):
+        with await dial.connect("name", 1) as sock:
+            assert sock.getpeername() == listener.getsockname()
+
+
+async def test_an_address_that_does_not_answer_is_overtaken(resolve, full, listener):
+    resolve(full, listener)
+    async with asyncio.timeout(2):
+        with await dial.connect("name", 1) as sock:
+            assert sock.getpeername() == listener.getsockname()
+
+
+async def test_where_all_refuse_the_first_refusal_is_told(resolve, closed):
+    resolve(closed, closed)
+    with pytest.raises(ConnectionRefusedError):
+        await dial.connect("name", 1)
+
+
+async def test_an_attempt_that_is_given_up_leaves_no_socket_open(resolve, full):
+    resolve(full, full)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.4):
+            await dial.connect("name", 1)

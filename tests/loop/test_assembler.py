@@ -1,0 +1,715 @@
+from itertools import pairwise
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.loop.actions import CallUpstream, Hold
+from proxy.loop.assembler import PROOF_CHARACTERS, turn_from_completion
+from proxy.loop.assembler import Assembler as AssemblerOfCall
+from proxy.loop.chat import ToolCall
+from proxy.loop.citations import CITATIONS
+from proxy.loop.errors import UpstreamError
+
+TOOLS = {"search": {"properties": {"q": {}}, "required": ["q"]}, "open_door": {"properties": {"n": {}}}}
+PLAIN = CallUpstream({}, number=3, run_id="r")
+
+
+def Assembler(*, client_tools=(), hold=False, **call):  # noqa: N802 - stands in for the class
+
+    holding = Hold.BEGINNING if hold is True else hold or Hold.NOTHING
+    tools = call.pop("tools", TOOLS)
+    return AssemblerOfCall(
+        CallUpstream({}, number=3, run_id="r", client_tools=frozenset(client_tools), hold=holding, tools=tools, **call)
+    )
+
+
+def chunk(delta=None, finish_reason=None, **rest):
+    choice = {"index": 0, "delta": delta if delta is not None else {}}
+    if finish_reason:
+        choice["finish_reason"] = finish_reason
+    return {"id": "up", "created": 1, "model": "m", "choices": [choice], **rest}
+
+
+def tool_delta(index=0, **fields):
+    function = {key: fields.pop(key) for key in ("name", "arguments") if key in fields}
+    return {"tool_calls": [{"index": index, **fields, "function": function}]}
+
+
+def feed(assembler, *chunks):
+    return [shown for one in chunks for shown in assembler.feed(one)]
+
+
+def finish(assembler):
+    assembler.close()
+    return assembler.finish()
+
+
+def deltas(shown):
+    return [one["choices"][0]["delta"] for one in shown]
+
+
+def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
+    assembler = Assembler()
+    feed(assembler, chunk({"reasoning_content": "Hm"}))
+    assert deltas(feed(assembler, chunk({"reasoning_content": ", yes"}))) == [{"reasoning_content": ", yes"}]
+    assert deltas(feed(assembler, chunk({"content": "It"}), chunk({"content": " is "}))) == [
+        {"content": "It"},
+        {"content": " is "},
+    ]
+    assert feed(assembler, chunk({"content": "a"})) == []  # what may be the beginning of a name waits
+    assert deltas(feed(assembler, chunk({"content": "nother"}, "stop"))) == [{"content": "another"}]
+    assert assembler.take_ready() == []
+    assert finish(assembler).message == {
+        "role": "assistant",
+        "reasoning_content": "Hm, yes",
+        "content": "It is another",
+    }
+
+
+class LongWay(AssemblerOfCall):
+    """One that looks at everything."""
+
+    def _speak_on(self, choice):
+        return None
+
+
+DELTAS = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": st.sampled_from(["It", " is ", "", "\n", None, " a", "<tool_call>search", "{"]),
+        "reasoning_content": st.sampled_from(["Hm", ", yes", ""]),
+        "role": st.just("assistant"),
+        "x": st.sampled_from([None, [1]]),
+    },
+)
+WORDS = st.sampled_from([{"content": " is"}, {"content": " a"}, {"reasoning_content": "Hm"}])
+CHUNKS = st.builds(
+    lambda delta, choice, rest: {**chunk(delta), "choices": [{"index": 0, "delta": delta, **choice}], **rest},
+    st.one_of(WORDS, DELTAS),
+    st.sampled_from([{}, {}, {"logprobs": None}, {"logprobs": {"content": []}}, {"index": 1}, {"new_field": 1}]),
+    st.sampled_from([{}, {}, {"usage": None}, {"usage": {"n": 1}}, {"web_search": [1]}]),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(CHUNKS, min_size=2, max_size=8), st.sampled_from(list(Hold)))
+def test_the_short_way_leads_to_the_same_place_as_the_long_one(chunks, hold):
+    call = CallUpstream({}, number=3, run_id="r", hold=hold, tools=TOOLS)
+    short, long = AssemblerOfCall(call), LongWay(call)
+    for one in [*chunks, chunk({}, "stop")]:
+        wire = orjson.dumps(one)
+        shown, the_same = short.feed(orjson.loads(wire)), long.feed(orjson.loads(wire))
+        assert [_plainly(each) for each in shown] == [_plainly(each) for each in the_same]
+    assert short.close() == long.close()
+    assert short.finish() == long.finish()
+
+
+def _plainly(shown):
+    """What a client reads of a chunk."""
+    return {**shown, "choices": [{**choice, "index": choice.get("index", 0)} for choice in shown["choices"]]}
+
+
+def test_what_a_search_found_is_shown_also_while_the_text_beside_it_waits():
+    assembler = Assembler()
+    feed(assembler, chunk({"content": "It "}, web_search=[1]))
+    (shown,) = feed(assembler, chunk({"content": "a"}, web_search=[2]))  # which may be the beginning of a name
+    assert (shown["choices"], shown["web_search"]) == ([], [2])
+
+
+def test_only_what_says_nothing_else_goes_the_short_way(monkeypatch):
+    assembler = Assembler()
+    feed(assembler, chunk({"role": "assistant", "content": "It"}))
+    looked_at = []
+    monkeypatch.setattr(assembler, "_take", lambda choice: looked_at.append(choice) or False)
+    feed(assembler, chunk({"content": " is"}), chunk({"content": " nine"}))
+    assert looked_at == []
+    feed(
+        assembler, chunk({"content": " o'clock"}, "stop"), chunk({"content": "."}, new_field=1), chunk({"refusal": "x"})
+    )
+    assert len(looked_at) == 3
+
+
+def test_where_nothing_can_be_called_text_is_only_text():
+    assembler = Assembler(tools={})
+    said = [{"content": text} for text in ("It", " a", "<tool_call>search")]
+    assert deltas(feed(assembler, *(chunk(dict(delta)) for delta in said))) == said
+
+
+@pytest.mark.parametrize("between", [{"reasoning_content": "Hm"}, tool_delta(name="search"), {"content": None, "x": 1}])
+def test_after_anything_else_the_text_is_looked_at_again(between):
+    assembler = Assembler()
+    feed(assembler, chunk({"content": "It is"}), chunk({"content": " a"}))
+    feed(assembler, chunk(between))
+    feed(assembler, chunk({"content": " day"}, "stop"))
+    assert finish(assembler).message["content"] == "It is a day"
+
+
+def test_text_and_reasoning_are_shown_as_they_come_and_folded_into_the_message():
+    assembler = Assembler()
+    shown = feed(
+        assembler,
+        chunk({"role": "assistant", "reasoning_content": "Hm"}),
+        chunk({"role": "assistant", "content": "Hel"}),
+        chunk({"content": "lo"}),
+        chunk({"content": ""}, "stop", usage={"total_tokens": 3}),
+    )
+    assert deltas(shown) == [{"reasoning_content": "Hm"}, {"content": "Hel"}, {"content": "lo"}]
+    turn = finish(assembler)
+    assert turn.message == {"role": "assistant", "reasoning_content": "Hm", "content": "Hello"}
+    assert (turn.finish_reason, turn.usage, turn.calls) == ("stop", {"total_tokens": 3}, ())
+
+
+def test_no_finish_reason_usage_or_role_is_shown():
+    shown = feed(Assembler(), chunk({"role": "assistant", "content": "x"}, "stop", usage={"total_tokens": 1}))
+    assert shown[0]["choices"] == [{"index": 0, "delta": {"content": "x"}, "finish_reason": None}]
+    assert "usage" not in shown[0]
+
+
+def test_fields_that_nobody_knows_survive():
+    shown = feed(Assembler(), chunk({"content": "x", "mood": "calm"}, system_fingerprint="fp", vendor=[1]))
+    assert shown[0]["vendor"] == [1]
+    assert deltas(shown) == [{"content": "x", "mood": "calm"}]
+
+
+def test_server_calls_are_hidden_and_whole_in_the_message():
+    assembler = Assembler()
+    shown = feed(
+        assembler,
+        chunk(tool_delta(id="a", type="function", name="search", arguments="")),
+        chunk(tool_delta(arguments='{"q":')),
+        chunk(tool_delta(arguments='"x"}')),
+        chunk({}, "tool_calls"),
+    )
+    assert shown == []
+    turn = finish(assembler)
+    assert turn.calls == (ToolCall("a", "search", '{"q":"x"}'),)
+    assert turn.message == {
+        "role": "assistant",
+        "tool_calls": [{"id": "a", "type": "function", "function": {"name": "search", "arguments": '{"q":"x"}'}}],
+    }
+
+
+def test_the_clients_calls_are_shown_live_and_re_indexed_without_gaps():
+    assembler = Assembler(client_tools={"open_door"})
+    shown = feed(
+        assembler,
+        chunk(tool_delta(0, id="a", type="function", name="search", arguments="{}")),
+        chunk(tool_delta(1, id="b", type="function", name="open_door", arguments="")),
+        chunk(tool_delta(1, id="b", name="", arguments='{"n":1}')),
+        chunk({}, "tool_calls"),
+    )
+    assert deltas(shown) == [
+        {
+            "tool_calls": [
+                {"index": 0, "id": "call_r_0", "type": "function", "function": {"name": "open_door", "arguments": ""}}
+            ]
+        },
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"n":1}'}}]},
+    ]
+    assert [call.name for call in finish(assembler).calls] == ["search", "open_door"]
+
+
+def test_arguments_that_come_before_the_name_are_shown_with_it():
+    assembler = Assembler(client_tools={"open_door"})
+    shown = feed(
+        assembler, chunk(tool_delta(id="b", arguments='{"n"')), chunk(tool_delta(name="open_door", arguments=":1}"))
+    )
+    assert deltas(shown)[0]["tool_calls"][0]["function"] == {"name": "open_door", "arguments": '{"n":1}'}
+
+
+def test_a_finish_reason_on_every_tool_chunk_does_not_end_the_turn():
+    assembler = Assembler()
+    feed(
+        assembler,
+        chunk(tool_delta(0, id="a", name="add", arguments="{}"), "tool_calls"),
+        chunk(tool_delta(1, id="b", name="multiply", arguments="{}"), "tool_calls"),
+        chunk({"role": "assistant", "content": ""}, "tool_calls"),
+    )
+    assert [call.id for call in finish(assembler).calls] == ["a", "b"]
+
+
+def test_fragments_without_an_index_belong_to_the_last_call_or_open_a_new_one_by_their_id():
+    assembler = Assembler()
+    feed(
+        assembler,
+        chunk({"tool_calls": [{"id": "a", "function": {"name": "x", "arguments": "{"}}]}),
+        chunk({"tool_calls": [{"function": {"arguments": "}"}}]}),
+        chunk({"tool_calls": [{"id": "b", "function": {"name": "y", "arguments": {"k": 1}}}]}),
+        chunk({"tool_calls": [{"id": "a", "function": {"arguments": " "}}]}),
+        chunk({}, "tool_calls"),
+    )
+    assert finish(assembler).calls == (ToolCall("a", "x", "{} "), ToolCall("b", "y", '{"k":1}'))
+
+
+def test_an_index_below_zero_is_none():
+    assembler = Assembler(client_tools={"open_door"})
+    shown = feed(
+        assembler,
+        chunk(tool_delta(-1, id="a", name="search", arguments="{}")),
+        chunk(tool_delta(-1, id="b", name="open_door", arguments="{}")),
+        chunk({}, "tool_calls"),
+    )
+    assert [delta["tool_calls"][0]["index"] for delta in deltas(shown)] == [0]
+    assert finish(assembler).calls == (ToolCall("a", "search", "{}"), ToolCall("b", "open_door", "{}"))
+
+
+def test_pieces_with_an_empty_id_and_type_leave_those_of_the_first_one():
+    assembler = Assembler(client_tools={"open_door"})
+    shown = feed(
+        assembler,
+        chunk(tool_delta(id="a", type="function", name="open_door", arguments="")),
+        chunk(tool_delta(id="", type="", name="", arguments='{"n":')),
+        chunk(tool_delta(id="", type="", name=None, arguments="1}")),
+        chunk(tool_delta(id="", type="", arguments=None)),
+        chunk({}, "tool_calls"),
+        chunk({"role": "assistant", "content": ""}, "tool_calls", usage={"total_tokens": 3}),
+    )
+    assert [list(delta["tool_calls"][0]) for delta in deltas(shown)[1:]] == [["index", "function"]] * 3
+    turn = finish(assembler)
+    assert turn.message["tool_calls"] == [
+        {"id": "a", "type": "function", "function": {"name": "open_door", "arguments": '{"n":1}'}}
+    ]
+    assert (turn.finish_reason, turn.usage) == ("tool_calls", {"total_tokens": 3})
+
+
+def test_a_call_without_an_id_gets_one():
+    assembler = Assembler()
+    feed(assembler, chunk({"tool_calls": [{"function": {"name": "x", "arguments": None}}]}, "tool_calls"))
+    assert finish(assembler).calls == (ToolCall("call_rt3_0", "x", ""),)
+
+
+def test_a_blank_beginning_is_shown_when_words_follow_and_not_before():
+    assembler = Assembler()
+    shown = feed(assembler, chunk({"content": "\n"}), chunk({"reasoning_content": "Hm"}), chunk({"content": "\nHi"}))
+    assert deltas(shown) == [{"reasoning_content": "Hm"}, {"content": "\n\nHi"}]
+
+
+def test_a_separator_stands_in_place_of_leading_newlines():
+    shown = feed(
+        Assembler(separator="\n\n"), chunk({"content": "\n"}), chunk({"content": "\nHi"}), chunk({"content": "\n!"})
+    )
+    assert deltas(shown) == [{"content": "\n\nHi"}, {"content": "\n!"}]
+
+
+@pytest.mark.parametrize("separator", ["", "\n\n"])
+def test_blank_lines_between_two_turns_are_never_more_than_one(separator):
+    assembler = Assembler(separator=separator)
+    shown = feed(
+        assembler,
+        chunk({"content": " \n\n\nHi"}),
+        *[chunk({"content": "\n"}) for _ in range(4)],
+        chunk(tool_delta(id="c", name="search")),
+    )
+    shown += feed(assembler, chunk({}, "tool_calls")) + assembler.close()
+    assert "".join(delta["content"] for delta in deltas(shown)) == separator + "Hi\n\n"
+    assert assembler.finish().text == " \n\n\nHi\n\n\n\n"
+
+
+@pytest.mark.parametrize(
+    "ends", [[chunk({}, "stop")], [chunk(tool_delta(id="c", name="open_door")), chunk({}, "tool_calls")]]
+)
+def test_blank_lines_at_the_end_of_an_answer_are_the_models(ends):
+    assembler = Assembler(client_tools={"open_door"})
+    shown = feed(assembler, chunk({"content": "Hi\n\n"}), chunk({"content": "\n\n"}), *ends) + assembler.close()
+    assert "".join(delta.get("content", "") for delta in deltas(shown)) == "Hi\n\n\n\n"
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_marks_are_taken_out_of_the_text_and_told_beside_it(hold):
+    assembler = Assembler(cite=lambda number, line: f"https://{number}.example/", hold=hold, separator="\n\n")
+    pieces = ["\n\nThe sky", " is blue", "【0", "†L1-", "L3】【1†source】", " and 【", "new", "】", "【2†"]
+    shown = feed(assembler, *(chunk({"content": piece}) for piece in pieces), chunk({}, "stop")) + assembler.close()
+    turn = assembler.finish()
+    shown += turn.held
+    texts = [(delta["content"], delta.get(CITATIONS)) for delta in deltas(shown)]
+    assert texts == [
+        ("\n\nThe sky", None),
+        (" is blue", None),
+        ("", [(0, "https://0.example/"), (0, "https://1.example/")]),
+        (" and ", None),
+        ("【new", None),
+        ("】", None),
+        ("【2†", None),
+    ]
+    assert turn.text == "".join(pieces)
+
+
+@pytest.mark.parametrize(
+    ("delta", "done"),
+    [
+        ({"content": "Hel"}, False),
+        (tool_delta(id="a", name="search", arguments="{}"), False),
+        ({"content": ""}, True),
+        ({"reasoning": "Hm"}, True),
+        (tool_delta(id="a", name="search", arguments='{"q":'), True),
+    ],
+)
+def test_a_stream_without_a_finish_reason_is_no_turn(delta, done):
+    assembler = Assembler()
+    feed(assembler, chunk(delta))
+    with pytest.raises(UpstreamError, match="finish_reason"):
+        assembler.close(done=done)
+
+
+@pytest.mark.parametrize(
+    ("delta", "reason"),
+    [
+        ({"content": "Hello"}, "stop"),
+        ({"content": "It"}, "length"),
+        (tool_delta(id="a", name="search", arguments="{}"), "tool_calls"),
+        ({"content": "<tool_call>search<arg_key>q</arg_key><arg_value>x</arg_value></tool_call>"}, "tool_calls"),
+        ({"content": '{"cursor": 2, "id": 2}'}, "stop"),
+    ],
+)
+def test_one_that_ends_in_order_with_something_whole_is_one(delta, reason):
+    assembler = AssemblerOfCall(CallUpstream({"max_tokens": 5}, number=3, run_id="r", tools=TOOLS))
+    used = 5 if reason == "length" else 4
+    feed(assembler, chunk(delta), {"choices": [], "usage": {"completion_tokens": used}})
+    assembler.close(done=True)
+    assert assembler.finish().finish_reason == reason
+
+
+def test_chunks_without_choices_are_read_for_their_usage():
+    assembler = Assembler()
+    feed(assembler, chunk({"content": "x"}, "stop"), {"choices": [], "usage": {"total_tokens": 9}}, {"choices": None})
+    assert finish(assembler).usage == {"total_tokens": 9}
+
+
+def test_only_the_first_choice_counts():
+    other = {"choices": [{"index": 1, "delta": {"content": "other"}, "finish_reason": "stop"}]}
+    assert feed(Assembler(), other) == []
+
+
+def test_what_is_beside_the_delta_is_kept_in_the_choice():
+    assembler = Assembler()
+    one = chunk({"content": "x"}, "stop")
+    one["choices"][0]["native_finish_reason"] = "end"
+    feed(assembler, one)
+    assert finish(assembler).choice["native_finish_reason"] == "end"
+
+
+def test_a_turn_that_has_to_prove_itself_is_held_back_until_it_has():
+    assembler = Assembler(hold=True)
+    assert feed(assembler, chunk({"reasoning": "Hm"}), chunk({"content": "So"})) == []
+    shown = feed(assembler, chunk({"content": "." * PROOF_CHARACTERS}), chunk({"content": "!"}))
+    assert len(shown) == 4
+    feed(assembler, chunk({}, "stop"))
+    assert finish(assembler).held == ()
+
+
+def test_a_held_turn_that_is_short_keeps_what_it_held_for_whoever_decides():
+    assembler = Assembler(hold=True)
+    feed(assembler, chunk({"content": "Yes."}), chunk({}, "stop"))
+    assert deltas(finish(assembler).held) == [{"content": "Yes."}]
+
+
+def test_a_held_turn_with_a_server_call_shows_nothing_however_much_it_writes():
+    assembler = Assembler(hold=True)
+    call = chunk(tool_delta(id="a", name="search", arguments="{}"))
+    assert feed(assembler, call, chunk({"content": "." * 1000})) == []
+
+
+def test_a_held_turn_with_a_call_of_the_clients_is_shown():
+    assembler = Assembler(hold=True, client_tools={"open_door"})
+    assert len(feed(assembler, chunk(tool_delta(id="a", name="open_door", arguments="{}")))) == 1
+
+
+def test_a_whole_answer_is_a_turn_with_its_message_as_received():
+    message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"index": 0, "function": {"name": "x", "arguments": {}}}],
+    }
+    body = {"id": "up", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": {"a": 1}}
+    turn = turn_from_completion(body, PLAIN)
+    assert turn.message is message
+    assert turn.calls == (ToolCall("call_rt3_0", "x", "{}"),)
+    assert turn.envelope == {"id": "up"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"choices": []},
+        {"choices": [{"delta": {}}]},
+        {"choices": [{"message": {"role": "assistant", "content": "x"}, "finish_reason": None}]},
+    ],
+)
+def test_an_answer_that_is_no_completion_is_no_turn(body):
+    with pytest.raises(UpstreamError):
+        turn_from_completion(body, PLAIN)
+
+
+@given(st.data())
+def test_however_the_arguments_are_cut_the_call_is_the_same(data):
+    arguments = orjson.dumps({"query": data.draw(st.text()), "n": 3}).decode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(arguments)))))
+    pieces = [arguments[a:b] for a, b in zip([0, *cuts], [*cuts, len(arguments)], strict=True)]
+    assembler = Assembler()
+    feed(assembler, chunk(tool_delta(id="a", name="search", arguments="")))
+    for piece in pieces:
+        feed(assembler, chunk(tool_delta(arguments=piece)))
+    feed(assembler, chunk({}, "tool_calls"))
+    assert finish(assembler).calls == (ToolCall("a", "search", arguments),)
+
+
+def test_an_entry_of_a_whole_answer_that_is_no_function_stays_as_it_is():
+    entry = {"id": "c", "type": "custom", "custom": {"name": "x", "input": "raw"}}
+    body = {"choices": [{"message": {"tool_calls": [dict(entry)]}, "finish_reason": "tool_calls"}]}
+    assert turn_from_completion(body, PLAIN).message["tool_calls"] == [entry]
+
+
+def test_a_turn_that_is_held_whole_shows_nothing_until_somebody_decides():
+    assembler = Assembler(hold=Hold.WHOLE)
+    assert feed(assembler, chunk({"content": "." * 1000}), chunk({}, "stop")) == []
+    assert len(finish(assembler).held) == 1
+
+
+def test_what_a_provider_adds_to_a_call_goes_back_with_it():
+    assembler = Assembler()
+    feed(
+        assembler, chunk(tool_delta(id="a", name="search", arguments="{}", extra_content={"sig": 1})), chunk({}, "stop")
+    )
+    assert finish(assembler).message["tool_calls"][0]["extra_content"] == {"sig": 1}
+
+
+# -- calls that leaked --
+
+LEAK = "<tool_call>search<arg_key>q</arg_key><arg_value>x</arg_value></tool_call>"
+
+
+def test_a_call_that_leaked_into_a_streamed_text_is_a_call_and_never_shown():
+    assembler = Assembler()
+    shown = feed(assembler, *(chunk({"content": character}) for character in f"Looking. {LEAK}"), chunk({}, "stop"))
+    turn = finish(assembler)
+    assert "".join(delta["content"] for delta in deltas(shown)) == "Looking. "
+    assert turn.calls == (ToolCall("call_rt3_0", "search", '{"q":"x"}'),)
+    assert turn.message["content"] == "Looking. "
+
+
+def test_a_clients_call_that_leaked_is_shown_as_the_clients():
+    assembler = Assembler(client_tools={"open_door"})
+    assert feed(assembler, chunk({"content": '{"n": 1}'}), chunk({}, "stop")) == []
+    (delta,) = deltas(assembler.close())
+    function = {"name": "open_door", "arguments": '{"n": 1}'}
+    assert delta["tool_calls"] == [{"index": 0, "id": "call_r_0", "type": "function", "function": function}]
+
+
+def test_text_that_was_kept_back_and_is_no_leak_is_shown_at_the_end():
+    assembler = Assembler()
+    feed(assembler, chunk({"content": '{"n": 42, "x": 1}'}), chunk({}, "stop"))
+    assert deltas(assembler.close()) == [{"content": '{"n": 42, "x": 1}'}]
+    assert assembler.finish().text == '{"n": 42, "x": 1}'
+
+
+def test_a_call_in_the_models_thoughts_counts_only_where_it_said_nothing():
+    silent = Assembler()
+    feed(silent, chunk({"reasoning_content": f"Hm. {LEAK}"}), chunk({"content": "\n"}, "stop"))
+    assert [call.name for call in finish(silent).calls] == ["search"]
+    talking = Assembler()
+    feed(talking, chunk({"reasoning_content": f"Hm. {LEAK}"}), chunk({"content": "Done."}, "stop"))
+    turn = finish(talking)
+    assert (turn.calls, turn.message["reasoning_content"]) == ((), "Hm. ")
+
+
+def test_raw_format_that_means_nothing_makes_a_turn_garbled():
+    assembler = Assembler()
+    feed(assembler, chunk({"content": '{"cursor": 2, "id": 2}'}), chunk({}, "stop"))
+    turn = finish(assembler)
+    assert (turn.garbled, turn.text) == (True, "")
+
+
+def test_a_name_loses_what_is_glued_to_it_and_its_arguments_are_not_lost():
+    assembler = Assembler()
+    feed(
+        assembler,
+        chunk(tool_delta(0, id="a", name="functions.search<|channel|>commentary", arguments="{}")),
+        chunk(tool_delta(1, id="b", name="search<arg_key>q</arg_key><arg_value>x</arg_value>", arguments="{}")),
+        chunk({}, "tool_calls"),
+    )
+    assert finish(assembler).calls == (ToolCall("a", "search", "{}"), ToolCall("b", "search", '{"q":"x"}'))
+
+
+def test_the_same_goes_for_whole_answers():
+    call = CallUpstream({}, number=1, tools=TOOLS)
+
+    def read(message):
+        return turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+
+    assert read({"content": f"Hm {LEAK}"}).calls == (ToolCall("call_t1_0", "search", '{"q":"x"}'),)
+    assert read({"content": None, "reasoning": LEAK}).calls == (ToolCall("call_t1_0", "search", '{"q":"x"}'),)
+    assert read({"content": '{"cursor":1}'}).garbled
+    assert read({"content": "Hi"}).message == {"content": "Hi"}
+    named = {"function": {"name": "to=functions.search", "arguments": {"q": 1}}}
+    assert read({"content": "", "tool_calls": [named]}).calls == (ToolCall("call_t1_0", "search", '{"q":1}'),)
+
+
+PIECES = ["Hello", " ", "\n", "<", "<tool_call>", LEAK, "`", "```", "{", '{"n": 1}', "</tool_call>", "<|channel|>", "é"]
+
+
+@given(st.lists(st.sampled_from(PIECES)), st.lists(st.integers(0, 300)), st.booleans())
+def test_however_a_text_is_cut_the_turn_is_the_same_as_the_whole_answers(pieces, cuts, hold):
+    text = "".join(pieces)
+    bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    assembler = Assembler(hold=hold, client_tools={"open_door"})
+    shown = feed(assembler, *(chunk({"content": text[a:b]}) for a, b in pairwise(bounds)), chunk({}, "stop"))
+    shown += assembler.close()
+    turn = assembler.finish()
+    call = CallUpstream({}, number=3, run_id="r", tools=TOOLS, client_tools=frozenset({"open_door"}))
+    message = {"role": "assistant", "content": text}
+    whole = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    assert (turn.text, turn.calls, turn.garbled) == (whole.text, whole.calls, whole.garbled)
+    seen = "".join(delta.get("content") or "" for delta in deltas([*shown, *turn.held]))
+    assert seen == (turn.text if turn.text.strip() else "")
+
+
+def test_what_a_native_search_found_is_shown_although_nothing_was_said():
+    results = [{"title": "T", "link": "https://t.example/"}]
+    shown = feed(Assembler(), {"choices": [], "web_search": results}, {"choices": [], "other": 1})
+    assert shown == [{"choices": [], "web_search": results}]
+
+
+def test_what_was_kept_back_of_a_text_comes_before_what_follows_it():
+    assembler = Assembler(client_tools={"open_door"})
+    opening = tool_delta(id="a", name="open_door", arguments="{}")
+    shown = feed(assembler, chunk({"reasoning_content": "use `foo`"}), chunk({"content": "Run `ls`"}), chunk(opening))
+    keys = [list(delta) for delta in deltas(shown)]
+    assert deltas(shown)[1]["reasoning_content"] == "`"
+    assert deltas(shown)[2]["content"] == "`"
+    assert keys == [["reasoning_content"], ["content", "reasoning_content"], ["content", "tool_calls"]]
+
+
+def test_a_leak_under_a_name_that_the_upstream_was_told_is_a_call_of_the_clients_name():
+    assembler = Assembler(tools={"my.search": TOOLS["search"]}, renamed={"my_search": "my.search"})
+    feed(assembler, chunk({"content": LEAK.replace("search", "my_search")}), chunk({}, "stop"))
+    assert [call.name for call in finish(assembler).calls] == ["my.search"]
+
+
+def test_a_whole_answer_in_parts_is_read_for_leaks_as_well():
+    message = {"role": "assistant", "content": [{"type": "text", "text": "Hm"}, {"type": "text", "text": LEAK}]}
+    call = CallUpstream({}, number=1, tools=TOOLS)
+    turn = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    assert ([one.name for one in turn.calls], turn.text) == (["search"], "Hm")
+
+
+def test_a_call_is_ready_when_its_arguments_are_an_object_or_the_next_one_begins():
+    assembler = Assembler(client_tools={"open_door"})
+
+    def ready(*fragment, **fields):
+        feed(assembler, chunk(tool_delta(*fragment, **fields)))
+        return [(call.name, call.arguments) for call in assembler.take_ready()]
+
+    assert ready(0, id="a", name="search", arguments='{"q":{"x":1}') == []
+    assert ready(0, arguments="}") == [("search", '{"q":{"x":1}}')]
+    assert ready(0, arguments=" ") == []
+    assert ready(1, id="b", name="search", arguments='{"q":') == []
+    assert ready(2, id="c", name="open_door", arguments="{}") == [("search", '{"q":')]
+    assert ready(3, id="d", name="search", arguments="[1}") == []
+    assert ready(4, id="e", name="search", arguments="{]") == [("search", "[1}")]
+
+
+# -- what a provider says beside its answer --
+
+METADATA = {"provider_metadata": {"gateway": {"attempts": [{"success": True}]}}}
+
+
+def test_what_a_provider_says_beside_the_answer_waits_until_the_turn_is_known_to_be_the_last():
+    assembler = Assembler()
+    assert deltas(feed(assembler, chunk({"content": "Hi", "note": "text", **METADATA}))) == [
+        {"content": "Hi", "note": "text"}
+    ]
+    assert feed(assembler, chunk({"count": 1, "nothing": None}, "stop")) == []
+    turn = finish(assembler)
+    assert deltas(turn.aside) == [METADATA, {"count": 1}]
+    assert turn.aside[0]["model"] == "m"
+    assert turn.message == {"role": "assistant", "content": "Hi", "note": "text", "count": 1, **METADATA}
+
+
+def test_text_beside_a_call_of_the_servers_waits_too_and_beside_one_of_the_clients_does_not():
+    assembler = Assembler(client_tools={"open_door"})
+    feed(assembler, chunk(tool_delta(0, id="a", name="search", arguments="{}")))
+    assert feed(assembler, chunk({"note": "text"})) == []
+    feed(assembler, chunk(tool_delta(1, id="b", name="open_door", arguments="{}")))
+    assert deltas(feed(assembler, chunk({"note": "more"}, "tool_calls"))) == [{"note": "more"}]
+    assert deltas(finish(assembler).aside) == [{"note": "text"}]
+
+
+def test_reasoning_details_count_on_from_those_of_the_turns_before():
+    assembler = Assembler(first_detail=2)
+    sealed = [{"type": "reasoning.encrypted", "data": "x", "index": 0}]
+    assert deltas(feed(assembler, chunk({"reasoning_details": sealed}))) == [
+        {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x", "index": 2}]}
+    ]
+    feed(assembler, chunk({"content": "Hi"}, "stop"))
+    assert finish(assembler).message["reasoning_details"] == sealed
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_reasoning_details_show_no_leak_that_the_thoughts_do_not(size):
+    assembler = Assembler(first_detail=1)
+    thoughts = f"I call `x`. {LEAK} a"
+    shown = []
+    for at in range(0, len(thoughts), size):
+        piece = thoughts[at : at + size]
+        shown += feed(assembler, chunk({"reasoning": piece, "reasoning_details": [{"text": piece, "index": 0}]}))
+    shown += feed(assembler, chunk({}, "stop"))
+    shown += assembler.close()
+    details = [detail for delta in deltas(shown) for detail in delta.get("reasoning_details") or ()]
+    assert "".join(detail["text"] for detail in details) == "I call `x`.  a"
+    assert {detail["index"] for detail in details} == {1}
+    kept = assembler.finish().message["reasoning_details"]
+    assert "".join(detail["text"] for detail in kept) == thoughts
+
+
+# -- content in parts --
+
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}
+
+
+def test_content_in_parts_is_shown_as_text_and_thoughts_and_goes_back_in_parts():
+    assembler = Assembler()
+    shown = feed(
+        assembler,
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"content": [THINKING]}),
+        chunk({"content": [THINKING, {"type": "text", "text": "1"}]}),
+        chunk({"content": "44"}, "stop"),
+    )
+    assert deltas(shown) == [
+        {"content": "", "reasoning_content": "Hm"},
+        {"content": "1", "reasoning_content": "Hm"},
+        {"content": "44"},
+    ]
+    turn = finish(assembler)
+    assert turn.text == "144"
+    assert turn.message["content"] == [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "HmHm"}]},
+        {"type": "text", "text": "144"},
+    ]
+    assert "reasoning_content" not in turn.message
+
+
+def test_content_of_text_parts_alone_goes_back_as_text():
+    assembler = Assembler()
+    feed(assembler, chunk({"content": [{"type": "text", "text": "Hel"}]}), chunk({"content": "lo"}, "stop"))
+    assert finish(assembler).message == {"role": "assistant", "content": "Hello"}
+
+
+def test_thoughts_alone_are_parts_alone():
+    assembler = Assembler()
+    feed(assembler, chunk({"content": [THINKING]}), chunk({}, "length"))
+    assert finish(assembler).message["content"] == [THINKING]
+
+
+def test_a_whole_answer_in_parts_stays_as_received_where_nothing_leaked():
+    parts = [THINKING, {"type": "text", "text": "Hi"}]
+    message = {"role": "assistant", "content": list(parts)}
+    call = CallUpstream({}, number=1, tools=TOOLS)
+    turn = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    assert (turn.message["content"], turn.text) == (parts, "Hi")
+    message = {"role": "assistant", "content": [THINKING, {"type": "text", "text": f"Hm {LEAK}"}]}
+    turn = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    assert (turn.message["content"], len(turn.calls)) == ([THINKING, {"type": "text", "text": "Hm "}], 1)

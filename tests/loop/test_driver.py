@@ -1,0 +1,253 @@
+import asyncio
+
+import pytest
+
+from proxy.loop.chat import ToolOutput, ToolSpec
+from proxy.loop.driver import OUT_OF_TIME, Pace, Runner
+from proxy.loop.errors import ToolError, ToolUnavailable, UpstreamError
+from proxy.loop.forcing import DEFAULT_ANSWER_STEPS
+from tests.fakes import FakeClock
+from tests.playbook import call, calls, run_of, says
+
+TOOL = ToolSpec(name="web_search", description="", parameters={"type": "object"})
+
+
+class Upstream:
+    """Answers with these turns in order, and lets time pass while it does."""
+
+    name = "up"
+    model = "up-model"
+    answer_steps = DEFAULT_ANSWER_STEPS
+
+    def __init__(self, *turns, clock=None, seconds=0.0):
+        self.turns = list(turns)
+        self.calls = []
+        self.clock = clock
+        self.seconds = seconds
+
+    async def complete(self, call, show, eager):
+        self.calls.append(call)
+        if self.clock:
+            self.clock.now += self.seconds
+        turn = self.turns.pop(0)
+        if isinstance(turn, Exception):
+            raise turn
+        return turn
+
+
+class Toolset:
+    """Runs `work(call)`, and remembers how many ran at the same time."""
+
+    def __init__(self, work):
+        self.specs = {"web_search": TOOL}
+        self.work = work
+        self.running = self.most = 0
+        self.patience = None
+
+    async def execute(self, call, *, patience, at_most, scope):
+        self.patience = patience
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            return ToolOutput(await self.work(call))
+        finally:
+            self.running -= 1
+
+
+class Heard(list):
+    def __call__(self, event, /, **fields):
+        self.append((event, fields))
+
+    @property
+    def names(self):
+        return [event for event, _ in self]
+
+
+async def show(_):
+    pass
+
+
+async def drive(upstream, work, *, clock=None, pace=None, heard=None, **limits):
+    toolset = Toolset(work)
+    runner = Runner(toolset, observe=heard if heard is not None else Heard(), clock=clock or FakeClock())
+    run = run_of(tools=[TOOL], **limits)
+    answer = await runner.drive(run, upstream=upstream, pace=pace or Pace(), scope="", show=show)
+    return answer, toolset
+
+
+async def found(one):
+    return f"found {one.id}"
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_what_begins_is_told_of_only_where_somebody_hears_it(heard):
+    observer = Heard()
+    observer.hears = lambda event: heard or not event.endswith(".started")
+    await drive(Upstream(calls(call()), says("Done")), found, heard=observer)
+    began = ["turn.started", "tool.started", "turn.started"]
+    assert [name for name in observer.names if name.endswith(".started")] == (began if heard else [])
+    assert observer.names.count("turn.completed") == 2
+    assert "tool.completed" in observer.names
+
+
+async def test_results_are_in_call_order_whatever_order_they_come_in():
+    second_done = asyncio.Event()
+
+    async def work(one):
+        if one.id == "b":
+            second_done.set()
+        else:
+            await second_done.wait()
+        return one.id
+
+    wanted = [call(arguments='{"query":"1"}', id="a"), call(arguments='{"query":"2"}', id="b")]
+    upstream = Upstream(calls(*wanted), says("Done"))
+    await drive(upstream, work)
+    contents = [message["content"] for message in upstream.calls[1].body["messages"] if message["role"] == "tool"]
+    assert ["\na\n" in contents[0], "\nb\n" in contents[1]] == [True, True]
+
+
+async def test_no_more_calls_run_at_a_time_than_permitted():
+    wanted = [call(arguments=f'{{"query":"{n}"}}', id=str(n)) for n in range(6)]
+
+    async def work(_):
+        await asyncio.sleep(0)
+        return ""
+
+    _, toolset = await drive(Upstream(calls(*wanted), says("Done")), work, pace=Pace(max_parallel_tools=2))
+    assert toolset.most == 2
+
+
+async def test_one_failing_call_does_not_touch_another():
+    async def work(one):
+        if one.id == "a":
+            raise ToolError("no such page")
+        if one.id == "b":
+            raise ZeroDivisionError("internal")
+        return "fine"
+
+    heard = Heard()
+    wanted = [call(arguments=f'{{"query":"{i}"}}', id=i) for i in "abc"]
+    upstream = Upstream(calls(*wanted), says("Done"))
+    await drive(upstream, work, heard=heard)
+    told = [message["content"] for message in upstream.calls[1].body["messages"] if message["role"] == "tool"]
+    assert told[:2] == ['{"error":"no such page"}', '{"error":"The tool failed."}']
+    assert "fine" in told[2]
+    assert sorted(name for name in heard.names if name.startswith("tool.") and name != "tool.started") == [
+        "tool.completed",
+        "tool.crashed",
+        "tool.failed",
+    ]
+
+
+async def test_a_call_is_not_begun_after_the_deadline():
+    clock = FakeClock()
+    upstream = Upstream(calls(call()), says("Done"), clock=clock, seconds=100)
+    answer, toolset = await drive(upstream, found, clock=clock, pace=Pace(deadline=50))
+    assert (answer.stop, toolset.most) == ("deadline", 0)
+
+
+async def test_a_call_that_waits_for_its_turn_beyond_the_deadline_is_not_begun():
+    clock = FakeClock()
+
+    async def work(_):
+        clock.now += 100
+        return "late"
+
+    wanted = [call(arguments=f'{{"query":"{n}"}}', id=str(n)) for n in range(2)]
+    upstream = Upstream(calls(*wanted), says("Done"))
+    answer, _ = await drive(upstream, work, clock=clock, pace=Pace(deadline=50, max_parallel_tools=1))
+    told = [message["content"] for message in upstream.calls[1].body["messages"] if message["role"] == "tool"]
+    assert "late" in told[0]
+    assert OUT_OF_TIME in told[1]
+    assert answer.stop == "deadline"
+
+
+async def test_a_running_call_is_cut_short_at_the_deadline():
+    async def hang(_):
+        await asyncio.Event().wait()
+
+    upstream = Upstream(calls(call()), says("Done"))
+    await drive(upstream, hang, pace=Pace(deadline=0.01))
+    assert OUT_OF_TIME in upstream.calls[1].body["messages"][-1]["content"]
+
+
+async def test_a_call_that_was_cut_short_ends_the_time_of_its_run_whatever_the_clock_says():
+    async def hang(_):
+        await asyncio.Event().wait()
+
+    standing_still = FakeClock()  # a timer of uvloop may fire a millisecond before its time
+    upstream = Upstream(calls(call()), says("Done"))
+    answer, _ = await drive(upstream, hang, clock=standing_still, pace=Pace(deadline=0.01))
+    assert (answer.stop, upstream.calls[1].forcing.attempt) == ("deadline", 0)
+
+
+async def test_a_long_result_is_cut():
+    async def long(_):
+        return "x" * 1000
+
+    upstream = Upstream(calls(call()), says("Done"))
+    await drive(upstream, long, pace=Pace(max_result_bytes=100))
+    assert "cut: 1000 characters in all, 100 shown" in upstream.calls[1].body["messages"][-1]["content"]
+
+
+async def test_all_results_of_a_run_together_are_cut_too():
+    async def long(_):
+        return "x" * 1000
+
+    upstream = Upstream(*(calls(call(arguments=f'{{"query":"{n}"}}')) for n in range(3)), says("Done"))
+    await drive(upstream, long, pace=Pace(max_total_result_bytes=1500))
+    shown = [m["content"].count("x") for m in upstream.calls[3].body["messages"] if m["role"] == "tool"]
+    assert shown[0] == 1000
+    assert 0 < shown[1] < 500
+    assert shown[2] == 0
+
+
+async def test_what_was_held_back_is_shown_once_the_run_accepts_it():
+    shown = []
+
+    async def remember(chunk):
+        shown.append(chunk)
+
+    runner = Runner(Toolset(found), observe=Heard(), clock=FakeClock())
+    upstream = Upstream(calls(call()), says("Done", held=({"held": 1},)))
+    await runner.drive(run_of(tools=[TOOL], max_turns=2), upstream=upstream, pace=Pace(), scope="", show=remember)
+    assert shown == [{"held": 1}]
+
+
+async def test_observers_hear_every_turn_and_every_call():
+    heard = Heard()
+    await drive(Upstream(calls(call(), tokens=5), says("Done")), found, heard=heard)
+    assert heard.names == [
+        "turn.started",
+        "turn.completed",
+        "tool.started",
+        "tool.completed",
+        "turn.started",
+        "turn.completed",
+    ]
+    assert heard[1][1]["usage"]["total_tokens"] == 5
+
+
+async def test_observers_hear_of_a_turn_that_fails():
+    heard = Heard()
+    failure = UpstreamError("gone")
+    failure.why = "ConnectError: refused"
+    try:
+        await drive(Upstream(failure), found, heard=heard)
+    except UpstreamError:
+        heard.append(("raised", {}))
+    assert heard.names == ["turn.started", "turn.failed", "raised"]
+    assert heard[1][1]["why"] == "ConnectError: refused"
+
+
+async def test_why_a_tool_could_not_be_asked_is_for_observers_and_not_for_the_model():
+    async def away(_):
+        raise ToolUnavailable("It is away.", why="ConnectError: 10.0.0.7 refused")
+
+    heard = Heard()
+    upstream = Upstream(calls(call()), says("Done"))
+    await drive(upstream, away, heard=heard)
+    [failed] = [fields for event, fields in heard if event == "tool.failed"]
+    assert (failed["outcome"], failed["why"]) == ("unavailable", "ConnectError: 10.0.0.7 refused")
+    assert "10.0.0.7" not in str(upstream.calls[1].body)

@@ -1,0 +1,75 @@
+import json
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.loop import numbers
+
+KEPT = [
+    "123456789012345678901234567890",
+    "-123456789012345678901234567890",
+    "18446744073709551616",
+    "-9223372036854775809",
+    "1e-400",
+    "-1.5E-400",
+    "1e400",
+    "-1E+400",
+    "3.14159265358979323846",
+    "1" * 5000,
+]
+READ = ["0", "18446744073709551615", "-9223372036854775808", "0.1", "1e-5", "1E5", "0e-999"]
+
+
+@pytest.mark.parametrize("number", KEPT)
+@pytest.mark.parametrize("place", ['{"a":%s}', '{"a": %s}', "[0,%s]", "[%s]", '{"a":{"b":[ %s ]}}'])
+def test_a_number_that_no_float_holds_stays_as_it_was_written(number, place):
+    text = (place % number).encode()
+    assert orjson.dumps(numbers.loads(text)) == text.replace(b" ", b"")
+
+
+@pytest.mark.parametrize("number", READ)
+def test_any_other_number_is_a_number(number):
+    assert numbers.loads(b"[%s,1e400]" % number.encode())[0] == json.loads(number)
+    assert numbers.loads(number.encode()) == json.loads(number)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'"call_-7807255211226955507"', b'"123456789012345678901234567890"', b'" -9223372036854775809"', b'"1e-400"'],
+)
+def test_numbers_in_a_text_are_text(text):
+    assert numbers.loads(text) == orjson.loads(text)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[1e400", b"[1e400,NaN]", b"NaN", b"[123456789012345678901234567890"])
+def test_what_is_no_json_is_none(text):
+    with pytest.raises(orjson.JSONDecodeError):
+        numbers.loads(text)
+
+
+def test_what_is_nested_too_deep_to_be_read_with_care_is_read_without():
+    deep = b"[" * 1000 + b"18446744073709551616" + b"]" * 1000
+    assert isinstance(numbers.loads(deep), list)
+    with pytest.raises(orjson.JSONDecodeError):
+        numbers.loads(b"[" * 1000 + b"1e400" + b"]" * 1000)
+
+
+def test_a_large_body_is_read_without():
+    blanks = b" " * numbers.MOST_EXACT_BYTES
+    assert numbers.loads(b"18446744073709551616" + blanks) == 2.0**64
+    with pytest.raises(orjson.JSONDecodeError):
+        numbers.loads(b"1e400" + blanks)
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+)
+
+
+@given(JSON, st.booleans())
+def test_whatever_is_read_is_written_as_it_was(value, spaced):
+    text = json.dumps(value, separators=None if spaced else (",", ":"))
+    assert json.loads(orjson.dumps(numbers.loads(text.encode()))) == json.loads(text)

@@ -1,0 +1,240 @@
+import pytest
+from msgspec.structs import replace
+
+from proxy.loop.chat import name_of
+from proxy.loop.offer import Asked, freed, make_offer, take_prefix
+from tests.playbook import SEARCH, TIME
+
+
+def function(name):
+    return {"type": "function", "function": {"name": name, "description": "the client's own words"}}
+
+
+def offer(request, *, tools=(SEARCH, TIME), **asked):
+    return make_offer(request, tools, Asked(**asked))
+
+
+def names(made):
+    return [name_of(tool) for tool in made.tools]
+
+
+@pytest.mark.parametrize("request_", [{}, {"tool_choice": "auto"}, {"tool_choice": None, "tools": None}])
+def test_tools_are_added_where_the_choice_is_left_to_the_model(request_):
+    made = offer(request_)
+    assert made.in_play
+    assert names(made) == ["web_search", "current_time"]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"tool_choice": "none"},
+        {"tool_choice": "required", "tools": [function("open_door")]},
+        {"tool_choice": {"type": "function", "function": {"name": "open_door"}}, "tools": [function("open_door")]},
+        {"functions": [{"name": "legacy"}]},
+    ],
+)
+def test_nothing_is_added_where_it_is_not(request_):
+    made = offer(request_)
+    assert not made.in_play
+    assert list(made.tools) == request_.get("tools", [])
+
+
+def test_a_tool_that_the_client_declares_keeps_the_clients_words_and_is_not_added_again():
+    made = offer({"tools": [function("web_search"), function("open_door")]})
+    assert names(made) == ["web_search", "open_door", "current_time"]
+    assert made.tools[0]["function"]["description"] == "the client's own words"
+    assert made.client_tools == {"open_door"}
+
+
+def test_a_tool_that_is_declared_under_an_alias_is_run_under_it():
+    made = offer({"tools": [function("browser.search")]})
+    assert names(made) == ["browser.search", "current_time"]
+    assert made.owned["browser.search"] is SEARCH
+    assert made.client_tools == frozenset()
+
+
+def test_a_function_named_like_a_tool_that_the_client_may_not_use_stays_the_clients():
+    made = offer({"tools": [function("web_search")]}, tools=[TIME])
+    assert made.client_tools == {"web_search"}
+    assert "web_search" not in made.owned
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "shown"),
+    [
+        ("always", {}, True),
+        ("on_request", {}, False),
+        ("on_request", {"on_request": True}, True),
+        ("on_request", {"names": frozenset({"web_search"})}, True),
+        ("always", {"names": frozenset({"current_time"})}, False),
+        ("declared", {"on_request": True}, False),
+        ("declared", {"names": frozenset({"web_search"})}, True),
+        ("never", {"on_request": True, "names": frozenset({"web_search"})}, False),
+        ("declared", {"names": frozenset({"all"})}, True),
+        ("on_request", {"names": frozenset({"all"})}, True),
+        ("never", {"names": frozenset({"all"})}, False),
+        ("declared", {"names": frozenset({"browser.search"})}, True),
+    ],
+)
+def test_each_mode_says_when_a_tool_is_shown_that_the_client_did_not_declare(mode, asked, shown):
+    assert offer({}, tools=[replace(SEARCH, mode=mode)], **asked).in_play is shown
+
+
+@pytest.mark.parametrize(("chosen", "shown"), [("wiki", True), ("web_search", True), ("wik", False)])
+def test_a_group_is_chosen_by_its_name_or_tool_by_tool(chosen, shown):
+    of_a_group = replace(SEARCH, group="wiki")
+    assert of_a_group.is_among({chosen}) is shown
+    assert offer({}, tools=[of_a_group], names=frozenset({chosen})).in_play is shown
+    assert not SEARCH.is_among({"wiki"})
+
+
+@pytest.mark.parametrize("mode", ["always", "on_request", "declared", "never"])
+def test_a_tool_that_the_client_declares_is_in_play_whatever_its_mode(mode):
+    assert offer({"tools": [function("web_search")]}, tools=[replace(SEARCH, mode=mode)]).in_play
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"tools": [{"type": "web_search"}]},
+        {"tools": [{"type": "web_search_preview", "search_context_size": "low"}]},
+        {"web_search_options": {}},
+        {"tools": [{"type": "web_search"}, function("open_door")], "tool_choice": "required"},
+        {"tools": [{"type": "web_search", "web_search": {"enable": True}}]},
+    ],
+)
+def test_a_hosted_search_is_the_servers(request_):
+    made = offer(request_, tools=[replace(SEARCH, mode="declared")])
+    assert "web_search" in made.shown
+    assert names(made)[-1] == "web_search"
+    assert all(tool["type"] == "function" for tool in made.tools)
+
+
+def test_a_hosted_search_without_a_search_of_ours_goes_on_untouched():
+    hosted = {"type": "web_search"}
+    made = offer({"tools": [hosted], "web_search_options": {}}, tools=[TIME])
+    assert (made.tools[0], made.dropped) == (hosted, frozenset())
+
+
+def test_what_is_said_to_us_is_not_passed_on():
+    assert offer({"web_search_options": {}}).dropped == {"web_search_options"}
+
+
+def test_glms_own_form_stays_glms():
+    native = {"type": "web_search", "web_search": {"enable": True}}
+    made = offer(
+        {"tools": [native, {"type": "web_search"}]}, native_search=True, tools=[replace(SEARCH, mode="declared")]
+    )
+    assert made.tools[0] is native
+    assert names(made) == [None, "web_search"]
+
+
+def test_allowed_tools_narrow_what_is_offered_and_what_is_added():
+    listed = {"mode": "auto", "tools": [function("open_door"), function("web_search")]}
+    tools = [function("open_door"), function("close_door"), {"type": "mcp"}]
+    made = offer({"tools": tools, "tool_choice": {"type": "allowed_tools", "allowed_tools": listed}})
+    assert (names(made), made.tool_choice) == (["open_door", "web_search"], "auto")
+
+
+CHOSEN = {"tool_choice": function("web_search")}
+
+
+@pytest.mark.parametrize("mode", ["always", "declared", "never"])
+@pytest.mark.parametrize("name", ["web_search", "browser.search"])
+def test_a_tool_that_the_choice_names_is_offered_whatever_its_mode(mode, name):
+    made = offer({"tool_choice": function(name)}, tools=[replace(SEARCH, mode=mode), TIME])
+    assert (names(made), made.shown) == (["web_search"], ("web_search",))
+    assert made.tool_choice == {"type": "function", "function": {"name": "web_search"}}
+
+
+def test_a_choice_of_several_offers_those_of_the_servers_that_it_names():
+    listed = {"mode": "required", "tools": [function("browser.search"), function("open_door")]}
+    made = offer(
+        {"tools": [function("open_door")], "tool_choice": {"type": "allowed_tools", "allowed_tools": listed}},
+        tools=[replace(SEARCH, mode="declared"), TIME],
+    )
+    assert (names(made), made.tool_choice) == (["open_door", "web_search"], "required")
+
+
+@pytest.mark.parametrize(("listed", "shown"), [({"type": "web_search"}, True), (function("open_door"), False)])
+def test_a_hosted_search_has_to_be_among_the_allowed_tools(listed, shown):
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [listed]}}
+    made = offer({"tools": [{"type": "web_search"}, function("open_door")], "tool_choice": choice})
+    assert made.in_play is shown
+
+
+def test_a_tool_that_the_client_may_not_use_is_not_offered_because_the_choice_names_it():
+    made = offer(CHOSEN, tools=[TIME])
+    assert (made.in_play, made.tool_choice) == (False, function("web_search"))
+
+
+def test_tools_that_are_named_by_header_are_offered_where_a_call_is_required_too():
+    request = {"tools": [function("open_door")], "tool_choice": "required"}
+    assert names(offer(request, names=frozenset({"web_search"}))) == ["open_door", "web_search"]
+
+
+@pytest.mark.parametrize("request_", [{}, CHOSEN, {"web_search_options": {}}])
+@pytest.mark.parametrize("name", ["web_search", "browser.search"])
+def test_a_custom_tool_is_never_the_servers_whatever_its_name(request_, name):
+    custom = {"type": "custom", "custom": {"name": name}}
+    made = offer({"tools": [custom], **request_})
+    assert made.client_tools == {name}
+    assert name not in made.owned
+    assert len(set(names(made))) == len(made.tools)
+
+
+@pytest.mark.parametrize(
+    ("content", "left"),
+    [
+        ("// weather", "weather"),
+        ("  //weather", "weather"),
+        ("weather //", None),
+        (
+            [{"type": "text", "text": "// weather"}, {"type": "image_url"}],
+            [{"type": "text", "text": "weather"}, {"type": "image_url"}],
+        ),
+        ([{"type": "text", "text": "weather"}, {"type": "text", "text": "// not here"}], None),
+        ([{"type": "image_url"}], None),
+        (
+            [{"type": "image_url"}, {"type": "text", "text": "//x"}],
+            [{"type": "image_url"}, {"type": "text", "text": "x"}],
+        ),
+        (None, None),
+    ],
+)
+def test_the_prefix_is_taken_off_the_last_question(content, left):
+    messages = [{"role": "user", "content": "// earlier"}, {"role": "user", "content": content}, {"role": "assistant"}]
+    taken = take_prefix(messages, "//")
+    assert (taken and taken[1]["content"]) == left
+    assert taken is None or taken[0] == messages[0]
+
+
+def test_without_a_question_there_is_no_prefix():
+    assert take_prefix([{"role": "system", "content": "// x"}], "//") is None
+
+
+def test_other_hosted_tools_have_no_name_and_go_on_untouched():
+    hosted = {"type": "retrieval", "retrieval": {"knowledge_id": "k"}}
+    made = offer({"tools": [hosted]})
+    assert made.tools[0] is hosted
+    assert made.without_server_tools() == (hosted,)
+
+
+@pytest.mark.parametrize(
+    ("choice", "later"),
+    [
+        ("required", "auto"),
+        ("auto", "auto"),
+        (None, None),
+        (function("web_search"), "auto"),
+        (function("open_door"), function("open_door")),
+    ],
+)
+def test_what_a_choice_becomes_after_the_first_turn(choice, later):
+    assert freed(choice, offer({})) == later
+
+
+def test_schemas_are_found_once():
+    made = offer({})
+    assert made.schemas() is made.schemas()

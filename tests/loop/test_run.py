@@ -1,0 +1,591 @@
+"""One dialogue for each rule of the loop."""
+
+import orjson
+import pytest
+from msgspec.structs import replace
+
+from proxy.loop.actions import Hold, sum_of
+from proxy.loop.continuation import put_back
+from proxy.loop.errors import NoFinalAnswer
+from proxy.loop.forcing import AnswerStep
+from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
+from proxy.loop.results import failure
+from tests.playbook import (
+    SEARCH,
+    TIME,
+    Playbook,
+    asks,
+    call,
+    calls,
+    last_message,
+    responds,
+    results,
+    run_of,
+    runs,
+    says,
+    told,
+    turn_of,
+)
+
+ASSISTANT_AS_RECEIVED = {
+    "role": "assistant",
+    "content": "Let me look.",
+    "reasoning_content": "I need the weather.",
+    "tool_calls": [
+        {
+            "id": "call_-78",
+            "index": 0,
+            "type": "function",
+            "function": {"name": "web_search", "arguments": '{"query":"a"}'},
+        }
+    ],
+    "vendor": {"extra": 1},
+}
+OPEN_DOOR = {"type": "function", "function": {"name": "open_door", "parameters": {}}}
+
+
+def test_an_answer_without_calls_ends_the_run():
+    Playbook(run_of()) << asks("user", number=1) >> says("Hello") << responds("Hello", stop="answer", step=None)
+
+
+def test_the_assistant_message_goes_back_as_received_and_its_results_follow_at_once():
+    play = Playbook(run_of()) << asks("user") >> turn_of(ASSISTANT_AS_RECEIVED, "tool_calls") << runs("web_search")
+    play >> results("found") << asks("user", "assistant", "tool", number=2)
+    sent = play.pending.body["messages"]
+    assert sent[1] == ASSISTANT_AS_RECEIVED
+    assert sent[2] == {"role": "tool", "tool_call_id": "call_-78", "content": "found"}
+
+
+def test_results_stand_in_call_order():
+    first, second = call(id="a"), call("current_time", "{}", id="b")
+    play = Playbook(run_of()) << asks() >> calls(first, second) << runs("web_search", "current_time")
+    play >> results("one", "two") << told("one", "two") >> says("Done") << responds("Done")
+
+
+def test_calls_can_follow_calls():
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("one")
+    play << asks() >> calls(call(arguments='{"query":"y"}')) << runs("web_search") >> results("two")
+    play << asks("user", "assistant", "tool", "assistant", "tool") >> says("Done") << responds("Done", stop="answer")
+
+
+def test_a_call_by_an_alias_runs_the_tool_under_its_own_name():
+    Playbook(run_of()) << asks() >> calls(call("browser.search")) << runs("web_search")
+
+
+def test_a_call_of_an_unknown_name_is_told_and_the_conversation_goes_on():
+    play = Playbook(run_of()) << asks() >> calls(call("rm_rf")) << told("There is no tool named 'rm_rf'")
+    play >> says("Sorry") << responds("Sorry", stop="answer")
+
+
+def test_the_clients_own_calls_end_the_run_and_are_the_clients():
+    run = run_of({"tools": [OPEN_DOOR]})
+    play = Playbook(run) << asks(tools=["open_door", "web_search", "current_time"]) >> calls(call("open_door", "{}"))
+    play << responds(stop="client_tool_calls", finish_reason="tool_calls")
+    assert play.pending.message["tool_calls"][0]["function"]["name"] == "open_door"
+
+
+RUN = "0" * 32
+MIXED = [call(id="s1"), call("open_door", '{"door":1}', id="c1"), call("current_time", "{}", id="s2")]
+
+
+def test_in_a_mixed_turn_the_servers_calls_are_run_and_the_client_gets_its_own_only():
+    play = Playbook(run_of({"tools": [OPEN_DOOR]})) << asks() >> calls(*MIXED) << runs("web_search", "current_time")
+    play >> results("found", "noon") << responds(stop="client_tool_calls", finish_reason="tool_calls")
+    (entry,) = play.pending.message["tool_calls"]
+    assert (entry["id"], entry["function"]["name"]) == (f"call_{RUN}_0", "open_door")
+
+
+def test_what_a_mixed_turn_hides_can_be_put_back_with_everything_that_led_to_it():
+    play = Playbook(run_of({"tools": [OPEN_DOOR]})) << asks() >> calls(call(id="s0")) << runs("web_search")
+    play >> results("first") << asks() >> calls(*[replace(one, arguments='{"n":1}') for one in MIXED])
+    play << runs("web_search", "current_time") >> results("found", "noon") << responds(stop="client_tool_calls")
+    visible = play.pending.message
+    answer = {"role": "tool", "tool_call_id": visible["tool_calls"][0]["id"], "content": "opened"}
+    history = [{"role": "user", "content": "Hi"}, visible, answer]
+    restored = put_back(history, {RUN: play.pending.continuation})
+    assert [message["role"] for message in restored] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+        "tool",
+        "tool",
+    ]
+    assert [message.get("tool_call_id") for message in restored[4:]] == ["s1", "c1", "s2"]
+    assert [message["content"] for message in restored[4:]] == ["found", "opened", "noon"]
+
+
+def test_a_turn_of_the_clients_calls_alone_is_restored_with_the_upstreams_own_ids():
+    play = Playbook(run_of({"tools": [OPEN_DOOR]})) << asks() >> calls(call("open_door", "{}", id="up")) << responds()
+    answer = {"role": "tool", "tool_call_id": f"call_{RUN}_0", "content": "opened"}
+    restored = put_back([play.pending.message, answer], {RUN: play.pending.continuation})
+    assert restored[0]["tool_calls"][0]["id"] == restored[1]["tool_call_id"] == "up"
+
+
+def test_in_a_mixed_turn_beyond_the_budget_the_servers_calls_are_refused_and_kept_so():
+    play = Playbook(run_of({"tools": [OPEN_DOOR]}, max_tool_calls=1)) << asks() >> calls(*MIXED) << runs("web_search")
+    play >> results("found") << responds(stop="client_tool_calls")
+    assert BUDGET_USED in play.pending.continuation.results[2]
+
+
+def test_what_is_kept_of_a_run_does_not_hold_a_later_one_to_its_budget():
+    run = run_of({"tools": [OPEN_DOOR]}, max_turns=2)
+    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found") << told(ANSWER_NOW)
+    play >> calls(call("open_door", "{}")) << responds(stop="client_tool_calls")
+    assert ANSWER_NOW not in str(play.pending.continuation.before)
+
+
+def test_a_call_of_another_kind_is_the_clients_where_it_declared_it_and_nobodys_otherwise():
+    declared = {"type": "custom", "custom": {"name": "x"}}
+    custom = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "x"}}],
+    }
+    play = Playbook(run_of({"tools": [declared]})) << asks() >> turn_of(custom, "tool_calls")
+    play << responds(stop="client_tool_calls", finish_reason="tool_calls")
+    reported = {"role": "assistant", "content": "Done", "tool_calls": [{"id": "m", "type": "mcp", "mcp": {}}]}
+    Playbook(run_of()) << asks() >> turn_of(reported, "stop") << responds("Done", stop="answer", finish_reason="stop")
+
+
+def test_a_turn_cut_off_by_length_runs_nothing():
+    play = Playbook(run_of()) << asks() >> turn_of(ASSISTANT_AS_RECEIVED, "length")
+    play << responds("Let me look.", finish_reason="length")
+    assert "tool_calls" not in play.pending.message
+
+
+def test_a_forced_choice_of_a_server_tool_holds_for_the_first_turn_only():
+    forced = {"type": "function", "function": {"name": "web_search"}}
+    declared = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
+    play = Playbook(run_of({"tools": [declared], "tool_choice": forced})) << asks(tool_choice=forced)
+    play >> calls(call()) << runs("web_search") >> results("found") << asks(tool_choice="auto")
+
+
+def test_a_choice_left_to_the_model_stays_as_it_was():
+    play = Playbook(run_of()) << asks(tool_choice=None) >> calls(call()) << runs("web_search")
+    play >> results("found") << asks(tool_choice=None)
+
+
+def test_usage_is_the_sum_over_all_turns():
+    play = Playbook(run_of()) << asks() >> calls(call(), tokens=10) << runs("web_search") >> results("found")
+    play << asks() >> says("Done", tokens=5) << responds("Done")
+    assert play.pending.tally.as_usage() == {
+        "prompt_tokens": 15,
+        "completion_tokens": 0,
+        "total_tokens": 15,
+        "server_tool_use": {"turns": 2, "tool_calls": 1, "web_search_requests": 0, "web_search": 1},
+    }
+
+
+def test_calls_of_searches_are_counted_beside_the_calls_of_each_tool():
+    tools = (replace(SEARCH, searches=True), replace(SEARCH, name="news", aliases=(), searches=True), TIME)
+    wanted = [call(id="a"), call("news", id="b"), call("current_time", "{}", id="c")]
+    play = Playbook(run_of(tools=tools)) << asks() >> calls(*wanted) << runs("web_search", "news", "current_time")
+    play >> results("a", "b", "c") << asks() >> says("Done") << responds("Done")
+    use = {"turns": 2, "tool_calls": 3, "web_search_requests": 2, "web_search": 1, "news": 1, "current_time": 1}
+    assert play.pending.tally.as_usage()["server_tool_use"] == use
+    assert sum_of([play.pending.tally] * 2).web_searches == 4
+
+
+# -- limits --
+
+
+def test_the_last_permitted_turn_is_kept_for_the_answer():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice") << told(ANSWER_NOW) >> says("Done") << responds("Done", stop="max_turns", step="notice")
+
+
+def test_calls_beyond_the_budget_are_refused_each_with_a_result_of_its_own():
+    wanted = [call(arguments=f'{{"query":"{n}"}}', id=f"c{n}") for n in range(3)]
+    play = Playbook(run_of(max_tool_calls=2)) << asks() >> calls(*wanted) << runs("web_search", "web_search")
+    play >> results("one", "two") << told("one", "two", BUDGET_USED) << asks(step="notice")
+    play >> says("Done") << responds("Done", stop="max_tool_calls")
+
+
+def test_a_budget_that_is_just_used_up_permits_no_further_round():
+    play = Playbook(run_of(max_tool_calls=1)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice") << told(ANSWER_NOW) >> says("Done") << responds("Done", stop="max_tool_calls")
+
+
+def test_after_a_forced_choice_a_blank_answer_is_asked_for_without_it():
+    declared = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
+    run = run_of({"tools": [declared], "tool_choice": "required"}, max_turns=2)
+    play = Playbook(run) << asks(tool_choice="required") >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice", tool_choice="auto")
+
+
+def test_a_tools_own_limit_refuses_only_its_own_calls():
+    run = run_of(tools=[replace(SEARCH, max_calls=1), TIME])
+    wanted = [call(id="a"), call(arguments='{"query":"y"}', id="b"), call("current_time", "{}", id="c")]
+    play = Playbook(run) << asks() >> calls(*wanted) << runs("web_search", "current_time")
+    play >> results("one", "noon") << told("one", BUDGET_USED, "noon") << asks(step=None)
+
+
+def test_tokens_are_a_limit_too():
+    play = Playbook(run_of(max_total_tokens=100)) << asks() >> calls(call(), tokens=120) << runs("web_search")
+    play >> results("found") << asks(step="notice") >> says("Done") << responds(stop="max_total_tokens")
+
+
+def test_after_the_deadline_no_tool_is_begun():
+    play = Playbook(run_of()) << asks()
+    play.run.expire()
+    play >> calls(call()) << told(BUDGET_USED) << asks(step="notice") >> says("Done") << responds(stop="deadline")
+
+
+def test_after_the_deadline_no_further_round_is_begun():
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search")
+    play.run.expire()
+    play >> results("found") << asks(step="notice") >> says("Done") << responds(stop="deadline")
+
+
+def test_a_repeated_call_is_answered_from_the_first_result_and_then_refused():
+    again = call(arguments='{ "query": "x" }', id="again")
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks() >> calls(again) << told(REPEATED) << told("found") << asks(step=None)
+    play >> calls(again) << told(REPEATED) << asks(step="notice") >> says("Done") << responds(stop="repeated_call")
+    assert play.pending.tally.total_tool_calls == 1
+
+
+def test_the_same_call_twice_in_one_turn_is_run_once_and_answered_twice():
+    play = Playbook(run_of()) << asks() >> calls(call(id="a"), call(id="b")) << runs("web_search")
+    play >> results("found") << told("found", "found")
+
+
+def test_the_same_call_twice_in_one_turn_beyond_the_budget_is_refused_twice():
+    run = run_of(max_tool_calls=1)
+    other = [call("current_time", "{}", id="t"), call(id="a"), call(id="b")]
+    play = Playbook(run) << asks() >> calls(*other) << runs("current_time")
+    play >> results("noon") << told("noon", BUDGET_USED, BUDGET_USED)
+
+
+# -- making the model answer --
+
+NOTICE, WITHDRAW, RETELL = AnswerStep
+KEEPS_TOOLS = (NOTICE, NOTICE, RETELL)
+GIVES_TOOLS_UP = (NOTICE, WITHDRAW, RETELL)
+
+
+def test_a_model_that_never_stops_calling_is_made_to_answer_step_by_step():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice", tools=["web_search", "current_time"], number=2) >> calls(call(arguments="{}"))
+    play << asks(step="withdraw", tools=[], number=3) << told(BUDGET_USED) >> calls(call(arguments="[]"))
+    play << asks("user", "user", step="retell", tools=[], number=4) << last_message(lambda m: "found" in m["content"])
+    play >> says("Done") << responds("Done", stop="max_turns", step="retell")
+
+
+def test_when_every_step_fails_there_is_no_final_answer():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    for _ in range(2):
+        play << asks() >> calls(call(arguments="{}"))
+    with pytest.raises(NoFinalAnswer):
+        play >> says("  ")
+
+
+def test_withdrawing_leaves_the_clients_own_tools():
+    run = run_of({"tools": [OPEN_DOOR], "parallel_tool_calls": True}, max_turns=2)
+    play = (
+        Playbook(run, steps=(WITHDRAW, WITHDRAW, RETELL))
+        << asks()
+        >> calls(call())
+        << runs("web_search")
+        >> results("found")
+    )
+    play << asks(step="withdraw", tools=["open_door"]) >> calls(call("open_door", "{}"))
+    play << responds(stop="client_tool_calls", finish_reason="tool_calls")
+
+
+def test_no_empty_list_of_tools_and_nothing_about_tools_is_sent_without_tools():
+    run = run_of({"parallel_tool_calls": True}, max_turns=2)
+    play = Playbook(run, steps=(WITHDRAW, WITHDRAW, RETELL)) << asks() >> calls(call()) << runs("web_search")
+    play >> results("found") << asks(step="withdraw")
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & play.made.body.keys()
+
+
+def after_a_first_attempt_in_vain(steps):
+    """A run at its limit whose first attempt at making the model answer has brought one more call."""
+    play = Playbook(run_of(max_turns=2), steps=steps) << asks() >> calls(call()) << runs("web_search")
+    return play >> results("found") << asks(step="notice") >> calls(call(arguments="{}"))
+
+
+def test_after_a_fallback_the_steps_are_those_of_the_upstream_that_answers():
+    play = after_a_first_attempt_in_vain(KEEPS_TOOLS) << asks(step="notice", tools=["web_search", "current_time"])
+    play.falls_back(GIVES_TOOLS_UP) << asks(step="withdraw", tools=[]) >> says(" ")
+    play << asks(step="retell", tools=[]) >> says("Done") << responds("Done", step="retell")
+
+
+def test_after_a_fallback_no_tools_are_withdrawn_that_the_upstream_that_answers_has_to_keep():
+    play = after_a_first_attempt_in_vain(GIVES_TOOLS_UP) << asks(step="withdraw", tools=[])
+    play.falls_back(KEEPS_TOOLS) << asks(step="notice", tools=["web_search", "current_time"]) >> says("Done")
+    play << responds("Done", step="notice")
+
+
+def test_a_blank_answer_after_a_result_is_asked_for_again():
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found") << asks()
+    play >> says("\n") << asks("user", "assistant", "tool", "user", step="notice")
+    play >> says(None) << asks("user", "assistant", "tool", "user", step="withdraw")
+    play >> says("Done") << responds("Done", stop="answer", step="withdraw")
+
+
+def test_a_blank_first_answer_is_asked_for_once_more_as_it_was():
+    play = Playbook(run_of()) << asks("user", number=1)
+    first = play.pending.body
+    play >> says("\n") << asks("user", step=None, number=2)
+    assert play.pending.body == first
+    play >> calls(call()) << runs("web_search") >> results("found") << asks() >> says("Done")
+    play << responds("Done", stop="answer", step=None)
+
+
+def test_a_model_that_is_blank_twice_is_made_to_answer():
+    play = Playbook(run_of()) << asks() >> says(None) << asks("user", step=None)
+    play >> says("") << asks("user", "user", step="notice") >> says("Done") << responds("Done", stop="answer")
+
+
+@pytest.mark.parametrize("limit", [{"max_turns": 2}, {"max_total_tokens": 5}])
+def test_a_blank_first_answer_at_a_limit_is_made_an_answer_at_once(limit):
+    play = Playbook(run_of(**limit)) << asks() >> says("", tokens=9) << asks("user", "user", step="notice")
+    play >> says("Done") << responds("Done", stop="answer")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"refusal": "I can't help with that."},
+        {"audio": {"id": "a"}},
+        {"images": [{"type": "image_url"}]},
+        {"tool_calls": [{"id": "m", "type": "mcp", "mcp": {}}]},
+    ],
+)
+def test_an_answer_that_is_no_text_is_not_blank(said):
+    (
+        Playbook(run_of())
+        << asks()
+        >> turn_of({"role": "assistant", "content": None, **said}, "stop")
+        << responds(stop="answer")
+    )
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_a_blank_first_answer_that_says_why_is_handed_on(reason):
+    Playbook(run_of()) << asks() >> says("", finish_reason=reason) << responds("", finish_reason=reason)
+
+
+def test_without_a_server_tool_in_play_a_blank_answer_is_handed_on():
+    Playbook(run_of(tools=())) << asks() >> says("") << responds("", stop="answer")
+
+
+def test_a_model_that_calls_what_does_not_exist_again_and_again_is_made_to_answer():
+    play = Playbook(run_of(max_turns=3)) << asks() >> calls(call("python", '{"code":"1"}'))
+    play << told("There is no tool named 'python'") >> calls(call("python", '{"code":"2"}'))
+    play << told("There is no tool named 'python'") << asks(step="notice") >> says("Done") << responds("Done")
+    assert play.pending.tally.total_tool_calls == 0
+
+
+@pytest.mark.parametrize("text", ["<tool_call>web_search<tool_call>", "Well. <|end|>", "So <|channel|>"])
+def test_a_forced_answer_that_holds_raw_format_is_none(text):
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("`<tool_call>` is GLM's.")
+    play << responds("`<tool_call>` is GLM's.")
+
+
+def test_a_forced_turn_that_a_filter_stopped_is_told_as_it_is():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice") >> says("", finish_reason="content_filter") << responds(finish_reason="content_filter")
+
+
+def test_a_choice_is_freed_when_the_model_is_made_to_answer_without_results():
+    declared = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
+    play = Playbook(run_of({"tools": [declared], "tool_choice": "required"})) << asks(tool_choice="required")
+    play >> says("", garbled=True) << asks(step="notice", tool_choice="auto")
+
+
+def test_words_that_ask_for_json_are_heard():
+    play = Playbook(run_of({"messages": [{"role": "user", "content": "Reply in JSON"}]})) << asks()
+    assert play.pending.json_expected()
+    assert play.pending.hold == "nothing"
+
+
+def test_words_that_ask_for_json_are_looked_for_once_and_not_before_it_matters():
+    message = {"role": "user", "content": "Hello"}
+    play = Playbook(run_of({"messages": [message]})) << asks()
+    message["content"] = "Reply in JSON"
+    assert play.pending.json_expected()
+    message["content"] = "Hello"
+    assert play.pending.json_expected()
+
+
+def test_a_blank_forced_answer_that_was_cut_off_is_no_answer_and_one_with_words_is():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice") >> says("", finish_reason="length") << asks(step="withdraw")
+    play >> says("Half", finish_reason="length") << responds("Half", finish_reason="length", stop="max_turns")
+
+
+def test_a_call_that_failed_may_be_tried_again():
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> [failure("busy")]
+    play << asks() >> calls(call(id="again")) << runs("web_search") >> results("found") << told("busy", "found")
+
+
+def test_the_same_call_under_an_alias_is_the_same_call():
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks() >> calls(call("browser.search")) << told(REPEATED)
+
+
+def test_a_model_that_calls_when_it_was_asked_again_is_told_that_it_can_call_no_more():
+    play = Playbook(run_of(guidance=True)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks() >> says("") << asks(step="notice") >> calls(call(arguments='{"query":"y"}')) << asks(step="withdraw")
+    told(BUDGET_USED)(play.pending)
+    assert "left for this answer" not in play.pending.body["messages"][-1]["content"]
+    assert ANSWER_NOW in play.pending.body["messages"][-1]["content"]
+
+
+def test_a_first_answer_of_nothing_but_raw_format_is_asked_for_again():
+    play = Playbook(run_of()) << asks() >> says("", garbled=True) << asks("user", "user", step="notice")
+    play >> says("Done") << responds("Done", stop="answer")
+
+
+def test_every_name_that_may_be_called_is_known_with_its_schema_even_when_the_tools_are_withdrawn():
+    run = run_of({"tools": [OPEN_DOOR]}, max_turns=2)
+    play = Playbook(run, steps=(RETELL, RETELL, RETELL)) << asks() >> calls(call()) << runs("web_search")
+    play >> results("found") << asks(step="retell")
+    assert set(play.pending.tools) == {"web_search", "browser.search", "current_time", "open_door"}
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("json_object", True), ("json_schema", True), ("text", False)])
+def test_whether_json_is_asked_for_is_told(kind, expected):
+    play = Playbook(run_of({"response_format": {"type": kind}})) << asks()
+    assert play.pending.json_expected() is expected
+
+
+def test_retelling_keeps_what_was_said_in_words_and_survives_a_run_without_results():
+    play = Playbook(run_of(max_turns=2), steps=(RETELL, RETELL, RETELL)) << asks() >> calls(call(), text="Looking.")
+    play << runs("web_search") >> results("found") << asks("user", "assistant", "user", step="retell")
+    assert play.made.body["messages"][1] == {"role": "assistant", "content": "Looking."}
+
+
+# -- the beginning and the seams --
+
+
+def test_the_clients_request_is_not_changed_and_unknown_fields_go_on():
+    request = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "vendor_flag": 7, "max_tool_calls": 3}
+    before = repr(request)
+    run = run_of(request, guidance=True)
+    play = Playbook(run) << asks("system", "user")
+    assert repr(request) == before
+    assert play.pending.body["vendor_flag"] == 7
+    assert "max_tool_calls" not in play.pending.body
+
+
+def test_guidance_names_the_tools_and_the_budget_in_the_clients_own_system_message():
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    play = Playbook(run_of({"messages": messages}, guidance=True, max_tool_calls=3, max_turns=4))
+    play << asks("system", "user")
+    told_to_model = play.pending.body["messages"][0]["content"]
+    assert told_to_model.startswith("Be brief.\n\n")
+    assert "web_search, current_time" in told_to_model
+    assert "3 tool calls in at most 3 rounds" in told_to_model
+
+
+def test_a_failure_stays_one_json_object_whatever_is_told_with_it():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> [failure("busy")]
+    play << asks(step="notice")
+    assert orjson.loads(play.pending.body["messages"][-1]["content"]) == {"error": "busy", "note": ANSWER_NOW}
+
+
+def test_what_is_left_of_the_budget_is_told_with_the_results():
+    run = run_of(guidance=True, max_tool_calls=3, max_turns=4)
+    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << told("(2 tool calls in 2 more rounds are left for this answer.)")
+
+
+@pytest.mark.parametrize(
+    ("shown", "separator"), [("Text", "\n\n"), ("Text\n", "\n"), ("Text\n\n", ""), ("Text\n \n\n\n", ""), ("\n", None)]
+)
+def test_text_of_the_next_turn_is_set_apart_by_one_blank_line(shown, separator):
+    play = Playbook(run_of()) << asks() >> calls(call(), text=shown) << runs("web_search") >> results("found")
+    play << asks()
+    assert play.pending.separator == separator
+
+
+def test_text_that_was_held_back_needs_no_separator():
+    turn = calls(call(), text="Held", held=({"choices": []},))
+    play = Playbook(run_of()) << asks() >> turn << runs("web_search") >> results("found") << asks()
+    assert play.pending.separator is None
+
+
+# -- calls that start while their turn is still being written --
+
+
+def test_a_call_that_would_be_run_may_start_early_under_its_tools_own_name():
+    assert run_of().may_start(call("browser.search"), []) == call()
+
+
+@pytest.mark.parametrize("unknown", [call("rm_rf"), call("open_door", "{}")])
+def test_a_call_that_is_not_the_servers_may_not(unknown):
+    assert run_of({"tools": [OPEN_DOOR]}).may_start(unknown, []) is None
+
+
+def test_no_more_calls_start_early_than_the_budget_permits_and_none_twice():
+    other = call(arguments='{"query":"y"}')
+    assert run_of(max_tool_calls=1).may_start(other, [call()]) is None
+    assert run_of(tools=[replace(SEARCH, max_calls=1)]).may_start(other, [call()]) is None
+    assert run_of().may_start(call("browser.search"), [call()]) is None
+    assert run_of().may_start(other, [call()]) == other
+
+
+def test_a_tool_that_changes_things_waits_for_the_end_of_the_turn():
+    assert run_of(tools=[replace(SEARCH, eager=False)]).may_start(call(), []) is None
+
+
+def test_a_call_whose_result_is_known_and_one_after_the_deadline_do_not_start():
+    play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    assert play.run.may_start(call(), []) is None
+    play.run.expire()
+    assert play.run.may_start(call("current_time", "{}"), []) is None
+
+
+@pytest.mark.parametrize(("tools", "hold"), [((SEARCH,), Hold.WHOLE), ((), Hold.NOTHING)])
+def test_json_is_held_to_its_end_only_where_another_turn_may_follow(tools, hold):
+    run = run_of({"response_format": {"type": "json_object"}}, tools=tools)
+    assert run.start().hold is hold
+
+
+def test_an_answer_comes_with_the_turns_before_it_whose_calls_were_answered():
+    first, second = calls(call(), text="One."), calls(call(arguments='{"query":"y"}'), text="Two.")
+    play = Playbook(run_of()) << asks() >> first << runs("web_search") >> results("a")
+    play << asks() >> second << runs("web_search") >> results("b") << asks() >> says("Done")
+    play << responds("Done")
+    assert [turn.text for turn in play.pending.served] == ["One.", "Two."]
+
+
+# -- what the model may write --
+
+
+def wrote(turn, tokens):
+    return replace(turn, usage={"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens})
+
+
+def may_write(tokens):
+    def check(action):
+        assert action.body["max_tokens"] == tokens
+
+    return check
+
+
+def test_what_the_model_may_write_is_counted_over_all_turns():
+    play = Playbook(run_of({"max_tokens": 100}, max_output_tokens=100))
+    play << may_write(100) >> wrote(calls(call()), 60) << runs("web_search") >> results("found")
+    play << may_write(40) >> wrote(calls(call(arguments='{"query":"y"}')), 39) << runs("web_search") >> results("found")
+    play << may_write(1) >> wrote(says("It"), 1) << responds("It", finish_reason="stop")
+
+
+@pytest.mark.parametrize("turn", [calls(call(), text="Let me"), says("")])
+def test_a_turn_that_leaves_nothing_to_write_ends_the_run(turn):
+    play = Playbook(run_of(max_output_tokens=100))
+    play << asks() >> wrote(turn, 100) << responds(turn.message["content"], finish_reason="length")
+    assert "tool_calls" not in play.pending.message
+
+
+def test_calls_of_the_clients_are_an_answer_also_where_nothing_may_be_written_any_more():
+    tools = [{"type": "function", "function": {"name": "open_door"}}]
+    play = Playbook(run_of({"tools": tools}, max_output_tokens=100))
+    play << asks() >> wrote(calls(call("open_door")), 100) << responds(finish_reason="tool_calls")

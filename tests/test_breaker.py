@@ -1,0 +1,165 @@
+"""A breaker, told the time."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.breaker import Breaker, State
+
+
+def opened(*, at=0.0):
+    breaker = Breaker(threshold=2, seconds=10)
+    breaker.failed(at)
+    breaker.failed(at)
+    return breaker
+
+
+def test_it_opens_after_so_many_failures_in_a_row():
+    breaker = Breaker(threshold=3, seconds=10)
+    breaker.failed(1)
+    breaker.failed(2)
+    assert (breaker.state, breaker.allows(2)) == (State.CLOSED, True)
+    breaker.failed(3)
+    assert (breaker.state, breaker.allows(3), breaker.wait(3)) == (State.OPEN, False, 10)
+    assert (breaker.allows(12.9), round(breaker.wait(12.9), 6)) == (False, 0.1)
+
+
+def test_a_success_between_two_failures_begins_the_count_anew():
+    breaker = Breaker(threshold=2, seconds=10)
+    for _ in range(5):
+        breaker.failed(0)
+        breaker.succeeded()
+    assert (breaker.state, breaker.wait(0)) == (State.CLOSED, 0)
+
+
+def test_when_its_time_is_over_one_call_probes_and_no_other():
+    breaker = opened()
+    assert breaker.wait(10) == 0
+    assert [breaker.allows(10) for _ in range(3)] == [True, False, False]
+    assert (breaker.state, breaker.wait(11)) == (State.HALF_OPEN, 9)
+
+
+def test_a_probe_that_succeeds_closes_it_and_the_count_begins_anew():
+    breaker = opened()
+    assert breaker.allows(10)
+    breaker.succeeded()
+    breaker.failed(11)
+    assert all(breaker.allows(11) for _ in range(3))
+
+
+def test_a_probe_that_fails_opens_it_for_another_while():
+    breaker = opened()
+    assert breaker.allows(10)
+    breaker.failed(15)
+    assert (breaker.state, breaker.allows(24.9), breaker.allows(25)) == (State.OPEN, False, True)
+
+
+def test_a_probe_of_which_nothing_is_heard_is_followed_by_another():
+    breaker = opened()
+    assert (breaker.allows(10), breaker.allows(19.9), breaker.allows(20)) == (True, False, True)
+
+
+def test_what_began_before_it_opened_and_fails_later_does_not_prolong_it():
+    breaker = opened()
+    breaker.failed(9)
+    assert breaker.allows(10)
+
+
+def test_what_began_before_it_opened_and_succeeds_later_closes_it():
+    breaker = opened()
+    breaker.succeeded()
+    assert breaker.allows(1)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["ask", "fine", "bad"]), st.integers(0, 30))))
+def test_it_never_stays_shut_for_longer_than_its_seconds(steps):
+    breaker, now = Breaker(threshold=2, seconds=10), 0
+    for what, passed in steps:
+        now += passed
+        if what == "ask":
+            breaker.allows(now)
+        elif what == "fine":
+            breaker.succeeded()
+        else:
+            breaker.failed(now)
+        assert 0 <= breaker.wait(now) <= 10
+    assert breaker.allows(now + 10)
+
+
+# -- whose failures they are --
+
+
+def told(breaker, *clients, spare=False):
+    return [breaker.failed(0, client=client, spare=spare) for client in clients]
+
+
+def test_one_clients_failures_never_open_it_however_many_they_are():
+    breaker = Breaker(threshold=4, seconds=10)
+    assert not any(told(breaker, *["one"] * 100))
+    assert (breaker.state, breaker.allows(0)) == (State.CLOSED, True)
+
+
+def test_no_client_counts_for_more_than_half():
+    breaker = Breaker(threshold=4, seconds=10)
+    assert told(breaker, "one", "one", "one", "two", "two") == [False, False, False, False, True]
+    assert (breaker.allows(0), breaker.allows(0, spare=True)) == (False, False)
+
+
+def test_as_many_clients_as_it_takes_open_it_together():
+    assert told(Breaker(threshold=3, seconds=10), "one", "two", "three") == [False, False, True]
+    assert told(Breaker(threshold=2, seconds=10), "one", "one", "two") == [False, False, True]
+
+
+def test_what_no_request_can_have_caused_counts_in_full():
+    assert told(Breaker(threshold=3, seconds=10), None, "one", None) == [False, False, True]
+    assert told(Breaker(threshold=1, seconds=10), None) == [True]
+
+
+def test_where_one_failure_is_enough_it_is_not_enough_that_a_client_causes_it():
+    assert told(Breaker(threshold=1, seconds=10), "one", "two", "one") == [False, False, False]
+
+
+def test_calls_that_have_a_spare_are_kept_out_after_any_failures_in_a_row_and_no_others():
+    breaker = Breaker(threshold=3, seconds=10)
+    assert told(breaker, "one", "one", "one", spare=True) == [False, False, True]
+    assert (breaker.state, breaker.allows(1, spare=True), breaker.allows(1)) == (State.OPEN, False, True)
+    assert breaker.wait(1) == 9
+
+
+def test_a_call_without_a_spare_that_succeeds_lets_the_others_in_again():
+    breaker = Breaker(threshold=3, seconds=10)
+    told(breaker, "one", "one", "one", spare=True)
+    assert breaker.allows(1)
+    assert breaker.succeeded()
+    assert breaker.allows(1, spare=True)
+
+
+def test_one_that_is_open_for_calls_with_a_spare_is_open_for_all_once_clients_agree():
+    breaker = Breaker(threshold=2, seconds=10)
+    told(breaker, "one", "one", spare=True)
+    assert breaker.allows(1)
+    told(breaker, "two")
+    assert not breaker.allows(1)
+    assert breaker.allows(10), "the probe"
+
+
+def test_failures_of_one_client_wait_for_the_next_that_has_a_spare():
+    breaker = Breaker(threshold=3, seconds=10)
+    assert told(breaker, "one", "one", "one", "one") == [False] * 4
+    assert told(breaker, "one", spare=True) == [True]
+
+
+def test_a_success_forgets_whose_failures_there_were():
+    breaker = Breaker(threshold=2, seconds=10)
+    told(breaker, "one")
+    breaker.succeeded()
+    assert told(breaker, "two") == [False]
+    assert told(breaker, "one") == [True]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["one", "two", None]), st.booleans()), max_size=30), st.integers(1, 6))
+def test_it_keeps_out_a_call_without_a_spare_only_where_clients_agree(failures, threshold):
+    breaker = Breaker(threshold=threshold, seconds=10)
+    for client, spare in failures:
+        breaker.failed(0, client=client, spare=spare)
+    if len({client for client, _ in failures}) < 2 and (None, True) not in failures and (None, False) not in failures:
+        assert breaker.allows(0)
