@@ -49,7 +49,6 @@ class Playbook:
         self.run = run
         self.steps = steps
         self.pending: Action | None = run.start()
-        self.asked = self.pending
 
     def falls_back(self, steps: AnswerSteps) -> "Playbook":
         """From now on another upstream answers; the call that waits for an answer goes to it too."""
@@ -76,20 +75,7 @@ class Playbook:
             assert isinstance(self.pending, CallTools), f"results came, but the run wants {self.pending}"
             assert len(event) == len(self.pending.calls)
             self.pending = self.run.receive_results(event)
-        if isinstance(self.pending, CallUpstream):
-            check_kept(self.asked, self.pending)
-            self.asked = self.pending
         return self
-
-
-def check_kept(before: CallUpstream, call: CallUpstream) -> None:
-    """What is kept from one turn to the next is kept only where that asks for the same, with more messages."""
-    if call.kept is not before.kept:
-        return
-    known = before.body["messages"]
-    assert call.body["messages"][: len(known)] == known
-    assert {**call.body, "messages": None} == {**before.body, "messages": None}
-    assert call.forcing is before.forcing is None
 
 
 def with_client_ids(turn: Turn, call: CallUpstream) -> Turn:

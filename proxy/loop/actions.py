@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -56,8 +56,6 @@ class CallUpstream(Struct, frozen=True):
             only about such a text: to look through a long conversation for it takes its time.
         renamed: names that the upstream was told in place of others -> the names in `tools`.
         cite: the page that a mark of gpt-oss's means, so that marks in the text become citations; None: they stay.
-        kept: what the upstream keeps of this turn for the next one of the same run; begun anew where that is not the
-            same request with more messages at its end.
     """
 
     body: Json
@@ -73,7 +71,6 @@ class CallUpstream(Struct, frozen=True):
     json_expected: Callable[[], bool] = bool  # says no
     renamed: Mapping[str, str] = MappingProxyType({})
     cite: Cite | None = None
-    kept: dict[str, Any] = {}
 
     def step_among(self, steps: AnswerSteps) -> AnswerStep | None:
         """The step of this call at an upstream with these `steps`; None: the turn need not be the answer."""

@@ -97,7 +97,6 @@ class Run:
         self._results: dict[tuple[str, str], ToolResult] = {}
         self._repeats: set[tuple[str, str]] = set()
         self._served: list[Turn] = []
-        self._kept: dict[str, Any] = {}
         self._shown_text = ""
         self._details = 0
         self._sources: dict[str, str] = {}
@@ -297,9 +296,7 @@ class Run:
         """A demand to call one of the server's tools has been met."""
         if self._tool_choice is None:  # as nearly always
             return
-        choice = freed(self._tool_choice, self._offer)
-        if choice is not self._tool_choice:
-            self._tool_choice, self._kept = choice, {}
+        self._tool_choice = freed(self._tool_choice, self._offer)
 
     def _ask(self) -> CallUpstream:
         return CallUpstream(
@@ -314,7 +311,6 @@ class Run:
             tools=self._schemas,
             json_expected=self._json_expected,
             cite=self._cite,
-            kept=self._kept,
         )
 
     def _bounded_request(self) -> Json:
@@ -322,7 +318,6 @@ class Run:
         left = self._limits.output_left(self.tally)
         if left is None:
             return self._request
-        self._kept = {}
         return {**self._request, "max_tokens": max(1, left)}
 
     def _json_expected(self) -> bool:
@@ -351,7 +346,6 @@ class Run:
         if self._attempts == ATTEMPTS:
             raise NoFinalAnswer("The model did not give an answer in words, although it was asked in every known way.")
         self._attempts += 1
-        self._kept = {}
         self._free_choice()
         if ANSWER_NOW not in str(self._messages[-1].get("content")):
             self._messages.append({"role": "user", "content": ANSWER_NOW})

@@ -25,7 +25,7 @@ from proxy.upstreams import failures
 from proxy.upstreams.connection import Connection, is_event_stream
 from proxy.upstreams.names import ToolNames, renamed_in
 from proxy.upstreams.profile import CHUNK, COMPLETION, Profile, complete, mend, prepare
-from proxy.upstreams.request_body import as_json, request_of
+from proxy.upstreams.request_body import LatestRequests, as_json, serialize
 
 _DONE = b"[DONE]"
 _HEAD = ("id", "object", "created", "model")  # what is the same in every chunk of a stream
@@ -41,7 +41,7 @@ _Handle: TypeAlias = Callable[[list[sse.Event], sse.Event | None], Awaitable[Non
 
 @dataclass(frozen=True, slots=True)
 class OpenAICompatible:
-    """One model at one upstream. Implements `ports.Upstream`.
+    """One model at one upstream, for all requests.
 
     Attributes:
         connection: the way to the upstream.
@@ -67,10 +67,10 @@ class OpenAICompatible:
         """The steps by which its models are made to answer."""
         return self.profile.answer_steps
 
-    async def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Turn:
-        """Make one upstream call of a run."""
+    async def complete(self, call: CallUpstream, show: Show, eager: Eager, latest: LatestRequests) -> Turn:
+        """Make one upstream call of a run; `latest`: the requests that its own may extend."""
         call = call.for_upstream(self.answer_steps)
-        content, names = request_of(call, self.profile, self.model)
+        content, names = serialize(call, self.profile, self.model, latest)
         if names is not None:
             call = replace(call, renamed=names.told)
         try:

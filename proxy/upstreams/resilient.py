@@ -22,6 +22,7 @@ from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamEr
 from proxy.loop.forcing import AnswerSteps
 from proxy.ports import Answer, Clock, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed, fault_of
 from proxy.upstreams.openai_compat import OpenAICompatible
+from proxy.upstreams.request_body import LatestRequests
 from proxy.upstreams.retry import Backoff, asked_delay, is_outage, is_transient, may_work_elsewhere
 
 T = TypeVar("T")
@@ -63,6 +64,7 @@ class Resilient:
         self._guards = guards
         self._client = client
         self._blamed: set[str] = set()
+        self._latest_requests: LatestRequests = {}
         self._clock = clock
         self._observe = observe
         self._tells_relays = tells_relays
@@ -85,7 +87,7 @@ class Resilient:
     def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:
         """Make one upstream call of a run. A fallback that has answered once is spoken to from then on."""
         watched = _Watched(show, self._clock)
-        return self._attempt(partial(_complete, call, watched.show, eager), watched)
+        return self._attempt(partial(_complete, call, watched.show, eager, self._latest_requests), watched)
 
     async def relay(self, body: bytes, request: Json) -> Answer:
         """Hand a whole completion through."""
@@ -161,9 +163,11 @@ class Resilient:
         return False
 
 
-def _complete(call: CallUpstream, show: Show, eager: Eager, upstream: OpenAICompatible) -> Awaitable[Turn]:
+def _complete(
+    call: CallUpstream, show: Show, eager: Eager, latest: LatestRequests, upstream: OpenAICompatible
+) -> Awaitable[Turn]:
     eager.abandon()  # what an attempt before this one has started
-    return upstream.complete(call, show, eager)
+    return upstream.complete(call, show, eager, latest)
 
 
 class _Relayed:

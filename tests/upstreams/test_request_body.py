@@ -1,7 +1,8 @@
-"""A turn's request is the same whether it is written anew or goes on from the turn before it."""
+"""A turn's request is the same whether it is serialized anew or extends the request of the turn before it."""
 
 import itertools
 
+import msgspec
 import orjson
 import pytest
 from hypothesis import given
@@ -10,11 +11,10 @@ from hypothesis import strategies as st
 from proxy.loop.actions import CallUpstream
 from proxy.loop.errors import InvalidJson
 from proxy.loop.forcing import AnswerStep
-from proxy.upstreams import request_body as written
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.profile import OPENAI
-from proxy.upstreams.request_body import request_of
+from proxy.upstreams.request_body import MOST_KEPT, serialize
 from tests.playbook import SEARCH, Playbook, call, calls, results, run_of
 
 USER = {"role": "user", "content": "Hi"}
@@ -34,28 +34,13 @@ PROFILES = [OPENAI, GLM, GPT_OSS]
 profiles = pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 
 
-def turn(*messages, number=1, kept=None, step=None, **fields):
-    body = {"messages": list(messages), "model": "theirs", **fields}
-    return CallUpstream(body, number=number, step=step, kept={} if kept is None else kept)
+def turn(*messages, number=1, step=None, **fields):
+    return CallUpstream({"messages": list(messages), "model": "theirs", **fields}, number=number, step=step)
 
 
-def sent(call, profile=OPENAI, model="m"):
-    content, names = request_of(call, profile, model)
+def sent(call, profile=OPENAI, model="m", latest=None):
+    content, names = serialize(call, profile, model, {} if latest is None else latest)
     return orjson.loads(content), names
-
-
-@pytest.fixture
-def fitted(monkeypatch):
-    """How many messages were made to fit, each time that any were."""
-    counts = []
-
-    def counted(messages, profile):
-        counts.append(len(messages))
-        return fit_messages(messages, profile)
-
-    fit_messages = written.fit_messages
-    monkeypatch.setattr(written, "fit_messages", counted)
-    return counts
 
 
 @profiles
@@ -73,126 +58,145 @@ def fitted(monkeypatch):
     ),
 )
 def test_each_turn_sends_what_it_would_send_if_it_were_the_first(profile, added, fields):
-    kept = {}
+    latest = {}
     for number in range(len(added) + 1):
         messages = [USER, *itertools.chain(*added[:number])]
-        going_on = sent(turn(*messages, number=number + 1, kept=kept, **fields), profile)
-        assert going_on == sent(turn(*messages, number=number + 1, **fields), profile)
+        extended = sent(turn(*messages, number=number + 1, **fields), profile, latest=latest)
+        assert extended == sent(turn(*messages, number=number + 1, **fields), profile)
 
 
 @profiles
-def test_only_what_is_new_is_made_to_fit_and_written(profile, fitted):
-    first = turn(USER, ASKS, FOUND)
-    sent(first, profile)
-    body, _ = sent(turn(USER, ASKS, FOUND, ASKS, EMPTY, number=2, kept=first.kept), profile)
-    assert fitted == [2]
-    assert len(body["messages"]) == 5
+def test_a_turn_with_more_messages_extends_the_request_before_it(profile):
+    latest = {}
+    first, _ = serialize(turn(USER, ASKS, FOUND), profile, "m", latest)
+    request = latest[""]
+    second, _ = serialize(turn(USER, ASKS, FOUND, ASKS, EMPTY, number=2), profile, "m", latest)
+    assert latest[""] is request
+    assert second.startswith(first.removesuffix(b"]}"))
+    assert len(orjson.loads(second)["messages"]) == 5
 
 
-def test_another_try_of_a_turn_sends_the_same(fitted):
+@profiles
+def test_another_attempt_at_a_turn_sends_the_same_bytes(profile):
+    latest = {}
     call = turn(USER, ASKS, FOUND)
-    assert request_of(call, GLM, "m") == request_of(call, GLM, "m")
-    assert fitted == [0]
+    assert serialize(call, profile, "m", latest) == serialize(call, profile, "m", latest)
 
 
-def test_another_models_upstream_is_written_to_anew(fitted):
+def test_runs_of_one_request_do_not_share_their_messages():
+    latest = {}
+    for message in (FOUND, EMPTY):
+        for run_id in ("one", "two"):
+            call = msgspec.structs.replace(turn(USER, ASKS, message, {**USER, "content": run_id}), run_id=run_id)
+            assert sent(call, latest=latest) == sent(call)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        turn(USER),
+        turn({**USER, "content": "Ho"}, ASKS, FOUND, ASKS),
+        turn(USER, ASKS, FOUND, ASKS, tools=[SEARCH.definition()]),
+        turn(USER, ASKS, FOUND, ASKS, step=AnswerStep.RETELL),
+    ],
+    ids=["fewer messages", "other messages", "another field", "another step"],
+)
+@profiles
+def test_a_request_that_differs_in_more_than_its_last_messages_is_serialized_anew(profile, call):
+    latest = {}
+    sent(turn(USER, ASKS, FOUND), profile, latest=latest)
+    assert sent(call, profile, latest=latest) == sent(call, profile)
+
+
+def test_a_request_for_another_upstream_or_model_is_serialized_anew():
+    latest = {}
     call = turn(USER, ASKS, FOUND)
     for profile, model in ((GLM, "m"), (GPT_OSS, "m"), (GPT_OSS, "n")):
-        body, _ = sent(call, profile, model)
-        assert body == sent(turn(USER, ASKS, FOUND), profile, model)[0]
+        body, _ = sent(call, profile, model, latest)
+        assert body == sent(call, profile, model)[0]
         assert body["model"] == model
-    assert fitted == []
 
 
-def test_a_name_that_the_upstream_would_refuse_makes_all_of_them_looked_at_again(fitted):
-    kept = {}
+def test_a_request_with_a_renamed_tool_is_serialized_anew_in_each_turn():
+    latest = {}
     for messages in ([USER], [USER, CALLS_BADLY, FOUND], [USER, CALLS_BADLY, FOUND, ASKS, EMPTY]):
-        body, names = sent(turn(*messages, kept=kept))
+        body, names = sent(turn(*messages), latest=latest)
         assert (names is None) == (len(messages) == 1)
     assert body["messages"][1]["tool_calls"][0]["function"]["name"] == "b_ro__ffnen"
-    assert kept == {}
+    assert latest == {}
     assert len(body["messages"]) == 5
 
 
-def test_what_is_large_is_not_kept(fitted):
-    large = {"role": "user", "content": "x" * written.MOST_KEPT}
-    first = turn(large)
-    sent(first)
-    assert first.kept == {}
-    assert sent(turn(large, ASKS, FOUND, kept=first.kept)) == sent(turn(large, ASKS, FOUND))
-    assert fitted == []
+def test_a_large_request_is_not_kept():
+    large = {"role": "user", "content": "x" * MOST_KEPT}
+    latest = {}
+    sent(turn(large), latest=latest)
+    assert latest == {}
+    assert sent(turn(large, ASKS, FOUND), latest=latest) == sent(turn(large, ASKS, FOUND))
 
 
-def test_what_has_become_large_is_not_kept_any_longer():
-    kept = {}
-    found = {**FOUND, "content": "x" * written.MOST_KEPT}
+def test_a_request_that_has_become_large_is_not_kept_any_longer():
+    latest = {}
+    found = {**FOUND, "content": "x" * MOST_KEPT}
     for messages in ([USER], [USER, ASKS, found], [USER, ASKS, found, ASKS, EMPTY]):
-        assert sent(turn(*messages, kept=kept)) == sent(turn(*messages))
-        assert bool(kept) == (len(messages) == 1)
+        assert sent(turn(*messages), latest=latest) == sent(turn(*messages))
+        assert bool(latest) == (len(messages) == 1)
 
 
-def test_fewer_messages_than_before_are_written_anew():
-    kept = {}
-    sent(turn(USER, ASKS, FOUND, kept=kept))
-    assert sent(turn(USER, kept=kept)) == sent(turn(USER))
-
-
-def test_after_a_turn_that_went_on_another_upstream_is_told_everything():
-    kept = {}
+def test_after_an_extended_request_a_fallback_is_sent_all_messages():
+    latest = {}
     for messages in ([USER], [USER, ASKS, EMPTY]):
-        sent(turn(*messages, kept=kept))
-    assert sent(turn(USER, ASKS, EMPTY, kept=kept), GLM) == sent(turn(USER, ASKS, EMPTY), GLM)
+        sent(turn(*messages), latest=latest)
+    assert sent(turn(USER, ASKS, EMPTY), GLM, latest=latest) == sent(turn(USER, ASKS, EMPTY), GLM)
 
 
 @pytest.mark.parametrize("depth", range(245, 256))
 def test_a_later_turn_may_be_nested_as_deep_as_a_first_one(depth):
     deep = {**ASKS, "extra": orjson.loads(b"[" * depth + b"]" * depth)}
 
-    def outcome(call):
+    def outcome(latest):
         try:
-            return sent(call)
+            return sent(turn(USER, deep, FOUND), latest=latest)
         except InvalidJson:
             return InvalidJson
 
-    first = turn(USER)
-    sent(first)
-    assert outcome(turn(USER, deep, FOUND, kept=first.kept)) == outcome(turn(USER, deep, FOUND))
+    latest = {}
+    sent(turn(USER), latest=latest)
+    assert outcome(latest) == outcome({})
 
 
-def test_the_last_means_brings_its_own_fields():
+def test_the_last_step_adds_the_profiles_own_fields():
     plain, retelling = sent(turn(USER), GLM), sent(turn(USER, step=AnswerStep.RETELL), GLM)
     assert retelling[0] == {**plain[0], "thinking": {"type": "disabled"}}
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_what_is_nested_too_deep_is_refused_in_whatever_turn_it_comes(number):
+def test_a_request_that_is_nested_too_deep_is_refused_in_any_turn(number):
     deep = {"role": "tool", "tool_call_id": "c", "content": orjson.loads(b"[" * 300 + b"]" * 300)}
-    kept = {}
+    latest = {}
     if number > 1:
-        sent(turn(USER, kept=kept))
+        sent(turn(USER), latest=latest)
     with pytest.raises(InvalidJson):
-        sent(turn(USER, deep, kept=kept))
-    assert sent(turn(USER, ASKS, kept=kept)) == sent(turn(USER, ASKS))
+        sent(turn(USER, deep), latest=latest)
+    assert sent(turn(USER, ASKS), latest=latest) == sent(turn(USER, ASKS))
 
 
-def test_a_run_keeps_what_was_written_while_it_asks_for_the_same():
-    play = Playbook(run_of())
-    first = play.pending
-    play >> calls(call()) >> results("found")
-    assert play.pending.kept is first.kept
-
-
-def test_a_run_begins_anew_once_a_demand_for_a_tool_has_been_met():
-    play = Playbook(run_of({"tools": [SEARCH.definition()], "tool_choice": "required"}))
-    first = play.pending
-    play >> calls(call()) >> results("found")
-    assert play.pending.body["tool_choice"] == "auto"
-    assert play.pending.kept is not first.kept
-
-
-def test_a_run_begins_anew_when_it_makes_the_model_answer():
-    play = Playbook(run_of(max_turns=2))
-    first = play.pending
-    play >> calls(call()) >> results("found")
-    assert play.made.step is AnswerStep.NOTICE
-    assert play.pending.kept is not first.kept
+@profiles
+@pytest.mark.parametrize(
+    ("request_fields", "limits"),
+    [
+        ({}, {}),
+        ({"tools": [SEARCH.definition()], "tool_choice": "required"}, {}),
+        ({}, {"max_turns": 2}),
+        ({"max_tokens": 50}, {}),
+    ],
+    ids=["same request", "a demand for a tool that is met", "made to answer", "a budget of tokens"],
+)
+def test_every_turn_of_a_run_is_sent_as_if_it_were_its_first(profile, request_fields, limits):
+    play, latest = Playbook(run_of(request_fields, **limits), steps=profile.answer_steps), {}
+    for query in ("a", "b", "c"):
+        assert sent(play.made, profile, latest=latest) == sent(play.made, profile)
+        play >> calls(call(arguments=f'{{"query":"{query}"}}'))
+        if not isinstance(play.pending, CallUpstream):
+            play >> results("found")
+    assert sent(play.made, profile, latest=latest) == sent(play.made, profile)
