@@ -21,6 +21,7 @@ DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))  # also where the package is not installed
 
 from proxy import config as c  # noqa: E402
+from proxy.loop import limits  # noqa: E402
 from proxy.telemetry.events import EVENTS  # noqa: E402
 from proxy.telemetry.series import Series  # noqa: E402
 
@@ -32,7 +33,7 @@ _SECTIONS = (
     ("tools.NAME", c.ToolConfig),
     *((f"tools.NAME, type: {name}", kind) for name, kind in c.TOOL_TYPES.items()),
     ("offer", c.OfferConfig),
-    ("limits", c.RequestLimits),
+    ("limits", c.Limits),
     ("state", c.StateConfig),
     ("telemetry", c.TelemetryConfig),
 )
@@ -44,6 +45,8 @@ _ALIASES = {
     c.Port: "port",
     c.Url: "URL",
     c.Key: "key",
+    c.Limits: "mapping: [limits](#limits)",
+    c.LimitOverrides: "mapping: [limits](#limits)",
 }
 
 
@@ -65,17 +68,18 @@ def configuration() -> str:
 
 
 def descriptions() -> dict[tuple[str, str], str]:
-    """What stands behind every field in `proxy/config.py`, or on the line before it, by class and field."""
-    source = Path(c.__file__).read_text(encoding="utf-8")
-    lines = source.splitlines()
+    """The comment after every field of the configuration, or on the line before it, by class and field."""
     found = {}
-    for made in (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)):
-        for node in made.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                behind = lines[node.lineno - 1].partition("  # ")[2]
-                before = lines[node.lineno - 2].strip()
-                text = behind or (before.removeprefix("# ") if before.startswith("# ") else "")
-                found[made.name, node.target.id] = text
+    for module in (c, limits):
+        source = Path(module.__file__).read_text(encoding="utf-8")
+        lines = source.splitlines()
+        for made in (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)):
+            for node in made.body:
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    behind = lines[node.lineno - 1].partition("  # ")[2]
+                    before = lines[node.lineno - 2].strip()
+                    text = behind or (before.removeprefix("# ") if before.startswith("# ") else "")
+                    found[made.name, node.target.id] = text
     return found
 
 
@@ -106,7 +110,7 @@ def with_tables(page: str) -> str:
     return page
 
 
-def _fields(kind: type[c.Value]) -> Iterator[msgspec.structs.FieldInfo]:
+def _fields(kind: type[msgspec.Struct]) -> Iterator[msgspec.structs.FieldInfo]:
     inherited = () if kind is c.ToolConfig else c.ToolConfig.__struct_fields__
     own = kind.__annotations__
     for info in msgspec.structs.fields(kind):
@@ -116,14 +120,14 @@ def _fields(kind: type[c.Value]) -> Iterator[msgspec.structs.FieldInfo]:
             yield info
 
 
-def _row(kind: type[c.Value], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str]) -> str:
+def _row(kind: type[msgspec.Struct], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str]) -> str:
     return f"| `{info.name}` | {_kind(info.type)} | {_default(info)} | {_says(kind, info, said)} |"
 
 
-def _says(kind: type[c.Value], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str]) -> str:
+def _says(kind: type[msgspec.Struct], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str]) -> str:
     text = next((said[base.__name__, info.name] for base in kind.__mro__ if (base.__name__, info.name) in said), "")
     if not text:
-        raise NoDescription(f"proxy/config.py: {kind.__name__}.{info.name} needs a comment that says what it means")
+        raise NoDescription(f"{kind.__module__}: {kind.__name__}.{info.name} needs a comment that says what it means")
     return _cell(text)
 
 
@@ -149,8 +153,6 @@ def _kind(kind: object) -> str:
 
 
 def _plain(kind: object) -> str:
-    if kind in (c.LimitsConfig, c.RequestLimits):
-        return "mapping: [limits](#limits)"
     if isinstance(kind, type) and issubclass(kind, c.Value):
         return f"mapping: {_inner(kind)}"
     name = getattr(kind, "__name__", str(kind))

@@ -1,7 +1,8 @@
-"""What config.yaml may say: frozen values with their defaults; no behaviour but the layering of defaults.
+"""What config.yaml may say: frozen values with their defaults.
 
 Each class is one mapping of the file and each field one of its keys; `config_file` reads the file into them. What
-stands behind a field is its description: `docs/configuration.md` is made of it.
+stands behind a field is its description: `docs/configuration.md` is made of it. The fields of `limits:` are in
+`loop.limits`, where the loop acts on them.
 """
 
 import re
@@ -12,11 +13,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from proxy.loop.limits import Limits
+from proxy.loop.limits import Count, CountOrNone, LimitOverrides, Limits, Seconds
 
-Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9)]
-Count: TypeAlias = Annotated[int, Meta(ge=1)]
-CountOrNone: TypeAlias = Annotated[int, Meta(ge=0)]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 # Scheme, host (no user: keys belong into api_key), port, path; no query.
@@ -66,57 +64,6 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     idle_timeout_seconds: Seconds = 75  # between two requests of one connection; nginx's keepalive_timeout
 
 
-class LimitsConfig(Value, frozen=True, kw_only=True):
-    """`limits:`, whole or in part: what is None was not said, and a wider setting holds."""
-
-    max_turns: Count | None = None
-    max_tool_calls: CountOrNone | None = None
-    guidance: bool | None = None
-    deadline: Seconds | None = None
-    max_duration: Seconds | None = None
-    tool_timeout: Seconds | None = None
-    max_parallel_tools: Count | None = None
-    max_result_bytes: Count | None = None
-    max_total_result_bytes: Count | None = None
-    max_total_tokens: Count | None = None
-
-
-class RequestLimits(Value, frozen=True, kw_only=True):
-    """`limits:`: how far one request may go. Where a model or a client has its own, they hold for what they name."""
-
-    max_turns: int = 5  # upstream calls, the final answer included
-    max_tool_calls: int = 8  # 0: no server tool in play
-    guidance: bool = True  # tell the model its budget in the system message
-    deadline: float = 240  # seconds; then no further tool or round: the model answers from what it has
-    max_duration: float = 1200  # seconds; then 504
-    tool_timeout: float = 30  # seconds, for a tool without its own; a model's or a client's bounds every tool
-    max_parallel_tools: int = 8  # calls of one turn at the same time
-    max_result_bytes: int = 65536  # a longer tool result is cut, and says so
-    max_total_result_bytes: int = 524288  # of all results of one request together
-    max_total_tokens: int | None = None  # over all turns, by the upstream's own count; None: no limit
-
-    def overridden(self, *layers: LimitsConfig | None) -> "RequestLimits":
-        """These limits with what each layer says put over them, the last layer last."""
-        said = {
-            field: value
-            for layer in layers
-            if layer is not None
-            for field in layer.__struct_fields__
-            if (value := getattr(layer, field)) is not None
-        }
-        return msgspec.structs.replace(self, **said) if said else self
-
-    def budget(self, *, max_tool_calls: int | None = None) -> Limits:
-        """What the loop counts; a client may lower `max_tool_calls`, never raise it."""
-        calls = self.max_tool_calls if max_tool_calls is None else min(self.max_tool_calls, max_tool_calls)
-        return Limits(
-            max_turns=self.max_turns,
-            max_tool_calls=calls,
-            max_total_tokens=self.max_total_tokens,
-            guidance=self.guidance,
-        )
-
-
 class ClientConfig(Value, frozen=True, kw_only=True):
     """An entry of `clients:`: who may call, and how far."""
 
@@ -127,7 +74,7 @@ class ClientConfig(Value, frozen=True, kw_only=True):
     tools: tuple[Text, ...] | None = None  # the server tools that its requests may use; None: all
     requests_per_minute: Count | None = None  # beyond: 429
     max_concurrent_requests: Count | None = None  # beyond: 429
-    limits: LimitsConfig | None = None  # what is different for it
+    limits: LimitOverrides | None = None  # what is different for it
     admin: bool = False  # may read /debug
 
 
@@ -170,7 +117,7 @@ class ModelConfig(Value, frozen=True, kw_only=True):
     fallbacks: tuple[Text, ...] = ()  # other names in `models`, tried in order when its upstream fails
     vision_model: Text | None = None  # takes its place where the last user message carries an image
     tools: tuple[Text, ...] | None = None  # the server tools that it may use; None: all
-    limits: LimitsConfig | None = None  # what is different for it
+    limits: LimitOverrides | None = None  # what is different for it
 
 
 class ToolConfig(Value, frozen=True, kw_only=True):
@@ -337,7 +284,7 @@ class Config(Value, frozen=True, kw_only=True):
     models: dict[str, ModelConfig] = {}  # the names that clients send; `*`: any other
     tools: dict[ToolName, ToolConfig] = {}  # the whitelist, by the name that models call; nothing else is ever run
     offer: OfferConfig = OfferConfig()  # which tools are shown to the model
-    limits: RequestLimits = RequestLimits()  # of one request
+    limits: Limits = Limits()  # of one request
     state: StateConfig = StateConfig()  # what outlives a request
     telemetry: TelemetryConfig = TelemetryConfig()  # what operators see
     disabled: dict[str, Disabled] = {}

@@ -21,6 +21,7 @@ import yaml
 from proxy import config as c
 from proxy.config_rules import Parts, doubts, reference_faults
 from proxy.loop.errors import ConfigurationError
+from proxy.loop.limits import LimitOverrides, Limits
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _BEGUN = re.compile(r"\$\{[A-Za-z0-9_]{0,64}")
@@ -29,7 +30,7 @@ _PLACEHOLDER = re.compile(
     r"<.*>|(sk-)?(\.{3}|x{3,})|your[-_].*|.*[-_]here|(change|replace)[-_]?me|todo|placeholder", re.IGNORECASE
 )
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
-_NOT_IN_FILE = ("disabled", "secrets", "places", "warnings")
+_NOT_IN_FILE = ("disabled", "secrets", "places", "warnings", "max_output_tokens", "max_tool_timeout")
 
 
 def load(path: Path, environ: Mapping[str, str]) -> c.Config:
@@ -128,6 +129,8 @@ class _Reader:
             if node.tag == "tag:yaml.org,2002:null":
                 return None
             (kind,) = (option for option in typing.get_args(kind) if option is not type(None))
+        if kind in (Limits, LimitOverrides):
+            return self.limits(node, kind, path)
         if isinstance(kind, type) and issubclass(kind, c.Value):
             return self.section(node, kind, path)
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -139,9 +142,6 @@ class _Reader:
 
     def section(self, node: yaml.Node, kind: type[c.Value], path: _Path) -> Any:
         """A mapping with a class of its own."""
-        if kind is c.RequestLimits:
-            said = self.struct(node, c.LimitsConfig, path)
-            return said if said is _FAULTY else c.RequestLimits().overridden(said)
         if kind is c.ToolConfig:
             return self.entry(node, path, self.tool)
         if kind in (c.UpstreamConfig, c.ClientConfig):
@@ -189,16 +189,9 @@ class _Reader:
             yield key, value_node, path.key(key, key_node.start_mark.line + 1)
 
     def struct(self, node: yaml.Node, kind: type[c.Value], path: _Path, *, skip: tuple[str, ...] = ()) -> Any:
-        fields = {info.name: info for info in msgspec.structs.fields(kind) if info.name not in _NOT_IN_FILE}
+        fields = _fields_in_file(kind)
         before = len(self.faults)
-        values: dict[str, Any] = {}
-        for key, value_node, at in self.pairs(node, path):
-            if key in skip:
-                continue
-            if key not in fields:
-                self.fault(at, f"unknown key; known are {', '.join(sorted((*fields, *skip)))}")
-                continue
-            values[key] = self.value(value_node, fields[key].type, at)
+        values = self.fields(node, {name: info.type for name, info in fields.items()}, path, skip=skip)
         for name, info in fields.items():
             if info.required and name not in values and isinstance(node, yaml.MappingNode):
                 self.fault(path.key(name, path.line), "is missing")
@@ -208,6 +201,27 @@ class _Reader:
         if any(info.required and name not in read for name, info in fields.items()):
             return _FAULTY
         return kind(**read)
+
+    def limits(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
+        """`limits:` as `Limits`, or those of a model or a client as `LimitOverrides`; null is as if absent."""
+        before = len(self.faults)
+        values = self.fields(node, {name: info.type | None for name, info in _fields_in_file(Limits).items()}, path)
+        if any(value is _FAULTY for value in values.values()) and len(self.faults) == before:
+            return _FAULTY  # a variable has no value
+        own = {name: value for name, value in values.items() if value is not _FAULTY and value is not None}
+        return Limits(**own) if kind is Limits else own
+
+    def fields(self, node: yaml.Node, kinds: Mapping[str, Any], path: _Path, *, skip: tuple[str, ...] = ()) -> Any:
+        """The values of a mapping whose keys are known, each as its kind or `_FAULTY`."""
+        values: dict[str, Any] = {}
+        for key, value_node, at in self.pairs(node, path):
+            if key in skip:
+                continue
+            if key not in kinds:
+                self.fault(at, f"unknown key; known are {', '.join(sorted((*kinds, *skip)))}")
+                continue
+            values[key] = self.value(value_node, kinds[key], at)
+        return values
 
     def tool(self, node: yaml.Node, path: _Path) -> Any:
         """An entry of `tools:`, whose `type` says which keys it may have."""
@@ -391,3 +405,7 @@ def _line_of(path: str, lines: Mapping[str, int]) -> int:
     while path and path not in lines:
         path = path.rpartition(".")[0]
     return lines.get(path, 1)
+
+
+def _fields_in_file(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    return {info.name: info for info in msgspec.structs.fields(kind) if info.name not in _NOT_IN_FILE}

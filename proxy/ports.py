@@ -8,11 +8,12 @@ from typing import Any, Protocol, TypeAlias
 import orjson
 from msgspec import Struct
 
-from proxy.config import Config, LimitsConfig
+from proxy.config import Config
 from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec, Turn
 from proxy.loop.errors import ProxyError
 from proxy.loop.forcing import AnswerSteps
+from proxy.loop.limits import LimitOverrides
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each chunk that the client may see, as it comes. Awaiting it is the back-pressure.
@@ -283,7 +284,7 @@ class Model(Struct, frozen=True):
     upstream_name: str
     upstream: Upstream
     tools: frozenset[str] | None = None
-    limits: LimitsConfig | None = None
+    limits: LimitOverrides | None = None
 
 
 class Router(Protocol):

@@ -245,10 +245,21 @@ def test_limits_of_a_model_and_a_client_lie_over_the_general_ones():
         + "clients: [{name: a, key: k, limits: {max_tool_calls: 1}}]",
         {},
     )
-    limits = config.limits.overridden(config.models["m"].limits, config.clients[0].limits)
+    limits = config.limits.overlaid(config.models["m"].limits, config.clients[0].limits)
     assert (limits.max_turns, limits.max_tool_calls, limits.deadline) == (3, 1, 10)
-    assert limits.budget(max_tool_calls=9).max_tool_calls == 1
-    assert limits.budget(max_tool_calls=0).max_tool_calls == 0
+
+
+@pytest.mark.parametrize("key", ["max_output_tokens", "max_tool_timeout", "nonsense"])
+def test_limits_that_are_no_keys_of_the_file_are_refused(key):
+    at_the_top, of_a_client = faults(f"limits: {{{key}: 1}}\nclients: [{{name: a, key: k, limits: {{{key}: 1}}}}]\n")
+    assert f"limits.{key}: unknown key; known are deadline, guidance, max_duration" in at_the_top
+    assert f"clients[0].limits.{key}: unknown key" in of_a_client
+
+
+def test_a_limit_of_null_is_the_same_as_none():
+    config = parse("limits: {max_turns: null}\nclients: [{name: a, key: k, limits: {deadline: null}}]\n" + UP, {})
+    assert config.limits.max_turns == 5
+    assert config.clients[0].limits == {}
 
 
 def test_a_file_that_cannot_be_read_is_a_fault(tmp_path):

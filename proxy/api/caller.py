@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from starlette.types import Scope
 
-from proxy.config import LimitsConfig
+from proxy.loop.limits import LimitOverrides
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Caller:
     name: str | None = None
     models: tuple[str, ...] = ("*",)
     tools: frozenset[str] | None = None
-    limits: LimitsConfig | None = None
+    limits: LimitOverrides | None = None
     admin: bool = False
     upstream_key: str | None = field(default=None, repr=False)
 

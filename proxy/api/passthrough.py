@@ -56,7 +56,7 @@ class Passthrough:
         model, body = self._route(scope, body, caller)
         request_context.add({"model": model.name, "upstream": model.upstream.name})
         request = RawRequest(scope["method"], path, _forwarded(scope), body)
-        most = self._limits.overridden(model.limits, caller.limits).max_duration
+        most = self._limits.overlaid(model.limits, caller.limits).max_duration
         await while_wanted(scope, receive, partial(_relay, model, request, send), seconds=most)
 
     def _route(self, scope: Scope, body: bytes, caller: Caller) -> tuple[Model, bytes]:

@@ -5,7 +5,6 @@ it, runs its loops, and tells the client in its own shape what came of them.
 """
 
 import functools
-import math
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -21,12 +20,11 @@ from proxy.api.body import header, written
 from proxy.api.caller import Caller, caller_of
 from proxy.api.race import Work, alongside, together, while_wanted
 from proxy.api.replies import Headers
-from proxy.config import RequestLimits
 from proxy.loop import sse
 from proxy.loop.actions import Respond, Tally, sum_of
 from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.continuation import Continuation, put_back, runs_in
-from proxy.loop.driver import Pace, Runner
+from proxy.loop.driver import Runner
 from proxy.loop.errors import ModelNotAllowed
 from proxy.loop.limits import Limits
 from proxy.loop.offer import EVERY_TOOL, NOT_ASKED, SAID_OF_TOOLS, Asked, Offer, make_offer, take_prefix
@@ -51,8 +49,6 @@ class Exchange(Struct, frozen=True):
         caller: whose request it is.
         model: that answers it.
         limits: that hold for it.
-        budget: what its loops may use.
-        pace: how long they may take, and how much at a time.
         usable: the server tools that this client may use, with this model, in this request.
         asked: how it asks for server tools, beside what it declares.
         tell_events: whether the client wants to hear of the progress.
@@ -64,9 +60,7 @@ class Exchange(Struct, frozen=True):
     request: Json
     caller: Caller
     model: Model
-    limits: RequestLimits
-    budget: Limits
-    pace: Pace
+    limits: Limits
     usable: tuple[ToolSpec, ...] = ()
     asked: Asked = NOT_ASKED
     tell_events: bool = False
@@ -96,8 +90,10 @@ class Exchange(Struct, frozen=True):
     def runs(self, offer: Offer, run_ids: Iterable[str]) -> list[Run]:
         """One loop for each choice."""
         # A model that is offered none of our tools is told nothing of them.
-        budget = self.budget if offer.in_play else replace(self.budget, guidance=False)
-        return [Run(self.request, offer, budget, run_id) for run_id in run_ids]
+        limits = self.limits if offer.in_play else replace(self.limits, guidance=False)
+        if self.request.get("parallel_tool_calls") is False:
+            limits = replace(limits, max_parallel_tools=1)
+        return [Run(self.request, offer, limits, run_id) for run_id in run_ids]
 
     def bounded(
         self, scope: Scope, receive: Receive, work: Work[T], *, beside: Work[None] | None = None
@@ -156,8 +152,10 @@ class Exchanges:
         request_context.add(
             {"model": model.name, "upstream": model.upstream.name, "stream": bool(request.get("stream"))}
         )
-        budget = terms.budget(request.get(_OURS))
-        allow_tools = budget.allow_tools
+        limits = terms.limits
+        if (most := request.get(_OURS)) is not None:
+            limits = replace(limits, max_tool_calls=min(limits.max_tool_calls, most))
+        allow_tools = limits.allow_tools
         said = header(scope, b"x-server-tools")
         is_short = said is None or len(said) <= _SHORT
         chosen = _known_choice(said) if is_short else _chosen_tools(said)
@@ -169,9 +167,7 @@ class Exchanges:
             request,
             caller,
             model,
-            terms.limits,
-            budget,
-            terms.pace,
+            limits,
             usable=usable if allow_tools else (),
             asked=Asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
             tell_events=(header(scope, b"x-tool-events") or "").lower() == "true",
@@ -204,12 +200,10 @@ class Exchanges:
         """
         runner = self._runner if toolset is None else self._runner_with(toolset)
         runs = exchange.runs(offer, run_ids)
-        upstream, pace, scope = exchange.model.upstream, exchange.pace, exchange.caller.scope
-        if exchange.request.get("parallel_tool_calls") is False:
-            pace = replace(pace, max_parallel_tools=1)
+        upstream, scope = exchange.model.upstream, exchange.caller.scope
         works: list[Coroutine[Any, Any, Respond]] = []
         for index, run in enumerate(runs):
-            work = runner.drive(run, upstream=upstream, pace=pace, scope=scope, show=show(index), tell=tell)
+            work = runner.drive(run, upstream=upstream, scope=scope, show=show(index), tell=tell)
             # A client without tools of its own has nothing to come back with.
             works.append(self._kept(work, exchange.caller, run.id) if keep and offer.client_tools else work)
         answers: Sequence[Respond] = ()
@@ -270,14 +264,10 @@ class Exchanges:
         if known is None:
             if len(self._terms) >= _MOST_TERMS:
                 self._terms.clear()
-            layers = (model.limits, caller.limits)
-            limits = self._ports.config.limits.overridden(*layers)
-            bounded = any(layer is not None and layer.tool_timeout is not None for layer in layers)
             known = _Terms(
-                limits,
+                self._ports.config.limits.overlaid(model.limits, caller.limits),
                 (caller.tools, model.tools),
                 permitted=caller.may_use(model.name),
-                longest_tool_timeout=limits.tool_timeout if bounded else math.inf,
             )
             self._terms[caller.name, model.name] = known
         return known
@@ -289,39 +279,18 @@ class _Terms:
     Attributes:
         permitted: whether the client may use the model.
         limits: of the configuration, the model's and the client's own put over them.
-        pace: that they permit. A model's or a client's own `tool_timeout` bounds the tools that have one of their own.
         standing: as in `Exchange`; begun anew whenever there are other tools.
     """
 
-    __slots__ = ("_allowed", "_budget", "_specs", "_usable", "limits", "pace", "permitted", "standing")
+    __slots__ = ("_allowed", "_specs", "_usable", "limits", "permitted", "standing")
 
-    def __init__(
-        self,
-        limits: RequestLimits,
-        allowed: tuple[frozenset[str] | None, ...],
-        *,
-        permitted: bool,
-        longest_tool_timeout: float = math.inf,
-    ) -> None:
+    def __init__(self, limits: Limits, allowed: tuple[frozenset[str] | None, ...], *, permitted: bool) -> None:
         self.permitted = permitted
         self.limits = limits
         self._allowed = allowed
-        self._budget = limits.budget()
-        self.pace = Pace(
-            deadline=limits.deadline,
-            tool_timeout=limits.tool_timeout,
-            longest_tool_timeout=longest_tool_timeout,
-            max_parallel_tools=limits.max_parallel_tools,
-            max_result_bytes=limits.max_result_bytes,
-            max_total_result_bytes=limits.max_total_result_bytes,
-        )
         self._specs: Mapping[str, ToolSpec] = {}
         self._usable: tuple[ToolSpec, ...] = ()
         self.standing: dict[Asked, Offer] = {}
-
-    def budget(self, max_tool_calls: int | None) -> Limits:
-        """What a request may use that asks for so many calls at the most."""
-        return self._budget if max_tool_calls is None else self.limits.budget(max_tool_calls=max_tool_calls)
 
     def usable(self, specs: Mapping[str, ToolSpec], chosen: frozenset[str] | None) -> tuple[ToolSpec, ...]:
         """The tools that client and model both may use, among those that the request has `chosen`; None: all."""

@@ -5,7 +5,6 @@ when the deadline has passed the run is told so, and what tools are still doing 
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -15,30 +14,12 @@ from proxy.loop import results
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
 from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolResult, Turn
 from proxy.loop.errors import ProxyError, ToolError, ToolTimeout
+from proxy.loop.limits import Limits
 from proxy.loop.run import Run
 from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream, elapsed, fault_of, hears
 from proxy.timeouts import within
 
 OUT_OF_TIME = "The time for this request is used up; the call was stopped."
-
-
-class Pace(Struct, frozen=True):
-    """How long and how much at a time; seconds and bytes.
-
-    deadline                 from the start of the run; after it no tool and no further round is begun
-    tool_timeout             for one call of a tool that has no timeout of its own
-    longest_tool_timeout     for one call of any tool
-    max_parallel_tools       calls of one turn that run at the same time
-    max_result_bytes         of one result; the rest is cut off, and the model is told
-    max_total_result_bytes   of all results of the run together; the same
-    """
-
-    deadline: float = 240
-    tool_timeout: float = 30
-    longest_tool_timeout: float = math.inf
-    max_parallel_tools: int = 8
-    max_result_bytes: int = 65536
-    max_total_result_bytes: int = 524288
 
 
 class Deadline(Struct, eq=False):
@@ -74,15 +55,12 @@ class Runner:
         self._clock = clock
         self._tells_turns, self._tells_calls = hears(observe, "turn.started"), hears(observe, "tool.started")
 
-    async def drive(
-        self, run: Run, *, upstream: Upstream, pace: Pace, scope: str, show: Show, tell: Tell | None = None
-    ) -> Respond:
+    async def drive(self, run: Run, *, upstream: Upstream, scope: str, show: Show, tell: Tell | None = None) -> Respond:
         """Run the conversation to its answer.
 
         Args:
             run: the conversation.
             upstream: answers its turns.
-            pace: how long and how much at a time.
             scope: whose request it is: tools share results with the same caller only.
             show: takes what the client may see, as it comes.
             tell: takes the progress; None: nobody wants to hear of it.
@@ -90,8 +68,8 @@ class Runner:
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
-        deadline = Deadline(self._clock, self._clock.monotonic() + pace.deadline)
-        calls = _Calls(self, run, tell, deadline, pace, scope, pace.max_total_result_bytes)
+        deadline = Deadline(self._clock, self._clock.monotonic() + run.limits.deadline)
+        calls = _Calls(self, run, tell, deadline, run.limits, scope, run.limits.max_total_result_bytes)
         action: Action = run.start()
         receive: Callable[[Any], Action]
         given: Any  # what `receive` takes
@@ -175,9 +153,9 @@ class Runner:
         try:
             if calls.deadline.has_passed():
                 raise TimeoutError  # noqa: TRY301 - as when it is used up in the middle of the call
-            pace = calls.pace
+            limits = calls.limits
             work = self._toolset.execute(
-                call, patience=pace.tool_timeout, at_most=pace.longest_tool_timeout, scope=calls.scope
+                call, patience=limits.tool_timeout, at_most=limits.max_tool_timeout, scope=calls.scope
             )
             output = await within(calls.deadline.seconds_left(), work)
         except TimeoutError:
@@ -221,7 +199,7 @@ class _Calls(Struct, eq=False):
 
     Attributes:
         deadline: of the run.
-        pace: of the run.
+        limits: of the run.
         scope: whose request it is.
         turn: whose calls come next.
         under_way: calls that were begun, each in a task of its own.
@@ -231,7 +209,7 @@ class _Calls(Struct, eq=False):
     _run: Run
     _tell: Tell | None
     deadline: Deadline
-    pace: Pace
+    limits: Limits
     scope: str
     _result_bytes_left: int
     turn: int = 0
@@ -273,7 +251,7 @@ class _Calls(Struct, eq=False):
         return task
 
     def _begin(self, call: ToolCall) -> "asyncio.Task[ToolResult]":
-        self._slots = self._slots or asyncio.Semaphore(self.pace.max_parallel_tools)
+        self._slots = self._slots or asyncio.Semaphore(self.limits.max_parallel_tools)
         task = asyncio.create_task(self._in_turn(call, self._slots))
         self.under_way.add(task)
         task.add_done_callback(self.under_way.discard)
@@ -286,7 +264,7 @@ class _Calls(Struct, eq=False):
 
     def fenced(self, tool: str, output: ToolOutput) -> ToolResult:
         """An output as the model gets it, within what one result and all of the run's together may take."""
-        most = self.pace.max_result_bytes
+        most = self.limits.max_result_bytes
         if self._result_bytes_left < most:
             most = max(0, self._result_bytes_left)
         result = results.success(tool, output, max_bytes=most)

@@ -1,27 +1,45 @@
-"""The budget of one run, and the sentence in which a model is told of it."""
+"""How far one client request may go: the `limits:` of the configuration, on which the loop and its driver act."""
 
-from msgspec import Struct
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from proxy.loop.actions import Stop, Tally
 
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9)]
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+CountOrNone: TypeAlias = Annotated[int, Meta(ge=0)]
+
+LimitOverrides: TypeAlias = Mapping[str, Any]
+"""The limits that one model or one client has of its own, by the names of their fields in `Limits`."""
+
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What one client request may use.
+    """`limits:`, how far one request may go. A model's own limits override these, and a client's own override both."""
 
-    max_turns           upstream calls, the final answer included: with 2, one round of tools and then an answer
-    max_tool_calls      tool calls that are really run, over all turns
-    max_total_tokens    over all turns, by the upstream's own count; None: no limit
-    max_output_tokens   that the model writes, over all turns, by the same count; None: no limit but a turn's own
-    guidance            tell the model its budget in the system message
+    max_turns: Count = 5  # upstream calls, the final answer included: with 2, one round of tools and then an answer
+    max_tool_calls: CountOrNone = 8  # calls of server tools, over all turns; 0: no server tool is offered
+    guidance: bool = True  # tell the model its budget in the system message
+    deadline: Seconds = 240  # seconds; afterwards no further tool or round: the model answers from what it has
+    max_duration: Seconds = 1200  # seconds for the whole request; afterwards it fails with 504
+    # seconds for a call of a tool without a timeout of its own; set for a model or a client, it bounds every tool
+    tool_timeout: Seconds = 30
+    max_parallel_tools: Count = 8  # calls of one turn that run at the same time
+    max_result_bytes: Count = 65536  # of one tool result; a longer one is cut, with a note that it was
+    max_total_result_bytes: Count = 524288  # of all tool results of one request together
+    max_total_tokens: Count | None = None  # over all turns, by the upstream's own count; None: no limit
+    max_output_tokens: int | None = None  # not in the file: tokens that the model writes, over all turns
+    max_tool_timeout: float = math.inf  # not in the file: seconds for a call of any tool
 
-    Time is not in here: the loop has no clock. Whoever drives a run tells it with `Run.expire` that its time is up.
-    """
-
-    max_turns: int = 5
-    max_tool_calls: int = 8
-    max_total_tokens: int | None = None
-    max_output_tokens: int | None = None
-    guidance: bool = True
+    def overlaid(self, *layers: LimitOverrides | None) -> "Limits":
+        """These limits with each layer's own put over them, the last layer last."""
+        own = {name: value for layer in layers if layer for name, value in layer.items()}
+        if "tool_timeout" in own:
+            own["max_tool_timeout"] = own["tool_timeout"]
+        return replace(self, **own) if own else self
 
     def spent(self, used: Tally) -> Stop | None:
         """The limit that permits no further round of tools, if one has been reached.

@@ -56,11 +56,12 @@ class Run:
     Args:
         request: the client's body; it is not changed.
         offer: which tools are in play.
-        limits: the budget.
+        limits: how far the run may go.
         run_id: 32 hexadecimal digits, unique: the ids of the client's own calls are made of it.
 
     Attributes:
         id: the run's.
+        limits: as given.
         tally: what it has used so far, whatever becomes of it.
     """
 
@@ -74,6 +75,7 @@ class Run:
         said_to_us = _SAID_TO_US | offer.dropped if offer.dropped else _SAID_TO_US
         if not said_to_us.isdisjoint(request):
             request = {key: value for key, value in request.items() if key not in said_to_us}
+        self.limits = limits
         self._request = request
         messages: Sequence[Json] = request["messages"]
         if limits.guidance:
@@ -86,7 +88,6 @@ class Run:
         self._schemas = offer.schemas()
         self._json_only = _asks_for_json(request.get("response_format"))
         self._speaks_of_json: bool | None = None  # nobody has asked
-        self._limits = limits
         self.tally = Tally()
         self._tool_choice: Any = offer.tool_choice
         self._attempts = 0  # turns that had to be the answer
@@ -146,7 +147,7 @@ class Run:
 
     def _is_out_of_tokens(self, turn: Turn) -> bool:
         """Whether a turn calls for another one although the model may write no more."""
-        if self._attempts or any(turn.client_ids) or self._limits.output_left(self.tally) != 0:
+        if self._attempts or any(turn.client_ids) or self.limits.output_left(self.tally) != 0:
             return False
         return not is_answer(turn)
 
@@ -195,7 +196,7 @@ class Run:
             return None
         used = self.tally.total_tool_calls + len(started)
         of_tool = self.tally.tool_calls.get(tool.name, 0) + sum(other.name == tool.name for other in started)
-        within = used < self._limits.max_tool_calls and (tool.max_calls is None or of_tool < tool.max_calls)
+        within = used < self.limits.max_tool_calls and (tool.max_calls is None or of_tool < tool.max_calls)
         return canonical if within else None
 
     # -- deciding what becomes of the calls of a turn --
@@ -246,13 +247,13 @@ class Run:
 
     def _affordable(self, tool: str, max_calls: int | None) -> bool:
         """Whether one more call is within the budget; a call that is not makes the run stop."""
-        if self.tally.total_tool_calls >= self._limits.max_tool_calls:
+        if self.tally.total_tool_calls >= self.limits.max_tool_calls:
             self._stop = Stop.MAX_TOOL_CALLS
             return False
         return max_calls is None or self.tally.tool_calls.get(tool, 0) < max_calls
 
     def _limit_reached(self) -> Stop | None:
-        return Stop.DEADLINE if self._expired else self._limits.spent(self.tally)
+        return Stop.DEADLINE if self._expired else self.limits.spent(self.tally)
 
     def _judged_turn(self) -> Turn:
         assert self._turn is not None  # noqa: S101 - results come after a turn
@@ -285,10 +286,10 @@ class Run:
         """What the model is told beside its results."""
         if self._stop or self._attempts:
             return ANSWER_NOW
-        if not self._limits.guidance:
+        if not self.limits.guidance:
             return None
-        calls = self._limits.max_tool_calls - self.tally.total_tool_calls
-        return budget_left(calls, self._limits.max_turns - 1 - self.tally.turns)
+        calls = self.limits.max_tool_calls - self.tally.total_tool_calls
+        return budget_left(calls, self.limits.max_turns - 1 - self.tally.turns)
 
     # -- asking --
 
@@ -315,7 +316,7 @@ class Run:
 
     def _bounded_request(self) -> Json:
         """The request with what is left of the tokens that the model may write."""
-        left = self._limits.output_left(self.tally)
+        left = self.limits.output_left(self.tally)
         if left is None:
             return self._request
         return {**self._request, "max_tokens": max(1, left)}

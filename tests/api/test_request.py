@@ -7,7 +7,7 @@ import pytest
 from proxy.api.caller import Caller, set_caller
 from proxy.api.clients import tool_headers
 from proxy.api.request import Exchanges
-from proxy.config import Config, LimitsConfig, OfferConfig, RequestLimits, ServerConfig
+from proxy.config import Config, OfferConfig, ServerConfig
 from proxy.loop.actions import Respond, Stop, Tally
 from proxy.loop.chat import ToolSpec, Turn
 from proxy.ports import Model
@@ -28,7 +28,7 @@ class Ports:
     model_limits = None
 
     def __init__(self, *specs):
-        self.config = Config(server=ServerConfig(), offer=OfferConfig(prefix="//"), limits=RequestLimits())
+        self.config = Config(server=ServerConfig(), offer=OfferConfig(prefix="//"))
         self.router = self.toolset = self
         self.specs = {spec.name: spec for spec in specs}
 
@@ -139,12 +139,18 @@ async def test_nor_do_long_ones():
     assert (await opened.open()).standing == {}
 
 
-async def test_the_pace_of_a_client_is_worked_out_once_and_is_not_anothers():
+async def test_the_limits_of_a_client_are_not_anothers():
     opened = Opened(tool("a"))
-    hasty = Caller("hasty", limits=LimitsConfig(deadline=5))
-    pace = (await opened.open()).pace
-    assert (await opened.open()).pace is pace
-    assert ((await opened.open(caller=hasty)).pace.deadline, pace.deadline) == (5, 240)
+    hasty = Caller("hasty", limits={"deadline": 5})
+    assert (await opened.open()).limits.deadline == 240
+    assert (await opened.open(caller=hasty)).limits.deadline == 5
+    assert (await opened.open()).limits.deadline == 240
+
+
+async def test_a_request_may_lower_the_number_of_tool_calls_and_not_raise_it():
+    opened = Opened(tool("a"))
+    for asked, permitted in {None: 8, 3: 3, 0: 0, 9: 8}.items():
+        assert (await opened.open(max_tool_calls=asked)).limits.max_tool_calls == permitted
 
 
 @pytest.mark.parametrize(
@@ -153,9 +159,10 @@ async def test_the_pace_of_a_client_is_worked_out_once_and_is_not_anothers():
 )
 async def test_a_tool_timeout_of_a_model_or_a_client_bounds_every_tool(model, client, longest):
     opened = Opened(tool("a"))
-    opened.ports.model_limits = LimitsConfig(tool_timeout=model)
-    pace = (await opened.open(caller=Caller("app", limits=LimitsConfig(tool_timeout=client)))).pace
-    assert (pace.longest_tool_timeout, pace.tool_timeout) == (longest, 30 if longest == math.inf else longest)
+    opened.ports.model_limits = {} if model is None else {"tool_timeout": model}
+    caller = Caller("app", limits={} if client is None else {"tool_timeout": client})
+    limits = (await opened.open(caller=caller)).limits
+    assert (limits.max_tool_timeout, limits.tool_timeout) == (longest, 30 if longest == math.inf else longest)
 
 
 def headers_of(turns, calls, stop):

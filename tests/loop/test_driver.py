@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from proxy.loop.chat import ToolOutput, ToolSpec
-from proxy.loop.driver import OUT_OF_TIME, Pace, Runner
+from proxy.loop.driver import OUT_OF_TIME, Runner
 from proxy.loop.errors import ToolError, ToolUnavailable, UpstreamError
 from proxy.loop.forcing import DEFAULT_ANSWER_STEPS
 from tests.fakes import FakeClock
@@ -67,11 +67,11 @@ async def show(_):
     pass
 
 
-async def drive(upstream, work, *, clock=None, pace=None, heard=None, **limits):
+async def drive(upstream, work, *, clock=None, heard=None, **limits):
     toolset = Toolset(work)
     runner = Runner(toolset, observe=heard if heard is not None else Heard(), clock=clock or FakeClock())
     run = run_of(tools=[TOOL], **limits)
-    answer = await runner.drive(run, upstream=upstream, pace=pace or Pace(), scope="", show=show)
+    answer = await runner.drive(run, upstream=upstream, scope="", show=show)
     return answer, toolset
 
 
@@ -114,7 +114,7 @@ async def test_no_more_calls_run_at_a_time_than_permitted():
         await asyncio.sleep(0)
         return ""
 
-    _, toolset = await drive(Upstream(calls(*wanted), says("Done")), work, pace=Pace(max_parallel_tools=2))
+    _, toolset = await drive(Upstream(calls(*wanted), says("Done")), work, max_parallel_tools=2)
     assert toolset.most == 2
 
 
@@ -143,7 +143,7 @@ async def test_one_failing_call_does_not_touch_another():
 async def test_a_call_is_not_begun_after_the_deadline():
     clock = FakeClock()
     upstream = Upstream(calls(call()), says("Done"), clock=clock, seconds=100)
-    answer, toolset = await drive(upstream, found, clock=clock, pace=Pace(deadline=50))
+    answer, toolset = await drive(upstream, found, clock=clock, deadline=50)
     assert (answer.stop, toolset.most) == ("deadline", 0)
 
 
@@ -156,7 +156,7 @@ async def test_a_call_that_waits_for_its_turn_beyond_the_deadline_is_not_begun()
 
     wanted = [call(arguments=f'{{"query":"{n}"}}', id=str(n)) for n in range(2)]
     upstream = Upstream(calls(*wanted), says("Done"))
-    answer, _ = await drive(upstream, work, clock=clock, pace=Pace(deadline=50, max_parallel_tools=1))
+    answer, _ = await drive(upstream, work, clock=clock, deadline=50, max_parallel_tools=1)
     told = [message["content"] for message in upstream.calls[1].body["messages"] if message["role"] == "tool"]
     assert "late" in told[0]
     assert OUT_OF_TIME in told[1]
@@ -168,7 +168,7 @@ async def test_a_running_call_is_cut_short_at_the_deadline():
         await asyncio.Event().wait()
 
     upstream = Upstream(calls(call()), says("Done"))
-    await drive(upstream, hang, pace=Pace(deadline=0.01))
+    await drive(upstream, hang, deadline=0.01)
     assert OUT_OF_TIME in upstream.calls[1].body["messages"][-1]["content"]
 
 
@@ -178,7 +178,7 @@ async def test_a_call_that_was_cut_short_ends_the_time_of_its_run_whatever_the_c
 
     standing_still = FakeClock()  # a timer of uvloop may fire a millisecond before its time
     upstream = Upstream(calls(call()), says("Done"))
-    answer, _ = await drive(upstream, hang, clock=standing_still, pace=Pace(deadline=0.01))
+    answer, _ = await drive(upstream, hang, clock=standing_still, deadline=0.01)
     assert (answer.stop, upstream.calls[1].forcing.attempt) == ("deadline", 0)
 
 
@@ -187,7 +187,7 @@ async def test_a_long_result_is_cut():
         return "x" * 1000
 
     upstream = Upstream(calls(call()), says("Done"))
-    await drive(upstream, long, pace=Pace(max_result_bytes=100))
+    await drive(upstream, long, max_result_bytes=100)
     assert "cut: 1000 characters in all, 100 shown" in upstream.calls[1].body["messages"][-1]["content"]
 
 
@@ -196,7 +196,7 @@ async def test_all_results_of_a_run_together_are_cut_too():
         return "x" * 1000
 
     upstream = Upstream(*(calls(call(arguments=f'{{"query":"{n}"}}')) for n in range(3)), says("Done"))
-    await drive(upstream, long, pace=Pace(max_total_result_bytes=1500))
+    await drive(upstream, long, max_total_result_bytes=1500)
     shown = [m["content"].count("x") for m in upstream.calls[3].body["messages"] if m["role"] == "tool"]
     assert shown[0] == 1000
     assert 0 < shown[1] < 500
@@ -211,7 +211,7 @@ async def test_what_was_held_back_is_shown_once_the_run_accepts_it():
 
     runner = Runner(Toolset(found), observe=Heard(), clock=FakeClock())
     upstream = Upstream(calls(call()), says("Done", held=({"held": 1},)))
-    await runner.drive(run_of(tools=[TOOL], max_turns=2), upstream=upstream, pace=Pace(), scope="", show=remember)
+    await runner.drive(run_of(tools=[TOOL], max_turns=2), upstream=upstream, scope="", show=remember)
     assert shown == [{"held": 1}]
 
 

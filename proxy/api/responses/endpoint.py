@@ -83,7 +83,7 @@ class CreateResponse:
         conversation = converse(items, instructions=instructions, name_of=tools.name_of, unseal=seal.open)
         chat = request.as_chat(conversation, tools)
         exchange = await self._exchanges.open(scope, chat, hidden=conversation.hidden)
-        withdrawn = exchange.asked.names is not None or not exchange.budget.allow_tools
+        withdrawn = exchange.asked.names is not None or not exchange.limits.allow_tools
         callable_names = frozenset(name for tool in exchange.usable for name in tool.names)
         within = tools.within(callable_names, withdrawn=withdrawn)
         if within is not tools:
@@ -92,8 +92,8 @@ class CreateResponse:
             exchange = replace(exchange, request={key: value for key, value in without.items() if value})
         if tools.offline:
             exchange = replace(exchange, usable=tuple(tool for tool in exchange.usable if tool.name != SEARCH))
-        budget = replace(exchange.budget, max_output_tokens=request.fields.get("max_output_tokens"))
-        exchange = replace(exchange, budget=budget)
+        limits = replace(exchange.limits, max_output_tokens=request.fields.get("max_output_tokens"))
+        exchange = replace(exchange, limits=limits)
         offer = make_offer(exchange.request, exchange.usable, exchange.asked)
         # An upstream that keeps to a schema by itself is not waited for; where tools are, the end is waited for anyway.
         checked = offer.in_play or not exchange.model.upstream.json_schema
@@ -162,7 +162,7 @@ class CreateResponse:
         fault = check.fault(answer.turn.text)
         if fault is None:
             return answer
-        output_left = task.exchange.budget.output_left(answer.tally)
+        output_left = task.exchange.limits.output_left(answer.tally)
         if output_left == 0:  # the answer has used up what the model may write
             return replace(answer, finish_reason="length")
         self._ports.observe("answer.unfit")
@@ -267,8 +267,8 @@ class _Task:
         turns = [{"role": "assistant", "content": text}, {"role": "user", "content": told}]
         request = {key: value for key, value in self.exchange.request.items() if key not in ("tools", "tool_choice")}
         request = {**request, "messages": [*request["messages"], *turns]}
-        budget = replace(self.exchange.budget, max_output_tokens=output_left)
-        return replace(self.exchange, request=request, budget=budget)
+        limits = replace(self.exchange.limits, max_output_tokens=output_left)
+        return replace(self.exchange, request=request, limits=limits)
 
 
 class _StreamingClient:
