@@ -27,7 +27,7 @@ from proxy.loop.continuation import Continuation, put_back, runs_in
 from proxy.loop.driver import Runner
 from proxy.loop.errors import ModelNotAllowed
 from proxy.loop.limits import Limits
-from proxy.loop.offer import EVERY_TOOL, NOT_ASKED, SAID_OF_TOOLS, Asked, Offer, make_offer, take_prefix
+from proxy.loop.offer import EVERY_TOOL, NO_SELECTION, TOOL_FIELDS, Offer, ToolSelection, make_offer, take_prefix
 from proxy.loop.run import Run
 from proxy.ports import Model, Ports, Show, Tell, Toolset
 
@@ -62,16 +62,16 @@ class Exchange(Struct, frozen=True):
     model: Model
     limits: Limits
     usable: tuple[ToolSpec, ...] = ()
-    asked: Asked = NOT_ASKED
+    asked: ToolSelection = NO_SELECTION
     tell_events: bool = False
     body: bytes | None = None
     ignored: tuple[str, ...] = ()
-    standing: "dict[Asked, Offer] | None" = None
+    standing: "dict[ToolSelection, Offer] | None" = None
 
     def offer(self) -> Offer:
         """The tools of this request. Where it says nothing of tools itself, they are what they were the last time."""
         standing = self.standing
-        if standing is None or not SAID_OF_TOOLS.isdisjoint(self.request):
+        if standing is None or not TOOL_FIELDS.isdisjoint(self.request):
             return make_offer(self.request, self.usable, self.asked)
         offer = standing.get(self.asked)
         if offer is None:
@@ -169,7 +169,7 @@ class Exchanges:
             model,
             limits,
             usable=usable if allow_tools else (),
-            asked=Asked(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
+            asked=ToolSelection(asked_by_name or asked_by_prefix, chosen, model.upstream.native_search),
             tell_events=(header(scope, b"x-tool-events") or "").lower() == "true",
             body=body if request is given else None,
             ignored=ignored,
@@ -290,7 +290,7 @@ class _Terms:
         self._allowed = allowed
         self._specs: Mapping[str, ToolSpec] = {}
         self._usable: tuple[ToolSpec, ...] = ()
-        self.standing: dict[Asked, Offer] = {}
+        self.standing: dict[ToolSelection, Offer] = {}
 
     def usable(self, specs: Mapping[str, ToolSpec], chosen: frozenset[str] | None) -> tuple[ToolSpec, ...]:
         """The tools that client and model both may use, among those that the request has `chosen`; None: all."""

@@ -28,12 +28,12 @@ class Stop(StrEnum):
     REPEATED_CALL = "repeated_call"
 
 
-class Hold(StrEnum):
-    """How much of a turn is kept from the client until it is known what the turn is."""
+class Buffering(StrEnum):
+    """How much of a turn is buffered instead of streamed to the client."""
 
-    NOTHING = "nothing"
-    BEGINNING = "beginning"  # until it has written enough to be an answer
-    WHOLE = "whole"  # to its end: the client wants nothing but the final JSON
+    NONE = "none"
+    START = "start"  # until the turn is long enough to be the answer
+    ALL = "all"  # until the turn has ended: only the final JSON may be shown
 
 
 @final
@@ -49,7 +49,7 @@ class CallUpstream(Struct, frozen=True):
         first_detail: the index in the client's stream of the first entry of this turn's `reasoning_details`.
         forcing: says that the turn has to be the answer, and how its request is shaped; None: it need not be.
         step: by which the model is made to answer; settled by `for_upstream`.
-        hold: how much of the turn is kept from the client for now.
+        buffering: how much of the turn is buffered instead of streamed to the client.
         tools: every name that may be called -> its JSON Schema, also while the tools are withdrawn: calls of them that
             leaked into text are recognised by it.
         json_expected: whether the client asked for JSON, so that a text that is one JSON object is an answer. Asked
@@ -66,7 +66,7 @@ class CallUpstream(Struct, frozen=True):
     first_detail: int = 0
     forcing: Forcing | None = None
     step: AnswerStep | None = None
-    hold: Hold = Hold.NOTHING
+    buffering: Buffering = Buffering.NONE
     tools: Mapping[str, Json] = MappingProxyType({})
     json_expected: Callable[[], bool] = bool  # says no
     renamed: Mapping[str, str] = MappingProxyType({})
@@ -171,7 +171,7 @@ class Respond(Struct, frozen=True):
         cite: the page that a mark of gpt-oss's in its text means; None: its marks stay.
         continuation: what is hidden from a client that is to come back with results of its own.
         step: by which the model was made to answer, if it had to be.
-        served: the turns before that one, in order, whose calls were answered; the first is turn 1.
+        earlier_turns: the turns before that one, in order, whose calls were answered; the first is turn 1.
         added: messages of the model and results of its calls, which stand between the client's messages and that turn.
     """
 
@@ -184,7 +184,7 @@ class Respond(Struct, frozen=True):
     cite: Cite | None = None
     continuation: Continuation | None = None
     step: str | None = None
-    served: tuple[Turn, ...] = ()
+    earlier_turns: tuple[Turn, ...] = ()
     added: tuple[Json, ...] = ()
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import orjson
 from msgspec import Struct, field
 
-from proxy.loop.actions import CallUpstream, Hold
+from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.chat import (
     BROKEN_OFF,
     TEXT_FIELDS,
@@ -64,7 +64,7 @@ _NOT_IN_ENVELOPE = ("choices", "usage")
 
 
 NO_REASON = "The upstream's stream ended without a finish_reason."
-_NOTHING = Hold.NOTHING  # asked for each chunk, see `breaker`
+_NOTHING = Buffering.NONE  # asked for each chunk, see `breaker`
 
 
 class _Call(Struct):
@@ -114,7 +114,7 @@ class Assembler:
         self._filters = {
             key: LeakFilter(call.known_names, json_expected=call.json_expected) for key in _LEAKY_FIELDS if call.tools
         }
-        self._hold = call.hold
+        self._hold = call.buffering
         self._held: list[Json] = []
         self._blank = ""
         self._ending = Ending()
@@ -242,7 +242,7 @@ class Assembler:
             self._envelope,
             calls_of(message),
             self._usage,
-            held=tuple(self._held),
+            buffered=tuple(self._held),
             aside=tuple([self._chunk(delta) for delta in self._aside]),
             garbled=self._is_garbled(),
             client_ids=tuple(call.client_id for call in calls),
@@ -440,7 +440,7 @@ class Assembler:
             return visible
         self._held += visible
         proven = self._shown_calls or (self._text_length >= PROOF_CHARACTERS and not self._calls)
-        if not proven or self._hold is Hold.WHOLE:
+        if not proven or self._hold is Buffering.ALL:
             return []
         self._hold = _NOTHING
         visible, self._held = self._held, []

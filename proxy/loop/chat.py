@@ -115,7 +115,7 @@ class Turn(Struct, frozen=True):
         envelope: everything of the answer but `choices` and `usage` (id, model, system_fingerprint, ...).
         calls: the function calls in the message, in order.
         usage: the upstream's own count, or None where it sent none.
-        held: chunks of a stream that were held back because the turn had to prove itself an answer first.
+        buffered: chunks of a stream that were not shown, because the turn had to prove to be the answer first.
         aside: chunks of a stream with what its server says beside the answer; shown if the turn is the last one.
         garbled: raw model format that means nothing was taken out of its text.
         client_ids: for each entry of the message's `tool_calls` the id that the client gets; None: not the client's.
@@ -128,7 +128,7 @@ class Turn(Struct, frozen=True):
     envelope: Mapping[str, Any] = MappingProxyType({})
     calls: tuple[ToolCall, ...] = ()
     usage: Json | None = None
-    held: tuple[Json, ...] = ()
+    buffered: tuple[Json, ...] = ()
     aside: tuple[Json, ...] = ()
     garbled: bool = False
     client_ids: tuple[str | None, ...] = ()

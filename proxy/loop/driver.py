@@ -86,7 +86,7 @@ class Runner:
                 if deadline.has_passed():
                     run.expire()
                 action = receive(given)
-            for chunk in (*action.turn.held, *action.turn.aside):
+            for chunk in (*action.turn.buffered, *action.turn.aside):
                 await show(chunk)
             return action
         finally:

@@ -28,8 +28,8 @@ EVERY_TOOL = "all"
 HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
 
 
-class Asked(Struct, frozen=True):
-    """How a request asks for server tools, beside what it declares.
+class ToolSelection(Struct, frozen=True):
+    """How a request selects server tools, beside the tools that it declares.
 
     Attributes:
         on_request: by the prefix or the model's suffix.
@@ -48,10 +48,10 @@ class Asked(Struct, frozen=True):
         return tool.mode == "always" or (tool.mode == "on_request" and self.on_request)
 
 
-NOT_ASKED = Asked()
+NO_SELECTION = ToolSelection()
 
-SAID_OF_TOOLS = frozenset({"tools", "tool_choice", "functions", "web_search_options"})
-"""The fields of a request that `make_offer` goes by."""
+TOOL_FIELDS = frozenset({"tools", "tool_choice", "functions", "web_search_options"})
+"""The fields of a request that `make_offer` reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Offer:
         return tuple(tool for tool in self.tools if name_of(tool) not in self.owned)
 
 
-def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | None = None) -> Offer:
+def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: ToolSelection | None = None) -> Offer:
     """Decide which of the `server_tools` that this client may use are in play for `request`.
 
     Args:
@@ -105,7 +105,7 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: Asked | N
         server_tools: the whitelist, already narrowed to this client and model.
         asked: how else the request asks for tools.
     """
-    asked = asked or NOT_ASKED
+    asked = asked or NO_SELECTION
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")
     if choice == "none" or request.get("functions"):  # the legacy field excludes `tools`
@@ -169,7 +169,7 @@ def _names_in(tools: Iterable[Json]) -> Any:
     return dict.fromkeys(name for tool in tools if (name := name_of(tool)) is not None).keys()
 
 
-def _without_hosted_search(declared: Sequence[Json], asked: Asked) -> tuple[Sequence[Json], bool]:
+def _without_hosted_search(declared: Sequence[Json], asked: ToolSelection) -> tuple[Sequence[Json], bool]:
     """The declared tools without hosted searches, and whether there was one.
 
     GLM's own form has its settings in it, `{"type": "web_search", "web_search": {...}}`, and stays GLM's.

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop import browser
-from proxy.loop.actions import Action, CallTools, CallUpstream, Hold, Respond, Stop, Tally
+from proxy.loop.actions import Action, Buffering, CallTools, CallUpstream, Respond, Stop, Tally
 from proxy.loop.browser import Browser
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, ToolResult, ToolSpec, Turn, in_plain_text, name_of, text_of
 from proxy.loop.citations import without_marks
@@ -97,7 +97,7 @@ class Run:
         self._verdicts: list[_Verdict] = []
         self._results: dict[tuple[str, str], ToolResult] = {}
         self._repeats: set[tuple[str, str]] = set()
-        self._served: list[Turn] = []
+        self._earlier_turns: list[Turn] = []
         self._shown_text = ""
         self._details = 0
         self._sources: dict[str, str] = {}
@@ -128,7 +128,7 @@ class Run:
         if any(turn.client_ids):
             return self._judge(turn, self._servers(turn.calls))
         is_blank = _is_blank(turn)
-        if not turn.held and turn.text.strip():
+        if not turn.buffered and turn.text.strip():
             self._shown_text, _ = without_marks(turn.text, self._cite)
         if self._attempts:
             return self._receive_forced(turn)
@@ -172,7 +172,7 @@ class Run:
         turn = self._judged_turn()
         if any(turn.client_ids):
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS, self._continuation(turn, answers))
-        self._served.append(turn)
+        self._earlier_turns.append(turn)
         self._stop = self._stop or self._limit_reached()
         self._remember(turn, answers)
         self._free_choice()
@@ -308,7 +308,7 @@ class Run:
             separator=separator_after(self._shown_text),
             first_detail=self._details,
             forcing=self._forcing(),
-            hold=self._hold(),
+            buffering=self._hold(),
             tools=self._schemas,
             json_expected=self._json_expected,
             cite=self._cite,
@@ -327,11 +327,11 @@ class Run:
             self._speaks_of_json = self._json_only or _speaks_of_json(self._request["messages"])
         return self._speaks_of_json
 
-    def _hold(self) -> Hold:
+    def _hold(self) -> Buffering:
         """Text that only the last turn may show is held until the turn proves to be the last."""
         if self._json_only and self._offer.in_play:
-            return Hold.WHOLE
-        return Hold.BEGINNING if self._attempts else Hold.NOTHING
+            return Buffering.ALL
+        return Buffering.START if self._attempts else Buffering.NONE
 
     # -- making the model answer --
 
@@ -371,7 +371,7 @@ class Run:
             self._cite,
             continuation,
             turn.step,
-            served=tuple(self._served),
+            earlier_turns=tuple(self._earlier_turns),
             added=self._added(),
         )
 

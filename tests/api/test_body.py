@@ -11,7 +11,7 @@ from proxy.api.body import parse_chat_request, read_body
 from proxy.loop.chat import carries_image, name_of
 from proxy.loop.continuation import put_back, runs_in
 from proxy.loop.errors import RequestError, RequestTooLarge
-from proxy.loop.offer import Asked, make_offer, take_prefix
+from proxy.loop.offer import ToolSelection, make_offer, take_prefix
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.names import ToolNames
@@ -31,7 +31,7 @@ def test_a_request_is_refused_with_its_field_or_every_step_can_read_it(request, 
     take_prefix(request["messages"], "//")
     runs_in(request["messages"])
     assert put_back(request["messages"], {}) == request["messages"]
-    offer = make_offer(request, [SEARCH, TIME], Asked(native_search=profile.native_search))
+    offer = make_offer(request, [SEARCH, TIME], ToolSelection(native_search=profile.native_search))
     assert not offer.client_tools & offer.owned.keys()
     assert all(isinstance(schema, dict) for schema in offer.schemas().values())
     hostile.outcome(RequestError, lambda: prepare(request, profile))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.loop.actions import CallUpstream, Hold
+from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.assembler import PROOF_CHARACTERS, turn_from_completion
 from proxy.loop.assembler import Assembler as AssemblerOfCall
 from proxy.loop.chat import ToolCall
@@ -16,12 +16,13 @@ TOOLS = {"search": {"properties": {"q": {}}, "required": ["q"]}, "open_door": {"
 PLAIN = CallUpstream({}, number=3, run_id="r")
 
 
-def Assembler(*, client_tools=(), hold=False, **call):  # noqa: N802 - stands in for the class
-
-    holding = Hold.BEGINNING if hold is True else hold or Hold.NOTHING
+def Assembler(*, client_tools=(), buffering=False, **call):  # noqa: N802 - stands in for the class
+    buffering = Buffering.START if buffering is True else buffering or Buffering.NONE
     tools = call.pop("tools", TOOLS)
     return AssemblerOfCall(
-        CallUpstream({}, number=3, run_id="r", client_tools=frozenset(client_tools), hold=holding, tools=tools, **call)
+        CallUpstream(
+            {}, number=3, run_id="r", client_tools=frozenset(client_tools), buffering=buffering, tools=tools, **call
+        )
     )
 
 
@@ -94,9 +95,9 @@ CHUNKS = st.builds(
 
 
 @settings(max_examples=400)
-@given(st.lists(CHUNKS, min_size=2, max_size=8), st.sampled_from(list(Hold)))
+@given(st.lists(CHUNKS, min_size=2, max_size=8), st.sampled_from(list(Buffering)))
 def test_the_short_way_leads_to_the_same_place_as_the_long_one(chunks, hold):
-    call = CallUpstream({}, number=3, run_id="r", hold=hold, tools=TOOLS)
+    call = CallUpstream({}, number=3, run_id="r", buffering=hold, tools=TOOLS)
     short, long = AssemblerOfCall(call), LongWay(call)
     for one in [*chunks, chunk({}, "stop")]:
         wire = orjson.dumps(one)
@@ -318,11 +319,11 @@ def test_blank_lines_at_the_end_of_an_answer_are_the_models(ends):
 
 @pytest.mark.parametrize("hold", [False, True])
 def test_marks_are_taken_out_of_the_text_and_told_beside_it(hold):
-    assembler = Assembler(cite=lambda number, line: f"https://{number}.example/", hold=hold, separator="\n\n")
+    assembler = Assembler(cite=lambda number, line: f"https://{number}.example/", buffering=hold, separator="\n\n")
     pieces = ["\n\nThe sky", " is blue", "【0", "†L1-", "L3】【1†source】", " and 【", "new", "】", "【2†"]
     shown = feed(assembler, *(chunk({"content": piece}) for piece in pieces), chunk({}, "stop")) + assembler.close()
     turn = assembler.finish()
-    shown += turn.held
+    shown += turn.buffered
     texts = [(delta["content"], delta.get(CITATIONS)) for delta in deltas(shown)]
     assert texts == [
         ("\n\nThe sky", None),
@@ -391,28 +392,28 @@ def test_what_is_beside_the_delta_is_kept_in_the_choice():
 
 
 def test_a_turn_that_has_to_prove_itself_is_held_back_until_it_has():
-    assembler = Assembler(hold=True)
+    assembler = Assembler(buffering=True)
     assert feed(assembler, chunk({"reasoning": "Hm"}), chunk({"content": "So"})) == []
     shown = feed(assembler, chunk({"content": "." * PROOF_CHARACTERS}), chunk({"content": "!"}))
     assert len(shown) == 4
     feed(assembler, chunk({}, "stop"))
-    assert finish(assembler).held == ()
+    assert finish(assembler).buffered == ()
 
 
 def test_a_held_turn_that_is_short_keeps_what_it_held_for_whoever_decides():
-    assembler = Assembler(hold=True)
+    assembler = Assembler(buffering=True)
     feed(assembler, chunk({"content": "Yes."}), chunk({}, "stop"))
-    assert deltas(finish(assembler).held) == [{"content": "Yes."}]
+    assert deltas(finish(assembler).buffered) == [{"content": "Yes."}]
 
 
 def test_a_held_turn_with_a_server_call_shows_nothing_however_much_it_writes():
-    assembler = Assembler(hold=True)
+    assembler = Assembler(buffering=True)
     call = chunk(tool_delta(id="a", name="search", arguments="{}"))
     assert feed(assembler, call, chunk({"content": "." * 1000})) == []
 
 
 def test_a_held_turn_with_a_call_of_the_clients_is_shown():
-    assembler = Assembler(hold=True, client_tools={"open_door"})
+    assembler = Assembler(buffering=True, client_tools={"open_door"})
     assert len(feed(assembler, chunk(tool_delta(id="a", name="open_door", arguments="{}")))) == 1
 
 
@@ -463,9 +464,9 @@ def test_an_entry_of_a_whole_answer_that_is_no_function_stays_as_it_is():
 
 
 def test_a_turn_that_is_held_whole_shows_nothing_until_somebody_decides():
-    assembler = Assembler(hold=Hold.WHOLE)
+    assembler = Assembler(buffering=Buffering.ALL)
     assert feed(assembler, chunk({"content": "." * 1000}), chunk({}, "stop")) == []
-    assert len(finish(assembler).held) == 1
+    assert len(finish(assembler).buffered) == 1
 
 
 def test_what_a_provider_adds_to_a_call_goes_back_with_it():
@@ -554,7 +555,7 @@ PIECES = ["Hello", " ", "\n", "<", "<tool_call>", LEAK, "`", "```", "{", '{"n": 
 def test_however_a_text_is_cut_the_turn_is_the_same_as_the_whole_answers(pieces, cuts, hold):
     text = "".join(pieces)
     bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    assembler = Assembler(hold=hold, client_tools={"open_door"})
+    assembler = Assembler(buffering=hold, client_tools={"open_door"})
     shown = feed(assembler, *(chunk({"content": text[a:b]}) for a, b in pairwise(bounds)), chunk({}, "stop"))
     shown += assembler.close()
     turn = assembler.finish()
@@ -562,7 +563,7 @@ def test_however_a_text_is_cut_the_turn_is_the_same_as_the_whole_answers(pieces,
     message = {"role": "assistant", "content": text}
     whole = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
     assert (turn.text, turn.calls, turn.garbled) == (whole.text, whole.calls, whole.garbled)
-    seen = "".join(delta.get("content") or "" for delta in deltas([*shown, *turn.held]))
+    seen = "".join(delta.get("content") or "" for delta in deltas([*shown, *turn.buffered]))
     assert seen == (turn.text if turn.text.strip() else "")
 
 

@@ -210,7 +210,7 @@ async def test_what_was_held_back_is_shown_once_the_run_accepts_it():
         shown.append(chunk)
 
     runner = Runner(Toolset(found), observe=Heard(), clock=FakeClock())
-    upstream = Upstream(calls(call()), says("Done", held=({"held": 1},)))
+    upstream = Upstream(calls(call()), says("Done", buffered=({"held": 1},)))
     await runner.drive(run_of(tools=[TOOL], max_turns=2), upstream=upstream, scope="", show=remember)
     assert shown == [{"held": 1}]
 

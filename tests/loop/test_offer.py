@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.loop.chat import name_of
-from proxy.loop.offer import Asked, freed, make_offer, take_prefix
+from proxy.loop.offer import ToolSelection, freed, make_offer, take_prefix
 from tests.playbook import SEARCH, TIME
 
 
@@ -11,7 +11,7 @@ def function(name):
 
 
 def offer(request, *, tools=(SEARCH, TIME), **asked):
-    return make_offer(request, tools, Asked(**asked))
+    return make_offer(request, tools, ToolSelection(**asked))
 
 
 def names(made):

@@ -4,7 +4,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from proxy.loop.actions import Hold, sum_of
+from proxy.loop.actions import Buffering, sum_of
 from proxy.loop.continuation import put_back
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.forcing import AnswerStep
@@ -402,7 +402,7 @@ def test_a_choice_is_freed_when_the_model_is_made_to_answer_without_results():
 def test_words_that_ask_for_json_are_heard():
     play = Playbook(run_of({"messages": [{"role": "user", "content": "Reply in JSON"}]})) << asks()
     assert play.pending.json_expected()
-    assert play.pending.hold == "nothing"
+    assert play.pending.buffering == "none"
 
 
 def test_words_that_ask_for_json_are_looked_for_once_and_not_before_it_matters():
@@ -507,7 +507,7 @@ def test_text_of_the_next_turn_is_set_apart_by_one_blank_line(shown, separator):
 
 
 def test_text_that_was_held_back_needs_no_separator():
-    turn = calls(call(), text="Held", held=({"choices": []},))
+    turn = calls(call(), text="Held", buffered=({"choices": []},))
     play = Playbook(run_of()) << asks() >> turn << runs("web_search") >> results("found") << asks()
     assert play.pending.separator is None
 
@@ -543,10 +543,10 @@ def test_a_call_whose_result_is_known_and_one_after_the_deadline_do_not_start():
     assert play.run.may_start(call("current_time", "{}"), []) is None
 
 
-@pytest.mark.parametrize(("tools", "hold"), [((SEARCH,), Hold.WHOLE), ((), Hold.NOTHING)])
+@pytest.mark.parametrize(("tools", "hold"), [((SEARCH,), Buffering.ALL), ((), Buffering.NONE)])
 def test_json_is_held_to_its_end_only_where_another_turn_may_follow(tools, hold):
     run = run_of({"response_format": {"type": "json_object"}}, tools=tools)
-    assert run.start().hold is hold
+    assert run.start().buffering is hold
 
 
 def test_an_answer_comes_with_the_turns_before_it_whose_calls_were_answered():
@@ -554,7 +554,7 @@ def test_an_answer_comes_with_the_turns_before_it_whose_calls_were_answered():
     play = Playbook(run_of()) << asks() >> first << runs("web_search") >> results("a")
     play << asks() >> second << runs("web_search") >> results("b") << asks() >> says("Done")
     play << responds("Done")
-    assert [turn.text for turn in play.pending.served] == ["One.", "Two."]
+    assert [turn.text for turn in play.pending.earlier_turns] == ["One.", "Two."]
 
 
 # -- what the model may write --

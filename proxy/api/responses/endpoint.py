@@ -173,14 +173,14 @@ class CreateResponse:
         note_use(tally)
         if check.fault(mended.turn.text) is not None:
             raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
-        served = (*answer.served, answer.turn)
+        earlier = (*answer.earlier_turns, answer.turn)
         return replace(
             mended,
             tally=tally,
             stop=answer.stop,
             step=answer.step,
             sources=answer.sources,
-            served=served,
+            earlier_turns=earlier,
             added=answer.added,
         )
 

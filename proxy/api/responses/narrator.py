@@ -222,10 +222,10 @@ def retell(narrator: Narrator, answer: Respond, events: Sequence[Json], *, json_
         json_only: no text but the last turn's is wanted.
     """
     ran = [event for event in events if event["type"].startswith("tool.")]
-    for number, turn in enumerate(answer.served, 1):
+    for number, turn in enumerate(answer.earlier_turns, 1):
         before = [event for event in ran if event["turn"] == number]
         _tell_turn(narrator, in_plain_text(turn.message), before, cite=answer.cite, json_only=json_only)
-    rest = [event for event in ran if event["turn"] > len(answer.served)]
+    rest = [event for event in ran if event["turn"] > len(answer.earlier_turns)]
     _tell_turn(narrator, answer.message, rest, cite=answer.cite, choice=answer.turn.choice)
 
 
