@@ -36,7 +36,7 @@ from proxy.http import Http1Transport
 from proxy.http.client import Http1Client, HttpClient, HttpxClient
 from proxy.http.trust import client_context
 from proxy.loop.errors import ConfigurationError, NotFound
-from proxy.ports import Caches, Clock, ExtraHeaders, Lifecycle, Ports, Readiness
+from proxy.ports import Caches, Clock, ExtraHeaders, Lifecycle, Observer, Ports, Readiness
 from proxy.stores.state import State, open_state
 from proxy.telemetry import log
 from proxy.telemetry.watch import watch
@@ -159,7 +159,7 @@ def registry_of(
     tools: Iterable[Tool] = (),
     *,
     clock: Clock,
-    observe: Callable[..., None],
+    observe: Observer,
     caches: Caches | None = None,
 ) -> Registry:
     """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""

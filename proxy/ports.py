@@ -67,26 +67,35 @@ class Content(Struct, frozen=True):
 
 
 class Observer(Protocol):
-    """Hears what goes on; watches and never steers."""
+    """Takes events; it watches the work and never changes it."""
 
     def __call__(self, event: str, /, **fields: object) -> None:
-        """An event's name and its fields, for example `tool.completed` with `tool` and `seconds`.
+        """Take an event and its fields, for example `tool.completed` with `tool` and `seconds`.
 
-        What was said - messages, arguments, results - is told by name in the field `content` and in no other: it is
-        kept from every observer unless `telemetry.log_content` is set.
+        Messages, arguments and results go into the field `content`, a mapping by name, and into no other field: they
+        are removed unless `telemetry.log_content` is set.
         """
         ...
+
+    def wants(self, event: str) -> bool:
+        """Whether events of that name are used at all; callers may skip building the fields of others."""
+        ...
+
+
+class NoObserver:
+    """Ignores every event. Implements `Observer`."""
+
+    def __call__(self, event: str, /, **fields: object) -> None:
+        """Ignore the event."""
+
+    def wants(self, event: str) -> bool:  # noqa: ARG002 - the protocol's
+        """False."""
+        return False
 
 
 def fault_of(error: ProxyError) -> Json:
     """A fault as the fields of an event."""
     return {"code": error.code, "status": error.status, "why": error.why}
-
-
-def hears(observe: Observer, event: str) -> bool:
-    """Whether anybody listens to events of that name: to put together what nobody hears is not for nothing."""
-    asked: Callable[[str], bool] | None = getattr(observe, "hears", None)
-    return asked is None or asked(event)
 
 
 class Toolset(Protocol):

@@ -28,7 +28,7 @@ from proxy.config import (
 from proxy.http.client import HttpClient
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError, ToolError, ToolUnavailable, UpstreamRefused
-from proxy.ports import Clock
+from proxy.ports import Clock, NoObserver
 from proxy.tools.tool import Tool
 from proxy.upstreams import failures
 from proxy.upstreams.connection import Connection
@@ -220,17 +220,13 @@ async def _ask_mcp_server(name: str, server: McpConfig) -> Finding:
 async def _ask_redis(state: StateConfig, clock: Clock) -> Finding:
     from proxy.stores.redis.connection import SharedRedis  # noqa: PLC0415 - an extra
 
-    shared = SharedRedis(state.url, clock=clock, observe=_ignore)
+    shared = SharedRedis(state.url, clock=clock, observe=NoObserver())
     try:
         await shared.probe()
         why_not = shared.readiness().why_not
     finally:
         await shared.aclose()
     return Finding("state.url", f"Redis: {why_not}" if why_not else "Redis can be written to", is_fault=bool(why_not))
-
-
-def _ignore(_event: str, /, **_fields: object) -> None:
-    """An observer of nothing."""
 
 
 def _network_fault(exc: BaseException) -> str | None:

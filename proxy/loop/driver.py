@@ -16,7 +16,7 @@ from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolResult, Turn
 from proxy.loop.errors import ProxyError, ToolError, ToolTimeout
 from proxy.loop.limits import Limits
 from proxy.loop.run import Run
-from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream, elapsed, fault_of, hears
+from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream, elapsed, fault_of
 from proxy.timeouts import within
 
 OUT_OF_TIME = "The time for this request is used up; the call was stopped."
@@ -53,7 +53,7 @@ class Runner:
         self._toolset = toolset
         self._observe = observe
         self._clock = clock
-        self._tells_turns, self._tells_calls = hears(observe, "turn.started"), hears(observe, "tool.started")
+        self._tells_turns, self._tells_calls = observe.wants("turn.started"), observe.wants("tool.started")
 
     async def drive(self, run: Run, *, upstream: Upstream, scope: str, show: Show, tell: Tell | None = None) -> Respond:
         """Run the conversation to its answer.

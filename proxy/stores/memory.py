@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from proxy.config import StateConfig
-from proxy.ports import Clock, Observer
+from proxy.ports import Clock, NoObserver, Observer
 
 # What an entry takes beside its value: its names and its places in the tables. Measured with 100,000 entries.
 ENTRY_BYTES = 550
@@ -55,7 +55,7 @@ class MemoryStore:
         *,
         clock: Clock,
         max_bytes: int,
-        observe: Observer = lambda _, /, **__: None,
+        observe: Observer = NoObserver(),  # noqa: B008 - it has no state
     ) -> None:
         self._ttl = config.ttl
         self._max_entries = config.max_entries

@@ -24,7 +24,7 @@ from proxy.config import TelemetryConfig
 from proxy.ports import Content
 from proxy.telemetry.events import level_of
 from proxy.telemetry.lines import TurnStream
-from proxy.telemetry.observer import Listener
+from proxy.telemetry.observer import Handler
 from proxy.telemetry.redact import redactor
 
 _JSON = orjson.OPT_UTC_Z
@@ -74,11 +74,15 @@ class LogObserver:
 
     def __call__(self, event: str, /, **fields: object) -> None:
         """One event."""
-        listener = self.listener(event)
-        if listener is not None:
-            listener(fields)
+        handler = self.handler(event)
+        if handler is not None:
+            handler(fields)
 
-    def listener(self, event: str) -> Listener | None:
+    def wants(self, event: str) -> bool:
+        """Whether events of that name are written at the configured level."""
+        return self.handler(event) is not None
+
+    def handler(self, event: str) -> Handler | None:
         """What writes events of that name; None: they are not loud enough."""
         level = level_of(event)
         if not self._log.is_enabled_for(level):
@@ -92,7 +96,7 @@ class LogObserver:
         return _writer(name, event, processors, logger.msg)
 
 
-def _writer_of_json(level: str, event: str, complete: "_Completed", put: Callable[[bytes], None]) -> Listener:
+def _writer_of_json(level: str, event: str, complete: "_Completed", put: Callable[[bytes], None]) -> Handler:
     """As shipped: bytes from the beginning, and what is alike in all lines of the event is written once."""
     alone = b',"level":"%b","event":%b' % (level.encode(), orjson.dumps(event))
     opening = alone + b","
@@ -107,7 +111,7 @@ def _writer_of_json(level: str, event: str, complete: "_Completed", put: Callabl
 
 def _writer(
     level: str, event: str, processors: Sequence[structlog.typing.Processor], put: Callable[[Any], None]
-) -> Listener:
+) -> Handler:
     """As structlog is configured, or is by itself where `configure` was not called."""
 
     def write(fields: Mapping[str, Any]) -> None:

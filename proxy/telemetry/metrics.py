@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from proxy import request_context
 from proxy.config import Config
 from proxy.telemetry import workers
-from proxy.telemetry.observer import Listener
+from proxy.telemetry.observer import Handler
 from proxy.telemetry.routes import OTHER, route_of
 from proxy.telemetry.series import Counter, Histogram, Series
 
@@ -107,7 +107,7 @@ class _Answers(NamedTuple):
 
 
 class Metrics:
-    """Counts what happens. Implements `ports.Observer`; `scrape` is `ports.Scrape`."""
+    """Counts events. Implements `observer.Subscriber`; `scrape` is `ports.Scrape`."""
 
     def __init__(self, config: Config, *, version: str) -> None:
         self._directory = workers.directory()
@@ -124,7 +124,7 @@ class Metrics:
         self._alike = lru_cache(_MOST_KNOWN)(self._find_alike)
         self._calls = lru_cache(_MOST_KNOWN)(self._find_calls)
         self._answers = lru_cache(_MOST_KNOWN)(self._find_answers)
-        self._handlers: Mapping[str, Listener] = {
+        self._handlers: Mapping[str, Handler] = {
             "request.started": self._request_started,
             "response.started": self._response_started,
             "request.completed": self._request_completed,
@@ -149,15 +149,9 @@ class Metrics:
         self._series.info.labels(version).set(1)
         self._series.open_requests_limit.labels().set(config.server.max_concurrent_requests)
 
-    def listener(self, event: str) -> Listener | None:
+    def handler(self, event: str) -> Handler | None:
         """What counts events of that name; None: they count for nothing."""
         return self._handlers.get(event)
-
-    def __call__(self, event: str, /, **fields: object) -> None:
-        """One event."""
-        handler = self._handlers.get(event)
-        if handler is not None:
-            handler(fields)
 
     def scrape(self, tasks: Callable[[], Sized]) -> bytes:
         """Everything in Prometheus' text format; `tasks` finds those of the event loop."""

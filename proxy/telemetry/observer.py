@@ -1,57 +1,67 @@
-"""One observer that tells several: what they may hear is decided here, and none of them can do any harm."""
+"""Passes every event on to the log, the metrics and the record of its request."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from proxy.ports import Content, Observer
+from proxy.ports import Content
 
-Listener: TypeAlias = Callable[[Mapping[str, Any]], None]
-"""What an observer does about one kind of event, given its fields. They are its own only where it copies them."""
+Handler: TypeAlias = Callable[[Mapping[str, Any]], None]
+"""What one subscriber does about one kind of event, given its fields. All handlers are given the same mapping."""
 
 
-def fan_out(observers: Sequence[Observer], *, content: bool) -> Observer:
-    """An observer that passes every event on to `observers`, in order.
+class Subscriber(Protocol):
+    """Chooses the events that it handles."""
+
+    def handler(self, event: str) -> Handler | None:
+        """The handler for events of that name; None: they are ignored. It is asked once for each name."""
+        ...
+
+
+class FanOut:
+    """Gives each event to those subscribers that handle it, in order. Implements `ports.Observer`.
 
     Args:
-        observers: the log first, for it is told when another one fails. One with a method `listener` is asked once for
-            each kind of event what it does about it, if anything: most events of a request are nobody's as shipped.
-        content: whether what was said is passed on too (`telemetry.log_content`), each of it as a `Content`.
+        subscribers: the log first: `observer.failed` is written there when a handler raises an exception.
+        content: whether `content` is passed on too (`telemetry.log_content`), each of its values as a `Content`.
     """
-    log, failed = observers[0], set[tuple[int, str]]()
-    listening: dict[str, list[Listener]] = {}
 
-    def listeners_to(event: str) -> list[Listener]:
-        found = listening.get(event)
-        if found is None:
-            found = listening[event] = _listeners(observers, event)
-        return found
+    def __init__(self, subscribers: Sequence[Subscriber], *, content: bool) -> None:
+        self._subscribers = subscribers
+        self._content = content
+        self._handlers: dict[str, list[Handler]] = {}
+        self._failed: set[tuple[int, str]] = set()
 
-    def observe(event: str, /, **fields: object) -> None:
-        listeners = listening.get(event)
-        if listeners is None:  # the first of its kind
-            listeners = listeners_to(event)
-        if not listeners:
+    def __call__(self, event: str, /, **fields: Any) -> None:
+        """Pass an event on."""
+        handlers = self._handlers.get(event)
+        if handlers is None:
+            handlers = self._handlers_of(event)
+        if not handlers:
             return
-        said: Any = fields.pop("content", None)
-        if content and said:
-            fields.update((name, Content(value)) for name, value in said.items())
-        for listener in listeners:
+        content = fields.pop("content", None)
+        if content and self._content:
+            fields.update((name, Content(value)) for name, value in content.items())
+        for handler in handlers:
             try:
-                listener(fields)
-            except Exception:  # noqa: BLE001 - observers watch and never steer: the request goes on
-                if (id(listener), event) not in failed:
-                    failed.add((id(listener), event))
-                    log("observer.failed", on=event, exc_info=True)
+                handler(fields)
+            except Exception:  # noqa: BLE001 - a fault of an observer must not end the request
+                self._report(handler, event)
 
-    observe.hears = lambda event: bool(listeners_to(event))  # type: ignore[attr-defined]  # for `ports.hears`
-    return observe
+    def wants(self, event: str) -> bool:
+        """Whether any subscriber handles events of that name."""
+        return bool(self._handlers_of(event))
 
+    def _handlers_of(self, event: str) -> list[Handler]:
+        if event not in self._handlers:
+            found = [subscriber.handler(event) for subscriber in self._subscribers]
+            self._handlers[event] = [handler for handler in found if handler is not None]
+        return self._handlers[event]
 
-def _listeners(observers: Sequence[Observer], event: str) -> list[Listener]:
-    found = (_listener(observer, event) for observer in observers)
-    return [listener for listener in found if listener is not None]
-
-
-def _listener(observer: Observer, event: str) -> Listener | None:
-    find: Callable[[str], Listener | None] | None = getattr(observer, "listener", None)
-    return find(event) if find else lambda fields: observer(event, **fields)
+    def _report(self, handler: Handler, event: str) -> None:
+        """Log the exception that is being handled, once for each handler and event."""
+        key = id(handler), event
+        if key not in self._failed:
+            self._failed.add(key)
+            write = self._subscribers[0].handler("observer.failed")
+            if write is not None:
+                write({"on": event, "exc_info": True})

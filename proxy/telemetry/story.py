@@ -21,6 +21,7 @@ from proxy.loop.chat import Json
 from proxy.ports import Clock, Content
 from proxy.telemetry import traceparent
 from proxy.telemetry.events import level_of
+from proxy.telemetry.observer import Handler
 from proxy.telemetry.traceparent import SpanId
 
 Fields: TypeAlias = dict[str, object]
@@ -111,11 +112,14 @@ class Storyteller:
         self._readers = readers
         self._clock = clock
 
-    def __call__(self, event: str, /, **fields: object) -> None:
-        """One event."""
+    def handler(self, event: str) -> Handler:
+        """Every event belongs to the story of its request."""
         if event == "request.started":
-            self._begin(fields)
-        elif (story := _story.get()) is not None:
+            return lambda fields: self._begin({**fields})
+        return lambda fields: self._tell(event, {**fields})
+
+    def _tell(self, event: str, fields: Fields) -> None:
+        if (story := _story.get()) is not None:
             self._continue(story, event, fields)
 
     def _begin(self, fields: Fields) -> None:

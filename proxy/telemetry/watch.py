@@ -8,7 +8,7 @@ from starlette.types import ASGIApp
 from proxy.config import Config, secrets_of
 from proxy.ports import Clock, ExtraHeaders, History, Observer, Scrape
 from proxy.telemetry import log, workers
-from proxy.telemetry.observer import fan_out
+from proxy.telemetry.observer import FanOut, Subscriber
 from proxy.telemetry.recent import Recent
 from proxy.telemetry.redact import redactor
 from proxy.telemetry.story import Reader, Storyteller
@@ -41,7 +41,7 @@ class Watching:
 
 def watch(config: Config, clock: Clock, *, version: str) -> Watching:
     """The observers that the configuration asks for, behind one."""
-    observers: list[Observer] = [log.LogObserver()]
+    observers: list[Subscriber] = [log.LogObserver()]
     readers: list[Reader] = []
     redact = redactor(secrets_of(config))
     scrape = history = None
@@ -65,7 +65,7 @@ def watch(config: Config, clock: Clock, *, version: str) -> Watching:
         extra_headers, incoming, close = traces.trace_headers, traces.Incoming, exporter.close
     if readers:
         observers.append(Storyteller(readers, clock=clock))
-    observe = fan_out(observers, content=config.telemetry.log_content)
+    observe = FanOut(observers, content=config.telemetry.log_content)
     return Watching(observe, scrape, history, extra_headers, incoming, close)
 
 

@@ -17,17 +17,13 @@ from msgspec.structs import replace
 from proxy.breaker import Breaker
 from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.loop.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
-from proxy.ports import Caches, Clock, Observer, Results
+from proxy.ports import Caches, Clock, NoObserver, Observer, Results
 from proxy.timeouts import within
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
-
-
-def _nobody_listens(_: str, /, **__: object) -> None:
-    """For a registry of its own."""
 
 
 class Registry:
@@ -48,7 +44,7 @@ class Registry:
         tools: Iterable[Tool],
         *,
         clock: Clock,
-        observe: Observer = _nobody_listens,
+        observe: Observer = NoObserver(),  # noqa: B008 - it has no state
         caches: Caches | None = None,
     ) -> None:
         self._clock = clock

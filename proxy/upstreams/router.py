@@ -10,7 +10,7 @@ from proxy.breaker import Breaker
 from proxy.config import Config, ModelConfig
 from proxy.loop.chat import Json, carries_image
 from proxy.loop.errors import InvalidApiKey, ModelNotFound
-from proxy.ports import Clock, Headers, Model, Observer, hears
+from proxy.ports import Clock, Headers, Model, Observer
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.glm import GLM
 from proxy.upstreams.gpt_oss import GPT_OSS
@@ -55,7 +55,7 @@ class ConfigRouter:
             name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()
         }
         self._observe = observe
-        self._tells_relays = hears(observe, "relay.started") or hears(observe, "relay.completed")
+        self._tells_relays = observe.wants("relay.started") or observe.wants("relay.completed")
         self._clock = clock
         self._bound: dict[tuple[str, str], OpenAICompatible] = {}
         self._backoffs = {name: Backoff(upstream.retries) for name, upstream in config.upstreams.items()}

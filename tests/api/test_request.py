@@ -10,7 +10,7 @@ from proxy.api.request import Exchanges
 from proxy.config import Config, OfferConfig, ServerConfig
 from proxy.loop.actions import Respond, Stop, Tally
 from proxy.loop.chat import ToolSpec, Turn
-from proxy.ports import Model
+from proxy.ports import Model, NoObserver
 
 
 def tool(name, **more):
@@ -26,6 +26,7 @@ class Ports:
 
     clock = None
     model_limits = None
+    observe = NoObserver()
 
     def __init__(self, *specs):
         self.config = Config(server=ServerConfig(), offer=OfferConfig(prefix="//"))
@@ -34,9 +35,6 @@ class Ports:
 
     def resolve(self, name, *, client_key, messages=(), headers=()):
         return Model(name, name, Upstream(), limits=self.model_limits)
-
-    def observe(self, event, /, **fields):
-        raise AssertionError(event)
 
 
 class Opened:

@@ -58,6 +58,9 @@ class Heard(list):
     def __call__(self, event, /, **fields):
         self.append((event, fields))
 
+    def wants(self, event):
+        return True
+
     @property
     def names(self):
         return [event for event, _ in self]
@@ -80,9 +83,9 @@ async def found(one):
 
 
 @pytest.mark.parametrize("heard", [True, False])
-async def test_what_begins_is_told_of_only_where_somebody_hears_it(heard):
+async def test_started_events_are_sent_only_to_an_observer_that_wants_them(heard):
     observer = Heard()
-    observer.hears = lambda event: heard or not event.endswith(".started")
+    observer.wants = lambda event: heard or not event.endswith(".started")
     await drive(Upstream(calls(call()), says("Done")), found, heard=observer)
     began = ["turn.started", "tool.started", "turn.started"]
     assert [name for name in observer.names if name.endswith(".started")] == (began if heard else [])

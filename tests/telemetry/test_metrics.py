@@ -6,6 +6,7 @@ from proxy import request_context
 from proxy.config_file import parse
 from proxy.telemetry import workers
 from proxy.telemetry.metrics import Few, Metrics, meaning_of
+from proxy.telemetry.observer import FanOut
 from proxy.telemetry.routes import route_of
 
 CONFIG = parse(
@@ -21,9 +22,10 @@ class Counted:
 
     def __init__(self):
         self.metrics = Metrics(CONFIG, version="1")
+        self.observe = FanOut([self.metrics], content=False)
 
     def __call__(self, event, /, **fields):
-        self.metrics(event, **fields)
+        self.observe(event, **fields)
 
     def request(self, *, path="/v1/chat/completions", status=200, stream=None, **said):
         request_context.start("r")

@@ -1,33 +1,41 @@
-from proxy.ports import Content, hears
-from proxy.telemetry.observer import fan_out
+from proxy.ports import Content
+from proxy.telemetry.observer import FanOut
 
 
-class Heard(list):
-    def __call__(self, event, /, **fields):
-        self.append((event, fields))
+class Recorder(list):
+    """Handles `events`, or every event."""
+
+    def __init__(self, *events):
+        super().__init__()
+        self.events = events
+        self.asked = []
+
+    def handler(self, event):
+        self.asked.append(event)
+        wanted = not self.events or event in self.events
+        return (lambda fields: self.append((event, {**fields}))) if wanted else None
 
 
-class Choosy(Heard):
-    def listener(self, event):
-        return self.append if event == "turn.completed" else None
+class Broken:
+    def __init__(self):
+        self.handle = lambda fields: fields["missing"]
+
+    def handler(self, event):
+        return self.handle
 
 
-def broken(event, /, **fields):
-    raise ZeroDivisionError
-
-
-def test_what_was_said_is_left_out_unless_it_is_wanted():
+def test_content_is_left_out_unless_it_is_wanted():
     message = {"content": "secret"}
-    discreet, open_minded = Heard(), Heard()
-    fan_out([discreet], content=False)("turn.completed", seconds=1, content={"message": message})
-    fan_out([open_minded], content=True)("turn.completed", seconds=1, content={"message": message})
-    assert discreet == [("turn.completed", {"seconds": 1})]
-    assert open_minded == [("turn.completed", {"seconds": 1, "message": Content(message)})]
+    without, with_content = Recorder(), Recorder()
+    FanOut([without], content=False)("turn.completed", seconds=1, content={"message": message})
+    FanOut([with_content], content=True)("turn.completed", seconds=1, content={"message": message})
+    assert without == [("turn.completed", {"seconds": 1})]
+    assert with_content == [("turn.completed", {"seconds": 1, "message": Content(message)})]
 
 
-def test_an_observer_with_a_bug_disturbs_nobody_and_is_told_of_once():
-    log, last = Heard(), Heard()
-    observe = fan_out([log, broken, last], content=False)
+def test_a_subscriber_with_a_bug_disturbs_no_other_and_is_logged_once_for_each_event():
+    log, last = Recorder(), Recorder()
+    observe = FanOut([log, Broken(), last], content=False)
     for _ in range(3):
         observe("a")
     observe("b")
@@ -41,13 +49,18 @@ def test_content_is_cut_and_read_as_text():
     assert Content([{"role": "user"}]).text() == '[{"role":"user"}]'
 
 
-def test_it_is_known_what_nobody_hears():
-    choosy = fan_out([Choosy()], content=False)
-    assert hears(choosy, "turn.completed")
-    assert not hears(choosy, "turn.started")
-    assert hears(fan_out([Choosy(), Heard()], content=False), "turn.started")
-    asked = []
-    fanned = fan_out([type("Log", (Heard,), {"listener": lambda self, event: asked.append(event)})()], content=False)
-    assert not any([hears(fanned, "turn.started"), hears(fanned, "turn.started")])
-    assert asked == ["turn.started"], "an observer is asked once"
-    assert hears(Heard(), "turn.started"), "one that cannot be asked may listen to everything"
+def test_an_event_is_wanted_where_any_subscriber_handles_it():
+    some = FanOut([Recorder("turn.completed")], content=False)
+    assert some.wants("turn.completed")
+    assert not some.wants("turn.started")
+    assert FanOut([Recorder("turn.completed"), Recorder()], content=False).wants("turn.started")
+
+
+def test_a_subscriber_is_asked_once_for_each_event():
+    subscriber = Recorder("a")
+    observe = FanOut([subscriber], content=False)
+    for _ in range(2):
+        observe("a")
+        observe("b")
+        observe.wants("b")
+    assert subscriber.asked == ["a", "b"]

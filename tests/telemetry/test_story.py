@@ -3,6 +3,7 @@ import asyncio
 from proxy import request_context
 from proxy.ports import Content
 from proxy.telemetry import story as stories
+from proxy.telemetry.observer import FanOut
 from proxy.telemetry.recent import Recent
 from proxy.telemetry.story import MOST_NOTES, MOST_STEPS, Storyteller, current_span, parent
 from proxy.telemetry.traceparent import parse
@@ -15,7 +16,7 @@ class Told:
     def __init__(self):
         self.clock = FakeClock()
         self.recent = Recent()
-        self.tell = Storyteller([self.recent], clock=self.clock)
+        self.tell = FanOut([Storyteller([self.recent], clock=self.clock)], content=True)
         request_context.start("r")
         request_context.add({"model": "m"})
 
