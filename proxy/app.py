@@ -41,8 +41,7 @@ from proxy.stores.state import State, open_state
 from proxy.telemetry import log
 from proxy.telemetry.watch import watch
 from proxy.tools.catalog import Resources, answered_by_fallback, sources_of, tools_of
-from proxy.tools.registry import Registry
-from proxy.tools.result_cache import local_caches
+from proxy.tools.registry import Registry, local_caches
 from proxy.tools.sources import Source, kept_in_session
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection

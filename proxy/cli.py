@@ -159,7 +159,7 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
         origins: where each tool comes from.
     """
     from proxy.tools.catalog import answered_by_fallback  # noqa: PLC0415 - as above
-    from proxy.tools.python.function import not_configured  # noqa: PLC0415
+    from proxy.tools.python.entry_points import not_configured  # noqa: PLC0415
 
     usable = dict.fromkeys(config.upstreams, "usable")
     lines = ["upstreams:"]

@@ -301,7 +301,7 @@ class _Terms:
 
     def missing(self, chosen: frozenset[str]) -> tuple[str, ...]:
         """The names among `chosen` that no tool has which may be chosen, as they may stand in a header."""
-        choosable = [spec for spec in self._usable if spec.mode != "never"]
+        choosable = [spec for spec in self._usable if spec.offer != "never"]
         missing = sorted(name for name in chosen - {EVERY_TOOL} if not _among(choosable, frozenset({name})))
         return named_ignored(missing)
 

@@ -72,12 +72,13 @@ class ToolSpec(Struct, frozen=True):
         parameters: a JSON Schema of type object.
         aliases: other names under which a model or a client may call it.
         max_calls: how often it may run in one request; None: as often as the request's budget allows.
-        mode: when it is shown to a model: always, on_request, declared or never.
+        offer: when it is shown to a model: always, on_request, declared or never.
         eager: whether a call may start while the model is still writing its turn; not for tools that change things, for
             a turn may still fail and be asked for again.
         group: the entry of the configuration that it comes from, where that has several tools; its name stands for all
             of them wherever tools are chosen.
-        searches: whether it is a search of the web, whose calls are counted as such.
+        searches: whether it is a search of the web, whose calls are counted as `web_search_requests`; the tool named
+            `web_search` always is.
     """
 
     name: str
@@ -85,7 +86,7 @@ class ToolSpec(Struct, frozen=True):
     parameters: Json
     aliases: tuple[str, ...] = ()
     max_calls: int | None = None
-    mode: str = "always"
+    offer: str = "always"
     eager: bool = True
     group: str | None = None
     searches: bool = False

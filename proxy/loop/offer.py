@@ -44,8 +44,8 @@ class ToolSelection(Struct, frozen=True):
     def wants(self, tool: ToolSpec) -> bool:
         """Whether a tool is to be added that the client did not declare."""
         if self.names is not None:
-            return tool.mode != "never" and (EVERY_TOOL in self.names or tool.is_among(self.names))
-        return tool.mode == "always" or (tool.mode == "on_request" and self.on_request)
+            return tool.offer != "never" and (EVERY_TOOL in self.names or tool.is_among(self.names))
+        return tool.offer == "always" or (tool.offer == "on_request" and self.on_request)
 
 
 NO_SELECTION = ToolSelection()

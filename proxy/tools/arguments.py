@@ -1,6 +1,6 @@
-"""The arguments that a model wrote, as an object that fits the tool's schema, or a word to the model on what to mend.
+"""The arguments that a model wrote, as an object that fits the tool's schema, or an error that says what to correct.
 
-    strict parse -> bounded repair of the text -> the tool's own words -> schema
+    strict parse -> bounded repair of the text -> the tool's own repair -> schema
 
 A call is never run with guessed arguments: a repair counts only where the text has one reading. Only schemas of the
 configured tools are compiled; those that clients send are not.
@@ -8,6 +8,7 @@ configured tools are compiled; those that clients send are not.
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import json_repair
@@ -16,7 +17,6 @@ import orjson
 
 from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidArguments
-from proxy.tools.tool import as_it_is
 
 # The repair of 200 KB has been measured at more than a second; calls that are worth mending are short.
 MOST_REPAIRED_CHARACTERS = 16 * 1024
@@ -24,16 +24,16 @@ _MOST_FAULTS = 5
 # Deeper text is not repaired: the repair is recursive.
 _DEEPEST_REPAIRED = 32
 _DEEPEST_WRITTEN = 254  # by orjson; what it reads may be deeper
-# What stands for a character in a JSON string, or for nothing in Python.
+# Escapes in a JSON string, and the words for no value in JSON and Python.
 _ESCAPE = re.compile(r'\\["\\/bfnrt]')
 _NOTHING = re.compile(r"\b(None|null)\b")
-# Python writes them as numbers, JSON has none of them: a text or nothing at all may be meant.
+# Python writes them as numbers, and JSON has neither: text or no value may be meant.
 _NO_NUMBER = re.compile(r"\b(NaN|Infinity)\b")
 _LAST_OF_A_WHOLE_TEXT = ("}", "]", '"')
 
 
 def validator_of(schema: Json) -> jsonschema_rs.Validator:
-    """A schema made ready to check with.
+    """A schema, compiled.
 
     Raises:
         ValueError: it is no JSON Schema, or refers to another document.
@@ -54,14 +54,14 @@ def schema_fault(schema: Json) -> str | None:
 
 
 def parse_arguments(
-    text: str, validator: jsonschema_rs.Validator, *, repair: Callable[[Json], Json] = as_it_is
+    text: str, validator: jsonschema_rs.Validator, *, repair: Callable[[Json], Json] | None = None
 ) -> Json:
     """A call's arguments as an object that fits; no text at all and `null` stand for no arguments.
 
     Args:
         text: as the model wrote it.
         validator: of the tool's schema.
-        repair: the tool's own way of putting other words for the same thing into the schema's.
+        repair: the tool's own; rewrites arguments that mean the same thing in other words to fit the schema.
 
     Raises:
         InvalidArguments: with what the model has to mend.
@@ -69,19 +69,23 @@ def parse_arguments(
     try:
         arguments = orjson.loads(text) if text.strip() else None
     except orjson.JSONDecodeError as exc:
-        mended = _mended(text)
-        if mended is None or list(validator.iter_errors(repair(mended))):
+        arguments = _mended(text)
+        if arguments is None or not validator.is_valid(repair(arguments) if repair else arguments):
             raise InvalidArguments(f"The arguments are not valid JSON: {exc.msg}.") from exc
-        arguments = mended
     if isinstance(arguments, str):  # an object that was written as a string, as some models do
-        arguments = _object_in(arguments)
+        with suppress(orjson.JSONDecodeError):
+            arguments = orjson.loads(arguments) if arguments.strip() else None
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
         raise InvalidArguments("The arguments must be one JSON object.")
-    if len(text) > _DEEPEST_WRITTEN and not _can_be_written(arguments):  # each level takes a character
-        raise InvalidArguments("The arguments are nested too deep.")
-    arguments = repair(arguments)
+    if len(text) > _DEEPEST_WRITTEN:  # each level takes a character
+        try:
+            orjson.dumps(arguments)
+        except orjson.JSONEncodeError as exc:
+            raise InvalidArguments("The arguments are nested too deep.") from exc
+    if repair is not None:
+        arguments = repair(arguments)
     if not validator.is_valid(arguments):
         faults = [_describe(error) for error in validator.iter_errors(arguments)]
         shown = "; ".join(faults[:_MOST_FAULTS])
@@ -96,15 +100,14 @@ def _mended(text: str) -> Json | None:
     readings (the library takes the last of two objects, say, and the last of two values of one name).
     """
     text = text.strip()
-    if len(text) > MOST_REPAIRED_CHARACTERS or _depth(text) > _DEEPEST_REPAIRED or not _seems_whole(text):
+    if len(text) > MOST_REPAIRED_CHARACTERS or _depth(text) > _DEEPEST_REPAIRED or _NO_NUMBER.search(text):
         return None
-    if _NO_NUMBER.search(text):
+    if not _seems_whole(text):
         return None
     mended = json_repair.loads(text, skip_json_loads=True)
     if not isinstance(mended, dict):
         return None
-    words = list(_words_in(mended))
-    same_words = _letters("".join(words)) == _letters(_NOTHING.sub("", _ESCAPE.sub("", text)))
+    same_words = _letters("".join(_words_in(mended))) == _letters(_NOTHING.sub("", _ESCAPE.sub("", text)))
     return mended if same_words and _names_in(mended) <= text.count(":") else None
 
 
@@ -134,22 +137,6 @@ def _names_in(value: Any) -> int:
 
 def _letters(text: str) -> str:
     return "".join(character for character in text if character.isalnum()).lower()
-
-
-def _object_in(text: str) -> Any:
-    try:
-        return orjson.loads(text) if text.strip() else None
-    except orjson.JSONDecodeError:
-        return text
-
-
-def _can_be_written(arguments: Json) -> bool:
-    """Whether they are nested as flat as JSON can be written and checked here; what can be read may be deeper."""
-    try:
-        orjson.dumps(arguments)
-    except orjson.JSONEncodeError:
-        return False
-    return True
 
 
 def _depth(text: str) -> int:

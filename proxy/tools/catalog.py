@@ -2,17 +2,19 @@
 # ruff: noqa: PLC0415 - see `make_tool`
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import httpx
+from msgspec.structs import replace
 
 from proxy.config import (
     ClockConfig,
     Config,
     HttpToolConfig,
     McpConfig,
-    OfferMode,
     PythonToolConfig,
     SerperConfig,
     SerperScrapeConfig,
@@ -30,7 +32,7 @@ from proxy.tools.tool import Tool
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What tools are made of. `client` carries their HTTP requests, without redirects, cookies and time limits."""
+    """What tools need. `client` sends their HTTP requests, without redirects, cookies and time limits."""
 
     client: httpx.AsyncClient
     clock: Clock
@@ -39,35 +41,36 @@ class Resources:
 def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
     """Every tool of the configuration that can do something, by itself or through its fallback.
 
-    Those of MCP servers are not known yet: see `sources_of`.
+    The tools of MCP servers are not known yet: see `sources_of`.
     """
-    stand_ins = dict(answered_by_fallback(config))
-    entries = {**config.tools, **stand_ins}
+    by_fallback = dict(answered_by_fallback(config))
+    entries = {**config.tools, **by_fallback}
     taken = {*entries, *(alias for entry in entries.values() for alias in entry.aliases)}
     for name, entry in entries.items():
         if isinstance(entry, McpConfig):
             continue
         made = make_tool(name, entry, resources)
-        if name in stand_ins:
-            made = replace(made, run=_not_usable)
-        # Names that the configuration did not ask for are the first tool's that would have them.
+        if name in by_fallback:
+            made = replace(made, run=_not_configured)
+        # The names of gpt-oss's browser are the first fitting tool's, unless the configuration gives them to another.
         own = tuple(alias for alias in made.aliases if not (alias in browser.NAMES and alias in taken))
         taken.update(own)
-        yield replace(made, **_terms(made, entry, config), aliases=(*entry.aliases, *own))
+        yield replace(made, **_settings(made, entry, config), aliases=(*entry.aliases, *own))
 
 
 def sources_of(config: Config, clock: Clock, observe: Observer) -> list[Source]:
-    """Every server of the configuration whose tools come and go."""
+    """The MCP servers of the configuration: their tools come and go."""
     servers = {name: entry for name, entry in config.tools.items() if isinstance(entry, McpConfig)}
     if not servers:
         return []
     from proxy.tools.mcp.client import McpServer
 
-    def terms_of(entry: McpConfig) -> Callable[[Tool], Tool]:
-        return lambda tool: replace(tool, **_terms(tool, entry, config))
+    def configured_by(entry: McpConfig) -> Callable[[Tool], Tool]:
+        return lambda tool: replace(tool, **_settings(tool, entry, config))
 
     return [
-        McpServer(name, entry, terms=terms_of(entry), clock=clock, observe=observe) for name, entry in servers.items()
+        McpServer(name, entry, configured=configured_by(entry), clock=clock, observe=observe)
+        for name, entry in servers.items()
     ]
 
 
@@ -94,25 +97,24 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # no
 
             return web_fetch_tool(name, entry, resources.clock)
         case ClockConfig():
-            from proxy.tools.clock import clock_tool
-
             return clock_tool(name, resources.clock)
         case HttpToolConfig():
             from proxy.tools.http.api import http_tool
 
             return http_tool(name, entry, resources.client)
         case PythonToolConfig():
-            from proxy.tools.python.function import python_tool
+            from proxy.tools.python.entry_points import python_tool
 
             return python_tool(name, entry)
         case _:
             raise NotImplementedError(type(entry).__name__)
 
 
-def _terms(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
-    """The terms that an entry sets for its tool, whatever its type is; what it leaves open is the tool's own."""
+def _settings(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
+    """The fields of `Tool` that an entry of any type may set; what it leaves open is the tool's own."""
     return {
-        "offer": entry.offer or _mode_of_all(config),
+        # `offer.mode: never` leaves a request free to name the tools without a mode of their own.
+        "offer": entry.offer or ("declared" if config.offer.mode == "never" else config.offer.mode),
         "max_calls": entry.max_calls or tool.max_calls,
         "eager": entry.eager and tool.eager,
         "timeout": entry.timeout or tool.timeout,
@@ -123,18 +125,40 @@ def _terms(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
     }
 
 
-def _mode_of_all(config: Config) -> OfferMode:
-    """The mode of tools without one of their own. `never` for all of them leaves a request free to name them."""
-    return "declared" if config.offer.mode == "never" else config.offer.mode
-
-
 def answered_by_fallback(config: Config) -> Iterator[tuple[str, ToolConfig]]:
-    """Tools without a key of their own whose fallback has one: they are offered, and it does the work."""
+    """Tools without a key of their own whose fallback has one: they are offered, and the fallback does the work."""
     for where, disabled in config.disabled.items():
         section, _, name = where.partition(".")
         if section == "tools" and disabled.entry is not None and disabled.entry.fallback in config.tools:
             yield name, disabled.entry
 
 
-async def _not_usable(_: Json) -> ToolOutput:
+async def _not_configured(_: Json) -> ToolOutput:
     raise ToolError("This tool is not configured.")
+
+
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_TIME_ZONE = "IANA name such as Europe/Berlin or America/Vancouver; UTC if left out"
+
+
+def clock_tool(name: str, clock: Clock) -> Tool:
+    """`type: clock`: the current time, which models do not know and guess."""
+
+    async def run(arguments: Json) -> str:
+        zone_name = arguments.get("timezone") or "UTC"
+        try:
+            zone = UTC if zone_name.upper() == "UTC" else ZoneInfo(zone_name)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
+            message = f"There is no time zone named {zone_name!r}; use an IANA name such as Europe/Berlin."
+            raise ToolError(message) from exc
+        now = datetime.fromtimestamp(clock.time(), zone)
+        written = now.isoformat(" ", "seconds")  # 2026-01-31 09:30:00-08:00
+        moment, offset = written[:19], written[19:].replace(":", "")
+        return f"{_DAYS[now.weekday()]}, {moment} {zone_name} (UTC{offset})"
+
+    return Tool(
+        name=name,
+        description="The current date, time and day of the week.",
+        parameters={"type": "object", "properties": {"timezone": {"type": "string", "description": _TIME_ZONE}}},
+        run=run,
+    )

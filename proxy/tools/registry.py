@@ -1,26 +1,26 @@
 """The whitelist: every tool that may be run, by name; a call in, text out.
 
-What is true of every call is done here, in this order: arguments are parsed, repaired and checked; time is bounded; the
-cache is asked; the circuit breaker and the concurrency cap hold back what cannot succeed; what may succeed on another
-try is tried again; at last the fallback is asked.
+Each call passes the same steps, in this order: arguments are parsed, repaired and checked; time is bounded; the cache
+is asked; the concurrency cap and the circuit breaker hold back what cannot succeed; what may succeed on another try is
+tried again; at last the fallback is asked.
 """
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import nullcontext
 
-import jsonschema_rs
 import orjson
+from cachetools import TTLCache
 from msgspec.structs import replace
 
 from proxy.breaker import Breaker
 from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.loop.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
-from proxy.ports import Caches, Clock, NoObserver, Observer, Results
+from proxy.loop.offer import SEARCH
+from proxy.ports import Caches, Clock, NoObserver, Observer
 from proxy.timeouts import within
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
-from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
@@ -32,8 +32,11 @@ class Registry:
     Args:
         tools: those that are there from the start.
         clock: for caches, waits and circuit breakers.
-        observe: told of retries and fallbacks.
+        observe: gets the events of retries, fallbacks, cache hits and circuit breakers.
         caches: makes the cache of a tool that wants one; None: in this process.
+
+    Attributes:
+        specs: every tool as a model sees it, by name. Another mapping whenever something in it has changed.
 
     Raises:
         ValueError: two tools have the same name, or a schema is none.
@@ -47,19 +50,14 @@ class Registry:
         observe: Observer = NoObserver(),  # noqa: B008 - it has no state
         caches: Caches | None = None,
     ) -> None:
+        self.specs: Mapping[str, ToolSpec] = {}
         self._clock = clock
         self._caches = caches or local_caches(clock)
         self._observe = observe
         self._entries: dict[str, _Entry] = {}
-        self._specs: dict[str, ToolSpec] = {}
         self._groups: dict[str, list[str]] = {}
         for tool in tools:
             self._add(tool)
-
-    @property
-    def specs(self) -> Mapping[str, ToolSpec]:
-        """Every tool as a model sees it, by name. Another mapping whenever something in it has changed."""
-        return self._specs
 
     @property
     def origins(self) -> dict[str, str]:
@@ -67,14 +65,14 @@ class Registry:
         return {name: entry.tool.origin for name, entry in self._entries.items()}
 
     def put_group(self, group: str, tools: Iterable[Tool]) -> list[str]:
-        """Replace the tools of a group that come and go, such as those of an MCP server; says which were refused.
+        """Replace the tools of a group that come and go, such as those of an MCP server; returns why any were refused.
 
         A tool is refused, and the others are taken, when its name or an alias is another's or its schema is none.
         """
         gone = self._groups.pop(group, [])
         for name in gone:
             del self._entries[name]
-        self._specs = {name: spec for name, spec in self._specs.items() if name not in gone}
+        self.specs = {name: spec for name, spec in self.specs.items() if name not in gone}
         self._groups[group] = added = []
         refused = []
         for tool in tools:
@@ -87,17 +85,16 @@ class Registry:
         return refused
 
     def _add(self, tool: Tool, group: str | None = None) -> None:
-        names = {name for spec in self._specs.values() for name in (spec.name, *spec.aliases)}
-        if taken := names.intersection((tool.name, *tool.aliases)):
+        names = {name for spec in self.specs.values() for name in spec.names}
+        if taken := names.intersection(tool.names):
             raise ValueError(f"there are two tools named {min(taken)!r}")
         if fault := schema_fault(tool.parameters):
             raise ValueError(f"the parameters of {tool.name!r}: {fault}")
         self._entries[tool.name] = _Entry(tool, self._caches)
-        self._specs = {**self._specs, tool.name: replace(tool.spec, group=group)}
+        spec = replace(tool, group=group, searches=tool.searches or tool.name == SEARCH)
+        self.specs = {**self.specs, tool.name: spec}
 
-    def execute(
-        self, call: ToolCall, *, patience: float, at_most: float = math.inf, scope: str
-    ) -> Coroutine[Any, Any, ToolOutput]:
+    async def execute(self, call: ToolCall, *, patience: float, at_most: float = math.inf, scope: str) -> ToolOutput:
         """Run one call, as `ports.Toolset` has it.
 
         Raises:
@@ -106,83 +103,73 @@ class Registry:
         entry = self._entries.get(call.name)
         if entry is None:
             raise ToolError(f"There is no tool named {call.name!r}.")
-
-        def run(entry: "_Entry") -> Coroutine[Any, Any, ToolOutput]:
-            return self._run(entry, call, min(entry.tool.timeout or patience, at_most), scope)
-
-        # One step only: a fallback's own fallback would make chains, and circles.
-        if entry.tool.fallback is None or (other := self._entries.get(entry.tool.fallback)) is None:
-            return run(entry)
-        return self._run_or_fall_back(entry, other, run)
-
-    async def _run_or_fall_back(
-        self, entry: "_Entry", other: "_Entry", run: Callable[["_Entry"], Coroutine[Any, Any, ToolOutput]]
-    ) -> ToolOutput:
         try:
-            return await run(entry)
+            return await self._run(entry, call, min(entry.tool.timeout or patience, at_most), scope)
         except InvalidArguments:
             raise
         except ToolError as exc:
-            self._observe("tool.fell_back", tool=entry.tool.name, to=other.tool.name, outcome=exc.outcome, why=exc.why)
-            return await run(other)
+            # One step only: a fallback's own fallback would make chains, and circles.
+            other = self._entries.get(entry.tool.fallback or "")
+            if other is None:
+                raise
+            self._observe("tool.fell_back", tool=call.name, to=other.tool.name, outcome=exc.outcome, why=exc.why)
+            return await self._run(other, call, min(other.tool.timeout or patience, at_most), scope)
 
     async def _run(self, entry: "_Entry", call: ToolCall, seconds: float, scope: str) -> ToolOutput:
         arguments = parse_arguments(call.arguments, entry.validator, repair=entry.tool.repair)
         try:
             if entry.cache is None:
                 return await within(seconds, self._try(entry, arguments))
-            return await within(seconds, self._kept_or_run(entry, entry.cache, arguments, scope))
+            was_run = False
+
+            async def run() -> ToolOutput:
+                nonlocal was_run
+                was_run = True
+                return await self._try(entry, arguments)
+
+            key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
+            async with asyncio.timeout(seconds):
+                output = await entry.cache.get_or_run(key, run)
+            if not was_run:
+                self._observe("tool.cache_hit", tool=entry.tool.name)
         except TimeoutError as exc:
             self._failed(entry)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
-
-    async def _kept_or_run(self, entry: "_Entry", cache: Results, arguments: Json, scope: str) -> ToolOutput:
-        was_run = False
-
-        async def run() -> ToolOutput:
-            nonlocal was_run
-            was_run = True
-            return await self._try(entry, arguments)
-
-        key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
-        output = await cache.get_or_run(key, run)
-        if not was_run:
-            self._observe("tool.cache_hit", tool=entry.tool.name)
         return output
 
-    def _try(self, entry: "_Entry", arguments: Json) -> Coroutine[Any, Any, ToolOutput]:
-        """One call, as soon as the tool may be called once more at the same time."""
-        run = self._tries if entry.tool.retries else self._once
-        return run(entry, arguments) if entry.slots is None else _in_turn(entry.slots, run, entry, arguments)
+    async def _try(self, entry: "_Entry", arguments: Json) -> ToolOutput:
+        """Call the tool once it has a slot, and again where another try may succeed and does no harm."""
+        async with entry.slots:
+            for attempt in range(entry.tool.retries):
+                try:
+                    return await self._call(entry, arguments)
+                except ToolUnavailable as exc:
+                    self._observe(
+                        "tool.retried", tool=entry.tool.name, attempt=attempt + 1, outcome=exc.outcome, why=exc.why
+                    )
+                    await self._clock.sleep(_FIRST_WAIT * 2**attempt)
+            return await self._call(entry, arguments)
 
-    async def _tries(self, entry: "_Entry", arguments: Json) -> ToolOutput:
-        """One call, tried again where another try may succeed and does no harm."""
-        for attempt in range(entry.tool.retries):
-            try:
-                return await self._once(entry, arguments)
-            except ToolUnavailable as exc:
-                self._observe(
-                    "tool.retried", tool=entry.tool.name, attempt=attempt + 1, outcome=exc.outcome, why=exc.why
-                )
-                await self._clock.sleep(_FIRST_WAIT * 2**attempt)
-        return await self._once(entry, arguments)
-
-    async def _once(self, entry: "_Entry", arguments: Json) -> ToolOutput:
+    async def _call(self, entry: "_Entry", arguments: Json) -> ToolOutput:
+        """Call the tool, unless its circuit breaker is open."""
         now = self._clock.monotonic()
         if not entry.breaker.allows(now):
             wait = entry.breaker.wait(now)
             raise ToolUnavailable(f"This tool keeps failing and is not called now; it may work in {wait:.0f} seconds.")
         try:
-            returned = await entry.tool.run(arguments)
+            output = await entry.tool.run(arguments)
         except ToolUnavailable:
             self._failed(entry)
             raise
-        output = _as_output(returned)
+        if isinstance(output, str):
+            output = ToolOutput(output)
+        elif not isinstance(output, ToolOutput):
+            raise ToolError("The tool returned something that is not text.")
         entry.breaker.succeeded()
         return output
 
     def _failed(self, entry: "_Entry") -> None:
-        """What a tool needs did not answer: too often in a row, and it is left alone for a while."""
+        """Count a failure of what the tool depends on; too many in a row open the circuit breaker."""
         if entry.breaker.failed(self._clock.monotonic()):
             self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=entry.breaker.seconds)
 
@@ -192,23 +179,51 @@ class _Entry:
 
     def __init__(self, tool: Tool, caches: Caches) -> None:
         self.tool = tool
-        self.validator: jsonschema_rs.Validator = validator_of(tool.parameters)
+        self.validator = validator_of(tool.parameters)
         self.breaker = Breaker()
         self.cache = caches(tool.name, tool.cache_seconds) if tool.cache_seconds else None
-        self.slots = asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else None
+        self.slots = asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else nullcontext()
 
 
-_Run: TypeAlias = Callable[[_Entry, Json], Coroutine[Any, Any, ToolOutput]]
+class ResultCache:
+    """The results of one tool for a while. Implements `ports.Results` in this process.
+
+    Equal calls are run once, also when they come at the same moment: the others wait for the first; if it fails or is
+    given up, the next in line runs it. Failures are not kept. Where there is no more room, the least recently used
+    result is dropped.
+
+    Args:
+        seconds: how long a result is kept.
+        timer: seconds that never go back.
+        max_characters: of all results together.
+    """
+
+    def __init__(self, seconds: float, *, timer: Callable[[], float], max_characters: int = 16 * 1024 * 1024) -> None:
+        self._outputs: TTLCache[str, ToolOutput] = TTLCache(max_characters, seconds, timer, getsizeof=_size)
+        self._running: dict[str, asyncio.Event] = {}
+
+    async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+        """The result that is kept under `key`, or that of `run`."""
+        while (output := self._outputs.get(key)) is None:
+            if running := self._running.get(key):
+                await running.wait()
+                continue
+            done = self._running[key] = asyncio.Event()
+            try:
+                output = await run()
+                if _size(output) <= self._outputs.maxsize:
+                    self._outputs[key] = output
+                break
+            finally:
+                del self._running[key]
+                done.set()
+        return output
 
 
-async def _in_turn(slots: asyncio.Semaphore, run: _Run, entry: _Entry, arguments: Json) -> ToolOutput:
-    async with slots:
-        return await run(entry, arguments)
+def local_caches(clock: Clock) -> Caches:
+    """A cache of its own for each tool."""
+    return lambda _, seconds: ResultCache(seconds, timer=clock.monotonic)
 
 
-def _as_output(returned: object) -> ToolOutput:
-    if isinstance(returned, str):
-        return ToolOutput(returned)
-    if isinstance(returned, ToolOutput):
-        return returned
-    raise ToolError("The tool returned something that is not text.")
+def _size(output: ToolOutput) -> int:
+    return len(output.text) + 1

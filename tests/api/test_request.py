@@ -55,14 +55,14 @@ class Opened:
 
 
 async def test_what_is_offered_to_plain_requests_is_worked_out_once():
-    opened = Opened(tool("a"), tool("b", mode="on_request"))
+    opened = Opened(tool("a"), tool("b", offer="on_request"))
     first = await opened.offer()
     assert first.shown == ("a",)
     assert await opened.offer() is first
 
 
 async def test_a_request_that_says_something_of_tools_has_an_offer_of_its_own():
-    opened = Opened(tool("a"), tool("b", mode="on_request"))
+    opened = Opened(tool("a"), tool("b", offer="on_request"))
     plain = await opened.offer()
     own = {"type": "function", "function": {"name": "own"}}
     assert (await opened.offer(tools=[own])).client_tools == {"own"}
@@ -72,7 +72,7 @@ async def test_a_request_that_says_something_of_tools_has_an_offer_of_its_own():
 
 
 async def test_how_a_request_asks_makes_a_difference():
-    opened = Opened(tool("a"), tool("b", mode="on_request"))
+    opened = Opened(tool("a"), tool("b", offer="on_request"))
     assert (await opened.offer()).shown == ("a",)
     assert (await opened.offer(headers=[("x-server-tools", "b")])).shown == ("b",)
     assert (await opened.offer(headers=[("x-server-tools", "none")])).shown == ()
@@ -82,7 +82,7 @@ async def test_how_a_request_asks_makes_a_difference():
 
 
 async def test_all_means_every_tool_that_may_be_chosen():
-    opened = Opened(tool("a"), tool("b", mode="declared"), tool("c", mode="never"))
+    opened = Opened(tool("a"), tool("b", offer="declared"), tool("c", offer="never"))
     for said in ("all", " all ", "all, a"):
         assert (await opened.offer(headers=[("x-server-tools", said)])).shown == ("a", "b")
     one = Caller("one", tools=frozenset({"b"}))
@@ -90,7 +90,7 @@ async def test_all_means_every_tool_that_may_be_chosen():
 
 
 async def test_names_that_there_are_not_are_ignored_by_name():
-    opened = Opened(tool("a", aliases=("x.y",)), tool("b", group="wiki"), tool("c", mode="never"))
+    opened = Opened(tool("a", aliases=("x.y",)), tool("b", group="wiki"), tool("c", offer="never"))
     for said, ignored in {
         "a,wiki,x.y": (),
         "all": (),

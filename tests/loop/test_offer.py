@@ -78,7 +78,7 @@ def test_a_function_named_like_a_tool_that_the_client_may_not_use_stays_the_clie
     ],
 )
 def test_each_mode_says_when_a_tool_is_shown_that_the_client_did_not_declare(mode, asked, shown):
-    assert offer({}, tools=[replace(SEARCH, mode=mode)], **asked).in_play is shown
+    assert offer({}, tools=[replace(SEARCH, offer=mode)], **asked).in_play is shown
 
 
 @pytest.mark.parametrize(("chosen", "shown"), [("wiki", True), ("web_search", True), ("wik", False)])
@@ -91,7 +91,7 @@ def test_a_group_is_chosen_by_its_name_or_tool_by_tool(chosen, shown):
 
 @pytest.mark.parametrize("mode", ["always", "on_request", "declared", "never"])
 def test_a_tool_that_the_client_declares_is_in_play_whatever_its_mode(mode):
-    assert offer({"tools": [function("web_search")]}, tools=[replace(SEARCH, mode=mode)]).in_play
+    assert offer({"tools": [function("web_search")]}, tools=[replace(SEARCH, offer=mode)]).in_play
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_tool_that_the_client_declares_is_in_play_whatever_its_mode(mode):
     ],
 )
 def test_a_hosted_search_is_the_servers(request_):
-    made = offer(request_, tools=[replace(SEARCH, mode="declared")])
+    made = offer(request_, tools=[replace(SEARCH, offer="declared")])
     assert "web_search" in made.shown
     assert names(made)[-1] == "web_search"
     assert all(tool["type"] == "function" for tool in made.tools)
@@ -124,7 +124,7 @@ def test_what_is_said_to_us_is_not_passed_on():
 def test_glms_own_form_stays_glms():
     native = {"type": "web_search", "web_search": {"enable": True}}
     made = offer(
-        {"tools": [native, {"type": "web_search"}]}, native_search=True, tools=[replace(SEARCH, mode="declared")]
+        {"tools": [native, {"type": "web_search"}]}, native_search=True, tools=[replace(SEARCH, offer="declared")]
     )
     assert made.tools[0] is native
     assert names(made) == [None, "web_search"]
@@ -143,7 +143,7 @@ CHOSEN = {"tool_choice": function("web_search")}
 @pytest.mark.parametrize("mode", ["always", "declared", "never"])
 @pytest.mark.parametrize("name", ["web_search", "browser.search"])
 def test_a_tool_that_the_choice_names_is_offered_whatever_its_mode(mode, name):
-    made = offer({"tool_choice": function(name)}, tools=[replace(SEARCH, mode=mode), TIME])
+    made = offer({"tool_choice": function(name)}, tools=[replace(SEARCH, offer=mode), TIME])
     assert (names(made), made.shown) == (["web_search"], ("web_search",))
     assert made.tool_choice == {"type": "function", "function": {"name": "web_search"}}
 
@@ -152,7 +152,7 @@ def test_a_choice_of_several_offers_those_of_the_servers_that_it_names():
     listed = {"mode": "required", "tools": [function("browser.search"), function("open_door")]}
     made = offer(
         {"tools": [function("open_door")], "tool_choice": {"type": "allowed_tools", "allowed_tools": listed}},
-        tools=[replace(SEARCH, mode="declared"), TIME],
+        tools=[replace(SEARCH, offer="declared"), TIME],
     )
     assert (names(made), made.tool_choice) == (["open_door", "web_search"], "required")
 

@@ -1,7 +1,7 @@
 import pytest
 
 from proxy.loop.errors import ToolError
-from proxy.tools import clock
+from proxy.tools.catalog import clock_tool
 from tests.fakes import FakeClock
 
 
@@ -14,10 +14,10 @@ from tests.fakes import FakeClock
     ],
 )
 async def test_the_time_is_told_where_it_was_asked_for(arguments, told):
-    assert await clock.clock_tool("current_time", FakeClock()).run(arguments) == told
+    assert await clock_tool("current_time", FakeClock()).run(arguments) == told
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "../../etc/passwd", "America", "\x00"])
 async def test_a_zone_that_does_not_exist_is_told(name):
     with pytest.raises(ToolError, match="no time zone"):
-        await clock.clock_tool("current_time", FakeClock()).run({"timezone": name})
+        await clock_tool("current_time", FakeClock()).run({"timezone": name})

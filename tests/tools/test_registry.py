@@ -290,4 +290,4 @@ async def test_the_tools_of_a_group_come_and_go_together():
 
 def test_the_public_names_are_enough_for_a_tool_of_ones_own():
     assert proxy.Tool is Tool
-    assert proxy.Tool(name="t", description="", parameters={}, run=broken).spec.mode == "always"
+    assert proxy.Tool(name="t", description="", parameters={}, run=broken).offer == "always"

@@ -12,7 +12,6 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import httpx2
@@ -32,6 +31,7 @@ from mcp_types import (
     ToolListChangedNotification,
 )
 from mcp_types import Tool as ListedTool
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from proxy import __version__
@@ -72,7 +72,7 @@ class McpServer:
     Args:
         name: of its entry, and of the group of its tools.
         config: how to reach it.
-        terms: puts a tool on the terms of the entry.
+        configured: applies the settings of the entry to a tool.
         clock: for the waits between tries.
         observe: told of sessions that begin and break, and of tools that are refused.
         jitter: from 0 to 1; spreads the waits.
@@ -83,7 +83,7 @@ class McpServer:
         name: str,
         config: McpConfig,
         *,
-        terms: Callable[[Tool], Tool],
+        configured: Callable[[Tool], Tool],
         clock: Clock,
         observe: Observer,
         jitter: Callable[[], float] = random.random,
@@ -91,7 +91,7 @@ class McpServer:
         self.name = name
         self.tried = asyncio.Event()
         self._config = config
-        self._terms = terms
+        self._configured = configured
         self._clock = clock
         self._observe = observe
         self._jitter = jitter
@@ -196,7 +196,7 @@ class McpServer:
             return await self._call(listed.name, arguments)
 
         prefix = self._config.prefix_of(self.name)
-        tool = self._terms(tool_of(listed, prefix=prefix, origin=f"mcp server {self.name}", run=run))
+        tool = self._configured(tool_of(listed, prefix=prefix, origin=f"mcp server {self.name}", run=run))
         return tool if is_repeatable(listed) else replace(tool, retries=0)
 
     async def _call(self, name: str, arguments: Json) -> ToolOutput:

@@ -81,7 +81,7 @@ def _schema_of_an_object(schema: Json) -> Json:
 def _check_writable(tool: Tool) -> None:
     """One definition that cannot be written would fail every request that it is offered to."""
     try:
-        orjson.dumps(tool.spec.definition())
+        orjson.dumps(tool.definition())
     except (orjson.JSONEncodeError, RecursionError) as exc:
         raise ValueError(f"it cannot be written as JSON: {exc}") from exc
 

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -45,10 +45,9 @@ PARAMETERS: Json = {
     "required": ["query"],
 }
 
-# What models and apps call the number of results: `topn` is gpt-oss's own browser, `numResults` the AI SDK's habit.
-_COUNT_NAMES = ("num_results", "numResults", "num", "topn", "count")
+# What models and apps write instead: `topn` is gpt-oss's own browser, `numResults` the AI SDK's habit.
+_NAMES = {"q": "query", **dict.fromkeys(("numResults", "num", "topn", "count"), "num_results")}
 _DIGITS = re.compile(r"[0-9]{1,4}")
-_QUERY_NAMES = ("query", "q")
 # An answer has at most ten results of a few hundred bytes each; the scrape of a whole page is another endpoint.
 _MAX_ANSWER_BYTES = 4 * 1024 * 1024
 
@@ -56,12 +55,14 @@ UNAVAILABLE = "Web search is not available now ({why}). Answer from what you kno
 
 
 def serper_tool(name: str, config: SerperConfig, client: httpx.AsyncClient) -> Tool:
-    """A search by that name; that of the web is gpt-oss's `browser.search` too."""
+    """A search by that name; a search of the web is gpt-oss's `browser.search` too."""
     url = f"{config.base_url.rstrip('/')}/{config.endpoint}"
 
     async def run(arguments: Json) -> ToolOutput:
         payload = {"q": arguments["query"], "num": arguments.get("num_results", DEFAULT_RESULTS)}
-        payload |= {key: arguments[key] for key in ("gl", "hl", "tbs") if arguments.get(key)}
+        for key in ("gl", "hl", "tbs"):
+            if arguments.get(key):
+                payload[key] = arguments[key]
         answer = await post(client, url, config.api_key, payload)
         return ToolOutput(as_text(arguments["query"], answer, most=payload["num"]), sources_in(answer))
 
@@ -78,24 +79,26 @@ def serper_tool(name: str, config: SerperConfig, client: httpx.AsyncClient) -> T
 
 def repair(arguments: Json) -> Json:
     """The same request in the schema's words: one name for the count, as a number, within its range."""
-    repaired = {key: value for key, value in arguments.items() if key not in (*_COUNT_NAMES, *_QUERY_NAMES)}
-    query = _first(arguments, _QUERY_NAMES)
-    if query is not None:
-        repaired["query"] = query
-    count = _first(arguments, _COUNT_NAMES)
+    repaired: Json = {}
+    for key, value in arguments.items():
+        if value is None:
+            continue
+        if key in _NAMES:
+            repaired.setdefault(_NAMES[key], value)
+        else:
+            repaired[key] = value
+    count = repaired.get("num_results")
     if isinstance(count, str) and _DIGITS.fullmatch(count.strip()):
         count = int(count)
     if isinstance(count, float) and count.is_integer():
         count = int(count)
     if isinstance(count, int) and not isinstance(count, bool):
-        count = min(max(count, 1), MOST_RESULTS)
-    if count is not None:
-        repaired["num_results"] = count
-    return {key: value for key, value in repaired.items() if value is not None}
+        repaired["num_results"] = min(max(count, 1), MOST_RESULTS)
+    return repaired
 
 
 async def post(client: httpx.AsyncClient, url: str, api_key: str, payload: Json) -> Json:
-    """What the service answers to a request. Raises `ToolError`."""
+    """The JSON object that the service answers with. Raises `ToolError`."""
     headers = {"X-API-KEY": api_key, "content-type": "application/json", "accept-encoding": "identity"}
     status, body = await read_bounded(client, url, headers, orjson.dumps(payload))
     good = httpx.codes.is_success(status)
@@ -106,7 +109,7 @@ async def post(client: httpx.AsyncClient, url: str, api_key: str, payload: Json)
             raise unavailable("the search service answered with something else") from exc
         answer = {}
     if not good:
-        raise _refusal(status, answer)
+        raise _error(status, answer)
     return answer if isinstance(answer, dict) else {}
 
 
@@ -126,12 +129,12 @@ async def read_bounded(
                 if len(body) > _MAX_ANSWER_BYTES:
                     raise unavailable("its answer was too large")
     except httpx.HTTPError as exc:
-        told = UNAVAILABLE.format(why="the search service could not be reached")
-        raise ToolUnavailable(told, why=reason(exc)) from exc
+        message = UNAVAILABLE.format(why="the search service could not be reached")
+        raise ToolUnavailable(message, why=reason(exc)) from exc
     return response.status_code, bytes(body)
 
 
-def _refusal(status: int, answer: Any) -> ToolError:
+def _error(status: int, answer: Any) -> ToolError:
     """Serper's errors are flat, `{"message", "statusCode"}`; a wrong key is 403, not 401."""
     message = str(answer.get("message") or "") if isinstance(answer, dict) else ""
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
@@ -146,9 +149,5 @@ def _refusal(status: int, answer: Any) -> ToolError:
 
 
 def unavailable(why: str, *, kind: type[ToolError] = ToolError) -> ToolError:
-    """The error of a search that is not to be had: for the model, and for the log."""
+    """The error of a search that cannot be made, for the model and for the log."""
     return kind(UNAVAILABLE.format(why=why), why=why)
-
-
-def _first(arguments: Json, names: Iterable[str]) -> Any:
-    return next((arguments[name] for name in names if arguments.get(name) is not None), None)

@@ -2,10 +2,10 @@
 
 mode: api    POST {base_url}/web_search          the search endpoint
 mode: chat   POST {base_url}/chat/completions    one request to GLM with its native web_search tool switched on and
-no other tool, so that it cannot loop; what it writes comes along
+no other tool, so that it cannot loop; the text that it writes is part of the result
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -15,11 +15,9 @@ from proxy.config import ZaiSearchConfig
 from proxy.loop import browser
 from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ToolError, ToolUnavailable
-from proxy.tools.search.results import plain
+from proxy.tools.search.results import joined, lines, plain
 from proxy.tools.search.serper import DEFAULT_RESULTS, PARAMETERS, read_bounded, repair, unavailable
 from proxy.tools.tool import Tool
-
-__all__ = ["DESCRIPTION", "PARAMETERS", "zai_search_tool"]
 
 DESCRIPTION = "Search the web. Returns titles, URLs, dates and summaries of the best results."
 
@@ -37,8 +35,9 @@ def zai_search_tool(name: str, config: ZaiSearchConfig, client: httpx.AsyncClien
     async def run(arguments: Json) -> ToolOutput:
         payload = _api_request(arguments, config) if config.mode == "api" else _chat_request(arguments, config)
         answer = await _post(client, url, config.api_key, payload)
-        found = answer.get("search_result") if config.mode == "api" else answer.get("web_search")
-        return ToolOutput(as_text(arguments["query"], found, summary=_said(answer)), _sources_in(found))
+        found = answer.get("search_result" if config.mode == "api" else "web_search")
+        results = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+        return ToolOutput(_as_text(arguments["query"], results, _summary(answer)), _sources_in(results))
 
     return Tool(
         name=name,
@@ -87,11 +86,11 @@ async def _post(client: httpx.AsyncClient, url: str, api_key: str, payload: Json
     except orjson.JSONDecodeError:
         answer = None
     if not isinstance(answer, dict) or status >= httpx.codes.BAD_REQUEST or answer.get("error"):
-        raise _refusal(status, answer)
+        raise _error(status, answer)
     return answer
 
 
-def _refusal(status: int, answer: Any) -> ToolError:
+def _error(status: int, answer: Any) -> ToolError:
     """Z.AI's errors: `{"error": {"code": "1113", "message"}}`, the code a string of digits."""
     error = answer.get("error") if isinstance(answer, dict) else None
     code = plain(error.get("code")) if isinstance(error, Mapping) else ""
@@ -105,8 +104,8 @@ def _refusal(status: int, answer: Any) -> ToolError:
     return unavailable(f"HTTP {status}" if status >= httpx.codes.BAD_REQUEST else "no answer", kind=kind)
 
 
-def _said(answer: Json) -> str:
-    """What GLM wrote about the results, in chat mode."""
+def _summary(answer: Json) -> str:
+    """The text that GLM wrote about the results, in chat mode."""
     choices = answer.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
@@ -114,21 +113,13 @@ def _said(answer: Json) -> str:
     return content.strip() if isinstance(content, str) else ""
 
 
-def _sources_in(found: Any) -> dict[str, str]:
-    items = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
-    return {item["link"]: plain(item.get("title") or "") for item in items if isinstance(item.get("link"), str)}
+def _as_text(query: str, results: list[Json], summary: str) -> str:
+    blocks = [summary]
+    for item in results:
+        where = " - ".join(filter(None, map(plain, (item.get("media"), item.get("publish_date")))))
+        blocks.append(lines(item.get("title"), item.get("link"), where, item.get("content")))
+    return joined(query, blocks)
 
 
-def as_text(query: str, found: Any, *, summary: str = "") -> str:
-    """The results as a model reads them best, with their URLs."""
-    items: Iterable[Any] = found if isinstance(found, list) else ()
-    blocks = [block for item in items if isinstance(item, dict) and (block := _entry(item))]
-    if not blocks and not summary:
-        return f'No results for "{query}".'
-    return "\n\n".join([f'Results for "{query}":', *([summary] if summary else []), *blocks])
-
-
-def _entry(item: Json) -> str:
-    where = " - ".join(plain(item[key]) for key in ("media", "publish_date") if item.get(key))
-    parts = (item.get("title"), item.get("link"), where, item.get("content"))
-    return "\n".join(plain(part).strip() for part in parts if part)
+def _sources_in(results: list[Json]) -> dict[str, str]:
+    return {item["link"]: plain(item.get("title")) for item in results if isinstance(item.get("link"), str)}

@@ -7,7 +7,7 @@ from proxy.app import SystemClock
 from proxy.loop.chat import ToolOutput
 from proxy.loop.errors import ToolError
 from proxy.stores.redis.results import MAX_BYTES, WAIT_SECONDS, RedisResults
-from proxy.tools.result_cache import ResultCache
+from proxy.tools.registry import ResultCache
 from tests.fakes import FakeClock
 
 

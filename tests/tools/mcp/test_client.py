@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from mcp_types import Tool as ListedTool
+from msgspec.structs import replace
 
 from proxy.config import McpConfig
 from proxy.loop.chat import ToolCall
@@ -69,7 +70,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def session(config, *, registry=None, patience=20, terms=lambda tool: tool) -> AsyncIterator[Rig]:
+async def session(config, *, registry=None, patience=20, configured=lambda tool: tool) -> AsyncIterator[Rig]:
     clock, events, told = Turning(), asyncio.Queue(), []
     registry = registry or Registry([], clock=clock)
 
@@ -82,7 +83,7 @@ async def session(config, *, registry=None, patience=20, terms=lambda tool: tool
         observe("published", names=[tool.name for tool in tools])
         return refused
 
-    mcp = McpServer("wiki", config, terms=terms, clock=clock, observe=observe, jitter=lambda: 1.0)
+    mcp = McpServer("wiki", config, configured=configured, clock=clock, observe=observe, jitter=lambda: 1.0)
     async with kept_in_session([mcp], publish, patience=patience):
         yield Rig(mcp, registry, clock, events, told)
 
@@ -194,9 +195,7 @@ async def test_pages_that_never_end_are_not_followed_for_ever():
 
 
 async def test_only_what_may_run_twice_is_tried_again():
-    from dataclasses import replace  # noqa: PLC0415
-
-    async with wiki_at() as url, session(McpConfig(url=url), terms=lambda tool: replace(tool, retries=3)) as rig:
+    async with wiki_at() as url, session(McpConfig(url=url), configured=lambda tool: replace(tool, retries=3)) as rig:
         tools = {name: entry.tool for name, entry in rig.registry._entries.items()}  # noqa: SLF001
     assert (tools["wiki_echo"].retries, tools["wiki_grow"].retries, tools["wiki_fail"].retries) == (3, 3, 0)
 

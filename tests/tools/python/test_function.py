@@ -21,7 +21,8 @@ from proxy.config_file import parse
 from proxy.loop.chat import ToolCall
 from proxy.loop.errors import ConfigurationError, InvalidArguments, ToolTimeout
 from proxy.tools.arguments import validator_of
-from proxy.tools.python import function as python_function
+from proxy.tools.python import entry_points
+from proxy.tools.python.function import MOST_THREADS
 from proxy.tools.registry import Registry
 from tests.fakes import FakeClock, FakeUpstream, streamed
 from tests.serving import proxy_of
@@ -320,7 +321,7 @@ async def test_a_thread_that_hangs_is_left_behind_and_too_many_of_them_are_refus
         return "late"
 
     tool = Tool.from_function(hang)
-    calls = (execute(tool, patience=0.01) for _ in range(python_function.MOST_THREADS))
+    calls = (execute(tool, patience=0.01) for _ in range(MOST_THREADS))
     failures = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(failure) for failure in failures} == {ToolTimeout}
     with pytest.raises(ToolUnavailable, match="have not ended"):
@@ -381,7 +382,7 @@ def installed(tmp_path, monkeypatch):
 
 def made(entry):
     config = parse(f"tools: {{t: {{type: python, {entry}}}}}", {})
-    return python_function.python_tool("t", config.tools["t"])
+    return entry_points.python_tool("t", config.tools["t"])
 
 
 async def test_a_function_is_named_by_module_and_attribute(installed):
@@ -422,7 +423,7 @@ def test_an_entry_point_is_offered_only_where_the_configuration_names_it(install
     installed("dice-dist", {"t": "dice_tools:roll_dice", "idle": "broken_tools:x"})
     config = parse("tools: {t: {type: python}}", {})
     assert origins_of(config) == {"t": "entry point t of dice-dist 1.2"}
-    assert python_function.not_configured(config) == ["entry point idle of dice-dist 1.2"]
+    assert entry_points.not_configured(config) == ["entry point idle of dice-dist 1.2"]
     assert origins_of(Config()) == {}
 
 

@@ -56,7 +56,7 @@ def test_the_spellings_that_models_and_apps_use_are_understood(arguments, repair
 
 
 def test_every_block_that_helps_is_told_and_none_is_needed():
-    text = serper.as_text(
+    text = as_text(
         "q",
         {
             "answerBox": {"title": "T", "answer": "42", "link": "https://box"},
@@ -89,19 +89,19 @@ def test_every_block_that_helps_is_told_and_none_is_needed():
 
 @pytest.mark.parametrize("answer", [{}, {"organic": None}, {"organic": ["x"], "answerBox": "x", "knowledgeGraph": []}])
 def test_an_answer_without_results_says_so(answer):
-    assert serper.as_text("q", answer, most=10) == 'No results for "q".'
+    assert as_text("q", answer, most=10) == 'No results for "q".'
 
 
 def test_no_more_results_are_told_than_were_asked_for():
     organic = [{"title": f"Page {n}"} for n in range(10)]
-    assert serper.as_text("q", {"organic": organic}, most=2) == 'Results for "q":\n\nPage 0\n\nPage 1'
+    assert as_text("q", {"organic": organic}, most=2) == 'Results for "q":\n\nPage 0\n\nPage 1'
 
 
 @pytest.mark.skipif(not recordings.FOLDER.is_dir(), reason="no recordings beside the project")
 def test_a_recorded_answer_is_told_with_its_links():
     answer = orjson.loads((recordings.FOLDER / "serper__search_haystack.json").read_bytes())
     assert len(answer["organic"]) > 5
-    text = serper.as_text("q", answer, most=10)
+    text = as_text("q", answer, most=10)
     for result in answer["organic"]:
         assert result["link"] in text
 
