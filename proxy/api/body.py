@@ -1,25 +1,27 @@
-"""Reading a request's body, bounded, and the few things in it that are checked before anything is done."""
+"""Reading a request: its headers, its body within bounds, and the checks of what the proxy uses of it."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import orjson
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
-from proxy.api.bodies import Share, share_of
-from proxy.api.peer import peer_of
-from proxy.api.race import ClientLeft
+from proxy.api.body_memory import Share, share_of
+from proxy.api.race import ClientLeft, connection_of
+from proxy.config import ServerConfig
 from proxy.loop import numbers
 from proxy.loop.chat import Json
-from proxy.loop.errors import InvalidJson, RequestError, RequestTooLarge
+from proxy.loop.errors import InvalidJson, RequestError, RequestTimeout, RequestTooLarge
+from proxy.ports import Clock
 
 # OpenAI's own limit for `n`.
 MOST_CHOICES = 128
-# Each is looked at before anything is done. OpenAI takes 2,048 messages and 128 tools; long agents have had more.
+# All of them are checked before anything is done. OpenAI takes 2,048 messages and 128 tools; long agents have had more.
 MOST_MESSAGES, MOST_TOOLS = 10_000, 1024
 
 _Fault: TypeAlias = tuple[str, str]
-"""Where in a field something is wrong, and what it should be."""
+"""The place in a field that is at fault, and what it must be."""
 
 _HEADERS = "toolproxy.headers"
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"})
@@ -45,49 +47,71 @@ def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
     return known
 
 
-async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
-    """The whole body, counted among those of the open requests (`api.bodies`).
+async def read_body(scope: Scope, receive: Receive, server: ServerConfig, clock: Clock) -> bytes:
+    """The whole body, counted among those of the open requests (`api.body_memory`).
 
     Raises:
-        RequestTooLarge: more than `max_bytes`, whatever its Content-Length says.
+        RequestTooLarge: more than `max_body_bytes`, whatever its Content-Length says.
         Overloaded: the bodies of all open requests would take more memory than they may.
+        RequestTimeout: it does not come fast enough.
         ClientLeft: the client left while it was sending.
     """
     share = share_of(scope)
-    peer = peer_of(scope)
-    body = peer.take_body() if peer is not None else None
+    connection = connection_of(scope)
+    body = connection.take_body() if connection is not None else None
     if body is None:
-        body = await _received(scope, receive, share, max_bytes)
-    elif len(body) > max_bytes:
-        raise _too_large(max_bytes)
+        body = await _receive_body(scope, receive, share, server, clock)
+    elif len(body) > server.max_body_bytes:
+        raise _too_large(server)
     if share is not None:
-        share.count_whole(body)
+        share.count_parsed(body)
     return body
 
 
-async def _received(scope: Scope, receive: Receive, share: Share | None, max_bytes: int) -> bytes:
-    """A body that is still to come."""
+async def _receive_body(
+    scope: Scope, receive: Receive, share: Share | None, server: ServerConfig, clock: Clock
+) -> bytes:
+    """A body that is still to come: no long silence in it, and on the whole no slower than `min_body_rate`.
+
+    Its bytes take memory that other requests may want. While that is scarce, a body has twice the time that a silence
+    may take, and no more for being large.
+    """
     length = header(scope, b"content-length")
     if length is not None and length.isdigit():
-        if int(length) > max_bytes:
-            raise _too_large(max_bytes)
+        if int(length) > server.max_body_bytes:
+            raise _too_large(server)
         if share is not None:
             share.announce(int(length))
+    began, silence = clock.monotonic(), server.body_timeout_seconds
     parts: list[bytes] = []
     size = 0
     while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
+        earned = size / server.min_body_rate
+        if share is not None and share.is_scarce:
+            earned = min(earned, silence)
+        message = await _receive_part(receive, min(silence, began + silence + earned - clock.monotonic()))
         part = message.get("body", b"")
         size += len(part)
-        if size > max_bytes:
-            raise _too_large(max_bytes)
+        if size > server.max_body_bytes:
+            raise _too_large(server)
         if share is not None:
             share.count_arrived(size)
         parts.append(part)
         if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return b"".join(parts)
+
+
+async def _receive_part(receive: Receive, seconds: float) -> Message:
+    """The next part of a body. Raises `RequestTimeout`, `ClientLeft`."""
+    try:
+        async with asyncio.timeout(seconds):
+            message = await receive()
+    except TimeoutError as exc:
+        closing = {"connection": "close"}  # RFC 9110, section 15.5.9
+        raise RequestTimeout("The request body did not arrive in time.", headers=closing) from exc
+    if message["type"] == "http.disconnect":
+        raise ClientLeft
+    return message
 
 
 def parse_object(body: bytes) -> Json:
@@ -129,7 +153,7 @@ def parse_chat_request(body: bytes) -> Json:
     if len(messages) > MOST_MESSAGES:
         raise _at_fault("messages", f"may hold {MOST_MESSAGES} messages at most")
     for at, message in enumerate(messages):
-        if fault := _fault_of(message):
+        if fault := _message_fault(message):
             place, demand = fault
             raise _at_fault(f"messages[{at}]{place}", demand)
     for name, check in () if _CHECKS.keys().isdisjoint(request) else _CHECKS.items():
@@ -140,61 +164,55 @@ def parse_chat_request(body: bytes) -> Json:
     return request
 
 
-def _fault_of(message: Any) -> _Fault | None:
+def _message_fault(message: Any) -> _Fault | None:
     """Where a message is not what the loop can read, and what it should be. There may be thousands of messages."""
     if not isinstance(message, dict):
         return "", "must be an object"
     role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
     if role is not None and not isinstance(role, str):
         return ".role", "must be a string"
-    if isinstance(content, list) and not _objects(content):
+    if isinstance(content, list) and not _are_objects(content):
         return ".content", "must hold objects only"
-    if calls is not None and not _objects(calls):
+    if calls is not None and not _are_objects(calls):
         return ".tool_calls", "must be a list of objects, each with a type"
     return None
 
 
-def _objects(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) and _typed(item) for item in value)
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) and _has_type(item) for item in value)
 
 
-def _typed(item: Json) -> bool:
+def _has_type(item: Json) -> bool:
     function = item.get("function")
     named = function is None or (isinstance(function, dict) and isinstance(function.get("name"), str | None))
     return named and isinstance(item.get("type", ""), str)
 
 
-def _is_choice(choice: Json) -> bool:
-    allowed = choice.get("allowed_tools")
+def _choice_fault(value: Any) -> _Fault | None:
+    if not isinstance(value, dict):
+        return None
+    allowed = value.get("allowed_tools")
     listed = allowed.get("tools") if isinstance(allowed, dict) else None
-    return _typed(choice) and (listed is None or _objects(listed))
+    is_sound = _has_type(value) and (listed is None or _are_objects(listed))
+    return None if is_sound else ("", "must have a type, and what it names")
 
 
-def _choice(value: Any) -> _Fault | None:
-    wrong = isinstance(value, dict) and not _is_choice(value)
-    return ("", "must have a type, and what it names") if wrong else None
-
-
-def _tools(value: Any) -> _Fault | None:
-    if not _objects(value):
+def _tools_fault(value: Any) -> _Fault | None:
+    if not _are_objects(value):
         return "", "must be a list of objects, each with a type"
     return ("", f"may hold {MOST_TOOLS} tools at most") if len(value) > MOST_TOOLS else None
 
 
-def _boolean(value: Any) -> _Fault | None:
-    return None if isinstance(value, bool) else ("", "must be true or false")
-
-
-def _object(value: Any) -> _Fault | None:
-    return None if isinstance(value, dict) else ("", "must be an object")
-
-
-def _format(value: Any) -> _Fault | None:
+def _format_fault(value: Any) -> _Fault | None:
     schema = value.get("json_schema") if isinstance(value, dict) else None
     return None if isinstance(schema, dict | None) else (".json_schema", "must be an object")
 
 
-def _integer(least: int, most: int) -> Callable[[Any], _Fault | None]:
+def _must_be(kind: type, name: str) -> Callable[[Any], _Fault | None]:
+    return lambda value: None if isinstance(value, kind) else ("", f"must be {name}")
+
+
+def _must_be_integer(least: int, most: int) -> Callable[[Any], _Fault | None]:
     def check(value: Any) -> _Fault | None:
         fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
         return None if fits else ("", f"must be an integer from {least} to {most}")
@@ -204,13 +222,13 @@ def _integer(least: int, most: int) -> Callable[[Any], _Fault | None]:
 
 # The other fields that are read here; most requests have few of them.
 _CHECKS: Mapping[str, Callable[[Any], _Fault | None]] = {
-    "tool_choice": _choice,
-    "tools": _tools,
-    "stream": _boolean,
-    "stream_options": _object,
-    "response_format": _format,
-    "n": _integer(1, MOST_CHOICES),
-    "max_tool_calls": _integer(0, 2**31),
+    "tool_choice": _choice_fault,
+    "tools": _tools_fault,
+    "stream": _must_be(bool, "true or false"),
+    "stream_options": _must_be(dict, "an object"),
+    "response_format": _format_fault,
+    "n": _must_be_integer(1, MOST_CHOICES),
+    "max_tool_calls": _must_be_integer(0, 2**31),
 }
 
 
@@ -218,5 +236,5 @@ def _at_fault(param: str, demand: str) -> RequestError:
     return RequestError(f"'{param}' {demand}.", param=param)
 
 
-def _too_large(max_bytes: int) -> RequestTooLarge:
-    return RequestTooLarge(f"The request body is larger than {max_bytes} bytes.")
+def _too_large(server: ServerConfig) -> RequestTooLarge:
+    return RequestTooLarge(f"The request body is larger than {server.max_body_bytes} bytes.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from secrets import token_hex
 
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
@@ -10,7 +11,6 @@ from proxy.api.body import parse_chat_request, read_body
 from proxy.api.clients import Identity, StreamingClient, tool_headers, whole_completion
 from proxy.api.replies import EventStream, Headers, send_bytes
 from proxy.api.request import Exchange, Exchanges, collect, ignored_header, note_usage, show_nothing
-from proxy.ids import new_id
 from proxy.loop import sse
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
@@ -30,7 +30,7 @@ class ChatCompletions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        body = await read_body(scope, receive, max_bytes=self._server.max_body_bytes)
+        body = await read_body(scope, receive, self._server, self._clock)
         exchange = await self._exchanges.open(scope, parse_chat_request(body), body=body)
         offer = exchange.offer()
         reply = self._streamed if exchange.request.get("stream") else self._whole
@@ -42,7 +42,7 @@ class ChatCompletions:
         await send_bytes(send, 200, (*reply.headers, *ignored_header(exchange.ignored)), reply.body)
 
     async def _streamed(self, exchange: Exchange, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = EventStream(scope, send, extra=ignored_header(exchange.ignored))
+        stream = EventStream(send, extra=ignored_header(exchange.ignored))
         work = self._loop_stream if offer.in_play else self._relay_stream
         beating = partial(stream.keep_alive, self._server.keepalive_seconds)
         await exchange.bounded(scope, receive, partial(work, exchange, offer, stream), beside=beating)
@@ -78,11 +78,11 @@ class ChatCompletions:
         wanted = exchange.request.get("n") or 1
         run_ids = [identity.id.removeprefix(_ID_PREFIX)]
         while len(run_ids) < wanted:
-            run_ids.append(new_id())
+            run_ids.append(token_hex(16))
         return self._exchanges.loops(exchange, offer, run_ids, show=show, tell=tell)
 
     def _identity(self, exchange: Exchange) -> Identity:
-        return Identity(_ID_PREFIX + new_id(), int(self._clock.time()), exchange.model.name)
+        return Identity(_ID_PREFIX + token_hex(16), int(self._clock.time()), exchange.model.name)
 
 
 class _Reply(Struct, frozen=True):

@@ -45,13 +45,13 @@ class Passthrough:
 
     def __init__(self, ports: Ports) -> None:
         self._router = ports.router
-        self._max_body_bytes = ports.config.server.max_body_bytes
+        self._server, self._clock = ports.config.server, ports.clock
         self._limits = ports.config.limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         path = _path_below_v1(scope)
-        body = await read_body(scope, receive, max_bytes=self._max_body_bytes)
+        body = await read_body(scope, receive, self._server, self._clock)
         caller = caller_of(scope)
         model, body = self._route(scope, body, caller)
         request_context.add({"model": model.name, "upstream": model.upstream.name})

@@ -1,37 +1,22 @@
-"""Answers on the wire: JSON at once, or a stream of server-sent events with a heartbeat."""
+"""Responses: JSON in one piece, or a stream of server-sent events with a heartbeat."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import orjson
-from starlette.types import Scope, Send
+from starlette.types import Send
 
-from proxy.api.peer import peer_of
 from proxy.loop import sse
 from proxy.loop.errors import ProxyError
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
-Farewell: TypeAlias = Callable[[ProxyError], bytes]
-"""How a surface tells in its streams that they end in a failure; as the last bytes of the response."""
 
-_FAREWELL = "toolproxy.farewell"
+STREAM_ERROR_ENCODER: Final = "toolproxy.stream_error_encoder"
+"""The key in a scope for a `Callable[[ProxyError], bytes]`: the last bytes of a stream that ends in that error.
 
-
-def set_farewell(scope: Scope, farewell: Farewell) -> None:
-    """Streams of this request end in a failure as `farewell` says, not with the error in OpenAI's envelope alone."""
-    scope[_FAREWELL] = farewell
-
-
-def farewell_of(scope: Scope) -> Farewell:
-    """How a stream of this request ends in a failure."""
-    farewell: Farewell = scope.get(_FAREWELL, lambda error: sse.encode(error.envelope()))
-    return farewell
-
-
-def forget_farewell(scope: Scope) -> None:
-    """Let go of what a farewell knows of its answer: the answer knows the scope, and would be kept by that circle."""
-    scope.pop(_FAREWELL, None)
+Without it, the last event of such a stream is the error in OpenAI's envelope.
+"""
 
 
 async def send_bytes(send: Send, status: int, headers: Headers, body: bytes) -> None:
@@ -53,7 +38,7 @@ async def send_error(send: Send, error: ProxyError) -> None:
 
 
 class EventStream:
-    """A stream of server-sent events; `scope` tells which client it goes to.
+    """A stream of server-sent events.
 
     The status is committed with the first byte, so that an early failure still has its proper status.
     """
@@ -64,36 +49,26 @@ class EventStream:
         (b"x-accel-buffering", b"no"),  # nginx in front of us must not hold events back
     )
 
-    def __init__(self, scope: Scope, send: Send, *, extra: Headers = ()) -> None:
-        self._peer = peer_of(scope)
+    def __init__(self, send: Send, *, extra: Headers = ()) -> None:
         self._send = send
         self._headers = (*self._HEADERS, *extra)
         self._starting = asyncio.Lock()
-        loop = asyncio.get_running_loop()
-        self._written = loop.create_future()  # to be awaited for what needs no waiting
-        self._written.set_result(None)
-        self._now = loop.time
+        self._started = False
+        self._now = asyncio.get_running_loop().time
         self._last_write = self._now()
-        self.started = False
 
-    def write(self, data: bytes) -> Awaitable[None]:
-        """Bytes of whole events, or of a comment. Waits while the client does not read."""
-        if not self.started:
-            return self._begin(data)
+    async def write(self, data: bytes) -> None:
+        """Send whole events, or a comment. Waits while the client does not read."""
+        if not self._started:
+            async with self._starting:  # the heartbeat may want to be first as well
+                if not self._started:
+                    await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+                    self._started = True
         self._last_write = self._now()
-        if self._peer is not None and self._peer.write_chunk(data):
-            return self._written
-        return self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def _begin(self, data: bytes) -> None:
-        async with self._starting:
-            if not self.started:
-                await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
-                self.started = True
-        await self.write(data)
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def keep_alive(self, seconds: float) -> None:
-        """A comment whenever nothing was written for `seconds`: balancers end silent streams after 60. Never ends."""
+        """Send a comment whenever nothing was sent for `seconds`: balancers end silent streams after 60. Never ends."""
         while True:
             silent = self._now() - self._last_write
             if silent >= seconds:
@@ -102,5 +77,5 @@ class EventStream:
             await asyncio.sleep(seconds - silent)
 
     async def close(self) -> None:
-        """The end of the response."""
+        """End the response."""
         await self._send({"type": "http.response.body", "body": b""})

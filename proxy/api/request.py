@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope
 
 from proxy import request_context
-from proxy.api.bodies import share_of
 from proxy.api.body import header, written
+from proxy.api.body_memory import share_of
 from proxy.api.caller import Caller, caller_of
-from proxy.api.race import Work, alongside, together, while_wanted
+from proxy.api.race import Work, together, while_wanted
 from proxy.api.replies import Headers
 from proxy.loop import sse
 from proxy.loop.actions import Respond, Tally, sum_of
@@ -104,8 +104,7 @@ class Exchange(Struct, frozen=True):
             MaxDurationExceeded: it took longer.
             ClientLeft: the client was gone first.
         """
-        both = work if beside is None else functools.partial(alongside, beside, work)
-        return while_wanted(scope, receive, both, seconds=self.limits.max_duration)
+        return while_wanted(scope, receive, work, seconds=self.limits.max_duration, beside=beside)
 
 
 class Exchanges:
@@ -242,7 +241,7 @@ class Exchanges:
             stored = await self._ports.store.get(owner, run)
             if stored is not None:
                 if share is not None:
-                    share.count_more(stored)
+                    share.count_parsed(stored)
                 found[run] = Continuation.from_json(orjson.loads(stored))
         self._ports.observe("continuation.sought", sought=len(runs), found=len(found))
         return {**request, "messages": put_back(request["messages"], found)} if found else request

@@ -1,90 +1,144 @@
-"""One request and its response, as the ASGI application sees them under `wire.Wire`.
+"""One request and its response, as the ASGI application sees them, and the flow control of their connection.
 
 uvicorn's cycle writes the head of a response as soon as it is known, and its body after it: two system calls, and two
 packets that a client wakes up for. Here the head waits for the first bytes of the body, as ASGI demands.
-
-Beyond ASGI, an application can ask in `scope[PEER]` what it would otherwise need a timer or a task of its own for:
-whether the body is here already, for that body, to be called back when the client leaves, and to write a chunk at once.
 """
 
-from asyncio import AbstractEventLoop
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING
 
 from starlette.types import Message
+from uvicorn._types import HTTPScope
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from proxy.api.peer import PEER
+from proxy.api.race import CONNECTION
 from proxy.http.fields import field_name, is_clean
 
-# What could be read as more than one header is a bug of ours, and goes nowhere.
+if TYPE_CHECKING:
+    from proxy.server.protocol import BoundedProtocol
+
+# What could be read as more than one header is a bug of ours, and is not sent.
 _NO_HEAD = "A header of the response cannot be sent."
 _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 
 
-def _nothing() -> None:
-    """What is to be done after a response that will never be."""
+class Flow(FlowControl):
+    """Pauses reading while a body is not taken or too many requests wait, and aborts when the client takes nothing."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, send_timeout: float) -> None:
+        super().__init__(transport)
+        self._loop = loop
+        self._send_timeout = send_timeout
+        self._unsent = 0
+        self.send_timer: asyncio.TimerHandle | None = None
+        self.is_full = False  # as many requests wait as may
+
+    def fill(self) -> None:
+        """Pause reading until `make_room`, whatever else would resume it."""
+        self.is_full = True
+        self.pause_reading()
+
+    def make_room(self) -> None:
+        """Resume reading."""
+        self.is_full = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        """Resume reading for a request that takes its body; without effect while the connection is full."""
+        if not self.is_full:
+            super().resume_reading()
+
+    def pause_writing(self) -> None:
+        """Start the timer: the buffer of the transport is full."""
+        super().pause_writing()
+        self.watch_sending()
+
+    def resume_writing(self) -> None:
+        """Stop the timer: the client reads, or has left."""
+        super().resume_writing()
+        self._stop_timer()
+
+    def watch_sending(self) -> None:
+        """Abort the connection where the client takes nothing of what is buffered now for `send_timeout` seconds."""
+        self._stop_timer()
+        self._unsent = self._transport.get_write_buffer_size()
+        if self._unsent:
+            self.send_timer = self._loop.call_later(self._send_timeout, self._check_sending)
+
+    def _stop_timer(self) -> None:
+        if self.send_timer is not None:
+            self.send_timer.cancel()
+            self.send_timer = None
+
+    def _check_sending(self) -> None:
+        if self._transport.get_write_buffer_size() >= self._unsent:
+            self._transport.abort()
+        else:
+            self.watch_sending()
 
 
 class Cycle(RequestResponseCycle):
-    """What uvicorn makes of one request. Implements `api.peer.Peer`."""
+    """uvicorn's cycle, which is also the ASGI extension of its request. Implements `api.race.ClientConnection`."""
 
-    def __init__(self, *, loop: AbstractEventLoop, **known: Any) -> None:
-        super().__init__(**known)
-        self.loop = loop
-        self.scope[PEER] = self  # type: ignore[typeddict-unknown-key]
-        self._head = b""
+    def __init__(
+        self, protocol: "BoundedProtocol", scope: HTTPScope, *, expect_100_continue: bool, keep_alive: bool
+    ) -> None:
+        super().__init__(
+            scope=scope,
+            transport=protocol.transport,
+            flow=protocol.flow,
+            logger=protocol.logger,
+            access_logger=protocol.access_logger,
+            access_log=False,
+            default_headers=protocol.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=expect_100_continue,
+            keep_alive=keep_alive,
+            on_response=protocol.on_response_complete,
+        )
+        scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item] # an object where uvicorn expects a dict
+        self._head = b""  # of the response, until it is written
         self._has_body = True  # the response, by its status and the request's method (RFC 9110, section 6.4.1)
-        self._is_streaming = False  # the head is written, and chunks follow
-        self._left: Callable[[], None] | None = None
-
-    @property
-    def body_is_here(self) -> bool:
-        """Whether `receive` gives all that is still to come of the body without waiting."""
-        return not self.more_body
+        self._on_left: Callable[[], None] | None = None
 
     def take_body(self) -> bytes | None:
-        """All that is still to come of the body, at once and in place of `receive`; None: it has to be waited for."""
+        """The rest of the body, in place of `receive`; None where it is not complete, or the client has left."""
         if self.more_body or self.disconnected:
             return None
         body, self.body = bytes(self.body), bytearray()
         self.flow.resume_reading()
-        self.message_event.clear()  # what is received next is that the client has left
+        self.message_event.clear()  # the next message from `receive` is that the client has left
         return body
 
-    def write_chunk(self, data: bytes) -> bool:
-        """Write a part of a response whose head and first part were sent; False where it has to be sent as well."""
-        if not self._is_streaming or not data or self.flow.write_paused or self.disconnected:
-            return False
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return True
-
     def call_when_left(self, callback: Callable[[], None] | None) -> bool:
-        """Have `callback` called when the client leaves, instead of what was to be called; False where it has left."""
-        self._left = callback
+        """Set the one callback for when the client leaves; None removes it. False where the client has left already."""
+        self._on_left = callback
         return not self.disconnected
 
     def leave(self) -> None:
-        """The client has left."""
+        """Stop the request: its client has left."""
         self.disconnected = True
         self.message_event.set()
-        self._let_go()
-        callback, self._left = self._left, None
+        callback = self._on_left
+        self._release()
         if callback is not None:
             callback()
 
     def drop(self) -> None:
-        """Forget the connection, which is lost before this request's turn has come."""
-        self.on_response = _nothing
-        self._let_go()
+        """Forget the connection, which is lost before the turn of this pipelined request has come."""
+        self.on_response = lambda: None
+        self._release()
 
-    def _let_go(self) -> None:
-        """Leave the scope, in which nobody looks for us any more: only the garbage collector would undo that circle."""
-        self.scope.pop(PEER, None)  # type: ignore[typeddict-item]
+    def _release(self) -> None:
+        """Undo the reference cycle with the scope, which otherwise only the garbage collector would."""
+        self._on_left = None
+        self.scope["extensions"].clear()
 
     async def send(self, message: Message) -> None:  # type: ignore[override] # as Starlette types it
-        """ASGI. What is sent to a client that has left goes nowhere."""
+        """Implements ASGI's `send`. What is sent to a client that has left is dropped."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
@@ -94,15 +148,15 @@ class Cycle(RequestResponseCycle):
         elif self.response_complete:
             raise RuntimeError("The response is complete already.")
         else:
-            self._go_on(message.get("body", b""), more=message.get("more_body", False))
+            self._write(message.get("body", b""), more=message.get("more_body", False))
 
-    def _start(self, status: int, headers: Any) -> None:
+    def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Make the head of the response."""
         self.response_started = True
         self.waiting_for_100_continue = False
         self._has_body = self.scope["method"] != "HEAD" and status not in _WITHOUT_BODY
         lines = [STATUS_LINE[status]]
-        closes = False
+        announces_close = False
         for name, value in (*self.default_headers, *headers):
             if field_name(name) is None:
                 raise RuntimeError(_NO_HEAD)
@@ -112,10 +166,15 @@ class Cycle(RequestResponseCycle):
                 self.expected_content_length = int(value) if self._has_body else 0
                 self.chunked_encoding = False
             elif name == b"connection" and b"close" in value.lower():
-                self.keep_alive, closes = False, True
+                self.keep_alive, announces_close = False, True
             lines.append(b"%b: %b\r\n" % (name, value))
-        self._settle_framing(lines)
-        if not self.keep_alive and not closes:
+        if self.chunked_encoding is None and self._has_body:
+            if self.scope["http_version"] == "1.0":  # which has no chunks: the body ends with the connection
+                self.keep_alive = False
+            else:
+                self.chunked_encoding = True
+                lines.append(b"transfer-encoding: chunked\r\n")
+        if not self.keep_alive and not announces_close:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
         head = b"".join(lines)
@@ -123,45 +182,28 @@ class Cycle(RequestResponseCycle):
             raise RuntimeError(_NO_HEAD)
         self._head = head
 
-    def _settle_framing(self, lines: list[bytes]) -> None:
-        """How the end of the body is known, where its length is not."""
-        if self.chunked_encoding is not None or not self._has_body:
-            return
-        if self.scope["http_version"] == "1.0":  # knows no chunks: the end of the connection is the end of the body
-            self.keep_alive = False
-            return
-        self.chunked_encoding = True
-        lines.append(b"transfer-encoding: chunked\r\n")
-
-    def _go_on(self, body: bytes, *, more: bool) -> None:
-        """Write a part of the body, the head before the first one."""
-        data = self._framed(body, more=more)
+    def _write(self, body: bytes, *, more: bool) -> None:
+        """Write a part of the body, with the head before the first one."""
+        if not self._has_body:
+            data = b""
+        elif self.chunked_encoding:
+            data = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            if not more:
+                data += b"0\r\n\r\n"
+        else:
+            data = body
+            if self.chunked_encoding is False:
+                self.expected_content_length -= len(body)
+                if self.expected_content_length < 0:
+                    raise RuntimeError("The response is longer than its Content-Length says.")
         if self._head:
             data, self._head = self._head + data, b""
-            self._is_streaming = bool(self.chunked_encoding)
         if data:
             self.transport.write(data)
         if not more:
-            self._finish()
-
-    def _framed(self, body: bytes, *, more: bool) -> bytes:
-        if not self._has_body:
-            return b""
-        if self.chunked_encoding:
-            framed = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            return framed if more else framed + b"0\r\n\r\n"
-        if self.chunked_encoding is False:
-            self.expected_content_length -= len(body)
-            if self.expected_content_length < 0:
-                raise RuntimeError("The response is longer than its Content-Length says.")
-        return body
-
-    def _finish(self) -> None:
-        if self.expected_content_length:
-            raise RuntimeError("The response is shorter than its Content-Length says.")
-        self.response_complete = True
-        self._is_streaming = False
-        self._left = None
-        self._let_go()
-        self.message_event.set()
-        self.on_response()  # which closes the connection, unless keep_alive
+            if self.expected_content_length:
+                raise RuntimeError("The response is shorter than its Content-Length says.")
+            self.response_complete = True
+            self._release()
+            self.message_event.set()
+            self.on_response()  # closes the connection, unless keep_alive

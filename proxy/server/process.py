@@ -24,7 +24,8 @@ from proxy.config import Config, TelemetryConfig, secrets_of
 from proxy.config_rules import SHORTEST_CLIENT_KEY
 from proxy.loop.errors import ConfigurationError
 from proxy.ports import Lifecycle
-from proxy.server.protocol import Bounds, Wire
+from proxy.server.head import Bounds
+from proxy.server.protocol import BoundedProtocol
 from proxy.server.supervisor import ABORT, DRAIN, READY, Supervisor
 from proxy.telemetry import log, workers
 from proxy.tools.catalog import answered_by_fallback
@@ -153,7 +154,7 @@ class Server(uvicorn.Server):
 
     def _has_unasked(self) -> bool:
         connections = self.server_state.connections
-        return any(isinstance(one, Wire) and one.cycle is None for one in connections)
+        return any(isinstance(one, BoundedProtocol) and one.cycle is None for one in connections)
 
     async def _finished(self, seconds: float, *, even_if_forced: bool = False) -> None:
         """Wait until no request is open, at most so long."""
@@ -277,7 +278,7 @@ def work(config: Config, listener: socket.socket, orders: Connection) -> None:
 
 def uvicorn_config(config: Config, app: ASGIApp) -> uvicorn.Config:
     """Uvicorn's settings; its own logging and access log are left out for ours."""
-    protocol = functools.partial(Wire, bounds=Bounds.of(config.server), observe=log.LogObserver())
+    protocol = functools.partial(BoundedProtocol, bounds=Bounds.of(config.server), observe=log.LogObserver())
     return uvicorn.Config(
         app,
         http=protocol,  # type: ignore[arg-type] # it is called as the class would be

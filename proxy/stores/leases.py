@@ -1,8 +1,7 @@
 """How many requests each client has open, counted in this process."""
 
 from collections import defaultdict
-
-from proxy.ids import new_id
+from secrets import token_hex
 
 
 class LocalLeases:
@@ -16,7 +15,7 @@ class LocalLeases:
         held = self._held[client]
         if len(held) >= most:
             return None
-        lease = new_id()
+        lease = token_hex(16)
         held.add(lease)
         return lease
 

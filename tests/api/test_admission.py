@@ -5,65 +5,65 @@ from collections import Counter
 
 import pytest
 
-from proxy.api.bodies import BodyMemory
-from proxy.api.middleware.admission import Admission, Places, Turnstile
+from proxy.api.body_memory import BodyMemory
+from proxy.api.middleware.admission import Admission, ConcurrencyLimit, StartThrottle
 from proxy.config import ServerConfig
 from proxy.loop.errors import Overloaded
 from proxy.ports import Lifecycle
 
 
-async def waiting(places, count, patience=60):
-    tasks = [asyncio.ensure_future(places.take(patience)) for _ in range(count)]
+async def waiting(limit, count, patience=60):
+    tasks = [asyncio.ensure_future(limit.acquire(patience)) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
 
 
 async def test_places_are_handed_on_in_the_order_of_the_queue():
-    places = Places(1, queue=3)
-    await places.take(0)
-    first, second, third = await waiting(places, 3)
-    places.give_back()
+    limit = ConcurrencyLimit(1, queue=3)
+    await limit.acquire(0)
+    first, second, third = await waiting(limit, 3)
+    limit.release()
     await first
     assert not any(one.done() for one in (second, third))
-    places.give_back()
+    limit.release()
     await second
-    places.give_back()
+    limit.release()
     await third
-    places.give_back()
-    await places.take(0)
+    limit.release()
+    await limit.acquire(0)
 
 
 async def test_beyond_the_queue_there_is_no_waiting():
-    places = Places(1, queue=1)
-    await places.take(0)
-    (task,) = await waiting(places, 1)
+    limit = ConcurrencyLimit(1, queue=1)
+    await limit.acquire(0)
+    (task,) = await waiting(limit, 1)
     with pytest.raises(Overloaded):
-        await places.take(60)
-    places.give_back()
+        await limit.acquire(60)
+    limit.release()
     await task
 
 
 async def test_who_gives_up_waiting_costs_no_place():
-    places = Places(2, queue=2)
-    await places.take(0)
-    await places.take(0)
-    left, impatient = (*await waiting(places, 1), *await waiting(places, 1, patience=0))
+    limit = ConcurrencyLimit(2, queue=2)
+    await limit.acquire(0)
+    await limit.acquire(0)
+    left, impatient = (*await waiting(limit, 1), *await waiting(limit, 1, patience=0))
     left.cancel()
     with pytest.raises(Overloaded):
         await impatient
     for _ in range(2):
-        places.give_back()
+        limit.release()
     for _ in range(2):
-        await places.take(0)
+        await limit.acquire(0)
     with pytest.raises(Overloaded):
-        await places.take(0)
+        await limit.acquire(0)
 
 
 async def test_a_place_that_comes_in_the_moment_of_giving_up_is_handed_on():
-    places = Places(1, queue=2)
-    await places.take(0)
-    left, next_one = await waiting(places, 2)
-    places.give_back()
+    limit = ConcurrencyLimit(1, queue=2)
+    await limit.acquire(0)
+    left, next_one = await waiting(limit, 2)
+    limit.release()
     left.cancel()
     await asyncio.wait({left, next_one}, timeout=5)
     assert left.cancelled()
@@ -83,13 +83,13 @@ def turns_of(loop):
 
 
 async def through(turnstile):
-    turn = turnstile.pass_through()
+    turn = turnstile.enter()
     if turn is not None:
         await turn
 
 
 async def test_so_many_pass_in_one_turn_and_the_others_follow_in_their_order():
-    turns, turnstile, passed = turns_of(asyncio.get_running_loop()), Turnstile(3), []
+    turns, turnstile, passed = turns_of(asyncio.get_running_loop()), StartThrottle(3), []
 
     async def one(number):
         await through(turnstile)
@@ -103,7 +103,7 @@ async def test_so_many_pass_in_one_turn_and_the_others_follow_in_their_order():
 
 
 async def test_who_comes_later_does_not_overtake_those_who_wait():
-    turnstile = Turnstile(1)
+    turnstile = StartThrottle(1)
     first, second, third = (asyncio.ensure_future(through(turnstile)) for _ in range(3))
     await first
     await through(turnstile)
@@ -112,17 +112,17 @@ async def test_who_comes_later_does_not_overtake_those_who_wait():
 
 
 async def test_who_comes_in_a_later_turn_need_not_wait():
-    turnstile = Turnstile(2)
+    turnstile = StartThrottle(2)
     for _ in range(5):
-        assert turnstile.pass_through() is None
-        assert turnstile.pass_through() is None
+        assert turnstile.enter() is None
+        assert turnstile.enter() is None
         await asyncio.sleep(0)
 
 
 async def test_who_stops_waiting_takes_nobodys_turn():
-    turns, turnstile = turns_of(asyncio.get_running_loop()), Turnstile(1)
-    assert turnstile.pass_through() is None
-    left, stays = turnstile.pass_through(), turnstile.pass_through()
+    turns, turnstile = turns_of(asyncio.get_running_loop()), StartThrottle(1)
+    assert turnstile.enter() is None
+    left, stays = turnstile.enter(), turnstile.enter()
     left.cancel()
     before = turns[0]
     await stays
@@ -130,11 +130,11 @@ async def test_who_stops_waiting_takes_nobodys_turn():
 
 
 async def test_all_can_be_let_through_at_once():
-    turnstile = Turnstile(1)
-    assert turnstile.pass_through() is None
-    waiting = [turnstile.pass_through() for _ in range(5)]
+    turnstile = StartThrottle(1)
+    assert turnstile.enter() is None
+    waiting = [turnstile.enter() for _ in range(5)]
     waiting[2].cancel()
-    turnstile.let_all_through()
+    turnstile.start_all()
     assert [turn.cancelled() for turn in waiting] == [False, False, True, False, False]
     assert all(turn.done() for turn in waiting)
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.body import parse_chat_request, read_body
+from proxy.config import ServerConfig
 from proxy.loop.chat import carries_image, name_of
 from proxy.loop.continuation import put_back, runs_in
 from proxy.loop.errors import RequestError, RequestTooLarge
@@ -18,6 +19,7 @@ from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import OPENAI, prepare
 from tests import hostile
 from tests.documents import chat_requests
+from tests.fakes import FakeClock
 from tests.playbook import SEARCH, TIME
 
 
@@ -64,7 +66,7 @@ async def test_a_body_is_read_however_it_is_cut_up_to_its_bound(said, body, plac
 
     scope = {"headers": [(b"content-length", str(len(body)).encode())] if said else []}
     try:
-        assert await read_body(scope, receive, max_bytes=most) == body
+        assert await read_body(scope, receive, ServerConfig(max_body_bytes=most), FakeClock()) == body
     except RequestTooLarge:
         assert len(body) > most
 

@@ -1,26 +1,15 @@
 """Work that is stopped when nobody wants it any more."""
 
 import asyncio
-from functools import partial
 
 import pytest
 
-from proxy.api.peer import PEER
-from proxy.api.race import ClientLeft, alongside, while_wanted
+from proxy.api.race import CONNECTION, ClientLeft, while_wanted
 from proxy.loop.errors import MaxDurationExceeded
 
 
-class Peer:
-    """A client as our own server tells of it."""
-
-    body_is_here = True
-
-    @property
-    def loop(self):
-        return asyncio.get_running_loop()
-
-    def write_chunk(self, data):
-        return False
+class Connection:
+    """The extension of our own server."""
 
     def take_body(self):
         return None
@@ -66,16 +55,16 @@ class Work:
             self.stopped = True
 
 
-def wanted(work, receive, peer=None, seconds=60):
-    scope = {} if peer is None else {PEER: peer}
+def wanted(work, receive, connection=None, seconds=60):
+    scope = {} if connection is None else {"extensions": {CONNECTION: connection}}
     return asyncio.ensure_future(while_wanted(scope, receive, work, seconds=seconds))
 
 
 async def test_a_server_that_tells_is_not_asked():
-    work, receive, peer = Work(), Asked(), Peer()
-    task = wanted(work, receive, peer)
+    work, receive, connection = Work(), Asked(), Connection()
+    task = wanted(work, receive, connection)
     await work.begun.wait()
-    peer.callback()
+    connection.callback()
     with pytest.raises(ClientLeft):
         await task
     assert work.stopped
@@ -96,29 +85,29 @@ async def test_a_server_that_does_not_tell_is_asked():
 async def test_for_a_client_that_has_left_nothing_is_begun():
     work = Work()
     with pytest.raises(ClientLeft):
-        await wanted(work, Asked(), Peer(left=True))
+        await wanted(work, Asked(), Connection(left=True))
     assert not work.begun.is_set()
 
 
-@pytest.mark.parametrize("peer", [None, Peer()], ids=["asked", "told"])
-async def test_what_takes_too_long_is_stopped(peer):
+@pytest.mark.parametrize("connection", [None, Connection()], ids=["asked", "told"])
+async def test_what_takes_too_long_is_stopped(connection):
     work = Work()
     with pytest.raises(MaxDurationExceeded):
-        await wanted(work, Asked(), peer, seconds=0)
+        await wanted(work, Asked(), connection, seconds=0)
     assert work.stopped
 
 
-@pytest.mark.parametrize("peer", [None, Peer()], ids=["asked", "told"])
-async def test_a_result_and_a_failure_come_as_they_are(peer):
-    assert await wanted(Work("done"), Asked(), peer) == "done"
+@pytest.mark.parametrize("connection", [None, Connection()], ids=["asked", "told"])
+async def test_a_result_and_a_failure_come_as_they_are(connection):
+    assert await wanted(Work("done"), Asked(), connection) == "done"
     with pytest.raises(ZeroDivisionError):
-        await wanted(Work(ZeroDivisionError()), Asked(), peer)
-    assert peer is None or peer.callback is None  # nobody is called afterwards
+        await wanted(Work(ZeroDivisionError()), Asked(), connection)
+    assert connection is None or connection.callback is None  # nobody is called afterwards
 
 
 async def test_who_is_cancelled_by_somebody_else_is_cancelled():
     work = Work()
-    task = wanted(work, Asked(), Peer())
+    task = wanted(work, Asked(), Connection())
     await work.begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -126,11 +115,11 @@ async def test_who_is_cancelled_by_somebody_else_is_cancelled():
 
 
 async def test_a_client_that_leaves_while_the_server_stops_does_not_hide_that():
-    work, peer = Work(), Peer()
-    task = wanted(work, Asked(), peer)
+    work, connection = Work(), Connection()
+    task = wanted(work, Asked(), connection)
     await work.begun.wait()
     task.cancel()
-    peer.callback()
+    connection.callback()
     with pytest.raises(asyncio.CancelledError):
         await task
 
@@ -142,5 +131,7 @@ async def test_what_runs_along_ends_with_the_work():
         await beside.begun.wait()
         return "done"
 
-    assert await while_wanted({PEER: Peer()}, Asked(), partial(alongside, beside, work), seconds=60) == "done"
+    scope = {"extensions": {CONNECTION: Connection()}}
+    assert await while_wanted(scope, Asked(), work, seconds=60, beside=beside) == "done"
+    await asyncio.sleep(0)
     assert beside.stopped

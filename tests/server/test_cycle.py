@@ -1,10 +1,11 @@
 """The response of one request, as it is written to a connection that remembers what was written."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from proxy.api.peer import PEER
+from proxy.api.race import connection_of
 from proxy.server.cycle import Cycle
 
 
@@ -27,20 +28,15 @@ class Exchange:
         self.connection = Connection()
         self.completed = 0
         self.scope = {"method": method, "http_version": version}
-        self.cycle = Cycle(
-            loop=None,  # nothing here asks for it
-            scope=self.scope,
+        protocol = SimpleNamespace(
             transport=self.connection,
             flow=self.connection,
             logger=None,
             access_logger=None,
-            access_log=False,
-            default_headers=[(b"date", b"today")],
-            message_event=asyncio.Event(),
-            expect_100_continue=False,
-            keep_alive=keep_alive,
-            on_response=self.complete,
+            server_state=SimpleNamespace(default_headers=[(b"date", b"today")]),
+            on_response_complete=self.complete,
         )
+        self.cycle = Cycle(protocol, self.scope, expect_100_continue=False, keep_alive=keep_alive)
 
     def complete(self):
         self.completed += 1
@@ -166,98 +162,13 @@ async def test_whoever_no_longer_wants_to_know_is_not_told():
 @pytest.mark.parametrize("ends", ["answered", "left"])
 async def test_when_it_is_over_nothing_in_the_scope_leads_back_to_it(ends):
     exchange = Exchange()
-    assert exchange.scope[PEER] is exchange.cycle
+    assert connection_of(exchange.scope) is exchange.cycle
     if ends == "left":
         exchange.cycle.leave()
     else:
         await exchange.start((b"content-length", b"0"))
         await exchange.body()
-    assert PEER not in exchange.scope
-
-
-async def streaming():
-    """A stream that has begun."""
-    exchange = Exchange()
-    await exchange.start()
-    await exchange.body(b"one", more=True)
-    exchange.written.clear()
-    return exchange
-
-
-async def test_in_a_stream_that_has_begun_a_chunk_is_written_without_being_sent():
-    exchange = await streaming()
-    assert exchange.cycle.write_chunk(b"two")
-    assert exchange.written == [b"3\r\ntwo\r\n"]
-    await exchange.body(b"three")
-    assert exchange.written[1:] == [b"5\r\nthree\r\n0\r\n\r\n"]
-
-
-async def before_the_head():
-    return Exchange()
-
-
-async def before_the_first_part():
-    exchange = Exchange()
-    await exchange.start()
-    return exchange
-
-
-async def of_known_length():
-    exchange = Exchange()
-    await exchange.start((b"content-length", b"9"))
-    await exchange.body(b"one", more=True)
-    exchange.written.clear()
-    return exchange
-
-
-async def to_head():
-    exchange = Exchange(method="HEAD")
-    await exchange.start()
-    await exchange.body(b"one", more=True)
-    exchange.written.clear()
-    return exchange
-
-
-async def to_a_client_that_does_not_read():
-    exchange = await streaming()
-    exchange.connection.write_paused = True
-    return exchange
-
-
-async def to_a_client_that_has_left():
-    exchange = await streaming()
-    exchange.cycle.leave()
-    return exchange
-
-
-async def after_the_end():
-    exchange = await streaming()
-    await exchange.body()
-    exchange.written.clear()
-    return exchange
-
-
-@pytest.mark.parametrize(
-    "when",
-    [
-        before_the_head,
-        before_the_first_part,
-        of_known_length,
-        to_head,
-        to_a_client_that_does_not_read,
-        to_a_client_that_has_left,
-        after_the_end,
-    ],
-)
-async def test_anything_else_has_to_be_sent(when):
-    exchange = await when()
-    assert not exchange.cycle.write_chunk(b"two")
-    assert exchange.written == []
-
-
-async def test_nothing_is_not_written_as_a_chunk_which_would_be_the_end():
-    exchange = await streaming()
-    assert not exchange.cycle.write_chunk(b"")
+    assert connection_of(exchange.scope) is None
 
 
 class Reading(Connection):

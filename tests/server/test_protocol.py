@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 from proxy.config_file import parse
 from proxy.server.cycle import Cycle
 from proxy.server.process import uvicorn_config
-from proxy.server.protocol import Wire
+from proxy.server.protocol import BoundedProtocol
 from tests.fakes import FakeUpstream, Reply, whole
 from tests.http.rawserver import raw_server
 from tests.serving import CONFIG, proxy_of, serving_as_shipped
@@ -236,7 +236,7 @@ async def test_a_connection_that_is_lost_leaves_none_of_its_waiting_requests_beh
             await upstream.asked.wait()
             writer.transport.abort()
         gate.set()
-        await until(lambda: not alive(Wire, Cycle))
+        await until(lambda: not alive(BoundedProtocol, Cycle))
 
 
 async def test_a_connection_that_was_refused_and_is_reset_is_not_kept(upstream, no_collector):
@@ -247,7 +247,7 @@ async def test_a_connection_that_was_refused_and_is_reset_is_not_kept(upstream, 
         linger = struct.pack("ii", 1, 0)  # so that closing is a reset
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         writer.transport.abort()
-        await until(lambda: not alive(Wire, Cycle))
+        await until(lambda: not alive(BoundedProtocol, Cycle))
 
 
 @pytest.fixture
@@ -593,7 +593,7 @@ async def test_a_client_that_was_answered_is_not_heard_out_for_ever(upstream, le
 
 
 async def test_nor_without_measure(upstream, monkeypatch):
-    monkeypatch.setattr("proxy.server.protocol._LINGER_BYTES", 1_000_000)
+    monkeypatch.setattr("proxy.server.protocol._MOST_DISCARDED", 1_000_000)
     async with proxy_of(upstream) as url, connected(url) as (_, writer):
         writer.write(head(CHUNKED, path="/nowhere"))
         with pytest.raises(ConnectionError):

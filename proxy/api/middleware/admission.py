@@ -1,11 +1,10 @@
-"""No more requests at a time than configured: a few wait briefly for a place, the rest is told at once.
+"""Admission: at most `max_concurrent_requests` at a time; a few more wait briefly in a queue, the rest get 503 at once.
 
-A long queue would make every request late and none of them fewer: whoever waited long has often gone by the time that
-it would be served.
+A long queue would make every request late and none of them fewer: a client that waited long has often left by the time
+that it would be served.
 
-Nor do all of them begin at once: in one turn of the event loop so many may, and the others follow turn by turn. In
-between, what was begun before goes on, open streams among it; and less is in hand at a time, which costs less. When
-places run out, those who have one and wait to begin are let go: a place is for who uses it.
+Nor do all admitted requests start at once: at most 32 per iteration of the event loop, so that open streams keep their
+pace in a burst. While the limit is reached, those that wait to start are started, because they occupy it already.
 """
 
 import asyncio
@@ -13,28 +12,28 @@ from collections import deque
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy.api.bodies import BodyMemory, open_share
 from proxy.api.body import is_forwarded
+from proxy.api.body_memory import SHARE, BodyMemory, Share
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.config import ServerConfig
 from proxy.loop.errors import Overloaded, Stopping
 from proxy.ports import Lifecycle
 
 # With 256 connections, 16 did as much good.
-_BEGUN_PER_TURN = 32
+_STARTS_PER_ITERATION = 32
 
 
 class Admission:
-    """Lets requests in, health checks aside, and none any more when the process is about to stop.
+    """Admits requests, health checks aside, and none any more when the process is about to stop.
 
-    What another proxy forwards is let in for some seconds more: that proxy has sent it here in good faith, and learns
-    from its next health check that it should not.
+    Requests forwarded by another proxy are admitted for some seconds more: that proxy has sent them here in good faith,
+    and only its next health check will stop it.
 
     Args:
-        app: what is asked.
-        server: how many requests may be open, and how many wait.
+        app: the layer below.
+        server: the number of requests that may be open, and that may wait.
         lifecycle: whether the process is about to stop.
-        bodies: what the bodies of open requests may take.
+        bodies: the memory for the bodies of open requests.
     """
 
     def __init__(self, app: ASGIApp, *, server: ServerConfig, lifecycle: Lifecycle, bodies: BodyMemory) -> None:
@@ -42,12 +41,12 @@ class Admission:
         self._lifecycle = lifecycle
         self._bodies = bodies
         most, queued = server.max_concurrent_requests, server.max_queued_requests
-        self._places = Places(most, queue=most // 10 if queued is None else queued)
-        self._patience = server.queue_timeout_seconds
-        self._turnstile = Turnstile(_BEGUN_PER_TURN)
+        self._limit = ConcurrencyLimit(most, queue=most // 10 if queued is None else queued)
+        self._queue_timeout = server.queue_timeout_seconds
+        self._throttle = StartThrottle(_STARTS_PER_ITERATION)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Implements ASGI."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
@@ -55,121 +54,118 @@ class Admission:
             if self._lifecycle.refuses(forwarded=is_forwarded(scope)):
                 raise Stopping
             send = _with_connection_close(send)
-        if not self._places.take_now():
-            self._turnstile.let_all_through()  # they have a place each, and others want one
-            await self._places.take(self._patience)
-        share = open_share(scope, self._bodies)
+        if not self._limit.acquire_now():
+            self._throttle.start_all()  # they occupy the limit that this request waits for
+            await self._limit.acquire(self._queue_timeout)
+        share = scope[SHARE] = Share(self._bodies)
         try:
-            turn = self._turnstile.pass_through()
-            if turn is not None:
-                await turn
+            start = self._throttle.enter()
+            if start is not None:
+                await start
             await self._app(scope, receive, send)
         finally:
-            share.give_back()
-            self._places.give_back()
+            share.release()
+            self._limit.release()
 
 
 def _with_connection_close(send: Send) -> Send:
-    """A `send` whose response ends its connection, as the process is about to end it anyway."""
+    """A `send` whose response closes its connection, because the process is about to do so anyway."""
 
-    async def sending(message: Message) -> None:
+    async def send_and_close(message: Message) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
         await send(message)
 
-    return sending
+    return send_and_close
 
 
-class Places:
-    """A number of places, and a queue of those who wait for one, first come first served."""
+class ConcurrencyLimit:
+    """A number of requests that may be open, and a queue of those that wait, first come first served."""
 
     def __init__(self, count: int, *, queue: int) -> None:
         self._free = count
         self._queue = queue
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def take_now(self) -> bool:
-        """Have a place, if one is free."""
+    def acquire_now(self) -> bool:
+        """Open a request if the limit is not reached."""
         if not self._free:
             return False
         self._free -= 1
         return True
 
-    async def take(self, patience: float) -> None:
-        """Have a place, after waiting for at most `patience` seconds. Raises `Overloaded`."""
-        if self.take_now():
+    async def acquire(self, timeout: float) -> None:  # noqa: ASYNC109 - the queue is left on the way out
+        """Open a request, after at most `timeout` seconds in the queue. Raises `Overloaded`."""
+        if self.acquire_now():
             return
         if len(self._waiting) >= self._queue:
-            raise _full()
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
+            raise _overloaded()
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
         try:
-            async with asyncio.timeout(patience):
-                await place
+            async with asyncio.timeout(timeout):
+                await turn
         except BaseException as exc:
-            if place.done() and not place.cancelled():
-                self.give_back()  # it came in the very moment in which it was no longer wanted
+            if turn.done() and not turn.cancelled():
+                self.release()  # granted in the very moment in which the waiting ended
             if isinstance(exc, TimeoutError):
-                raise _full() from exc
+                raise _overloaded() from exc
             raise
         finally:
-            if place in self._waiting:
-                self._waiting.remove(place)
+            if turn in self._waiting:
+                self._waiting.remove(turn)
 
-    def give_back(self) -> None:
-        """Leave a place to the next in the queue."""
+    def release(self) -> None:
+        """Close a request; the next in the queue opens in its place."""
         while self._waiting:
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_result(None)
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
                 return
         self._free += 1
 
 
-class Turnstile:
-    """Lets so many through in one turn of the event loop, first come first served.
+class StartThrottle:
+    """Starts a number of requests in each iteration of the event loop, first come first served.
 
-    Whether a new turn has begun is only looked for when all that one lets through have gone through.
+    Iterations are only counted while there is something to wait for: after the last start that one permits.
     """
 
-    def __init__(self, per_turn: int) -> None:
-        self._per_turn = self._left = per_turn
+    def __init__(self, per_iteration: int) -> None:
+        self._per_iteration = self._left = per_iteration
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def pass_through(self) -> asyncio.Future[None] | None:
-        """Go through at once; or, where those who may in this turn have done so, when what is returned is done."""
+    def enter(self) -> asyncio.Future[None] | None:
+        """None where the caller may start at once, else a future to await before."""
         if not self._left:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            return turn
+            start = asyncio.get_running_loop().create_future()
+            self._waiting.append(start)
+            return start
         self._left -= 1
         if not self._left:
-            self._look_again()
+            asyncio.get_running_loop().call_soon(self._next_iteration)
         return None
 
-    def let_all_through(self) -> None:
-        """Let go whoever waits."""
+    def start_all(self) -> None:
+        """Start everything that waits."""
         while self._waiting:
-            self._let_through(self._waiting.popleft())
+            self._start_next()
 
-    def _look_again(self) -> None:
-        asyncio.get_running_loop().call_soon(self._next_turn)
-
-    def _next_turn(self) -> None:
-        self._left = self._per_turn
+    def _next_iteration(self) -> None:
+        self._left = self._per_iteration
         while self._waiting and self._left:
-            self._left -= self._let_through(self._waiting.popleft())
+            self._left -= self._start_next()
         if not self._left:
-            self._look_again()
+            asyncio.get_running_loop().call_soon(self._next_iteration)
 
-    @staticmethod
-    def _let_through(turn: asyncio.Future[None]) -> bool:
-        """Say that it is somebody's turn; False where nobody waits for it any more."""
-        if turn.done():
+    def _start_next(self) -> bool:
+        """Start the first that waits; False where it has been cancelled."""
+        start = self._waiting.popleft()
+        if start.done():
             return False
-        turn.set_result(None)
+        start.set_result(None)
         return True
 
 
-def _full() -> Overloaded:
+def _overloaded() -> Overloaded:
     return Overloaded("The proxy is serving as many requests as it may; try again in a moment.")

@@ -1,6 +1,6 @@
-"""Who may call: a key, compared as a digest.
+"""Authentication: the client's key, compared as a digest.
 
-Paths are judged by the ASGI scope, never by a URL put together from the Host header (CVE-2026-48710).
+The path of the ASGI scope decides what is open to all, never a URL made from the Host header (CVE-2026-48710).
 """
 
 import re
@@ -25,20 +25,24 @@ _KEY = re.compile(r"[\x21-\x7e]+")
 
 
 class Auth:
-    """Finds the caller of a request. Without clients, anyone is one."""
+    """Finds the caller of a request. Without configured clients, anybody may call."""
 
     def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig]) -> None:
         self._app = app
         self._callers = [(_digest_of(client), _caller(client)) for client in clients]
-        # Headers with a key that was right, written as clients do, so no more of them than clients. A look into a dict
-        # goes by a hash with a secret of its own: its time tells nobody how much of a key is right.
+        # By Authorization header, those with a right key in the usual form: no more of them than clients. A dict looks
+        # up by a hash with a secret of its own, so the time taken does not show how much of a key is right.
         self._found: dict[bytes, Caller] = {}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """ASGI."""
+        """Implements ASGI."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            headers = headers_of(scope)
+            # The same header was right before, and there is no second one that could contradict it.
+            is_unambiguous = len(headers) == len(scope["headers"])
+            known = self._found.get(headers.get(b"authorization", b"")) if is_unambiguous else None
             try:
-                caller = self._known(scope) or self._find(_key_in(scope))
+                caller = known or self._find(_key_in(scope))
             except InvalidApiKey as exc:
                 if _is_for_browsers(scope):
                     exc.headers["www-authenticate"] = 'Basic realm="toolproxy: any name, and an administrator\'s key"'
@@ -47,11 +51,6 @@ class Auth:
             if caller.name:
                 request_context.add({"client": caller.name})
         return self._app(scope, receive, send)
-
-    def _known(self, scope: Scope) -> Caller | None:
-        """The caller, where the very same header was right before, and no other header can contradict it."""
-        headers = headers_of(scope)
-        return self._found.get(headers.get(b"authorization", b"")) if len(headers) == len(scope["headers"]) else None
 
     def _find(self, key: str | None) -> Caller:
         """The caller with that key.
@@ -62,7 +61,7 @@ class Auth:
         if not self._callers:
             return Caller(upstream_key=key)
         digest = sha256((key or "").encode()).digest()
-        # Every digest is compared, so that the time taken does not tell which of them was the nearest.
+        # Every digest is compared, so that the time taken does not show which of them was the nearest.
         found = [caller for known, caller in self._callers if compare_digest(digest, known)]
         if key is None or not found:
             raise InvalidApiKey
@@ -71,11 +70,11 @@ class Auth:
 
 
 def _key_in(scope: Scope) -> str | None:
-    """The key that a request carries, if it is one and there is no doubt which.
+    """The key that a request carries; None where there is none, or more than one.
 
-    Of two Authorization headers, whoever stands before or behind us may believe the other one.
+    Of two Authorization headers, a proxy in front of this one or behind it may use the other one.
     """
-    if len(headers_of(scope)) < len(scope["headers"]):  # some name stands more than once
+    if len(headers_of(scope)) < len(scope["headers"]):  # some name occurs more than once
         names = [name for name, _ in scope["headers"]]
         if names.count(b"authorization") > 1 or names.count(b"api-key") > 1:
             return None
@@ -90,7 +89,7 @@ def _key_in(scope: Scope) -> str | None:
 
 
 def _is_for_browsers(scope: Scope) -> bool:
-    """Whether a page is asked for. A browser has no other means of sending a key than HTTP Basic's password."""
+    """Whether a page is requested. A browser has no other means of sending a key than HTTP Basic's password."""
     path: str = scope["path"]
     return path == "/debug" or path.startswith("/debug/")
 

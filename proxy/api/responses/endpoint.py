@@ -4,17 +4,18 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from secrets import token_hex
 
 import orjson
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
-from proxy.api.bodies import share_of
 from proxy.api.body import parse_object, read_body
+from proxy.api.body_memory import share_of
 from proxy.api.caller import caller_of
 from proxy.api.clients import tool_headers
-from proxy.api.replies import EventStream, Headers, send_bytes, set_farewell
+from proxy.api.replies import STREAM_ERROR_ENCODER, EventStream, Headers, send_bytes
 from proxy.api.request import (
     Exchange,
     Exchanges,
@@ -33,7 +34,6 @@ from proxy.api.responses.sealed import Seal, key_from
 from proxy.api.responses.search import SearchSettings, SettledSearch
 from proxy.api.responses.state import Kept, Responses, response_id, with_ids
 from proxy.api.responses.tools import Tools, declared_in, read_tools
-from proxy.ids import new_id
 from proxy.loop import sse
 from proxy.loop.actions import Respond, Stop, sum_of
 from proxy.loop.chat import Json
@@ -58,7 +58,7 @@ class CreateResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        body = await read_body(scope, receive, max_bytes=self._server.max_body_bytes)
+        body = await read_body(scope, receive, self._server, self._ports.clock)
         request = read_request(parse_object(body))
         try:
             task = await self._prepare(scope, request)
@@ -97,7 +97,7 @@ class CreateResponse:
         offer = make_offer(exchange.request, exchange.usable, exchange.asked)
         # An upstream that keeps to a schema by itself is not waited for; where tools are, the end is waited for anyway.
         checked = offer.in_play or not exchange.model.upstream.json_schema
-        run_id = new_id()
+        run_id = token_hex(16)
         head = Head(response_id(run_id), int(self._ports.clock.time()), exchange.model.name, request)
         check = request.check if checked else None
         return _Task(request, run_id, said.own, tools, exchange, offer, head, seal, kept, check, self._searches(tools))
@@ -121,9 +121,9 @@ class CreateResponse:
         return sse.dumps(response), (*tool_headers([answer]), *task.headers)
 
     async def _streamed(self, task: "_Task", scope: Scope, receive: Receive, send: Send) -> None:
-        stream = EventStream(scope, send, extra=task.headers)
+        stream = EventStream(send, extra=task.headers)
         client = _StreamingClient(stream, Transcript(task.head), task.narrator(), hold_text=task.check is not None)
-        set_farewell(scope, client.farewell)
+        scope[STREAM_ERROR_ENCODER] = client.encode_error
         beating = partial(stream.keep_alive, self._server.keepalive_seconds)
         await task.exchange.bounded(scope, receive, partial(self._answer_stream, task, client), beside=beating)
 
@@ -168,7 +168,7 @@ class CreateResponse:
         self._ports.observe("answer.unfit")
         forget()
         mending = task.mending(check, answer.turn.text, fault, output_left)
-        [mended] = await self._exchanges.loops(mending, Offer(), [new_id()], show=show, tell=tell)
+        [mended] = await self._exchanges.loops(mending, Offer(), [token_hex(16)], show=show, tell=tell)
         tally = sum_of([answer.tally, mended.tally])
         note_use(tally)
         if check.fault(mended.turn.text) is not None:
@@ -319,7 +319,7 @@ class _StreamingClient:
         await self._flush()
         await self._stream.close()
 
-    def farewell(self, error: ProxyError) -> bytes:
+    def encode_error(self, error: ProxyError) -> bytes:
         """The end of a stream that fails, after what is still to be written."""
         return bytes(self._outbox) + self.transcript.fail(self.narrator.output, error)
 

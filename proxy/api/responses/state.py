@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from proxy.api.bodies import Share
+from proxy.api.body_memory import Share
 from proxy.api.responses.conversation import TURNS
 from proxy.loop import sse
 from proxy.loop.chat import Json
@@ -185,5 +185,5 @@ class Responses:
         if data is None:
             return None
         if self._share is not None:
-            self._share.count_more(data)
+            self._share.count_parsed(data)
         return Kept(**orjson.loads(data))

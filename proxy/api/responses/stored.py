@@ -6,8 +6,8 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.bodies import share_of
 from proxy.api.body import read_body
+from proxy.api.body_memory import share_of
 from proxy.api.caller import caller_of
 from proxy.api.replies import send_json
 from proxy.api.request import Exchanges
@@ -59,11 +59,11 @@ class CancelResponse:
 
     def __init__(self, ports: Ports) -> None:
         self._store = ports.store
-        self._max_body_bytes = ports.config.server.max_body_bytes
+        self._server, self._clock = ports.config.server, ports.clock
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
         """ASGI."""
-        await read_body(scope, receive, max_bytes=self._max_body_bytes)  # see `NothingHere`
+        await read_body(scope, receive, self._server, self._clock)  # see `NothingHere`
         await Responses(self._store, caller_of(scope).scope, share_of(scope)).find(scope["path_params"]["id"])
         raise RequestError("Only a response in the background can be cancelled, and there are none here.")
 
@@ -72,12 +72,12 @@ class NothingHere:
     """404 for what of the Responses API is not served, and not handed to an upstream either."""
 
     def __init__(self, ports: Ports) -> None:
-        self._max_body_bytes = ports.config.server.max_body_bytes
+        self._server, self._clock = ports.config.server, ports.clock
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
         """ASGI."""
         # A connection whose request was not read to its end is closed, and a client that keeps it asks into nothing.
-        await read_body(scope, receive, max_bytes=self._max_body_bytes)
+        await read_body(scope, receive, self._server, self._clock)
         raise NotFound(f"There is no {scope['path']} here.")
 
 

@@ -6,9 +6,9 @@ time off as long as the request is open; the leases of a process that was killed
 
 from collections import defaultdict
 from contextlib import suppress
+from secrets import token_hex
 from typing import Final
 
-from proxy.ids import new_id
 from proxy.loop.errors import StateUnavailable
 from proxy.ports import Clock
 from proxy.stores.redis.connection import SharedRedis, key
@@ -68,7 +68,7 @@ class RedisLeases:
 
     async def acquire(self, client: str, most: int) -> str | None:
         """A lease, or None where `client` has `most` of them."""
-        lease = new_id()
+        lease = token_hex(16)
         try:
             async with self._shared.reached():
                 granted = await self._acquire(keys=[_of(client)], args=[lease, self._lifetime, most])

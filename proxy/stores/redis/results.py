@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from secrets import token_hex
 from typing import Final
 
 import msgspec
 
-from proxy.ids import new_id
 from proxy.loop.chat import ToolOutput
 from proxy.loop.errors import StateUnavailable
 from proxy.ports import Clock, Results
@@ -83,7 +83,7 @@ class RedisResults:
 
     async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
         """The result that is kept under `key`, or that of `run`."""
-        call = _Call(_keys(self._tool, key), new_id())
+        call = _Call(_keys(self._tool, key), token_hex(16))
         try:
             kept = await self._kept(call)
         except StateUnavailable:

@@ -9,8 +9,9 @@ import openai
 import orjson
 import pytest
 
-from proxy.api.bodies import BodyMemory, Share, cost_of, open_share
-from proxy.api.middleware.slow_body import SlowBody
+from proxy.api.body import read_body
+from proxy.api.body_memory import SHARE, BodyMemory, Share, available_memory, cost_of
+from proxy.config import ServerConfig
 from proxy.loop.errors import Overloaded, RequestTimeout, RequestTooLarge
 from tests.fakes import FakeClock, Reply, whole
 from tests.serving import proxy_of
@@ -48,7 +49,7 @@ def test_a_body_costs_no_more_than_it_is_counted_for(kind):
 
 def counted_with_room(body):
     memory = BodyMemory(10**9)
-    Share(memory).count_whole(body)
+    Share(memory).count_parsed(body)
     return memory.used
 
 
@@ -69,14 +70,14 @@ def test_every_share_is_given_back_once():
     one, other = Share(memory), Share(memory)
     one.count_arrived(100)
     one.count_arrived(200)
-    other.count_whole(b"x" * 100)
+    other.count_parsed(b"x" * 100)
     assert memory.used == 600 + 300
     with pytest.raises(Overloaded):
         one.count_arrived(300)
     assert memory.used == 600 + 300
     for _ in range(2):
-        one.give_back()
-    other.give_back()
+        one.release()
+    other.release()
     assert memory.used == 0
 
 
@@ -160,26 +161,27 @@ async def test_clients_that_announce_much_and_send_little_take_no_room_from_othe
 
 @pytest.mark.parametrize("used_by_others", [0, 600])
 async def test_while_memory_is_scarce_a_large_body_has_no_more_time_than_a_small_one(used_by_others):
-    clock, memory, scope = FakeClock(), BodyMemory(1000), {"type": "http", "headers": []}
+    clock, memory = FakeClock(), BodyMemory(1000)
     Share(memory).count_arrived(used_by_others // 3)
-    open_share(scope, memory)
-    pieces = iter([{"type": "http.request", "body": b"x" * 10, "more_body": True}] * 2)
+    scope = {"type": "http", "headers": [], SHARE: Share(memory)}
+    server = ServerConfig(body_timeout_seconds=30, min_body_rate=1)
+    began = clock.now
+    pieces = iter([b"x" * 40, b"x"])
 
     async def receive():
-        if clock.now > began + 60:
-            await asyncio.Event().wait()
-        return next(pieces)
-
-    async def app(scope, receive, _):
-        await receive()
+        piece = next(pieces)
+        if piece == b"x":
+            await asyncio.sleep(0)  # which is too long where there is no time left
         clock.now += 61
-        async with asyncio.timeout(0.01):
-            await receive()
+        return {"type": "http.request", "body": piece, "more_body": piece != b"x"}
 
-    began = clock.now
-    slow = SlowBody(app, timeout=30, min_rate=0.1, clock=clock)
-    with pytest.raises(RequestTimeout if used_by_others else TimeoutError):
-        await slow(scope, receive, None)
+    reading = read_body(scope, receive, server, clock)
+    if used_by_others:
+        with pytest.raises(RequestTimeout):
+            await reading
+    else:
+        assert await reading == b"x" * 41
+        assert clock.now == began + 122
 
 
 async def test_a_body_that_would_not_fit_alone_is_too_large(upstream):
@@ -221,3 +223,42 @@ async def connected(stack, url, data):
     writer.write(data if isinstance(data, bytes) else data.encode())
     await writer.drain()
     return reader, writer
+
+
+MIB = 2**20
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A file system with these files in it."""
+
+    def made(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": f"{64 * MIB}\n"},
+        {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": f"{64 * MIB}\n",
+         "sys/fs/cgroup/a/b/memory.max": "max\n"},
+        {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": f"{65 * MIB}\n",
+         "sys/fs/cgroup/a/b/memory.max": f"{64 * MIB}\n"},
+        {"proc/self/cgroup": "4:memory:/docker/1\n0::/\n",  # as seen from inside
+         "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{64 * MIB}\n"},
+    ],
+    ids=["container", "of a group around", "the smallest", "version 1"],
+)  # fmt: skip
+def test_the_limit_of_a_container_holds(machine, files):
+    assert available_memory(machine(files)) == 64 * MIB
+
+
+@pytest.mark.parametrize("files", [{}, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"}])
+def test_without_one_it_is_the_memory_of_the_machine(machine, files):
+    assert available_memory(machine(files)) > 128 * MIB

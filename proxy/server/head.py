@@ -1,0 +1,151 @@
+"""The head of a request: its bounds, and the checks that a parser leaves to the server.
+
+A head that two parsers could read in two ways is refused, because a proxy in front of this one, or the upstream behind
+it, may read it in the other way.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from http import HTTPStatus
+from typing import TypeAlias
+from urllib.parse import unquote
+
+import httptools
+import orjson
+from msgspec import Struct
+
+from proxy.config import ServerConfig
+from proxy.loop.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, ProxyError
+
+Fields: TypeAlias = Iterable[tuple[bytes, bytes]]
+
+# How long a client that has its response may go on sending, so that a reset does not destroy the response.
+# nginx: lingering_timeout 5 s.
+_LINGER_SECONDS = 5.0
+# For a longer rest of a body, a new connection is cheaper (Go: maxPostHandlerReadBytes).
+_SMALL_BODY = 256 * 1024
+_UPGRADE_FIELDS = frozenset({b"upgrade", b"http2-settings"})
+_VERSIONS = ("1.1", "1.0")
+# TRACE, relayed to an upstream, would return the upstream's key.
+_REFUSED_METHODS = frozenset({b"CONNECT", b"TRACE"})
+_ALLOWED = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+# RFC 9110, section 7.2: a host and perhaps a port, in the syntax of RFC 3986. With an `@` or a `/` in it, software that
+# makes a URL of it would take a part of it for another host, or for a path.
+_HOST = re.compile(rb"(?:\[[0-9A-Za-z:.]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII)
+MOST_CACHED_URL = 256  # characters; longer ones are a stranger's, and would fill the cache of `split_url`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The bounds of a client's connection; seconds and bytes.
+
+    header_timeout    from connecting, or from the first byte of a further request, to the end of the head
+    send_timeout      the longest time in which a client may take nothing of what is being sent
+    max_headers       fields of one request, trailers included
+    max_header_bytes  of the request line and all fields
+    linger            for what a client is still sending when it has its response
+    """
+
+    header_timeout: float
+    send_timeout: float
+    max_headers: int
+    max_header_bytes: int
+    linger: float
+
+    @classmethod
+    def of(cls, server: ServerConfig) -> "Bounds":
+        """The bounds that are configured."""
+        return cls(
+            header_timeout=server.header_timeout_seconds,
+            send_timeout=server.send_timeout_seconds,
+            max_headers=server.max_headers,
+            max_header_bytes=server.max_header_bytes,
+            linger=min(_LINGER_SECONDS, server.body_timeout_seconds),
+        )
+
+    def too_large(self) -> HeadersTooLarge:
+        """The error for a head beyond these bounds."""
+        most = f"{self.max_headers} header fields and {self.max_header_bytes} bytes of them"
+        return HeadersTooLarge(f"A request may have {most}.")
+
+
+class Framing(Struct, frozen=True):
+    """What a head says of the message that it begins.
+
+    Attributes:
+        has_small_body: its length is known and small.
+        expects_continue: the client waits for `100 Continue` before it sends the body.
+    """
+
+    has_small_body: bool
+    expects_continue: bool
+
+
+def check_head(  # noqa: C901, PLR0911 - a flat list of rules
+    method: bytes, version: str, headers: Fields
+) -> Framing | ProxyError:
+    """The framing of a request, or the fault for which it is refused though the parser found none.
+
+    The fault is not raised: its traceback would keep what was read.
+    """
+    if version not in _VERSIONS:
+        return HttpRefused("This server speaks HTTP/1.1.", status=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+    if method in _REFUSED_METHODS:
+        message = "This server neither opens connections nor echoes requests."
+        return MethodNotAllowed(message, headers={"allow": _ALLOWED})
+    hosts = []
+    has_small_body = expects_continue = False
+    for name, value in headers:
+        if name == b"host":
+            hosts.append(value)
+        elif name == b"content-length":
+            has_small_body = int(value) <= _SMALL_BODY
+        elif name == b"transfer-encoding" and (value.strip().lower() != b"chunked" or version == "1.0"):
+            return HttpRefused("Of transfer codings only 'chunked' is understood.", status=501)
+        elif name == b"expect":
+            if value.lower() != b"100-continue":
+                return HttpRefused("Of expectations only '100-continue' is met.", status=417)
+            expects_continue = True
+    if len(hosts) != 1 and (version == "1.1" or hosts):  # RFC 9112, section 3.2
+        return HttpRefused("A request must have exactly one Host.")
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        return HttpRefused("The Host of the request is neither a name nor an address.")
+    return Framing(has_small_body, expects_continue)
+
+
+def without_upgrade(method: bytes, url: bytes, version: str, headers: Fields) -> bytes:
+    """A head without its offer to upgrade, for a parser that would otherwise take the offer for the request's end."""
+    lines = [b"%s %s HTTP/%s\r\n" % (method, url, version.encode())]
+    for name, value in headers:
+        if name == b"connection":
+            tokens = [token for token in value.split(b",") if token.strip().lower() not in _UPGRADE_FIELDS]
+            lines.append(b"connection: %s\r\n" % b",".join(tokens))
+        elif name not in _UPGRADE_FIELDS:
+            lines.append(b"%s: %s\r\n" % (name, value))
+    return b"".join((*lines, b"\r\n"))
+
+
+@lru_cache(256)  # nearly all requests have one of a few URLs
+def split_url(url: bytes) -> tuple[str, bytes, bytes]:
+    """A URL's path, the path as it was written, and the query."""
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
+
+
+def error_response(error: ProxyError, request_id: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """The whole response for a request that no application sees, in OpenAI's envelope; the connection ends with it."""
+    body = orjson.dumps(error.envelope())
+    headers = [
+        *headers,
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+        (b"x-request-id", request_id.encode()),
+        *((name.encode(), value.encode()) for name, value in error.headers.items()),
+    ]
+    status = HTTPStatus(error.status)
+    lines = [b"HTTP/1.1 %d %s" % (status, status.phrase.encode()), *(b": ".join(field) for field in headers)]
+    return b"\r\n".join((*lines, b"", body))
