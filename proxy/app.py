@@ -38,6 +38,7 @@ from proxy.ports import Caches, Clock, ExtraHeaders, Lifecycle, Observer, Ports,
 from proxy.stores.state import State, open_state
 from proxy.telemetry import log
 from proxy.telemetry.watch import watch
+from proxy.tools.browser import Browser
 from proxy.tools.catalog import Resources, answered_by_fallback, sources_of, tools_of
 from proxy.tools.registry import Registry, local_caches
 from proxy.tools.sources import Source, kept_in_session
@@ -106,6 +107,7 @@ def create_app(
         config=config,
         router=ConfigRouter(config, connections, breakers=breakers, observe=observe, clock=clock),
         toolset=registry,
+        dialect=Browser,
         store=state.continuations,
         observe=observe,
         clock=clock,

@@ -11,6 +11,7 @@ from msgspec import Struct
 from proxy.config import Config
 from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec, Turn
+from proxy.loop.decisions import ToolDialect
 from proxy.loop.errors import ProxyError
 from proxy.loop.forcing import AnswerSteps
 from proxy.loop.limits import LimitOverrides
@@ -361,6 +362,9 @@ class History(Protocol):
         ...
 
 
+MakeDialect: TypeAlias = Callable[[Mapping[str, ToolSpec]], ToolDialect]
+"""Makes the dialect of one run, from every name under which a tool may be called in it -> the tool."""
+
 Scrape: TypeAlias = Callable[[Callable[[], Sized]], bytes]
 """All metrics in Prometheus' text format, given what finds the tasks of the event loop."""
 
@@ -372,6 +376,7 @@ class Ports:
     config: Config
     router: Router
     toolset: Toolset
+    dialect: MakeDialect
     store: ContinuationStore
     observe: Observer
     clock: Clock

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
 from proxy.loop.chat import ToolCall, ToolResult, ToolSpec, Turn, calls_of, name_of
 from proxy.loop.continuation import client_call_id
+from proxy.loop.decisions import ToolDialect
 from proxy.loop.forcing import DEFAULT_ANSWER_STEPS, AnswerSteps
 from proxy.loop.limits import Limits
 from proxy.loop.offer import make_offer
@@ -35,11 +36,12 @@ def run_of(
     request: dict[str, Any] | None = None,
     *,
     tools: Sequence[ToolSpec] = (SEARCH, TIME),
+    dialect: ToolDialect | None = None,
     **limits: Any,
 ) -> Run:
     request = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **(request or {})}
     limits = {"guidance": False, **limits}
-    return Run(request, offer=make_offer(request, tools), limits=Limits(**limits))
+    return Run(request, offer=make_offer(request, tools), limits=Limits(**limits), dialect=dialect)
 
 
 class Playbook:

@@ -29,7 +29,7 @@ from proxy.loop.errors import ModelNotAllowed
 from proxy.loop.limits import Limits
 from proxy.loop.offer import EVERY_TOOL, NO_SELECTION, TOOL_FIELDS, Offer, ToolSelection, make_offer, take_prefix
 from proxy.loop.run import Run
-from proxy.ports import Model, Ports, Show, Tell, Toolset
+from proxy.ports import MakeDialect, Model, Ports, Show, Tell, Toolset
 
 T = TypeVar("T")
 
@@ -87,13 +87,16 @@ class Exchange(Struct, frozen=True):
         request = {key: value for key, value in self.request.items() if key != _OURS}
         return written(request), request
 
-    def runs(self, offer: Offer, run_ids: Iterable[str]) -> list[Run]:
+    def runs(self, offer: Offer, run_ids: Iterable[str], dialect: MakeDialect) -> list[Run]:
         """One loop for each choice."""
-        # A model that is offered none of our tools is told nothing of them.
         limits = self.limits if offer.in_play else replace(self.limits, guidance=False)
         if self.request.get("parallel_tool_calls") is False:
             limits = replace(limits, max_parallel_tools=1)
-        return [Run(self.request, offer, limits, run_id) for run_id in run_ids]
+        runs = []
+        for run_id in run_ids:
+            own = dialect(offer.owned) if offer.in_play else None
+            runs.append(Run(self.request, offer, limits, run_id, dialect=own))
+        return runs
 
     def bounded(
         self, scope: Scope, receive: Receive, work: Work[T], *, beside: Work[None] | None = None
@@ -198,7 +201,7 @@ class Exchanges:
             keep: whether what stays hidden from the client is kept for when it comes back.
         """
         runner = self._runner if toolset is None else self._runner_with(toolset)
-        runs = exchange.runs(offer, run_ids)
+        runs = exchange.runs(offer, run_ids, self._ports.dialect)
         upstream, scope = exchange.model.upstream, exchange.caller.scope
         works: list[Coroutine[Any, Any, Respond]] = []
         for index, run in enumerate(runs):

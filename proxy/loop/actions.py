@@ -1,6 +1,6 @@
-"""What a `Run` wants done next: a closed union, for `match`."""
+"""The actions that a `Run` asks for: a closed union, for `match`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias, final
@@ -8,11 +8,12 @@ from typing import TypeAlias, final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, ToolCall, ToolSpec, Turn, add_usage
+from proxy.loop.chat import Json, ToolCall, ToolSpec, Turn, add_usage, text_of
 from proxy.loop.citations import Cite
 from proxy.loop.continuation import Continuation
 from proxy.loop.forcing import AnswerStep, AnswerSteps, Forcing
 
+_ASKING = frozenset({"system", "developer", "user"})  # the roles whose messages may ask for JSON
 _NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
@@ -44,6 +45,7 @@ class CallUpstream(Struct, frozen=True):
         body: the Chat Completions request; its `model` is still the client's.
         number: which turn this is, from 1.
         client_tools: the names of the functions that are the client's own; only calls of these may be shown.
+        client_messages: the messages of the client's request.
         run_id: what the ids of the client's calls are made of.
         separator: what sets this turn's text apart from text that the client has already seen; None: it has seen none.
         first_detail: the index in the client's stream of the first entry of this turn's `reasoning_details`.
@@ -52,8 +54,6 @@ class CallUpstream(Struct, frozen=True):
         buffering: how much of the turn is buffered instead of streamed to the client.
         tools: every name that may be called -> its JSON Schema, also while the tools are withdrawn: calls of them that
             leaked into text are recognised by it.
-        json_expected: whether the client asked for JSON, so that a text that is one JSON object is an answer. Asked
-            only about such a text: to look through a long conversation for it takes its time.
         renamed: names that the upstream was told in place of others -> the names in `tools`.
         cite: the page that a mark of gpt-oss's means, so that marks in the text become citations; None: they stay.
     """
@@ -61,6 +61,7 @@ class CallUpstream(Struct, frozen=True):
     body: Json
     number: int
     client_tools: frozenset[str] = frozenset()
+    client_messages: Sequence[Json] = ()
     run_id: str = ""
     separator: str | None = None
     first_detail: int = 0
@@ -68,7 +69,6 @@ class CallUpstream(Struct, frozen=True):
     step: AnswerStep | None = None
     buffering: Buffering = Buffering.NONE
     tools: Mapping[str, Json] = MappingProxyType({})
-    json_expected: Callable[[], bool] = bool  # says no
     renamed: Mapping[str, str] = MappingProxyType({})
     cite: Cite | None = None
 
@@ -83,12 +83,28 @@ class CallUpstream(Struct, frozen=True):
         step = steps[self.forcing.attempt]
         return replace(self, step=step, body=self.forcing.shaped(self.body, step))
 
+    def expects_json(self) -> bool:
+        """Whether the client asks for JSON, by its `response_format` or in words, so that a JSON object is an answer.
+
+        This searches the whole conversation, so it is a method, for the rare text that is one JSON object. OpenAI's
+        own JSON mode demands that messages mention JSON.
+        """
+        return demands_json(self.body) or any(
+            message.get("role") in _ASKING and "json" in text_of(message).lower() for message in self.client_messages
+        )
+
     @property
     def known_names(self) -> Mapping[str, Json]:
         """`tools` under the names that the model knows as well."""
         if not self.renamed:
             return self.tools
         return {**self.tools, **{told: self.tools[name] for told, name in self.renamed.items() if name in self.tools}}
+
+
+def demands_json(request: Json) -> bool:
+    """Whether a request's `response_format` permits nothing but JSON."""
+    response_format = request.get("response_format")
+    return isinstance(response_format, dict) and response_format.get("type") in ("json_object", "json_schema")
 
 
 @final
@@ -172,7 +188,7 @@ class Respond(Struct, frozen=True):
         continuation: what is hidden from a client that is to come back with results of its own.
         step: by which the model was made to answer, if it had to be.
         earlier_turns: the turns before that one, in order, whose calls were answered; the first is turn 1.
-        added: messages of the model and results of its calls, which stand between the client's messages and that turn.
+        added: the messages that the run added to the client's before that turn; see `continuation.storable`.
     """
 
     turn: Turn

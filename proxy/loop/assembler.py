@@ -112,7 +112,7 @@ class Assembler:
     def __init__(self, call: CallUpstream) -> None:
         self._call = call
         self._filters = {
-            key: LeakFilter(call.known_names, json_expected=call.json_expected) for key in _LEAKY_FIELDS if call.tools
+            key: LeakFilter(call.known_names, json_expected=call.expects_json) for key in _LEAKY_FIELDS if call.tools
         }
         self._hold = call.buffering
         self._held: list[Json] = []
@@ -510,7 +510,7 @@ def _take_leaks_out_of_texts(message: Json, call: CallUpstream) -> bool:
     for key in _LEAKY_FIELDS:
         text = message.get(key)
         if text.__class__ is str and may_leak(text):
-            leaks = filters[key] = LeakFilter(call.known_names, json_expected=call.json_expected)
+            leaks = filters[key] = LeakFilter(call.known_names, json_expected=call.expects_json)
             message[key] = leaks.feed(text) + leaks.close()
     if not filters:
         return False

@@ -79,6 +79,7 @@ class ToolSpec(Struct, frozen=True):
             of them wherever tools are chosen.
         searches: whether it is a search of the web, whose calls are counted as `web_search_requests`; the tool named
             `web_search` always is.
+        alias_parameters: alias -> the JSON Schema of calls by that alias, where it is not `parameters`.
     """
 
     name: str
@@ -90,6 +91,7 @@ class ToolSpec(Struct, frozen=True):
     eager: bool = True
     group: str | None = None
     searches: bool = False
+    alias_parameters: Mapping[str, Json] = {}
 
     @property
     def names(self) -> tuple[str, ...]:

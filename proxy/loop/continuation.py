@@ -15,10 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from proxy.loop.chat import Json
+from proxy.loop.chat import BROKEN_OFF, Json, ToolResult, Turn, in_plain_text, name_of
+from proxy.loop.prompts import ANSWER_NOW, NO_RESULT
+from proxy.loop.results import without_note
 
 _OURS = re.compile(r"call_([0-9a-f]{32})_[0-9]+")
-NO_RESULT = "(The app gave no result for this call.)"
 
 
 def client_call_id(run_id: str, index: int) -> str:
@@ -40,6 +41,28 @@ class Continuation(Struct, frozen=True):
     message: Json
     results: Mapping[int, str]
     client_ids: Mapping[str, int]
+
+    @classmethod
+    def of_turn(
+        cls, turn: Turn, answers: Sequence[ToolResult], added: Iterable[Json], client_tools: frozenset[str]
+    ) -> "Continuation":
+        """The hidden part of a run that ends with this turn.
+
+        Args:
+            turn: some of its calls are the client's.
+            answers: to its other calls, in order.
+            added: the messages that the run added to the conversation before it.
+            client_tools: the names of the client's functions.
+        """
+        entries = turn.message["tool_calls"]
+        at_server = [
+            at
+            for at, entry in enumerate(entries)
+            if entry.get("type", "function") == "function" and name_of(entry) not in client_tools
+        ]
+        results = {at: answer.content for at, answer in zip(at_server, answers, strict=True)}
+        client_ids = {client_id: at for at, client_id in enumerate(turn.client_ids) if client_id}
+        return cls(tuple(storable(added)), turn.message, results, client_ids)
 
     def as_json(self) -> Json:
         """For a store."""
@@ -64,6 +87,30 @@ class Continuation(Struct, frozen=True):
             answer = by_position.get(at) or {"role": "tool", "content": self.results.get(at, NO_RESULT)}
             restored.append({**answer, "tool_call_id": call.get("id")})
         return restored
+
+
+def visible_message(turn: Turn) -> tuple[Json, str]:
+    """A turn's message with the client's calls only, under the client's ids, and the finish_reason that fits it."""
+    message = {**in_plain_text(turn.message)}
+    calls, entries = message.pop("tool_calls", None), None
+    if calls:
+        pairs = zip(calls, turn.client_ids, strict=False)
+        entries = [{**entry, "id": client_id} for entry, client_id in pairs if client_id]
+    if entries:
+        message["tool_calls"] = entries
+    message.setdefault("content", None)
+    if turn.finish_reason in BROKEN_OFF:
+        return message, turn.finish_reason
+    return message, "tool_calls" if entries else "stop"
+
+
+def storable(added: Iterable[Json]) -> list[Json]:
+    """The messages that a run added, for the history of a later run: without demands for an answer at a limit."""
+    return [
+        {**message, "content": without_note(message["content"], ANSWER_NOW)} if message["role"] == "tool" else message
+        for message in added
+        if message["role"] != "user"
+    ]
 
 
 def runs_in(messages: Iterable[Json]) -> list[str]:

@@ -1,59 +1,48 @@
 """Drives a Run: the only place where the loop meets I/O.
 
-Upstream calls and tools are awaited here, under the deadline, and observers are told. Nothing is decided here but time:
-when the deadline has passed the run is told so, and what tools are still doing is cut short.
+Upstream calls and tools are awaited here, under the deadline, and events are sent to observers. The only decisions made
+here are about time: when the deadline has passed, the run is made to end, and tools that are still running are stopped.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 
 from msgspec import Struct
 
 from proxy.loop import results
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
-from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolResult, Turn
+from proxy.loop.chat import Json, ToolCall, ToolResult, Turn
 from proxy.loop.errors import ProxyError, ToolError, ToolTimeout
-from proxy.loop.limits import Limits
+from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.run import Run
 from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream, elapsed, fault_of
 from proxy.timeouts import within
 
-OUT_OF_TIME = "The time for this request is used up; the call was stopped."
-
 
 class Deadline(Struct, eq=False):
-    """The end of a run's time; whether it has passed is decided here alone.
+    """The end of a run's time, in seconds of the monotonic clock."""
 
-    A timer may fire before the clock says so (one of uvloop by up to 1.5 ms). What it has cut short was cut
-    short by the deadline, so from then on the deadline has passed, whatever the clock says.
-
-    Attributes:
-        passed: whether something has found that it has.
-    """
-
-    _clock: Clock
-    _at: float
-    passed: bool = False
+    clock: Clock
+    at: float
 
     def seconds_left(self) -> float:
-        """Seconds until then, never negative."""
-        return max(0.0, self._at - self._clock.monotonic())
+        """Seconds until then; 0 once it has passed."""
+        return max(0.0, self.at - self.clock.monotonic())
 
-    def has_passed(self) -> bool:
-        """Whether it has passed by now."""
-        self.passed = self.passed or self._clock.monotonic() >= self._at
-        return self.passed
+    def end(self) -> None:
+        """Let it have passed, whatever the clock says: a timer may fire too early, one of uvloop by up to 1.5 ms."""
+        self.at = -math.inf
 
 
 class Runner:
-    """Everything that driving needs, for any number of runs."""
+    """Drives any number of runs with the same tools."""
 
     def __init__(self, toolset: Toolset, *, observe: Observer, clock: Clock) -> None:
         self._toolset = toolset
         self._observe = observe
         self._clock = clock
-        self._tells_turns, self._tells_calls = observe.wants("turn.started"), observe.wants("tool.started")
 
     async def drive(self, run: Run, *, upstream: Upstream, scope: str, show: Show, tell: Tell | None = None) -> Respond:
         """Run the conversation to its answer.
@@ -61,49 +50,41 @@ class Runner:
         Args:
             run: the conversation.
             upstream: answers its turns.
-            scope: whose request it is: tools share results with the same caller only.
+            scope: the caller; tools share results between requests of the same caller only.
             show: takes what the client may see, as it comes.
-            tell: takes the progress; None: nobody wants to hear of it.
+            tell: takes the progress events; None: the client did not ask for them.
 
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
         deadline = Deadline(self._clock, self._clock.monotonic() + run.limits.deadline)
-        calls = _Calls(self, run, tell, deadline, run.limits, scope, run.limits.max_total_result_bytes)
-        action: Action = run.start()
-        receive: Callable[[Any], Action]
-        given: Any  # what `receive` takes
-        try:
-            # `isinstance` takes four times as long to say no.
-            while type(action) is not Respond:
-                if type(action) is CallUpstream:
-                    calls.turn = action.number
-                    if tell is not None:
-                        await tell({"type": "turn.started", "turn": action.number})
-                    receive, given = run.receive_turn, await self._complete(action, upstream, show, calls)
-                else:
-                    receive, given = run.receive_results, await calls.results(action)
-                if deadline.has_passed():
-                    run.expire()
-                action = receive(given)
-            for chunk in (*action.turn.buffered, *action.turn.aside):
-                await show(chunk)
-            return action
-        finally:
-            if calls.under_way:
-                await calls.aclose()
+        calls = ToolCalls(run, self._toolset, deadline, scope=scope, tell=tell, observe=self._observe)
+        async with aclosing(calls):
+            action: Action = run.start()
+            while True:
+                match action:
+                    case CallUpstream():
+                        calls.turn = action.number
+                        if tell is not None:
+                            await tell({"type": "turn.started", "turn": action.number})
+                        turn = await self._complete(action, upstream, show, calls)
+                        if not deadline.seconds_left():
+                            run.expire()
+                        action = run.receive_turn(turn)
+                    case CallTools():
+                        answers = await calls.run_all(action.calls)
+                        if not deadline.seconds_left():
+                            run.expire()
+                        action = run.receive_results(answers)
+                    case Respond():
+                        for chunk in (*action.turn.buffered, *action.turn.aside):
+                            await show(chunk)
+                        return action
 
-    def now(self) -> float:
-        """Seconds on a clock that never goes back."""
-        return self._clock.monotonic()
-
-    def since(self, began: float) -> float:
-        """Seconds since a time of `now`."""
-        return elapsed(self._clock, began)
-
-    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "_Calls") -> Turn:
+    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "ToolCalls") -> Turn:
+        """One turn, with its events."""
         began = self._clock.monotonic()
-        if self._tells_turns:
+        if self._observe.wants("turn.started"):
             made = call.for_upstream(upstream.answer_steps)
             self._observe(
                 "turn.started",
@@ -111,12 +92,12 @@ class Runner:
                 upstream=upstream.name,
                 upstream_model=upstream.model,
                 content={"messages": made.body["messages"]},
-                **_rung(made.step),
+                **_step(made.step),
             )
         try:
             turn = await upstream.complete(call, show, calls)
         except (ProxyError, asyncio.CancelledError) as exc:
-            where = {"turn": call.number, "upstream": upstream.name, **_rung(call.step_among(upstream.answer_steps))}
+            where = {"turn": call.number, "upstream": upstream.name, **_step(call.step_among(upstream.answer_steps))}
             seconds = elapsed(self._clock, began)
             if isinstance(exc, ProxyError):
                 self._observe("turn.failed", **where, seconds=seconds, **fault_of(exc))
@@ -134,154 +115,120 @@ class Runner:
             calls=len(turn.calls),
             usage=turn.usage,
             content={"message": turn.message},
-            **_rung(turn.step),
+            **_step(turn.step),
         )
         return turn
 
-    async def call(self, call: ToolCall, calls: "_Calls") -> ToolResult:
-        """One call of a tool, whatever becomes of it."""
-        began, turn = self._clock.monotonic(), calls.turn
-        if self._tells_calls:
-            self._observe(
-                "tool.started",
-                turn=turn,
-                tool=call.name,
-                call_id=call.id,
-                argument_bytes=len(call.arguments.encode("utf-8", "replace")),
-                content={"arguments": call.arguments},
-            )
-        try:
-            if calls.deadline.has_passed():
-                raise TimeoutError  # noqa: TRY301 - as when it is used up in the middle of the call
-            limits = calls.limits
-            work = self._toolset.execute(
-                call, patience=limits.tool_timeout, at_most=limits.max_tool_timeout, scope=calls.scope
-            )
-            output = await within(calls.deadline.seconds_left(), work)
-        except TimeoutError:
-            calls.deadline.passed = True
-            self._tell_without_result("tool.failed", call, turn, began, outcome=ToolTimeout.outcome)
-            return results.failure(OUT_OF_TIME)
-        except ToolError as exc:
-            self._tell_without_result("tool.failed", call, turn, began, outcome=exc.outcome, why=exc.why)
-            return results.failure(str(exc))
-        except asyncio.CancelledError:
-            self._tell_without_result("tool.abandoned", call, turn, began)
-            raise
-        except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
-            self._tell_without_result("tool.crashed", call, turn, began, exc_info=True)
-            return results.failure("The tool failed.")
-        self._observe(
-            "tool.completed",
-            turn=turn,
-            tool=call.name,
-            call_id=call.id,
-            seconds=elapsed(self._clock, began),
-            characters=len(output.text),
-            content={"result": output.text},
-        )
-        return calls.fenced(call.name, output)
 
-    def _tell_without_result(self, event: str, call: ToolCall, turn: int, began: float, **fields: object) -> None:
-        seconds = elapsed(self._clock, began)
-        self._observe(event, turn=turn, tool=call.name, call_id=call.id, seconds=seconds, **fields)
-
-
-def _rung(step: str | None) -> Json:
+def _step(step: str | None) -> Json:
     """The step by which a model is made to answer, as the field of an event."""
     return {} if step is None else {"rung": step}
 
 
-class _Calls(Struct, eq=False):
-    """The tool calls of one run: begun while their turn is still being written, where they may be. Implements `Eager`.
+class ToolCalls:
+    """The tool calls of one run, and the owner of their tasks: none outlives `aclose`. Implements `ports.Eager`.
 
-    None outlives the run, which ends with `aclose`.
+    A call starts while its turn is still being written where the run permits that (`start`). When the turn is complete,
+    `run_all` takes the calls that were started, starts the others, and cancels what the run does not want after all. A
+    failure of a tool is a result like any other, so it cancels nothing; a TaskGroup would moreover wrap the failure of
+    the run itself into a group.
 
     Attributes:
-        deadline: of the run.
-        limits: of the run.
-        scope: whose request it is.
-        turn: whose calls come next.
-        under_way: calls that were begun, each in a task of its own.
+        turn: the number of the turn whose calls come next.
     """
 
-    _runner: Runner
-    _run: Run
-    _tell: Tell | None
-    deadline: Deadline
-    limits: Limits
-    scope: str
-    _result_bytes_left: int
-    turn: int = 0
-    _slots: asyncio.Semaphore | None = None  # for calls beside others
-    under_way: set[asyncio.Task[ToolResult]] = set()
-    _started: dict[tuple[str, str], tuple[ToolCall, asyncio.Task[ToolResult]]] = {}
+    def __init__(
+        self, run: Run, toolset: Toolset, deadline: Deadline, *, scope: str, tell: Tell | None, observe: Observer
+    ) -> None:
+        self.turn = 0
+        self._run = run
+        self._toolset = toolset
+        self._deadline = deadline
+        self._scope = scope
+        self._tell = tell
+        self._observe = observe
+        self._slots = asyncio.Semaphore(run.limits.max_parallel_tools)
+        self._result_bytes_left = run.limits.max_total_result_bytes
+        self._tasks: set[asyncio.Task[ToolResult]] = set()
+        self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early; whether they are wanted is not known yet
 
     def start(self, call: ToolCall) -> None:
-        """Begin a call whose arguments are complete, if it would be run anyway."""
-        if self.deadline.has_passed():
-            return
-        canonical = self._run.may_start(call, [started for started, _ in self._started.values()])
-        if canonical is not None:
-            self._started[canonical.fingerprint] = (canonical, self._begin(canonical))
+        """Start a call whose arguments are complete, if the run permits it before the turn is complete."""
+        if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._started)) is not None:
+            self._started[resolved] = self._begin(resolved)
 
     def abandon(self) -> None:
-        """Stop what was begun early and has not been asked for."""
-        if self._started:
-            for _, task in self._started.values():
-                task.cancel()
-            self._started.clear()
+        """Cancel the calls that were started early: their turn has failed, or does not want them."""
+        for task in self._started.values():
+            task.cancel()
+        self._started.clear()
+
+    async def run_all(self, calls: Iterable[ToolCall]) -> Sequence[ToolResult]:
+        """The results of the calls of a complete turn, in their order."""
+        tasks = [self._started.pop(call) if call in self._started else self._begin(call) for call in calls]
+        self.abandon()
+        return await asyncio.gather(*tasks)
 
     async def aclose(self) -> None:
-        """Stop all that is under way, and see it end."""
-        for task in self.under_way:
+        """Cancel the calls that are still under way, and wait for their end."""
+        for task in self._tasks:
             task.cancel()
-        await asyncio.wait(self.under_way)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
-    async def results(self, action: CallTools) -> Sequence[ToolResult]:
-        """All calls of a turn at once, as many at a time as permitted; results in call order."""
-        if len(action.calls) == 1 and not self._started:
-            return [await self._one(action.calls[0])]  # there is nothing else to do meanwhile
-        tasks = [self._take(call) or self._begin(call) for call in action.calls]
-        self.abandon()
-        return [await task for task in tasks]
-
-    def _take(self, call: ToolCall) -> "asyncio.Task[ToolResult] | None":
-        _, task = self._started.pop(call.fingerprint, (None, None))
+    def _begin(self, call: ToolCall) -> asyncio.Task[ToolResult]:
+        task = asyncio.create_task(self._call(call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
-    def _begin(self, call: ToolCall) -> "asyncio.Task[ToolResult]":
-        self._slots = self._slots or asyncio.Semaphore(self.limits.max_parallel_tools)
-        task = asyncio.create_task(self._in_turn(call, self._slots))
-        self.under_way.add(task)
-        task.add_done_callback(self.under_way.discard)
-        return task
+    async def _call(self, call: ToolCall) -> ToolResult:
+        """One call, once fewer than `max_parallel_tools` are under way, with progress events for the client."""
+        async with self._slots:
+            if self._tell is None:
+                return await self._execute(call, self.turn)
+            event = {"turn": self.turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
+            began = self._deadline.clock.monotonic()
+            await self._tell({"type": "tool.started", **event})
+            result = await self._execute(call, self.turn)
+            event["seconds"] = elapsed(self._deadline.clock, began)
+            if result.failed:
+                event["error"] = result.content
+            await self._tell({"type": "tool.failed" if result.failed else "tool.completed", **event})
+            return result
 
-    async def _in_turn(self, call: ToolCall, slots: asyncio.Semaphore) -> ToolResult:
-        """One call beside others, of which only so many may be under way."""
-        async with slots:
-            return await self._one(call)
-
-    def fenced(self, tool: str, output: ToolOutput) -> ToolResult:
-        """An output as the model gets it, within what one result and all of the run's together may take."""
-        most = self.limits.max_result_bytes
-        if self._result_bytes_left < most:
-            most = max(0, self._result_bytes_left)
-        result = results.success(tool, output, max_bytes=most)
+    async def _execute(self, call: ToolCall, turn: int) -> ToolResult:
+        """The result of one call, or its failure as a result, with events for the observers."""
+        limits, deadline, observe = self._run.limits, self._deadline, self._observe
+        where = {"turn": turn, "tool": call.name, "call_id": call.id}
+        began = deadline.clock.monotonic()
+        if observe.wants("tool.started"):
+            size = len(call.arguments.encode("utf-8", "replace"))
+            observe("tool.started", **where, argument_bytes=size, content={"arguments": call.arguments})
+        try:
+            if not (left := deadline.seconds_left()):
+                raise TimeoutError  # noqa: TRY301 - as when the time is used up in the middle of the call
+            work = self._toolset.execute(
+                call, patience=limits.tool_timeout, at_most=limits.max_tool_timeout, scope=self._scope
+            )
+            output = await within(left, work)
+        except TimeoutError:
+            deadline.end()
+            seconds = elapsed(deadline.clock, began)
+            observe("tool.failed", **where, seconds=seconds, outcome=ToolTimeout.outcome)
+            return results.failure(OUT_OF_TIME)
+        except ToolError as exc:
+            observe("tool.failed", **where, seconds=elapsed(deadline.clock, began), outcome=exc.outcome, why=exc.why)
+            return results.failure(str(exc))
+        except asyncio.CancelledError:
+            observe("tool.abandoned", **where, seconds=elapsed(deadline.clock, began))
+            raise
+        except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
+            observe("tool.crashed", **where, seconds=elapsed(deadline.clock, began), exc_info=True)
+            return results.failure(TOOL_FAILED)
+        seconds, content = elapsed(deadline.clock, began), {"result": output.text}
+        observe("tool.completed", **where, seconds=seconds, characters=len(output.text), content=content)
+        most = max(0, min(limits.max_result_bytes, self._result_bytes_left))
+        result = results.success(call.name, output, max_bytes=most)
         self._result_bytes_left -= len(result.content.encode())
-        return result
-
-    def _one(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:
-        return self._runner.call(call, self) if self._tell is None else self._told(call, self._tell)
-
-    async def _told(self, call: ToolCall, tell: Tell) -> ToolResult:
-        """One call, for a client that wants to hear of it."""
-        event = {"turn": self.turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
-        began = self._runner.now()
-        await tell({"type": "tool.started", **event})
-        result = await self._runner.call(call, self)
-        event["seconds"] = self._runner.since(began)
-        if result.failed:
-            event["error"] = result.content
-        await tell({"type": "tool.failed" if result.failed else "tool.completed", **event})
         return result

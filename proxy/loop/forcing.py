@@ -9,8 +9,10 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.loop.chat import Json, Turn
+from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.leaks import holds_raw_format
 from proxy.loop.prompts import retell
 
@@ -26,12 +28,13 @@ class AnswerStep(StrEnum):
 AnswerSteps: TypeAlias = tuple[AnswerStep, AnswerStep, AnswerStep]
 """The steps that the models of one kind of upstream bear, one for each attempt."""
 
-ATTEMPTS = 3
+_ATTEMPTS = 3
+_OTHER_ANSWERS = ("refusal", "audio", "images", "tool_calls")  # fields of a message that are an answer without text
 DEFAULT_ANSWER_STEPS: AnswerSteps = (AnswerStep.NOTICE, AnswerStep.WITHDRAW, AnswerStep.RETELL)
 
 
 class Forcing(Struct, frozen=True):
-    """What an upstream needs to give a request the shape of a step.
+    """One attempt at making the model answer, and what an upstream needs to give its request the shape of a step.
 
     Attributes:
         attempt: 0, 1 or 2, the place of its step among the upstream's.
@@ -42,6 +45,21 @@ class Forcing(Struct, frozen=True):
     attempt: int
     client_tools: tuple[Json, ...]
     asked: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no further attempt follows."""
+        return self.attempt == _ATTEMPTS - 1
+
+    def next(self) -> "Forcing":
+        """The next attempt.
+
+        Raises:
+            NoFinalAnswer: this one was the last.
+        """
+        if self.is_last:
+            raise NoFinalAnswer("The model did not give an answer in words, although it was asked in every known way.")
+        return replace(self, attempt=self.attempt + 1)
 
     def shaped(self, body: Json, step: AnswerStep) -> Json:
         """The request for this step; `body` is the one for the mildest."""
@@ -57,6 +75,17 @@ class Forcing(Struct, frozen=True):
         return body
 
 
+def is_blank(turn: Turn) -> bool:
+    """Whether a turn holds nothing for the user at all; a model's thoughts are not for the user."""
+    return not turn.text.strip() and not any(turn.message.get(field) for field in _OTHER_ANSWERS)
+
+
+def may_be_shorter(turn: Turn, forcing: Forcing | None) -> bool:
+    """Whether a forced turn ran out of tokens before any text, and another attempt may make an answer of it."""
+    ran_out = turn.finish_reason == "length" and not turn.text.strip()
+    return ran_out and forcing is not None and not forcing.is_last
+
+
 def is_answer(turn: Turn) -> bool:
-    """Whether a turn that was made to answer does: it says something, and asks for nothing more."""
+    """Whether a turn is an answer in words: it has text, makes no calls, and holds no raw model format."""
     return bool(turn.text.strip()) and not turn.calls and not turn.garbled and not holds_raw_format(turn.text)

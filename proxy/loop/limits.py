@@ -1,13 +1,14 @@
 """How far one client request may go: the `limits:` of the configuration, on which the loop and its driver act."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from proxy.loop.actions import Stop, Tally
+from proxy.loop.prompts import BUDGET_LEFT, GUIDANCE
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -58,6 +59,19 @@ class Limits(Struct, frozen=True, kw_only=True):
     def output_left(self, used: Tally) -> int | None:
         """How many tokens the model may still write; None: any number."""
         return None if self.max_output_tokens is None else max(0, self.max_output_tokens - used.output_tokens)
+
+    def guidance_for(self, tools: Sequence[str]) -> str | None:
+        """The text that tells a model its tools and its budget; None without `guidance`."""
+        if not self.guidance:
+            return None
+        return GUIDANCE.format(tools=", ".join(tools), calls=self.max_tool_calls, rounds=self.max_turns - 1)
+
+    def budget_note(self, used: Tally) -> str | None:
+        """The note on what is left of the budget, for the end of a round's results; None without `guidance`."""
+        if not self.guidance:
+            return None
+        calls, rounds = self.max_tool_calls - used.total_tool_calls, self.max_turns - 1 - used.turns
+        return BUDGET_LEFT.format(calls=calls, rounds=rounds)
 
     @property
     def allow_tools(self) -> bool:

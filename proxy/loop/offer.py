@@ -14,15 +14,16 @@ A server tool that `tool_choice` names is offered whatever its mode is.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import Struct
 
-from proxy.loop import browser
 from proxy.loop.chat import Json, ToolSpec, name_of
 
 SEARCH = "web_search"
+# An upstream may refuse fields that it does not know, and a run is one choice of `n`.
+_NOT_FOR_UPSTREAM = frozenset({"max_tool_calls", "n"})
+_FIELDS_OF_TOOLS = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
 EVERY_TOOL = "all"
 """What the header `x-server-tools` says for every tool that may be chosen."""
 HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
@@ -54,8 +55,7 @@ TOOL_FIELDS = frozenset({"tools", "tool_choice", "functions", "web_search_option
 """The fields of a request that `make_offer` reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """The tools of one request.
 
     Attributes:
@@ -64,33 +64,22 @@ class Offer:
         shown: the names of server tools that the model is told of.
         client_tools: the names of the functions that are the client's.
         tool_choice: of the first turn; None: the request has none.
-        dropped: fields of the request that were said to us.
+        schemas: every name that may be called, of a server tool or a client's function -> its JSON Schema.
+        dropped: fields of the request that are not for the upstream.
     """
 
     tools: tuple[Json, ...] = ()
-    owned: Mapping[str, ToolSpec] = field(default_factory=dict)
+    owned: Mapping[str, ToolSpec] = {}
     shown: tuple[str, ...] = ()
     client_tools: frozenset[str] = frozenset()
     tool_choice: Any = None
+    schemas: Mapping[str, Json] = {}
     dropped: frozenset[str] = frozenset()
-    _schemas: dict[str, Json] = field(default_factory=dict, compare=False)
 
     @property
     def in_play(self) -> bool:
         """Whether a server tool may be called at all. If not, the request is passed through."""
         return bool(self.shown)
-
-    def schemas(self) -> Mapping[str, Json]:
-        """Every name that may be called -> its JSON Schema."""
-        if not self._schemas:
-            self._schemas.update(self._find_schemas())
-        return self._schemas
-
-    def _find_schemas(self) -> dict[str, Json]:
-        owned = {name: browser.SCHEMAS.get(name, spec.parameters) for name, spec in self.owned.items()}
-        functions = [tool["function"] for tool in self.tools if isinstance(tool.get("function"), dict)]
-        clients = {function["name"]: function for function in functions if function.get("name") in self.client_tools}
-        return owned | {name: _schema(function) for name, function in clients.items()}
 
     def without_server_tools(self) -> tuple[Json, ...]:
         """The client's own entries of `tools`."""
@@ -109,7 +98,9 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: ToolSelec
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")
     if choice == "none" or request.get("functions"):  # the legacy field excludes `tools`
-        return Offer(tools=tuple(declared), client_tools=frozenset(_names_in(declared)), tool_choice=choice)
+        client_tools = frozenset(_names_in(declared))
+        schemas = _schemas(declared, {}, client_tools)
+        return Offer(tools=tuple(declared), client_tools=client_tools, tool_choice=choice, schemas=schemas)
     by_name = {name: tool for tool in server_tools for name in tool.names}
     search = by_name.get(SEARCH)
     own, hosted = _without_hosted_search(declared, asked) if search else (declared, False)
@@ -132,12 +123,14 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: ToolSelec
     # callable, but only of tools that are in play.
     usable = {tool.name for tool in shown.values()}
     owned = {name: tool for name, tool in by_name.items() if tool.name in usable and name not in names - shown.keys()}
+    client_tools = frozenset(names - shown.keys())
     return Offer(
         tools=(*own, *(tool.definition() for tool in added)),
         owned=owned,
         shown=tuple(shown),
-        client_tools=frozenset(names - shown.keys()),
+        client_tools=client_tools,
         tool_choice=choice,
+        schemas=_schemas(own, owned, client_tools),
         dropped=frozenset({"web_search_options"} if search is not None else ()),
     )
 
@@ -194,6 +187,20 @@ def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, C
     return kept, detail.get("mode") or "auto", names
 
 
+def upstream_request(request: Json, offer: Offer) -> Json:
+    """The client's request with the tools of the offer in place of its own; the messages are left to the run."""
+    dropped = _NOT_FOR_UPSTREAM | offer.dropped
+    if not offer.tools:
+        dropped |= _FIELDS_OF_TOOLS  # vLLM refuses an empty `tools`
+    body = {key: value for key, value in request.items() if key not in dropped}
+    if offer.tools:
+        body["tools"] = offer.tools
+        body["tool_choice"] = offer.tool_choice
+        if not offer.tool_choice:
+            del body["tool_choice"]
+    return body
+
+
 def freed(choice: Any, offer: Offer) -> Any:
     """The `tool_choice` after the first turn: one that makes the model call a server tool holds for that turn only."""
     if choice == "required":
@@ -203,9 +210,15 @@ def freed(choice: Any, offer: Offer) -> Any:
     return "auto" if name_of(choice) in offer.owned else choice
 
 
-def _schema(function: Json) -> Json:
-    parameters = function.get("parameters")
-    return parameters if isinstance(parameters, dict) else {}
+def _schemas(declared: Iterable[Json], owned: Mapping[str, ToolSpec], client_tools: Collection[str]) -> dict[str, Json]:
+    """Every name that may be called -> its JSON Schema; `{}` for a client's function without one."""
+    schemas = {name: tool.alias_parameters.get(name, tool.parameters) for name, tool in owned.items()}
+    for tool in declared:
+        function = tool.get("function")
+        if isinstance(function, dict) and function.get("name") in client_tools:
+            parameters = function.get("parameters")
+            schemas[function["name"]] = parameters if isinstance(parameters, dict) else {}
+    return schemas
 
 
 def take_prefix(messages: Sequence[Json], prefix: str) -> list[Json] | None:

@@ -22,10 +22,10 @@ from proxy.config import (
     WebFetchConfig,
     ZaiSearchConfig,
 )
-from proxy.loop import browser
 from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ToolError
 from proxy.ports import Clock, Observer
+from proxy.tools import browser
 from proxy.tools.sources import Source
 from proxy.tools.tool import Tool
 

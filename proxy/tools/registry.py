@@ -21,6 +21,7 @@ from proxy.loop.offer import SEARCH
 from proxy.ports import Caches, Clock, NoObserver, Observer
 from proxy.timeouts import within
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
+from proxy.tools.browser import PARAMETERS
 from proxy.tools.tool import Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
@@ -91,7 +92,9 @@ class Registry:
         if fault := schema_fault(tool.parameters):
             raise ValueError(f"the parameters of {tool.name!r}: {fault}")
         self._entries[tool.name] = _Entry(tool, self._caches)
-        spec = replace(tool, group=group, searches=tool.searches or tool.name == SEARCH)
+        own = {alias: PARAMETERS[alias] for alias in tool.aliases if alias in PARAMETERS}
+        is_search = tool.searches or tool.name == SEARCH
+        spec = replace(tool, group=group, searches=is_search, alias_parameters=own)
         self.specs = {**self.specs, tool.name: spec}
 
     async def execute(self, call: ToolCall, *, patience: float, at_most: float = math.inf, scope: str) -> ToolOutput:

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.continuation import NO_RESULT, Continuation, client_call_id, put_back, runs_in
+from proxy.loop.continuation import Continuation, client_call_id, put_back, runs_in
+from proxy.loop.prompts import NO_RESULT
 
 RUN, OTHER = "a" * 32, "b" * 32
 USER = {"role": "user", "content": "Hi"}

@@ -3,9 +3,10 @@ import asyncio
 import pytest
 
 from proxy.loop.chat import ToolOutput, ToolSpec
-from proxy.loop.driver import OUT_OF_TIME, Runner
+from proxy.loop.driver import Runner
 from proxy.loop.errors import ToolError, ToolUnavailable, UpstreamError
 from proxy.loop.forcing import DEFAULT_ANSWER_STEPS
+from proxy.loop.prompts import OUT_OF_TIME
 from tests.fakes import FakeClock
 from tests.playbook import call, calls, run_of, says
 

@@ -235,6 +235,7 @@ def test_what_a_choice_becomes_after_the_first_turn(choice, later):
     assert freed(choice, offer({})) == later
 
 
-def test_schemas_are_found_once():
-    made = offer({})
-    assert made.schemas() is made.schemas()
+def test_a_call_by_an_alias_may_have_parameters_of_its_own():
+    by_cursor = {"type": "object", "properties": {"cursor": {"type": "integer"}}}
+    made = offer({}, tools=[replace(SEARCH, alias_parameters={"browser.search": by_cursor})])
+    assert made.schemas == {"web_search": SEARCH.parameters, "browser.search": by_cursor}

@@ -401,17 +401,8 @@ def test_a_choice_is_freed_when_the_model_is_made_to_answer_without_results():
 
 def test_words_that_ask_for_json_are_heard():
     play = Playbook(run_of({"messages": [{"role": "user", "content": "Reply in JSON"}]})) << asks()
-    assert play.pending.json_expected()
+    assert play.pending.expects_json()
     assert play.pending.buffering == "none"
-
-
-def test_words_that_ask_for_json_are_looked_for_once_and_not_before_it_matters():
-    message = {"role": "user", "content": "Hello"}
-    play = Playbook(run_of({"messages": [message]})) << asks()
-    message["content"] = "Reply in JSON"
-    assert play.pending.json_expected()
-    message["content"] = "Hello"
-    assert play.pending.json_expected()
 
 
 def test_a_blank_forced_answer_that_was_cut_off_is_no_answer_and_one_with_words_is():
@@ -453,7 +444,7 @@ def test_every_name_that_may_be_called_is_known_with_its_schema_even_when_the_to
 @pytest.mark.parametrize(("kind", "expected"), [("json_object", True), ("json_schema", True), ("text", False)])
 def test_whether_json_is_asked_for_is_told(kind, expected):
     play = Playbook(run_of({"response_format": {"type": kind}})) << asks()
-    assert play.pending.json_expected() is expected
+    assert play.pending.expects_json() is expected
 
 
 def test_retelling_keeps_what_was_said_in_words_and_survives_a_run_without_results():

@@ -37,6 +37,7 @@ from proxy.api.responses.tools import Tools, declared_in, read_tools
 from proxy.loop import sse
 from proxy.loop.actions import Respond, Stop, sum_of
 from proxy.loop.chat import Json
+from proxy.loop.continuation import storable
 from proxy.loop.errors import NoFinalAnswer, ProxyError
 from proxy.loop.offer import SEARCH, Offer, make_offer
 from proxy.loop.prompts import DOES_NOT_FIT
@@ -242,8 +243,9 @@ class _Task:
     def as_kept(self, response: Json, answer: Respond) -> Kept:
         """The finished response as it is kept."""
         # A client that comes back with results brings the ids under which the rest of such a run is kept.
-        has_read_more = answer.added and answer.continuation is None
-        turns = [*answer.added, answer.message] if has_read_more else ()
+        added = storable(answer.added)
+        has_read_more = added and answer.continuation is None
+        turns = [*added, answer.message] if has_read_more else ()
         return Kept(response, with_ids(self.items, self.run_id), self.request.previous, turns)
 
     def carried(self, answer: Respond) -> str | None:

@@ -11,9 +11,9 @@ import httpx
 import orjson
 
 from proxy.config import SerperConfig
-from proxy.loop import browser
 from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ToolError, ToolUnavailable, reason
+from proxy.tools import browser
 from proxy.tools.search.results import as_text, sources_in
 from proxy.tools.tool import Tool
 

@@ -12,9 +12,9 @@ import httpx
 import orjson
 
 from proxy.config import ZaiSearchConfig
-from proxy.loop import browser
 from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ToolError, ToolUnavailable
+from proxy.tools import browser
 from proxy.tools.search.results import joined, lines, plain
 from proxy.tools.search.serper import DEFAULT_RESULTS, PARAMETERS, read_bounded, repair, unavailable
 from proxy.tools.tool import Tool

@@ -16,10 +16,10 @@ from cachetools import TTLCache
 from proxy import __version__
 from proxy.config import WebFetchConfig
 from proxy.http.trust import client_context
-from proxy.loop import browser
 from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ToolError, ToolUnavailable
 from proxy.ports import Clock
+from proxy.tools import browser
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.tools.web.client import Answer, PageClient

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 
 from proxy.config import SerperScrapeConfig
-from proxy.loop import browser
 from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ToolError
+from proxy.tools import browser
 from proxy.tools.search.serper import post
 from proxy.tools.tool import Tool
 from proxy.tools.web.fetch import DESCRIPTION

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.loop.browser import NAMES, Browser
 from proxy.loop.chat import ToolResult, ToolSpec
 from proxy.loop.errors import InvalidArguments
+from proxy.tools.browser import NAMES, PARAMETERS, Browser
 from tests import hostile
 from tests.playbook import SEARCH, Playbook, asks, call, calls, responds, run_of, says
 
@@ -17,14 +17,16 @@ READER = ToolSpec(
     description="Reads a page.",
     parameters={"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]},
     aliases=("browser.open", "browser.find"),
+    alias_parameters=PARAMETERS,
 )
+TOOLS = dict.fromkeys(READER.names, READER)
 FOUND = ToolResult("found", sources={"https://zero.example/": "Zero", "https://one.example/": "One"})
 NEWS = ToolResult("found", sources={"https://news.example/": "News"})
 PAGE = ToolResult("page")
 
 
 def browser(**limits):
-    return Playbook(run_of(tools=(SEARCH, READER), max_turns=20, max_tool_calls=20, **limits))
+    return Playbook(run_of(tools=(SEARCH, READER), dialect=Browser(TOOLS), max_turns=20, max_tool_calls=20, **limits))
 
 
 def runs(name, **arguments):
@@ -162,19 +164,19 @@ def test_a_page_without_a_url_is_none_either():
 
 
 def test_a_link_that_does_not_exist_yet_is_not_opened_early():
-    run = run_of(tools=(SEARCH, READER))
+    run = run_of(tools=(SEARCH, READER), dialect=Browser(TOOLS))
     assert run.may_start(call("browser.open", '{"id":0}'), ()) is None
     assert run.may_start(call("browser.open", '{"id":"https://a.example/"}'), ()) is not None
 
 
 def test_arguments_that_leaked_into_the_text_are_known_as_the_browsers():
-    run = run_of(tools=(SEARCH, READER))
+    run = run_of(tools=(SEARCH, READER), dialect=Browser(TOOLS))
     assert run.start().tools["browser.open"]["properties"].keys() >= {"id", "cursor"}
 
 
 def test_without_a_reader_of_pages_nothing_is_said_of_links():
     step = (
-        Playbook(run_of(tools=(SEARCH,)))
+        Playbook(run_of(tools=(SEARCH,), dialect=Browser({})))
         << asks()
         >> calls(call("browser.search"))
         << runs("web_search", query="x")
@@ -191,12 +193,12 @@ def test_without_a_reader_of_pages_nothing_is_said_of_links():
     st.integers(0, 2),
 )
 def test_whatever_it_is_asked_it_opens_a_page_or_says_why_not(name, arguments, searches):
-    pages = Browser("fetch_page")
+    pages = Browser(TOOLS)
     for _ in range(searches):
-        pages.record(call("web_search"), "browser.search", FOUND)
+        pages.annotate(call("web_search"), "browser.search", FOUND)
     asked = call(name, hostile.written(arguments).decode())
     try:
-        wanted = pages.translated(asked, name)
+        wanted = pages.translate(asked, name)
     except InvalidArguments:
         return
     assert name == "browser.search" or isinstance(orjson.loads(wanted.arguments)["url"], str)
@@ -219,10 +221,10 @@ About something.
 
 def pages():
     """A search, the second of its results read, and another search."""
-    known = Browser("fetch_page")
-    known.record(call("web_search"), "web_search", replace(FOUND, content=RESULTS))
-    known.record(call("fetch_page", '{"url":"https://one.example/"}'), "fetch_page", PAGE)
-    known.record(call("web_search"), "web_search", NEWS)
+    known = Browser(TOOLS)
+    known.annotate(call("web_search"), "web_search", replace(FOUND, content=RESULTS))
+    known.annotate(call("fetch_page", '{"url":"https://one.example/"}'), "fetch_page", PAGE)
+    known.annotate(call("web_search"), "web_search", NEWS)
     return known
 
 
@@ -244,13 +246,13 @@ def pages():
     ],
 )
 def test_a_mark_means_a_page_by_its_cursor_or_a_link_of_the_last_search(number, line, url):
-    assert pages().cited(number, line) == url
+    assert pages().cite(number, line) == url
 
 
 def test_before_there_is_a_page_a_mark_means_none():
-    assert Browser().cited(0, None) is None
+    assert Browser({}).cite(0, None) is None
 
 
-def test_marks_are_read_only_where_the_servers_tools_are_in_play():
-    assert run_of(tools=()).start().cite is None
-    assert run_of().start().cite(0, 1) is None
+def test_marks_are_read_only_by_a_run_with_a_dialect():
+    assert run_of().start().cite is None
+    assert run_of(dialect=Browser({})).start().cite(0, 1) is None

@@ -18,7 +18,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, ToolCall, ToolResult
+from proxy.loop.chat import Json, ToolCall, ToolResult, ToolSpec
 from proxy.loop.errors import InvalidArguments
 
 SEARCH, OPEN, FIND = NAMES = ("browser.search", "browser.open", "browser.find")
@@ -26,7 +26,7 @@ SEARCH, OPEN, FIND = NAMES = ("browser.search", "browser.open", "browser.find")
 _INTEGER: Json = {"type": "integer"}
 # No page has a million links; and Python reads no number of more than 4300 digits.
 _NUMBER = re.compile(r"\s*-?\d{1,6}\s*")
-SCHEMAS: Mapping[str, Json] = {
+PARAMETERS: Mapping[str, Json] = {
     OPEN: {
         "type": "object",
         "properties": {
@@ -44,17 +44,17 @@ SCHEMAS: Mapping[str, Json] = {
         "required": ["pattern"],
     },
 }
-"""How the model writes the calls that no tool of the server has words for."""
+"""The parameters of calls by these names, which differ from those of the tool that reads pages."""
 
 
 class _Links(Struct, frozen=True):
-    """What a search found, and as the model reads it."""
+    """The results of a search: their URLs, and the text that the model reads."""
 
     urls: tuple[str, ...]
     text: str
 
     def at_line(self, line: int) -> str:
-        """The result that a line belongs to; its URL stands below its title."""
+        """The URL of the result that a line belongs to; a result's URL stands below its title."""
         urls, found = set(self.urls), self.urls[0]
         for text in self.text.split("\n")[: line + 2]:
             if text.strip() in urls:
@@ -68,39 +68,53 @@ class _Opened(Struct, frozen=True):
     url: str
 
 
-class Browser(Struct, eq=False):
-    """The pages of one run.
+class Browser:
+    """The pages of one run. Implements `decisions.ToolDialect`.
 
     Args:
-        reader: the name of the tool that reads pages, with `url`, `find` and `line`; None: there is none.
+        tools: every name under which a tool may be called -> the tool; the one named `browser.open` reads pages.
     """
 
-    _reader: str | None = None
-    _pages: list[_Links | _Opened] = []
+    def __init__(self, tools: Mapping[str, ToolSpec]) -> None:
+        reader = tools.get(OPEN)
+        self._reader = reader.name if reader else None
+        self._pages: list[_Links | _Opened] = []
 
-    def translated(self, call: ToolCall, asked: str) -> ToolCall:
-        """A call under its tool's own name in its tool's own words; `asked` is the name that the model used.
+    def translate(self, call: ToolCall, alias: str) -> ToolCall:
+        """A call by an alias, with the arguments of the tool that it is for.
 
         Raises:
             InvalidArguments: there is no such link, or no page to look in.
         """
-        if asked not in SCHEMAS:
+        if alias not in PARAMETERS:
             return call
         arguments = _object(call.arguments)
-        wanted = self._opening(arguments) if asked == OPEN else self._finding(arguments)
-        return replace(call, arguments=orjson.dumps(wanted).decode())
+        translated = self._opening(arguments) if alias == OPEN else self._finding(arguments)
+        return replace(call, arguments=orjson.dumps(translated).decode())
 
-    def record(self, call: ToolCall, asked: str, result: ToolResult) -> ToolResult:
-        """Take note of what a call has returned; the result comes back with what the model needs for its next step."""
-        page = self._page(call, result)
-        if result.failed or page is None:
+    def annotate(self, call: ToolCall, name: str, result: ToolResult) -> ToolResult:
+        """Add what a call has returned to the pages, and the number of its page to the result.
+
+        The number is only of use to a model that calls the browser by its `name` and can open pages.
+        """
+        page: _Links | _Opened
+        if result.failed:
+            return result
+        if call.name == self._reader:
+            url = _url_in(call.arguments) or next(iter(result.sources), None)
+            if url is None:
+                return result
+            page = _Opened(url)
+        elif result.sources:
+            page = _Links(tuple(result.sources), result.content)
+        else:
             return result
         self._pages.append(page)
-        if self._reader is None or asked not in NAMES:
+        if self._reader is None or name not in NAMES:
             return result
         return replace(result, content=f"{result.content}\n\n{_hint(len(self._pages) - 1, page)}")
 
-    def cited(self, number: int, line: int | None) -> str | None:
+    def cite(self, number: int, line: int | None) -> str | None:
         """The URL of the page that a citation mark means, `【number†Lline】` or `【number†source】`; None: of no page.
 
         The number is a cursor. Without a line it may also be that of a link of the last search.
@@ -112,12 +126,6 @@ class Browser(Struct, eq=False):
             return None if page is None else page.at_line(line)
         found = self._last(_Links)
         return found.urls[number] if isinstance(found, _Links) and number < len(found.urls) else None
-
-    def _page(self, call: ToolCall, result: ToolResult) -> _Links | _Opened | None:
-        if call.name == self._reader:
-            url = _url_in(call.arguments) or next(iter(result.sources), None)
-            return _Opened(url) if url else None
-        return _Links(tuple(result.sources), result.content) if result.sources else None
 
     def _opening(self, arguments: Json) -> Json:
         link = arguments.get("id")

@@ -1,0 +1,148 @@
+"""Which calls of a turn are run, and what answers the others.
+
+`decide` is the only place where this is decided, both for a whole turn and for a call that could start while its turn
+is still being written. It changes nothing; what became of the decisions is recorded in the `CallHistory`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from proxy.loop.actions import Stop, Tally
+from proxy.loop.chat import ToolCall, ToolResult, ToolSpec
+from proxy.loop.errors import ToolError
+from proxy.loop.limits import Limits
+from proxy.loop.prompts import BUDGET_USED, NO_SUCH_TOOL, REPEATED
+from proxy.loop.results import failure
+
+
+class ToolDialect(Protocol):
+    """The calls that some models were trained on, in terms of the server's tools. A run has one of its own."""
+
+    def translate(self, call: ToolCall, alias: str) -> ToolCall:
+        """A call that the model made by an alias, with arguments for the tool itself. Raises `ToolError`."""
+        ...
+
+    def annotate(self, call: ToolCall, name: str, result: ToolResult) -> ToolResult:
+        """The result of a call, with what the model needs for its next one; `name` is the one that the model used."""
+        ...
+
+    def cite(self, number: int, line: int | None) -> str | None:
+        """The URL of the page that a citation mark in the model's text refers to; see `citations.Cite`."""
+        ...
+
+
+class CallDecision(Struct, frozen=True):
+    """What is done with one call of a turn.
+
+    Attributes:
+        call: the call as the model wrote it.
+        key: the fingerprint of the resolved call: the same for calls that ask for the same thing.
+        stop: the limit that permits no further call after this one; None: further calls may be run.
+        run: the resolved call, which is to be run; None: it is not run.
+        result: answers a call that is not run; None where an equal call of the turn is run, whose result answers both.
+    """
+
+    call: ToolCall
+    key: tuple[str, str]
+    stop: Stop | None
+    run: ToolCall | None = None
+    result: ToolResult | None = None
+
+
+class CallHistory(Struct):
+    """The tool calls of a run so far, and what bounds further ones.
+
+    Attributes:
+        tools: every name under which a server tool may be called -> the tool.
+        limits: of the run.
+        dialect: translates calls by aliases; None: they are made in the tools' own terms.
+        tally: counts the calls that are run.
+        results: of the calls that succeeded, by `ToolCall.fingerprint`. A call that failed may be made again.
+        repeated: the fingerprints of calls that were made again, and answered from `results`.
+        sources: URL -> title, of all results.
+    """
+
+    tools: Mapping[str, ToolSpec]
+    limits: Limits
+    dialect: ToolDialect | None
+    tally: Tally
+    results: dict[tuple[str, str], ToolResult] = {}
+    repeated: set[tuple[str, str]] = set()
+    sources: dict[str, str] = {}
+
+    def resolve(self, call: ToolCall) -> ToolCall:
+        """The call under its tool's own name, in the tool's own terms. Raises `ToolError`."""
+        tool = self.tools.get(call.name)
+        if tool is None:
+            raise ToolError(NO_SUCH_TOOL.format(name=call.name))
+        if call.name == tool.name:
+            return call
+        resolved = replace(call, name=tool.name)
+        return resolved if self.dialect is None else self.dialect.translate(resolved, call.name)
+
+    def begin(self, decisions: Iterable[CallDecision]) -> tuple[ToolCall, ...]:
+        """Record what was decided about the calls of a turn, and return those that are to be run."""
+        runnable: list[ToolCall] = []
+        for decision in decisions:
+            if decision.run is not None:
+                runnable.append(decision.run)
+                self.tally.count_call(self.tools[decision.call.name])
+            elif decision.key in self.results:
+                self.repeated.add(decision.key)
+        return tuple(runnable)
+
+    def finish(self, decisions: Iterable[CallDecision], results: Sequence[ToolResult]) -> list[ToolResult]:
+        """Record the `results` of the calls that were run, and return the answers to all calls, in order."""
+        arrived, new, answers = iter(results), dict[tuple[str, str], ToolResult](), list[ToolResult]()
+        for decision in decisions:
+            if decision.run is not None:
+                result = next(arrived)
+                if self.dialect is not None:
+                    result = self.dialect.annotate(decision.run, decision.call.name, result)
+                new[decision.key] = result
+                self.sources.update(result.sources)
+                if not result.failed:
+                    self.results[decision.key] = result
+            answers.append(decision.result or new[decision.key])
+        return answers
+
+
+def decide(calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None) -> list[CallDecision]:
+    """Decide what is done with the calls of one turn, in order.
+
+    Args:
+        calls: the server's calls of the turn, as the model wrote them.
+        history: the calls of the turns before.
+        stop: the limit that permits no further call; None: the budget in `history.limits` holds.
+    """
+    most, total, by_tool = history.limits.max_tool_calls, history.tally.total_tool_calls, {**history.tally.tool_calls}
+    first: dict[tuple[str, str], CallDecision] = {}  # of equal calls
+    decisions: list[CallDecision] = []
+    for call in calls:
+        run = result = None
+        try:
+            resolved = history.resolve(call)
+        except ToolError as exc:
+            key, result = call.fingerprint, failure(str(exc))
+        else:
+            key, tool = resolved.fingerprint, history.tools[call.name]
+            used = by_tool.get(tool.name, 0)
+            if key in first:
+                result = first[key].result
+            elif key in history.repeated:
+                stop, result = stop or Stop.REPEATED_CALL, failure(REPEATED)
+            elif known := history.results.get(key):
+                result = replace(known, content=f"{REPEATED}\n\n{known.content}")
+            elif stop or total >= most:
+                stop, result = stop or Stop.MAX_TOOL_CALLS, failure(BUDGET_USED)
+            elif tool.max_calls is not None and used >= tool.max_calls:
+                result = failure(BUDGET_USED)
+            else:
+                run, total, by_tool[tool.name] = resolved, total + 1, used + 1
+        decision = CallDecision(call, key, stop, run, result)
+        decisions.append(decision)
+        first.setdefault(key, decision)
+    return decisions
