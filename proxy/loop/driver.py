@@ -177,7 +177,7 @@ class ToolCalls:
             await asyncio.wait(self._tasks)
 
     def _begin(self, call: ToolCall) -> asyncio.Task[ToolResult]:
-        task = asyncio.create_task(self._call(call))
+        task = asyncio.create_task(self._call(call))  # noqa: TID251 - `aclose` awaits it
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
