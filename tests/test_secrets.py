@@ -161,7 +161,7 @@ def test_exceptions_are_told_with_their_causes_and_members():
     try:
         failing()
     except ExceptionGroup as exc:
-        text = log.told((type(exc), exc, exc.__traceback__))
+        text = log.exception_without_message((type(exc), exc, exc.__traceback__))
     assert "canary" not in text
     for kind in ("ExceptionGroup", "ValueError", "OSError", "KeyError"):
         assert kind in text

@@ -1,7 +1,7 @@
-"""The stream that log lines go to: what is written in one turn of the event loop goes out together.
+"""The stream that log lines are written to: those of one iteration of the event loop go out together.
 
-A system call for each line costs more than the line. Nothing is kept for longer than a turn, so a line is there before
-anything else happens; only a process that is killed in the middle of a turn takes that turn's lines with it.
+A system call for each line costs more than the line. A line waits for the rest of its iteration only, so just a process
+that is killed in the middle of one loses any.
 """
 
 import asyncio
@@ -11,99 +11,74 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TextIO
+from typing import Final, TextIO
 
-# So much is written to a pipe in one piece, whoever else writes to it: several workers share one (pipe(7), PIPE_BUF).
-_AT_ONCE = 4096
-# Half of an emoji, where a library's line has one, is left to the stream, which has a way of its own to write it.
-_HALF_CHARACTERS = "surrogatepass"
+# Several workers share a pipe; it keeps so many bytes of one write together (pipe(7), PIPE_BUF).
+_PIPE_BYTES: Final = 4096
 
 
-class TurnStream:
-    """A stream of bytes and text over a text stream, for whole lines, and structlog's logger over it.
+class LineStream:
+    """Takes whole lines, from any thread, and writes them to a text stream.
 
-    Threads may share it.
-
-    What cannot be written is lost: a full disk or a closed pipe is no reason to refuse requests.
+    Lines that cannot be written are lost: a full disk or a closed pipe is no reason to refuse requests.
 
     Args:
         stream: where the lines go.
-        mask: takes out of a text, which may be several lines, what must not be seen.
+        mask: removes secrets from a text of one or more lines.
     """
 
     def __init__(self, stream: TextIO, mask: Callable[[str], str] = str) -> None:
         self._stream = stream
         self._mask = mask
         self._is_file = _is_file(stream)
-        self._waiting: deque[bytes] = deque()
-        self._writing = threading.Lock()  # a text stream is none that threads may share
-        self._flushing: asyncio.AbstractEventLoop | None = None  # which is going to
+        self._waiting: deque[str] = deque()
+        self._writing = threading.Lock()
+        self._scheduled_on: asyncio.AbstractEventLoop | None = None
 
-    def put(self, line: bytes) -> None:
-        """Write a line of UTF-8, with its end."""
+    def write(self, line: str) -> int:
+        """Write a line with its end: after this iteration of the event loop, or at once where none is running."""
         self._waiting.append(line)
-        if self._flushing is None or not self._flushing.is_running():
-            self.flush()
-
-    def msg(self, line: str) -> None:
-        """Write a line, without its end."""
-        self.put(_encoded(line + "\n"))
-
-    # What structlog calls for a line of each level.
-    debug = info = warning = error = critical = msg
-
-    def write(self, text: str) -> int:
-        """Keep some text for the next flush."""
-        self._waiting.append(_encoded(text))
-        return len(text)
+        if self._scheduled_on is None or not self._scheduled_on.is_running():
+            loop = asyncio._get_running_loop()  # noqa: SLF001 - the public function raises where there is none
+            if loop is None:
+                self._write_out()
+            else:
+                self._scheduled_on = loop
+                loop.call_soon(self._write_out)
+        return len(line)
 
     def flush(self) -> None:
-        """Write what is kept: at the end of this turn of the event loop, or at once where none is running."""
-        if self._flushing is not None and self._flushing.is_running():
-            return
-        loop = asyncio._get_running_loop()  # noqa: SLF001 - the public way raises where there is none
-        if loop is None:
-            self._write_out()
-        else:
-            self._flushing = loop
-            loop.call_soon(self._write_out)
+        """Nothing: `write` sees to it. Loggers call it after each line."""
 
     def _write_out(self) -> None:
-        self._flushing = None
-        taken: list[bytes] = []
-        with suppress(IndexError):  # that was the last, or another thread has just taken it
+        self._scheduled_on = None
+        lines: list[str] = []
+        with suppress(IndexError):  # that was the last line, or another thread has just taken it
             while True:
-                taken.append(self._waiting.popleft())
-        if taken:
-            for piece in [b"".join(taken)] if self._is_file else _in_pieces(taken):
-                self._put(piece.decode("utf-8", _HALF_CHARACTERS))
-
-    def _put(self, text: str) -> None:
-        with suppress(OSError, ValueError), self._writing:
-            self._stream.write(self._mask(text))
-            self._stream.flush()
+                lines.append(self._waiting.popleft())
+        for piece in ["".join(lines)] if self._is_file else _in_pieces(lines):
+            with suppress(OSError, ValueError), self._writing:
+                self._stream.write(self._mask(piece))
+                self._stream.flush()
 
 
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", _HALF_CHARACTERS)
-
-
-def _in_pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines together, as long as they stay in one piece."""
-    together: list[bytes] = []
-    size = 0
+def _in_pieces(lines: Iterable[str]) -> Iterator[str]:
+    """Lines joined to pieces that a pipe keeps together, as far as the lines are short enough."""
+    piece, piece_bytes = "", 0
     for line in lines:
-        if together and size + len(line) > _AT_ONCE:
-            yield b"".join(together)
-            together, size = [], 0
-        together.append(line)
-        size += len(line)
-    yield b"".join(together)
+        line_bytes = len(line.encode("utf-8", "surrogatepass"))  # a library's line may hold half of an emoji
+        if piece and piece_bytes + line_bytes > _PIPE_BYTES:
+            yield piece
+            piece, piece_bytes = "", 0
+        piece += line
+        piece_bytes += line_bytes
+    if piece:
+        yield piece
 
 
 def _is_file(stream: TextIO) -> bool:
-    """Whether it is an ordinary file: that takes whatever is written at once in one piece."""
+    """Whether the stream is an ordinary file, which keeps every write in one piece."""
     try:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-    except (AttributeError, OSError, ValueError):  # it is none of the operating system's
+    except (AttributeError, OSError, ValueError):  # it is not the operating system's
         return False

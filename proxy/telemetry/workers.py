@@ -47,7 +47,7 @@ def directory() -> str | None:
     return os.environ.get(VARIABLE)
 
 
-def forget_dead_ones(where: Path) -> None:
+def remove_gauges_of_dead_workers(where: Path) -> None:
     """What a worker that is gone has counted stays; what it had open does not."""
     for path in where.glob("gauge_live*.db"):
         match = _WHAT_IS_OPEN.fullmatch(path.name)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from proxy.telemetry.lines import TurnStream
+from proxy.telemetry.lines import LineStream
 
 
 class Writes:
@@ -31,13 +31,13 @@ def say(stream, *lines):
 
 def test_where_no_event_loop_runs_a_line_is_there_at_once():
     writes = Writes()
-    say(TurnStream(writes), "a\n", "b\n")
+    say(LineStream(writes), "a\n", "b\n")
     assert writes.seen == ["a\n|", "b\n|"]
 
 
 async def test_the_lines_of_one_turn_go_out_together_at_its_end():
     writes = Writes()
-    stream = TurnStream(writes)
+    stream = LineStream(writes)
     say(stream, "a\n", "b\n")
     assert writes.seen == []
     await asyncio.sleep(0)
@@ -54,37 +54,25 @@ async def test_what_must_not_be_seen_is_taken_out_of_all_lines_of_a_turn_at_once
         masked.append(text)
         return text.replace("key", "***")
 
-    stream = TurnStream(writes, mask)
+    stream = LineStream(writes, mask)
     say(stream, "a key\n", "b\n", "another key\n")
     await asyncio.sleep(0)
     assert masked == ["a key\nb\nanother key\n"]
     assert writes.seen == ["a ***\nb\nanother ***\n|"]
 
 
-async def test_as_a_logger_it_ends_the_lines_itself():
+async def test_half_of_an_emoji_is_left_to_the_stream():
     writes = Writes()
-    stream = TurnStream(writes)
-    stream.msg("a")
-    stream.error("b")
+    say(LineStream(writes), "half of an emoji: \ud83d\n", "c\n")
     await asyncio.sleep(0)
-    assert writes.seen == ["a\nb\n|"]
-
-
-async def test_lines_that_are_bytes_already_stand_among_the_others():
-    writes = Writes()
-    stream = TurnStream(writes)
-    stream.put("é\n".encode())
-    stream.msg("half of an emoji: \ud83d")  # what becomes of it is for the stream to say
-    stream.put(b"c\n")
-    await asyncio.sleep(0)
-    assert writes.seen == ["é\nhalf of an emoji: \ud83d\nc\n|"]
+    assert writes.seen == ["half of an emoji: \ud83d\nc\n|"]
 
 
 @pytest.mark.parametrize(("letter", "together"), [("x", 4), ("é", 2)])
 async def test_no_more_is_written_at_once_than_a_pipe_keeps_in_one_piece(letter, together):
     writes = Writes()
     line = letter * 999 + "\n"
-    say(TurnStream(writes), *[line] * 8)
+    say(LineStream(writes), *[line] * 8)
     await asyncio.sleep(0)
     assert writes.seen == [line * together + "|"] * (8 // together)
 
@@ -93,7 +81,7 @@ async def test_a_file_takes_the_lines_of_a_turn_in_one_piece_however_many(tmp_pa
     path, pieces = tmp_path / "log", []
     lines = [f"{number} {'é' * 999}\n" for number in range(50)]
     with path.open("a") as file:
-        say(TurnStream(file, lambda text: pieces.append(text) or text), *lines)
+        say(LineStream(file, lambda text: pieces.append(text) or text), *lines)
         assert path.read_text() == ""
         await asyncio.sleep(0)
         assert path.read_text() == "".join(lines)
@@ -104,7 +92,7 @@ async def test_a_pipe_takes_as_much_as_it_keeps_in_one_piece():
     reading, writing = os.pipe()
     pieces, line = [], "x" * 999 + "\n"
     with os.fdopen(reading, "rb") as there, os.fdopen(writing, "w") as here:
-        say(TurnStream(here, lambda text: pieces.append(text) or text), *[line] * 8)
+        say(LineStream(here, lambda text: pieces.append(text) or text), *[line] * 8)
         await asyncio.sleep(0)
         assert there.read(8000) == line.encode() * 8
     assert pieces == [line * 4] * 2
@@ -112,14 +100,14 @@ async def test_a_pipe_takes_as_much_as_it_keeps_in_one_piece():
 
 async def test_a_line_that_is_longer_than_that_is_written_all_the_same():
     writes = Writes()
-    say(TurnStream(writes), "a\n", "x" * 10_000, "b\n")
+    say(LineStream(writes), "a\n", "x" * 10_000, "b\n")
     await asyncio.sleep(0)
     assert writes.seen == ["a\n|", "x" * 10_000 + "|", "b\n|"]
 
 
 def test_what_an_event_loop_left_behind_is_written_by_the_next():
     writes = Writes()
-    stream = TurnStream(writes)
+    stream = LineStream(writes)
     loop = asyncio.new_event_loop()
     loop.call_soon(lambda: (say(stream, "a\n"), loop.stop()))
     loop.run_forever()
@@ -131,7 +119,7 @@ def test_what_an_event_loop_left_behind_is_written_by_the_next():
 
 async def test_a_thread_has_its_lines_written_too():
     writes = Writes()
-    stream = TurnStream(writes)
+    stream = LineStream(writes)
     say(stream, "ours\n")
     await asyncio.to_thread(say, stream, "theirs\n")
     await asyncio.sleep(0)
@@ -140,7 +128,7 @@ async def test_a_thread_has_its_lines_written_too():
 
 def test_threads_lose_no_line():
     writes = Writes()
-    stream = TurnStream(writes)
+    stream = LineStream(writes)
     threads = [threading.Thread(target=say, args=(stream, *[f"{number}\n"] * 500)) for number in range(8)]
     for thread in threads:
         thread.start()
@@ -153,7 +141,7 @@ def test_threads_lose_no_line():
 @pytest.mark.parametrize("broken", [OSError(28, "No space left on device"), ValueError("I/O operation on closed file")])
 def test_what_cannot_be_written_is_lost_and_nobody_suffers(broken):
     writes = Writes(broken)
-    stream = TurnStream(writes)
+    stream = LineStream(writes)
     say(stream, "a\n")
     writes.broken = None
     say(stream, "b\n")

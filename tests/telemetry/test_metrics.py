@@ -5,9 +5,9 @@ import pytest
 from proxy import request_context
 from proxy.config_file import parse
 from proxy.telemetry import workers
-from proxy.telemetry.metrics import Few, Metrics, meaning_of
+from proxy.telemetry.labels import FirstSeenLabels, route_of, upstream_error
+from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.observer import FanOut
-from proxy.telemetry.routes import route_of
 
 CONFIG = parse(
     "upstreams: {up: {base_url: 'http://u', api_key: k}, other: {base_url: 'http://o', api_key: k}}\n"
@@ -67,15 +67,11 @@ def test_a_request_is_counted_by_route_client_model_and_status(counted):
     assert samples['request_first_byte_seconds_sum{model="m",route="/v1/chat/completions"}'] == pytest.approx(0.4)
 
 
-def test_counting_with_the_librarys_lock_and_without_it_comes_to_the_same(counted, monkeypatch):
-    counted.request(client="app", model="m", prompt_tokens=7)
-    without = counted.samples
-    monkeypatch.setattr("proxy.telemetry.series.MutexValue", type("AnotherProcessCountsToo", (), {}))
-    other = Counted()
-    other.request(client="app", model="m", prompt_tokens=7)
-    assert other.samples == without
-    assert without['tokens_total{client="app",kind="prompt",model="m"}'] == 7
-    assert without['request_seconds_bucket{le="0.5",model="m",route="/v1/chat/completions"}'] == 1
+def test_an_observation_is_counted_in_its_bucket(counted):
+    counted.request(client="app", model="m")
+    samples = counted.samples
+    assert samples['request_seconds_bucket{le="0.5",model="m",route="/v1/chat/completions"}'] == 1
+    assert 'request_seconds_bucket{le="0.25",model="m",route="/v1/chat/completions"}' not in samples
 
 
 def test_what_strangers_choose_makes_no_new_series(counted):
@@ -196,7 +192,7 @@ def test_continuations_are_counted_when_they_are_sought_and_kept(counted):
     ],
 )
 def test_an_upstreams_own_code_is_told_by_its_status(code, status, meaning):
-    assert meaning_of(code, status) == meaning
+    assert upstream_error(code, status) == meaning
 
 
 def test_paths_are_known_ones_or_other():
@@ -207,7 +203,7 @@ def test_paths_are_known_ones_or_other():
 
 
 def test_names_that_become_known_with_time_have_a_limit_too():
-    few = Few(2)
+    few = FirstSeenLabels(2)
     assert [few(name) for name in ("a", "b", "c", "a")] == ["a", "b", "other", "a"]
 
 
@@ -240,5 +236,5 @@ def test_what_a_dead_worker_had_open_is_forgotten_and_what_it_counted_is_not(tmp
     ]
     for name in files:
         (tmp_path / name).touch()
-    workers.forget_dead_ones(tmp_path)
+    workers.remove_gauges_of_dead_workers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files[1:])
