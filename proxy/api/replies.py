@@ -1,12 +1,13 @@
 """Responses: JSON in one piece, or a stream of server-sent events with a heartbeat."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import orjson
-from starlette.types import Send
+from starlette.types import Scope, Send
 
+from proxy.api.race import connection_of
 from proxy.loop import sse
 from proxy.loop.errors import ProxyError
 
@@ -49,23 +50,33 @@ class EventStream:
         (b"x-accel-buffering", b"no"),  # nginx in front of us must not hold events back
     )
 
-    def __init__(self, send: Send, *, extra: Headers = ()) -> None:
+    def __init__(self, scope: Scope, send: Send, *, extra: Headers = ()) -> None:
+        self._connection = connection_of(scope)
         self._send = send
         self._headers = (*self._HEADERS, *extra)
         self._starting = asyncio.Lock()
         self._started = False
-        self._now = asyncio.get_running_loop().time
+        loop = asyncio.get_running_loop()
+        self._written = loop.create_future()  # what `write` returns where nothing is to be waited for
+        self._written.set_result(None)
+        self._now = loop.time
         self._last_write = self._now()
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> Awaitable[None]:
         """Send whole events, or a comment. Waits while the client does not read."""
         if not self._started:
-            async with self._starting:  # the heartbeat may want to be first as well
-                if not self._started:
-                    await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
-                    self._started = True
+            return self._begin(data)
         self._last_write = self._now()
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        if self._connection is not None and self._connection.write_chunk(data):
+            return self._written
+        return self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _begin(self, data: bytes) -> None:
+        async with self._starting:  # the heartbeat may want to be first as well
+            if not self._started:
+                await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+                self._started = True
+        await self.write(data)
 
     async def keep_alive(self, seconds: float) -> None:
         """Send a comment whenever nothing was sent for `seconds`: balancers end silent streams after 60. Never ends."""

@@ -59,19 +59,16 @@ class Flow(FlowControl):
     def resume_writing(self) -> None:
         """Stop the timer: the client reads, or has left."""
         super().resume_writing()
-        self._stop_timer()
-
-    def watch_sending(self) -> None:
-        """Abort the connection where the client takes nothing of what is buffered now for `send_timeout` seconds."""
-        self._stop_timer()
-        self._unsent = self._transport.get_write_buffer_size()
-        if self._unsent:
-            self.send_timer = self._loop.call_later(self._send_timeout, self._check_sending)
-
-    def _stop_timer(self) -> None:
         if self.send_timer is not None:
             self.send_timer.cancel()
             self.send_timer = None
+
+    def watch_sending(self) -> None:
+        """Abort the connection where the client takes nothing of what is buffered now for `send_timeout` seconds."""
+        if self.send_timer is not None:
+            self.send_timer.cancel()
+        unsent = self._unsent = self._transport.get_write_buffer_size()
+        self.send_timer = self._loop.call_later(self._send_timeout, self._check_sending) if unsent else None
 
     def _check_sending(self) -> None:
         if self._transport.get_write_buffer_size() >= self._unsent:
@@ -101,6 +98,7 @@ class Cycle(RequestResponseCycle):
         )
         scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item] # an object where uvicorn expects a dict
         self._head = b""  # of the response, until it is written
+        self._is_streaming = False  # the head is written, and chunks follow
         self._has_body = True  # the response, by its status and the request's method (RFC 9110, section 6.4.1)
         self._on_left: Callable[[], None] | None = None
 
@@ -109,9 +107,17 @@ class Cycle(RequestResponseCycle):
         if self.more_body or self.disconnected:
             return None
         body, self.body = bytes(self.body), bytearray()
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         self.message_event.clear()  # the next message from `receive` is that the client has left
         return body
+
+    def write_chunk(self, data: bytes) -> bool:
+        """Write a part of a chunked response that has begun; False where it has to be sent."""
+        if not self._is_streaming or not data or self.flow.write_paused or self.disconnected:
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def call_when_left(self, callback: Callable[[], None] | None) -> bool:
         """Set the one callback for when the client leaves; None removes it. False where the client has left already."""
@@ -198,12 +204,14 @@ class Cycle(RequestResponseCycle):
                     raise RuntimeError("The response is longer than its Content-Length says.")
         if self._head:
             data, self._head = self._head + data, b""
+            self._is_streaming = bool(self.chunked_encoding)
         if data:
             self.transport.write(data)
         if not more:
             if self.expected_content_length:
                 raise RuntimeError("The response is shorter than its Content-Length says.")
             self.response_complete = True
+            self._is_streaming = False
             self._release()
             self.message_event.set()
             self.on_response()  # closes the connection, unless keep_alive

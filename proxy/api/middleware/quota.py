@@ -1,12 +1,13 @@
-"""How much each client may ask: so many requests per minute, so many at the same time. Beyond that, 429 at once.
+"""The quota of each client: requests per minute, and requests at the same time. Beyond either, 429 at once.
 
-A client with a rate finds in the head of every response what is left of it, in OpenAI's headers.
+The head of every response to a client with a rate has what is left of it, in OpenAI's headers.
 """
 
 import math
 from collections.abc import Awaitable, Sequence
 from typing import TypeAlias
 
+from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.api.caller import caller_of
@@ -18,11 +19,11 @@ from proxy.ports import Leases, Rate, Rates
 _RATE_HEADERS = (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests")
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 _NO_HEADERS: Headers = ()
-_A_MOMENT = 1  # second; nobody knows when one of the client's own requests will be done
+_A_MOMENT = 1  # second; when one of the client's own requests will be done cannot be known
 
 
 def is_limited(client: ClientConfig) -> bool:
-    """Whether there is anything to count."""
+    """Whether a client has a rate, or a bound on its open requests."""
     return bool(client.requests_per_minute or client.max_concurrent_requests)
 
 
@@ -30,10 +31,10 @@ class Quota:
     """Counts the requests of clients that have a limit. Stands below `Auth`, which finds the client.
 
     Args:
-        app: what is asked.
-        clients: those that have a limit.
-        rates: of the clients' requests per minute.
-        leases: of the clients' open requests.
+        app: the layer below.
+        clients: the clients that have a limit.
+        rates: the count of the clients' requests per minute.
+        leases: the count of the clients' open requests.
     """
 
     def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig], rates: Rates, leases: Leases) -> None:
@@ -43,16 +44,12 @@ class Quota:
         self._limited = {client.name: client for client in clients}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """ASGI."""
-        client = self._client_of(scope)
-        if client is None:
-            return self._app(scope, receive, send)
-        return self._limit(client, scope, receive, send)
-
-    def _client_of(self, scope: Scope) -> ClientConfig | None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
-            return None
-        return self._limited.get(caller_of(scope).name or "")
+        """Implements ASGI."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            client = self._limited.get(caller_of(scope).name or "")
+            if client is not None:
+                return self._limit(client, scope, receive, send)
+        return self._app(scope, receive, send)
 
     async def _limit(self, client: ClientConfig, scope: Scope, receive: Receive, send: Send) -> None:
         limit, headers = client.requests_per_minute, _NO_HEADERS
@@ -63,7 +60,7 @@ class Quota:
                 _require_within(rate)
             open_request = await self._open(client)
             try:
-                await self._app(scope, receive, _Reply(send, headers, open_request))
+                await self._app(scope, receive, _Response(send, headers, open_request).send)
             finally:
                 await open_request.close()
         except ProxyError as exc:  # becomes the response further out
@@ -71,7 +68,7 @@ class Quota:
             raise
 
     async def _open(self, client: ClientConfig) -> "_OpenRequest":
-        """One of the requests that the client may have open at the same time.
+        """Count one of the requests that the client may have open at the same time.
 
         Raises:
             RateLimitExceeded: it has as many open as it may.
@@ -112,28 +109,29 @@ class _OpenRequest:
             await self._leases.release(self._client, lease)
 
 
-class _Reply:
-    """`send` with the rate in the head; the lease goes back before the last byte goes out.
+class _Response(Struct, frozen=True):
+    """`send` with the rate in the head of the response; the lease is released before the last byte is sent.
 
-    So a client that waits for its answer before it asks again is never refused for a request that it knows is over.
+    So a client that waits for its response before it asks again is never refused for a request that it knows is over.
     """
 
-    __slots__ = ("_headers", "_open_request", "_send")
+    server_send: Send
+    headers: Headers
+    open_request: _OpenRequest
 
-    def __init__(self, send: Send, headers: Headers, open_request: _OpenRequest) -> None:
-        self._send = send
-        self._headers = headers
-        self._open_request = open_request
+    def send(self, message: Message) -> Awaitable[None]:
+        """Implements ASGI's `send`."""
+        if message.get("more_body"):
+            return self.server_send(message)
+        if message["type"] == "http.response.body":
+            return self._finish(message)
+        # An upstream's own rate is the proxy's affair, and would contradict these headers.
+        others = [header for header in message["headers"] if not self.headers or header[0].lower() not in _RATE_HEADERS]
+        return self.server_send({**message, "headers": [*others, *self.headers]})
 
-    async def __call__(self, message: Message) -> None:
-        """ASGI."""
-        if message["type"] == "http.response.start" and self._headers:
-            # An upstream's own rate is the proxy's affair, and would contradict what stands here.
-            others = [header for header in message["headers"] if header[0].lower() not in _RATE_HEADERS]
-            message = {**message, "headers": [*others, *self._headers]}
-        elif message["type"] == "http.response.body" and not message.get("more_body", False):
-            await self._open_request.close()
-        await self._send(message)
+    async def _finish(self, message: Message) -> None:
+        await self.open_request.close()
+        await self.server_send(message)
 
 
 def rate_headers(rate: Rate) -> Headers:

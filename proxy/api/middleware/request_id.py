@@ -107,6 +107,8 @@ class _Response(Struct):
 
     def send(self, message: Message) -> Awaitable[None]:
         """Implements ASGI's `send`."""
+        if message.get("more_body"):
+            return self.server_send(message)
         if message["type"] == "http.response.start":
             headers = message["headers"]
             for name, value in headers:
@@ -117,7 +119,7 @@ class _Response(Struct):
             stream = self.is_event_stream
             self.observe("response.started", status=self.status, event_stream=stream, seconds=self.first_byte)
             message = {**message, "headers": [*headers, (b"x-request-id", self.request_id.encode())]}
-        elif not message.get("more_body", False):
+        else:
             self.is_complete = True
         return self.server_send(message)
 

@@ -122,7 +122,7 @@ class CreateResponse:
         return sse.dumps(response), (*tool_headers([answer]), *task.headers)
 
     async def _streamed(self, task: "_Task", scope: Scope, receive: Receive, send: Send) -> None:
-        stream = EventStream(send, extra=task.headers)
+        stream = EventStream(scope, send, extra=task.headers)
         client = _StreamingClient(stream, Transcript(task.head), task.narrator(), hold_text=task.check is not None)
         scope[STREAM_ERROR_ENCODER] = client.encode_error
         beating = partial(stream.keep_alive, self._server.keepalive_seconds)
