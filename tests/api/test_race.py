@@ -14,6 +14,9 @@ class Connection:
     def take_body(self):
         return None
 
+    def write_chunk(self, data):
+        return False
+
     def __init__(self, *, left=False):
         self.callback = None
         self.left = left

@@ -171,8 +171,95 @@ async def test_when_it_is_over_nothing_in_the_scope_leads_back_to_it(ends):
     assert connection_of(exchange.scope) is None
 
 
+async def streaming():
+    """A stream that has begun."""
+    exchange = Exchange()
+    await exchange.start()
+    await exchange.body(b"one", more=True)
+    exchange.written.clear()
+    return exchange
+
+
+async def test_in_a_stream_that_has_begun_a_chunk_is_written_without_being_sent():
+    exchange = await streaming()
+    assert exchange.cycle.write_chunk(b"two")
+    assert exchange.written == [b"3\r\ntwo\r\n"]
+    await exchange.body(b"three")
+    assert exchange.written[1:] == [b"5\r\nthree\r\n0\r\n\r\n"]
+
+
+async def before_the_head():
+    return Exchange()
+
+
+async def before_the_first_part():
+    exchange = Exchange()
+    await exchange.start()
+    return exchange
+
+
+async def of_known_length():
+    exchange = Exchange()
+    await exchange.start((b"content-length", b"9"))
+    await exchange.body(b"one", more=True)
+    exchange.written.clear()
+    return exchange
+
+
+async def to_head():
+    exchange = Exchange(method="HEAD")
+    await exchange.start()
+    await exchange.body(b"one", more=True)
+    exchange.written.clear()
+    return exchange
+
+
+async def to_a_client_that_does_not_read():
+    exchange = await streaming()
+    exchange.connection.write_paused = True
+    return exchange
+
+
+async def to_a_client_that_has_left():
+    exchange = await streaming()
+    exchange.cycle.leave()
+    return exchange
+
+
+async def after_the_end():
+    exchange = await streaming()
+    await exchange.body()
+    exchange.written.clear()
+    return exchange
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        before_the_head,
+        before_the_first_part,
+        of_known_length,
+        to_head,
+        to_a_client_that_does_not_read,
+        to_a_client_that_has_left,
+        after_the_end,
+    ],
+)
+async def test_anything_else_has_to_be_sent(when):
+    exchange = await when()
+    assert not exchange.cycle.write_chunk(b"two")
+    assert exchange.written == []
+
+
+async def test_nothing_is_not_written_as_a_chunk_which_would_be_the_end():
+    exchange = await streaming()
+    assert not exchange.cycle.write_chunk(b"")
+
+
 class Reading(Connection):
     """A connection that may be read on."""
+
+    read_paused = True
 
     def resume_reading(self):
         pass
