@@ -11,6 +11,9 @@ from msgspec import Struct
 # RFC 8305, section 8: how long an address is waited for before the next one is tried beside it.
 STAGGER_SECONDS = 0.25
 
+_LONGEST_REASON = 300
+_MOST_LINKS = 20  # of causes, which may go round in a circle
+
 _Address: TypeAlias = tuple[int, int, int, str, Any]  # as getaddrinfo gives it
 
 
@@ -112,3 +115,18 @@ async def _connect(address: _Address) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def reason(exc: BaseException) -> str:
+    """The cause of an exception of the network, for the log.
+
+    It is the operating system's own message where there is one, as for a connection that is refused or a certificate
+    that is not trusted. Any other exception may quote what was sent, so only its type is given.
+    """
+    found, links = type(exc).__name__, 0
+    link: BaseException | None = exc
+    while link is not None and links < _MOST_LINKS:
+        if isinstance(link, OSError) and str(link):
+            found = f"{type(link).__name__}: {str(link)[:_LONGEST_REASON]}"
+        link, links = link.__cause__ or link.__context__, links + 1
+    return found

@@ -8,7 +8,7 @@ from typing import TypeAlias, final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, ToolCall, ToolSpec, Turn, add_usage, text_of
+from proxy.loop.chat import Json, ToolCall, Turn, add_usage, text_of
 from proxy.loop.citations import Cite
 from proxy.loop.continuation import Continuation
 from proxy.loop.forcing import AnswerStep, AnswerSteps, Forcing
@@ -126,17 +126,6 @@ class Tally(Struct):
     total_tool_calls: int = 0
     usage: Json | None = None
     web_searches: int = 0
-
-    def count_turn(self, usage: Json | None) -> None:
-        """One more upstream call has been made; None: the upstream has sent no count of its tokens."""
-        self.turns += 1
-        self.usage = add_usage(self.usage, usage)
-
-    def count_call(self, tool: ToolSpec) -> None:
-        """One more call of `tool` is going to be run."""
-        self.tool_calls[tool.name] = self.tool_calls.get(tool.name, 0) + 1
-        self.total_tool_calls += 1
-        self.web_searches += tool.searches
 
     @property
     def total_tokens(self) -> int:

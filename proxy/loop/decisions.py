@@ -89,7 +89,10 @@ class CallHistory(Struct):
         for decision in decisions:
             if decision.run is not None:
                 runnable.append(decision.run)
-                self.tally.count_call(self.tools[decision.call.name])
+                tool = self.tools[decision.call.name]
+                self.tally.tool_calls[tool.name] = self.tally.tool_calls.get(tool.name, 0) + 1
+                self.tally.total_tool_calls += 1
+                self.tally.web_searches += tool.searches
             elif decision.key in self.results:
                 self.repeated.add(decision.key)
         return tuple(runnable)

@@ -1,95 +1,83 @@
-"""Our exceptions: who is to blame is in the type.
+"""Our exceptions: the type says who is to blame.
 
-ProxyError                     status, type, code: what the client is told
-+-- RequestError               400  the client's request
-|   +-- InvalidJson            400  invalid_json
-|   +-- InvalidApiKey          401  invalid_api_key
-|   +-- ModelNotAllowed        403  model_not_allowed
-|   +-- AdminOnly              403  admin_only
-|   +-- NotFound               404  not_found
-|   |   +-- ModelNotFound      404  model_not_found
-|   |   +-- ItemNotFound       404  an item of an earlier response
-|   +-- PreviousResponseNotFound  400  previous_response_not_found
-|   +-- MethodNotAllowed       405  method_not_allowed
-|   +-- RequestTimeout         408  request_timeout
-|   +-- RequestTooLarge        413  request_too_large
-|   +-- RateLimitExceeded      429  rate_limit_exceeded     of this proxy's own limits for a client
-|   +-- HeadersTooLarge        431  headers_too_large
-|   +-- HttpRefused            4xx  what is no HTTP, or none that is spoken here
-+-- Overloaded                 503  overloaded              this proxy is full
-|   +-- Stopping               503  overloaded              or about to stop
-+-- MaxDurationExceeded        504  max_duration_exceeded   the request as a whole took too long
-+-- UpstreamError              502  upstream_error          unreachable, cut off, not what it should be
-|   +-- UpstreamTimeout        504  upstream_timeout
-|   +-- UpstreamDown           502  upstream_error          it has failed so often that it is left alone for a while
-|   +-- UpstreamRefused        4xx  the upstream's own status, message and code; 502 upstream_auth_failed or
-|                                   upstream_quota_exceeded where it refuses the operator's key or account
-+-- NoFinalAnswer              502  no_final_answer         the model never answered in words
-+-- InternalError              500  internal_error          a bug of ours
+A client is answered with a `ProxyError`: its class gives the HTTP status and OpenAI's `type` and `code`.
 
-ToolError                      never reaches a client: the model is told, and the conversation goes on
-+-- ToolTimeout
-+-- ToolUnavailable              its service cannot be reached or is busy: another try may succeed
-+-- InvalidArguments
+    RequestError 4xx           the client's request
+    Overloaded 503, MaxDurationExceeded 504, InternalError 500    this proxy
+    UpstreamError 502 or 504   the upstream: unreachable, too slow, cut off, or not what it should be
+    NoFinalAnswer 502          the model
 
-StateUnavailable               never reaches a client: what is shared is done without
-
-ConfigurationError             at start: faults with path and line
+The others never reach a client: a `ToolError` becomes a result for the model, a `ConfigurationError` ends the start.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypedDict, Unpack
 
-_LONGEST_WHY = 300
-_MOST_LINKS = 20  # of causes, which may go round in a circle
+
+class _Fields(TypedDict, total=False):
+    status: int
+    type: str
+    code: str | None
+    retry_after: int
+    of_account: str | None
 
 
 class ProxyError(Exception):
-    """A fault that a client is told of, in OpenAI's envelope.
+    """An error that the client gets, in OpenAI's envelope.
+
+    Status, type, code and `retry_after` are arguments of the class, `class Full(ProxyError, status=503, code="full")`,
+    or of one error, where they differ from its class's.
 
     Attributes:
         message: for people; never holds a secret or a traceback.
         param: the field of the request that is at fault, if one is.
         headers: sent beside the error (`retry-after`, `x-should-retry`).
-        why: what lies behind it, for the log alone: it may hold addresses.
+        retry_after: seconds, for the header.
+        why: the cause, for the log alone: it may hold addresses.
     """
-
-    why: str | None = None
 
     status: int = 500
     type: str = "server_error"
     code: str | None = "internal_error"
+    retry_after: int | None = None
+    why: str | None = None
 
-    def __init__(self, message: str, *, param: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init_subclass__(cls, **fields: Unpack[_Fields]) -> None:
+        super().__init_subclass__()
+        for name, value in fields.items():
+            setattr(cls, name, value)
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **fields: Unpack[_Fields],
+    ) -> None:
         super().__init__(message)
+        self.__dict__.update(fields)
         self.message = message
         self.param = param
         self.headers = dict(headers or {})
+        if self.retry_after:
+            self.headers["retry-after"] = str(self.retry_after)
 
     def envelope(self) -> dict[str, dict[str, str | None]]:
         """The body: `{"error": {"message", "type", "param", "code"}}`."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
-class RequestError(ProxyError):
+class RequestError(ProxyError, status=400, type="invalid_request_error", code="invalid_request"):
     """The request itself is at fault."""
 
-    status = 400
-    type = "invalid_request_error"
-    code: str | None = "invalid_request"
 
-
-class InvalidJson(RequestError):
+class InvalidJson(RequestError, code="invalid_json"):
     """The body is not JSON, or nested too deep to be read."""
 
-    code = "invalid_json"
 
-
-class InvalidApiKey(RequestError):
-    """No key, or one that is not ours."""
-
-    status = 401
-    code = "invalid_api_key"
+class InvalidApiKey(RequestError, status=401, code="invalid_api_key"):
+    """There is no key, or no client has it."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -99,153 +87,93 @@ class InvalidApiKey(RequestError):
         )
 
 
-class ModelNotAllowed(RequestError):
-    """The key is good, but not for this model."""
-
-    status = 403
-    type = "permission_error"
-    code = "model_not_allowed"
+class ModelNotAllowed(RequestError, status=403, type="permission_error", code="model_not_allowed"):
+    """A client that may not use the model."""
 
     def __init__(self, model: str) -> None:
         super().__init__(f"This key may not use the model {model!r}.", param="model")
 
 
-class AdminOnly(RequestError):
-    """The key is good, but not an administrator's."""
-
-    status = 403
-    type = "permission_error"
-    code = "admin_only"
+class AdminOnly(RequestError, status=403, type="permission_error", code="admin_only"):
+    """A client that is not an administrator."""
 
     def __init__(self) -> None:
         super().__init__("Only clients with 'admin: true' may read this, or on loopback anyone where there are none.")
 
 
-class NotFound(RequestError):
-    """No such path."""
-
-    status = 404
-    code: str | None = "not_found"
+class NotFound(RequestError, status=404, code="not_found"):
+    """A path that does not exist."""
 
 
-class ModelNotFound(NotFound):
+class ModelNotFound(NotFound, code="model_not_found"):
     """A model that the configuration does not name, or whose upstream is disabled."""
-
-    code = "model_not_found"
 
     def __init__(self, model: str, *, why: str = "does not exist") -> None:
         super().__init__(f"The model {model!r} {why}. GET /v1/models lists the models.", param="model")
 
 
-class ItemNotFound(NotFound):
-    """An `item_reference` to what is not kept, or is another client's."""
-
-    code = None
+class ItemNotFound(NotFound, code=None):
+    """An `item_reference` to an item that is not stored, or is another client's."""
 
     def __init__(self, item_id: str) -> None:
         message = f"Item with id {item_id!r} not found. Items are not persisted when `store` is set to false."
         super().__init__(message, param="input")
 
 
-class PreviousResponseNotFound(RequestError):
-    """A `previous_response_id` of what is not kept, or is another client's."""
-
-    code = "previous_response_not_found"
+class PreviousResponseNotFound(RequestError, code="previous_response_not_found"):
+    """A `previous_response_id` of a response that is not stored, or is another client's."""
 
     def __init__(self, response_id: str) -> None:
         super().__init__(f"Previous response with id {response_id!r} not found.", param="previous_response_id")
 
 
-class MethodNotAllowed(RequestError):
+class MethodNotAllowed(RequestError, status=405, code="method_not_allowed"):
     """The path exists, but not for this method."""
 
-    status = 405
-    code = "method_not_allowed"
 
-
-class RequestTimeout(RequestError):
+class RequestTimeout(RequestError, status=408, code="request_timeout"):
     """The body did not arrive in time."""
 
-    status = 408
-    code = "request_timeout"
 
-
-class RequestTooLarge(RequestError):
+class RequestTooLarge(RequestError, status=413, code="request_too_large"):
     """The body is larger than `server.max_body_bytes`."""
 
-    status = 413
-    code = "request_too_large"
+
+class RateLimitExceeded(RequestError, status=429, type="rate_limit_error", code="rate_limit_exceeded"):
+    """The client has sent as many requests, or has as many open, as it may."""
 
 
-class RateLimitExceeded(RequestError):
-    """The client has sent as many requests, or has as many open, as it may; `retry_after` in seconds."""
-
-    status = 429
-    type = "rate_limit_error"
-    code = "rate_limit_exceeded"
-
-    def __init__(self, message: str, *, retry_after: int) -> None:
-        super().__init__(message, headers={"retry-after": str(retry_after)})
-
-
-class HeadersTooLarge(RequestError):
+class HeadersTooLarge(RequestError, status=431, code="headers_too_large"):
     """More header fields, or more bytes of them, than `server.max_headers` and `server.max_header_bytes`."""
-
-    status = 431
-    code = "headers_too_large"
 
 
 class HttpRefused(RequestError):
-    """What is no HTTP, or could be read in two ways, or asks for what this server does not do."""
-
-    def __init__(self, message: str, *, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
+    """A request that is not valid HTTP, is ambiguous, or asks for what this server does not do."""
 
 
-class Overloaded(ProxyError):
+class Overloaded(ProxyError, status=503, code="overloaded", retry_after=1):
     """The proxy is full."""
-
-    status = 503
-    code = "overloaded"
-
-    def __init__(self, message: str, *, retry_after: int = 1) -> None:
-        super().__init__(message, headers={"retry-after": str(retry_after)})
 
 
 class Stopping(Overloaded):
-    """The proxy is about to stop; whoever tries again does so over another connection, and finds another process."""
+    """The proxy is about to stop; another try has to come over another connection, to another process."""
 
     def __init__(self) -> None:
-        super().__init__("The proxy is stopping; send the request again.")
-        self.headers["connection"] = "close"
+        super().__init__("The proxy is stopping; send the request again.", headers={"connection": "close"})
 
 
-class MaxDurationExceeded(ProxyError):
+class MaxDurationExceeded(ProxyError, status=504, code="max_duration_exceeded"):
     """The request took longer than `limits.max_duration`."""
 
-    status = 504
-    code = "max_duration_exceeded"
+
+class UpstreamError(ProxyError, status=502, type="upstream_error", code="upstream_error"):
+    """The upstream could not be reached, broke off, or sent something that is not a completion."""
+
+    unreachable: bool = False  # there was no connection, so that nothing in the request can have caused it
 
 
-class UpstreamError(ProxyError):
-    """The upstream could not be reached, broke off, or sent what is no completion.
-
-    Attributes:
-        unreachable: there was no connection, so that nothing in the request can have caused it.
-    """
-
-    unreachable: bool = False
-    status = 502
-    type = "upstream_error"
-    code: str | None = "upstream_error"
-
-
-class UpstreamTimeout(UpstreamError):
+class UpstreamTimeout(UpstreamError, status=504, code="upstream_timeout"):
     """The upstream was silent for too long."""
-
-    status = 504
-    code = "upstream_timeout"
 
 
 class UpstreamDown(UpstreamError):
@@ -253,33 +181,13 @@ class UpstreamDown(UpstreamError):
 
     def __init__(self, name: str, *, retry_after: int) -> None:
         message = f"The upstream {name!r} has failed again and again; it is asked again in a while."
-        super().__init__(message, headers={"retry-after": str(retry_after)})
+        super().__init__(message, retry_after=retry_after)
 
 
 class UpstreamRefused(UpstreamError):
-    """The upstream said no, and the client is told so in its words.
+    """The upstream refused the request; the client gets its status and its message."""
 
-    Attributes:
-        of_account: the code for the client if what is refused is the operator's key or account; None: it is neither
-            a key nor an account.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int,
-        type: str,  # noqa: A002 - OpenAI's name for it
-        code: str | None,
-        param: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        of_account: str | None = None,
-    ) -> None:
-        super().__init__(message, param=param, headers=headers)
-        self.status = status
-        self.type = type
-        self.code = code
-        self.of_account = of_account
+    of_account: str | None = None  # the client's code where the operator's key or account is refused
 
     def blame_operator(self, upstream: str) -> None:
         """Make it a 502: the key or account is the operator's. Only the log has the upstream's own words."""
@@ -291,23 +199,19 @@ class UpstreamRefused(UpstreamError):
         self.headers = {"x-should-retry": "false"}
 
 
-class NoFinalAnswer(ProxyError):
-    """Every means of making the model answer in words has failed."""
-
-    status = 502
-    type = "upstream_error"
-    code = "no_final_answer"
+class NoFinalAnswer(ProxyError, status=502, type="upstream_error", code="no_final_answer"):
+    """The model gave no answer in words in any of the attempts at making it answer."""
 
 
 class InternalError(ProxyError):
-    """A bug of ours. The log has the traceback; the client gets the request id to ask with."""
+    """A bug of ours. The log has the traceback; the client gets the request id."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"The proxy failed to handle this request. Tell its operator the request id {request_id}.")
 
 
 class ToolError(Exception):
-    """A tool could not do what it was asked. The message is written for the model; `why` is for the log alone."""
+    """A tool call that failed. The message is for the model; `why` is for the log alone."""
 
     outcome: ClassVar[str] = "error"
 
@@ -317,45 +221,26 @@ class ToolError(Exception):
 
 
 class ToolTimeout(ToolError):
-    """A tool took longer than it may."""
+    """The tool took longer than its timeout."""
 
     outcome = "timeout"
 
 
 class ToolUnavailable(ToolError):
-    """What the tool needs cannot be reached or is busy; another try may succeed."""
+    """The service of the tool cannot be reached or is busy; another try may succeed."""
 
     outcome = "unavailable"
 
 
 class InvalidArguments(ToolError):
-    """The model's arguments are no JSON object, or do not fit the tool's schema."""
+    """The model's arguments are not a JSON object, or do not fit the tool's schema."""
 
     outcome = "invalid_arguments"
 
 
-class StateUnavailable(Exception):
-    """What is kept beyond this process cannot be reached. The message says why, and holds no secret."""
-
-
 class ConfigurationError(Exception):
-    """The configuration cannot be used; `faults` has one line for each thing that is wrong with it."""
+    """The configuration cannot be used; `faults` has one line for each error in it."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
         self.faults = tuple(faults)
-
-
-def reason(exc: BaseException) -> str:
-    """What lies behind an exception of the network, for the `why` of one of ours.
-
-    The operating system's own words where there are any, as for a connection that is refused or a certificate that is
-    not trusted. Any other exception may quote what was sent, and is told by its type.
-    """
-    found, links = type(exc).__name__, 0
-    link: BaseException | None = exc
-    while link is not None and links < _MOST_LINKS:
-        if isinstance(link, OSError) and str(link):
-            found = f"{type(link).__name__}: {str(link)[:_LONGEST_WHY]}"
-        link, links = link.__cause__ or link.__context__, links + 1
-    return found

@@ -42,12 +42,14 @@ class Limits(Struct, frozen=True, kw_only=True):
             own["max_tool_timeout"] = own["tool_timeout"]
         return replace(self, **own) if own else self
 
-    def spent(self, used: Tally) -> Stop | None:
-        """The limit that permits no further round of tools, if one has been reached.
+    def spent(self, used: Tally, *, expired: bool) -> Stop | None:
+        """The limit that permits no further round of tools, if one has been reached; `expired`: the deadline has.
 
         The last permitted turn is kept for the answer: a run that ends in one more tool call leaves the client with
         nothing.
         """
+        if expired:
+            return Stop.DEADLINE
         if used.turns >= self.max_turns - 1:
             return Stop.MAX_TURNS
         if used.total_tool_calls >= self.max_tool_calls:

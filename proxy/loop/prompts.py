@@ -41,8 +41,10 @@ RAW_INPUT = "The tool's input, as plain text, not as JSON."
 GRAMMAR = "The input has to follow this {syntax} grammar:\n{definition}"
 
 
-def with_guidance(messages: Sequence[Json], text: str) -> list[Json]:
-    """The messages with `text` added to their system message; one is put in front where there is none."""
+def with_guidance(messages: Sequence[Json], text: str | None) -> list[Json]:
+    """The messages with `text`, if any, added to their system message; one is put in front where there is none."""
+    if text is None:
+        return [*messages]
     if messages and messages[0].get("role") in ("system", "developer"):
         first, *rest = messages
         content = first.get("content")

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from proxy.loop.actions import Action, Buffering, CallTools, CallUpstream, Respond, Stop, Tally, demands_json
-from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, ToolResult, Turn
+from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, ToolResult, Turn, add_usage
 from proxy.loop.citations import without_marks
 from proxy.loop.continuation import Continuation, visible_message
 from proxy.loop.decisions import CallDecision, CallHistory, ToolDialect, decide
@@ -24,7 +24,7 @@ from proxy.loop.details import count_indices
 from proxy.loop.forcing import Forcing, is_answer, is_blank, may_be_shorter
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, freed, upstream_request
-from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED
+from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, with_guidance
 from proxy.loop.results import failure
 from proxy.loop.seams import separator_after
 from proxy.loop.transcript import Transcript
@@ -53,7 +53,7 @@ class Run:
         self._offer = offer
         self._request = upstream_request(request, offer)
         self._client_messages: Sequence[Json] = request["messages"]
-        self._transcript = Transcript(self._client_messages, limits.guidance_for(offer.shown))
+        self._transcript = Transcript(with_guidance(self._client_messages, limits.guidance_for(offer.shown)))
         self._calls = CallHistory(offer.owned, limits, dialect, self.tally)
         self._turn: Turn  # whose calls were decided last ...
         self._decisions: list[CallDecision] = []  # ... and how
@@ -76,7 +76,8 @@ class Run:
 
     def receive_turn(self, turn: Turn) -> Action:
         """Take the upstream's answer to the last `CallUpstream`. Raises `NoFinalAnswer` after the last attempt."""
-        self.tally.count_turn(turn.usage)
+        self.tally.turns += 1
+        self.tally.usage = add_usage(self.tally.usage, turn.usage)
         self._details += count_indices(turn.message)
         calls_client = any(turn.client_ids)
         if not (self._forcing or calls_client or self.limits.output_left(self.tally) != 0 or is_answer(turn)):
@@ -94,8 +95,9 @@ class Run:
                 self._transcript.add(turn, [failure(BUDGET_USED)] * len(turn.calls), ANSWER_NOW)
             return self._force()
         if (self._offer.in_play or turn.garbled) and is_blank(turn):
-            may_ask_again = self.tally.turns == 1 and not turn.garbled and not self._limit_reached()
-            return self._ask() if may_ask_again else self._force()
+            is_first = self.tally.turns == 1 and not turn.garbled
+            at_limit = self.limits.spent(self.tally, expired=self._expired)
+            return self._ask() if is_first and not at_limit else self._force()
         return self._respond(turn)
 
     def receive_results(self, results: Sequence[ToolResult]) -> Action:
@@ -105,7 +107,7 @@ class Run:
             hidden = Continuation.of_turn(turn, answers, self._transcript.added, self._offer.client_tools)
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS, hidden)
         self._earlier_turns.append(turn)
-        self._stop = self._stop or self._limit_reached()
+        self._stop = self._stop or self.limits.spent(self.tally, expired=self._expired)
         self._transcript.add(turn, answers, ANSWER_NOW if self._stop else self.limits.budget_note(self.tally))
         return self._force() if self._stop else self._ask()
 
@@ -131,20 +133,17 @@ class Run:
         runnable = self._calls.begin(self._decisions)
         return CallTools(runnable, self.tally.turns) if runnable else self.receive_results(())
 
-    def _limit_reached(self) -> Stop | None:
-        return Stop.DEADLINE if self._expired else self.limits.spent(self.tally)
-
     def _force(self) -> CallUpstream:
         """Begin the next attempt at making the model answer."""
         if self._forcing is None:
-            self._forcing = Forcing(0, self._offer.without_server_tools(), asked=self._transcript.given)
+            self._forcing = Forcing(0, self._offer.without_server_tools(), asked=len(self._transcript.given))
         else:
             self._forcing = self._forcing.next()
         self._transcript.demand_answer()
         return self._ask()
 
     def _ask(self) -> CallUpstream:
-        body = {**self._request, "messages": [*self._transcript.messages]}
+        body = {**self._request, "messages": [*self._transcript.given, *self._transcript.added]}
         if "tool_choice" in body and (self._earlier_turns or self._forcing):
             body["tool_choice"] = freed(body["tool_choice"], self._offer)
         if (left := self.limits.output_left(self.tally)) is not None:
@@ -175,5 +174,5 @@ class Run:
             continuation=continuation,
             step=turn.step,
             earlier_turns=tuple(self._earlier_turns),
-            added=self._transcript.added,
+            added=tuple(self._transcript.added),
         )

@@ -6,41 +6,34 @@ conversation without that assistant message makes GLM answer with nothing.
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from proxy.loop.chat import Json, ToolResult, Turn
-from proxy.loop.prompts import ANSWER_NOW, with_guidance
+from proxy.loop.prompts import ANSWER_NOW
 from proxy.loop.results import with_note
 
 
-class Transcript:
+class Transcript(Struct):
     """A conversation, to which only ever something is added.
 
-    Args:
-        messages: the client's.
-        guidance: a text for their system message, or None.
-
     Attributes:
-        messages: all of them, for the next turn.
-        given: how many of them are the client's, a system message of the guidance included.
+        given: the client's messages, with our guidance.
+        added: the messages of the run.
     """
 
-    def __init__(self, messages: Sequence[Json], guidance: str | None) -> None:
-        self.messages = list(messages) if guidance is None else with_guidance(messages, guidance)
-        self.given = len(self.messages)
-
-    @property
-    def added(self) -> tuple[Json, ...]:
-        """The messages of the run."""
-        return tuple(self.messages[self.given :])
+    given: Sequence[Json]
+    added: list[Json] = []
 
     def add(self, turn: Turn, answers: Sequence[ToolResult], note: str | None) -> None:
         """Add a turn and the answers to all of its calls, the last of them with a note to the model."""
-        self.messages.append(turn.message)
+        self.added.append(turn.message)
         for call, answer in zip(turn.calls, answers, strict=True):
-            self.messages.append({"role": "tool", "tool_call_id": call.id, "content": answer.content})
+            self.added.append({"role": "tool", "tool_call_id": call.id, "content": answer.content})
         if note is not None:
-            self.messages[-1]["content"] = with_note(answers[-1], note)
+            self.added[-1]["content"] = with_note(answers[-1], note)
 
     def demand_answer(self) -> None:
-        """Ask for the answer in a message of its own, unless the last result says that already."""
-        if ANSWER_NOW not in str(self.messages[-1].get("content")):
-            self.messages.append({"role": "user", "content": ANSWER_NOW})
+        """Ask for the answer in a message of its own, unless the last result does that already."""
+        latest = (self.added or self.given)[-1]
+        if ANSWER_NOW not in str(latest.get("content")):
+            self.added.append({"role": "user", "content": ANSWER_NOW})

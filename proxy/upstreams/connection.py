@@ -9,7 +9,8 @@ import httpx
 
 from proxy.http import Handle
 from proxy.http.client import Headers, HttpClient, Reply, decoded, header
-from proxy.loop.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout, reason
+from proxy.http.connect import reason
+from proxy.loop.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout
 from proxy.upstreams import failures
 
 # Error bodies are read to tell the client what is wrong, and no further.

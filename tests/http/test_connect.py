@@ -2,10 +2,12 @@
 
 import asyncio
 import socket
+import ssl
 
 import pytest
 
 from proxy.http import connect as dial
+from proxy.http.connect import reason
 
 
 def address(host, port, family=socket.AF_INET):
@@ -82,3 +84,43 @@ async def test_an_attempt_that_is_given_up_leaves_no_socket_open(resolve, full):
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.4):
             await dial.connect("name", 1)
+
+
+# -- the cause of a failure --
+
+
+class LibraryError(Exception):
+    pass
+
+
+def caused(by, said="what was sent"):
+    exc = LibraryError(said)
+    exc.__cause__ = by
+    return exc
+
+
+@pytest.mark.parametrize(
+    ("exc", "told"),
+    [
+        (LibraryError("what was sent"), "LibraryError"),
+        (caused(ValueError("what was sent")), "LibraryError"),
+        (caused(ConnectionRefusedError(111, "refused")), "ConnectionRefusedError: [Errno 111] refused"),
+        (caused(caused(ssl.SSLError("not trusted"))), "SSLError: ('not trusted',)"),
+        (caused(OSError()), "LibraryError"),
+        (caused(OSError("x" * 1000)), "OSError: " + "x" * 300),
+    ],
+)
+def test_the_operating_system_is_quoted_and_nobody_else(exc, told):
+    assert reason(exc) == told
+
+
+def test_the_innermost_word_of_the_system_counts():
+    outer = OSError("All attempts failed")
+    outer.__cause__ = ConnectionRefusedError(111, "refused")
+    assert reason(caused(outer)) == "ConnectionRefusedError: [Errno 111] refused"
+
+
+def test_causes_that_go_round_in_a_circle_come_to_an_end():
+    one = caused(None)
+    one.__cause__ = caused(one)
+    assert reason(one) == "LibraryError"

@@ -1,9 +1,5 @@
-import ssl
-
-import pytest
-
 from proxy.loop import errors
-from proxy.loop.errors import UpstreamRefused, reason
+from proxy.loop.errors import UpstreamRefused
 
 
 def test_an_error_is_told_in_openais_envelope():
@@ -82,43 +78,6 @@ def test_what_is_no_http_that_is_spoken_here_has_the_status_that_says_so():
 
 def test_a_key_that_is_good_but_not_an_administrators_is_a_403():
     assert (errors.AdminOnly().status, errors.AdminOnly().code) == (403, "admin_only")
-
-
-class LibraryError(Exception):
-    pass
-
-
-def caused(by, said="what was sent"):
-    exc = LibraryError(said)
-    exc.__cause__ = by
-    return exc
-
-
-@pytest.mark.parametrize(
-    ("exc", "told"),
-    [
-        (LibraryError("what was sent"), "LibraryError"),
-        (caused(ValueError("what was sent")), "LibraryError"),
-        (caused(ConnectionRefusedError(111, "refused")), "ConnectionRefusedError: [Errno 111] refused"),
-        (caused(caused(ssl.SSLError("not trusted"))), "SSLError: ('not trusted',)"),
-        (caused(OSError()), "LibraryError"),
-        (caused(OSError("x" * 1000)), "OSError: " + "x" * 300),
-    ],
-)
-def test_the_operating_system_is_quoted_and_nobody_else(exc, told):
-    assert reason(exc) == told
-
-
-def test_the_innermost_word_of_the_system_counts():
-    outer = OSError("All attempts failed")
-    outer.__cause__ = ConnectionRefusedError(111, "refused")
-    assert reason(caused(outer)) == "ConnectionRefusedError: [Errno 111] refused"
-
-
-def test_causes_that_go_round_in_a_circle_come_to_an_end():
-    one = caused(None)
-    one.__cause__ = caused(one)
-    assert reason(one) == "LibraryError"
 
 
 def test_a_refused_account_of_the_operator_is_a_502_without_the_upstreams_words():

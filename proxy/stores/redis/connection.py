@@ -17,7 +17,6 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from proxy.loop.errors import StateUnavailable
 from proxy.ports import Clock, Observer, Readiness
 
 NAMESPACE: Final = "toolproxy"
@@ -27,6 +26,10 @@ _PROBE_SECONDS = 1.0
 _PROBE_KEY = f"{NAMESPACE}:probe"
 _MAX_CONNECTIONS = 32  # of one process; a command takes well under a millisecond, and the next in line waits for it
 _DEFAULT_PORT = 6379
+
+
+class StateUnavailable(Exception):
+    """The shared state cannot be reached. The message gives the cause, and holds no secret."""
 
 
 class SharedRedis:

@@ -17,9 +17,8 @@ from contextlib import suppress
 from typing import Final
 
 from proxy.config import StateConfig
-from proxy.loop.errors import StateUnavailable
 from proxy.ports import ContinuationStore
-from proxy.stores.redis.connection import SharedRedis, key
+from proxy.stores.redis.connection import SharedRedis, StateUnavailable, key
 
 # As large as a request may be as shipped. A larger value is kept by this process alone.
 MAX_BYTES = 32 * 1024 * 1024

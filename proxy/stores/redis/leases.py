@@ -9,9 +9,8 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import Final
 
-from proxy.loop.errors import StateUnavailable
 from proxy.ports import Clock
-from proxy.stores.redis.connection import SharedRedis, key
+from proxy.stores.redis.connection import SharedRedis, StateUnavailable, key
 
 SECONDS = 15.0  # how long a dead process's leases count
 RENEWAL_SECONDS = 5.0  # twice missed is not yet too late

@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from proxy.loop.errors import StateUnavailable
 from proxy.ports import Rate, Rates
 from proxy.stores.rates import WINDOW_SECONDS, rate_of
-from proxy.stores.redis.connection import SharedRedis, key
+from proxy.stores.redis.connection import SharedRedis, StateUnavailable, key
 
 # The time is the server's, since the clocks of several machines differ. `reset` is in microseconds: Redis returns
 # whole numbers.

@@ -17,9 +17,8 @@ from typing import Final
 import msgspec
 
 from proxy.loop.chat import ToolOutput
-from proxy.loop.errors import StateUnavailable
 from proxy.ports import Clock, Results
-from proxy.stores.redis.connection import SharedRedis, key
+from proxy.stores.redis.connection import SharedRedis, StateUnavailable, key
 
 # A model is shown 64 KiB of a result as shipped. A larger one than this is not kept.
 MAX_BYTES = 1024 * 1024

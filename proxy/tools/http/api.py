@@ -17,8 +17,9 @@ import orjson
 
 from proxy import __version__
 from proxy.config import HttpToolConfig
+from proxy.http.connect import reason
 from proxy.loop.chat import Json
-from proxy.loop.errors import InvalidArguments, ToolError, ToolUnavailable, reason
+from proxy.loop.errors import InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools.http import json_pointer
 from proxy.tools.http.template import Request, host_of, parameters_of, pointer_in, template_of
 from proxy.tools.tool import Tool

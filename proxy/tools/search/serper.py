@@ -11,8 +11,9 @@ import httpx
 import orjson
 
 from proxy.config import SerperConfig
+from proxy.http.connect import reason
 from proxy.loop.chat import Json, ToolOutput
-from proxy.loop.errors import ToolError, ToolUnavailable, reason
+from proxy.loop.errors import ToolError, ToolUnavailable
 from proxy.tools import browser
 from proxy.tools.search.results import as_text, sources_in
 from proxy.tools.tool import Tool
