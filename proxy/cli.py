@@ -158,8 +158,7 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
         config: the configuration.
         origins: where each tool comes from.
     """
-    from proxy.tools.catalog import answered_by_fallback  # noqa: PLC0415 - as above
-    from proxy.tools.python.entry_points import not_configured  # noqa: PLC0415
+    from proxy.tools.catalog import answered_by_fallback, not_configured  # noqa: PLC0415 - as above
 
     usable = dict.fromkeys(config.upstreams, "usable")
     lines = ["upstreams:"]

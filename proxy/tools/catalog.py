@@ -1,9 +1,11 @@
 """From the entries of `tools:` to tools: the one place that knows every type."""
 # ruff: noqa: PLC0415 - see `make_tool`
 
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -23,11 +25,13 @@ from proxy.config import (
     ZaiSearchConfig,
 )
 from proxy.loop.chat import Json, ToolOutput
-from proxy.loop.errors import ToolError
+from proxy.loop.errors import ConfigurationError, ToolError
 from proxy.ports import Clock, Observer
 from proxy.tools import browser
 from proxy.tools.sources import Source
 from proxy.tools.tool import Tool
+
+ENTRY_POINTS = "toolproxy.tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +107,6 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # no
 
             return http_tool(name, entry, resources.client)
         case PythonToolConfig():
-            from proxy.tools.python.entry_points import python_tool
-
             return python_tool(name, entry)
         case _:
             raise NotImplementedError(type(entry).__name__)
@@ -162,3 +164,52 @@ def clock_tool(name: str, clock: Clock) -> Tool:
         parameters={"type": "object", "properties": {"timezone": {"type": "string", "description": _TIME_ZONE}}},
         run=run,
     )
+
+
+def python_tool(name: str, config: PythonToolConfig) -> Tool:
+    """`type: python`: the function or the `Tool` that an entry names, as a tool by the entry's name.
+
+    Raises:
+        ConfigurationError: there is none, it cannot be imported, or no model could call it.
+    """
+    set_by_entry = {"description": config.description, "parameters": config.parameters}
+    fields: dict[str, Any] = {key: value for key, value in set_by_entry.items() if value is not None}
+    try:
+        found, origin = _find_python(config.function or name)
+        if isinstance(found, Tool):
+            return replace(found, name=name, origin=origin, **fields)
+        return Tool.from_function(found, name=name, origin=origin, **fields)
+    except ValueError as exc:
+        raise ConfigurationError([f"tools.{name}.function: {' '.join(str(exc).split())}"]) from exc
+
+
+def not_configured(config: Config) -> list[str]:
+    """Installed entry points that no tool of the configuration is made of, each with its origin."""
+    entries = [(name, tool) for name, tool in config.tools.items() if isinstance(tool, PythonToolConfig)]
+    used = {tool.function or name for name, tool in entries}
+    return [_origin(found) for found in entry_points(group=ENTRY_POINTS) if found.name not in used]
+
+
+def _find_python(reference: str) -> tuple[Any, str]:
+    """The object that a reference names, and its origin: `module:attribute`, or the name of an entry point."""
+    if ":" in reference:
+        return _load(EntryPoint(reference, reference, ENTRY_POINTS)), reference
+    points = [*entry_points(group=ENTRY_POINTS, name=reference)]
+    if not points:
+        raise ValueError(f"there is no entry point {reference!r} of {ENTRY_POINTS}; a function is module:function")
+    if len(points) > 1:
+        raise ValueError(f"there are several: {', '.join(_origin(point) for point in points)}")
+    return _load(points[0]), _origin(points[0])
+
+
+def _load(point: EntryPoint) -> Any:
+    importlib.invalidate_caches()
+    try:
+        return point.load()
+    except (Exception, SystemExit) as exc:  # importing runs the module, which may fail in any way
+        raise ValueError(f"{point.value} cannot be imported: {type(exc).__name__}: {exc}") from exc
+
+
+def _origin(point: EntryPoint) -> str:
+    found = f"entry point {point.name}"
+    return f"{found} of {point.dist.name} {point.dist.version}" if point.dist else found

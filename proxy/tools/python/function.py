@@ -1,4 +1,8 @@
-"""A Python function, called with the arguments that a model wrote.
+"""A Python function as a model calls it: its description, the JSON Schema of its arguments, and one call.
+
+The type hints may be what msgspec knows: str, int, float, bool, None, list, dict, tuple, set, Literal, Enum, Optional
+and other unions, datetime, UUID, Decimal, dataclass, TypedDict, NamedTuple and Struct. An argument is described by
+`Annotated[int, "how many"]`, or in the docstring under `Args:`, in Google's style.
 
 An async function runs in the event loop, any other in a thread of its own. A thread cannot be stopped: one that hangs
 is left behind when its call's time is over, and holds neither the loop nor the end of the process.
@@ -6,20 +10,27 @@ is left behind when its call's time is over, and holds neither the loop nor the 
 
 import asyncio
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
+import msgspec
 import orjson
 
 from proxy.loop.chat import Json, ToolOutput
-from proxy.loop.errors import ToolUnavailable
+from proxy.loop.errors import InvalidArguments, ToolUnavailable
 from proxy.tools.arguments import schema_fault
-from proxy.tools.python import signature
 from proxy.tools.threads import DaemonThreads, ThreadsBusy
 
 # Threads of one tool that may be at work; those left behind count, so that they cannot pile up.
 MOST_THREADS = 64
+_SECTION = re.compile(r"(Args|Arguments|Parameters):\s*")
+_ENTRY = re.compile(r"(\s+)\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)")
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_ARGUMENTS = "Arguments"
+_REFERENCE = "#/$defs/"
 
 
 class Function:
@@ -27,20 +38,25 @@ class Function:
 
     Args:
         function: takes its arguments by name.
-        parameters: a JSON Schema that takes the place of the one derived from the type hints.
+        parameters: a JSON Schema that takes the place of the one derived from the type hints; arguments are then
+            handed over as JSON values.
 
     Raises:
         ValueError: a model could not call it.
     """
 
     def __init__(self, function: Callable[..., Any], *, parameters: Json | None = None) -> None:
-        read = signature.read(function, parameters=parameters)
-        if fault := schema_fault(read.parameters):
+        taken = _parameters_of(function)
+        self._struct: type[msgspec.Struct] | None = None
+        if parameters is None:
+            self._struct, parameters = _derived(function, taken)
+        else:
+            _check_against(taken, parameters)
+        if fault := schema_fault(parameters):
             raise ValueError(f"its parameters: {fault}")
-        self.name = signature.name_of(function)
-        self.description = read.description
-        self.parameters = read.parameters
-        self._typed = read.typed
+        self.name = _name_of(function)
+        self.description = _description_of(function)
+        self.parameters = parameters
         self._function = function
         self._threads = None if _is_async(function) else DaemonThreads("toolproxy-tool", most=MOST_THREADS)
 
@@ -48,10 +64,13 @@ class Function:
         """Call the function; what it returns as text, or as JSON.
 
         Raises:
+            InvalidArguments: they cannot be turned into the types of the hints.
             RuntimeError: it raised what would end the process, or pass for a timeout or a cancellation of ours.
             ToolUnavailable: too many earlier calls have not ended yet.
         """
-        work = partial(self._function, **self._typed(arguments))
+        if self._struct is not None:
+            arguments = _typed(arguments, self._struct)
+        work = partial(self._function, **arguments)
         try:
             result = work() if self._threads is None else await self._threads.run(work, queue=False)
             if inspect.isawaitable(result):
@@ -72,3 +91,149 @@ class Function:
 
 def _is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - asks what kind of call it has, not whether
+
+
+def _description_of(function: Callable[..., object]) -> str:
+    """For the model: the docstring's first paragraph in one line, or else the name in words."""
+    paragraph = _docstring(function).split("\n\n", 1)[0]
+    if paragraph and not _SECTION.match(paragraph):
+        return " ".join(paragraph.split())
+    return _name_of(function).replace("_", " ").strip().capitalize() + "."
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    """The name of a function, a bound method, a partial, or an object that can be called."""
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _docstring(function: Callable[..., object]) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.getdoc(function) or ""
+
+
+def _parameters_of(function: Callable[..., object]) -> list[inspect.Parameter]:
+    if inspect.isclass(function) or not callable(function):
+        raise ValueError("it is no function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ValueError("it is a generator, and a result is one value")
+    try:
+        taken = list(inspect.signature(function, eval_str=True).parameters.values())
+    except Exception as exc:  # hints are code, and may fail in any way
+        raise ValueError(f"its signature cannot be read: {type(exc).__name__}: {exc}") from exc
+    if any(parameter.kind is inspect.Parameter.POSITIONAL_ONLY for parameter in taken):
+        raise ValueError("it has positional-only parameters, and arguments are given by name")
+    return taken
+
+
+def _check_against(taken: list[inspect.Parameter], schema: Json) -> None:
+    """Raises `ValueError` where arguments that fit the schema would not fit the function."""
+    names = {parameter.name for parameter in taken if parameter.kind not in _VARIADIC}
+    open_ended = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken)
+    if not open_ended and (unknown := schema.get("properties", {}).keys() - names):
+        raise ValueError(f"parameters has {min(unknown)!r}, which the function does not take")
+    needed = {item.name for item in taken if item.default is item.empty and item.kind not in _VARIADIC}
+    if missing := needed - set(schema.get("required", ())):
+        raise ValueError(f"the function needs {min(missing)!r}, which parameters does not require")
+
+
+def _derived(function: Callable[..., object], taken: list[inspect.Parameter]) -> tuple[type[msgspec.Struct], Json]:
+    """The type of the arguments, and its schema with the descriptions of the docstring."""
+    named = [parameter for parameter in taken if parameter.kind not in _VARIADIC]
+    struct = _struct(named)
+    schema = _schema(struct)
+    documented = _documented(function)
+    for parameter in named:
+        schema["properties"][parameter.name] |= _annotations(parameter, documented)
+    return struct, schema
+
+
+def _struct(named: list[inspect.Parameter]) -> type[msgspec.Struct]:
+    """The arguments as one type. Defaults stay the function's: it is called with what was given."""
+    fields: list[tuple[str, Any, Any]] = []
+    for parameter in named:
+        hint = Any if parameter.annotation is parameter.empty else parameter.annotation
+        required = parameter.default is parameter.empty
+        default = msgspec.NODEFAULT if required else msgspec.field(default_factory=object)
+        fields.append((parameter.name, hint, default))
+    return msgspec.defstruct(_ARGUMENTS, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _schema(struct: type[msgspec.Struct]) -> Json:
+    try:
+        (reference,), definitions = msgspec.json.schema_components([struct], ref_template=_REFERENCE + "{name}")
+    except TypeError as exc:
+        raise ValueError(f"a type of its parameters has no JSON Schema: {str(exc).splitlines()[-1]}") from exc
+    inlined: Json = _inlined(reference, definitions, ())
+    schema = {key: value for key, value in inlined.items() if key != "title"}
+    held = {name: value for name, value in definitions.items() if name != _ARGUMENTS}
+    return {**schema, "$defs": held} if _REFERENCE.encode() in orjson.dumps(schema) else schema
+
+
+def _inlined(schema: Any, definitions: Mapping[str, Any], within: tuple[str, ...]) -> Any:
+    """A schema with its references resolved, for models read those badly; one that holds itself keeps them."""
+    match schema:
+        case {"$ref": str(reference)} if (name := reference.removeprefix(_REFERENCE)) not in within:
+            rest = {key: value for key, value in schema.items() if key != "$ref"}
+            return _inlined(definitions[name], definitions, (*within, name)) | rest
+        case dict():
+            return {key: _inlined(value, definitions, within) for key, value in schema.items()}
+        case list():
+            return [_inlined(item, definitions, within) for item in schema]
+        case _:
+            return schema
+
+
+def _annotations(parameter: inspect.Parameter, documented: Mapping[str, str]) -> Json:
+    """The description and the default of a property, from the signature and the docstring."""
+    found: Json = {}
+    hint = parameter.annotation
+    annotated = [item for item in get_args(hint)[1:] if isinstance(item, str)] if get_origin(hint) is Annotated else []
+    if description := next(iter(annotated), documented.get(parameter.name)):
+        found["description"] = description
+    if parameter.default is not parameter.empty and parameter.default is not None:
+        with suppress(TypeError):  # an object that has no JSON: the model need not know it
+            found["default"] = msgspec.to_builtins(parameter.default)
+    return found
+
+
+def _documented(function: Callable[..., object]) -> dict[str, str]:
+    """The docstring's `Args:`, name -> description."""
+    found: dict[str, str] = {}
+    margin, name = "", None
+    lines = iter(_docstring(function).splitlines())
+    for line in lines:
+        if _SECTION.fullmatch(line):
+            break
+    for line in lines:
+        if line.strip() and not line.startswith(" "):
+            break
+        entry = _ENTRY.fullmatch(line)
+        if entry and (not found or entry[1] == margin):
+            margin, name, found[entry[2]] = entry[1], entry[2], entry[3].strip()
+        elif name and line.strip():
+            found[name] = f"{found[name]} {line.strip()}".strip()
+    return found
+
+
+def _typed(arguments: Json, struct: type[msgspec.Struct]) -> Json:
+    try:
+        converted = msgspec.convert(_whole(arguments), struct)
+    except msgspec.ValidationError as exc:
+        raise InvalidArguments(f"The arguments do not fit: {exc}.") from exc
+    return {name: getattr(converted, name) for name in arguments}
+
+
+def _whole(value: Any) -> Any:
+    """3.0 is an integer to JSON Schema, and none to msgspec."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {key: _whole(item) for key, item in value.items()}
+        case list():
+            return [_whole(item) for item in value]
+        case _:
+            return value

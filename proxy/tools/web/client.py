@@ -1,7 +1,7 @@
 """One page over HTTP, from an untrusted server: every hop checked, every byte counted.
 
-Speaks to httpcore itself, like `upstreams/connection` to httpx's transport: no cookies, no redirects of its own, no
-proxy from the environment, no body unpacked before it was counted.
+It uses httpcore itself: no cookies, no redirects of its own, no proxy from the environment, no body unpacked before it
+was counted.
 """
 
 import ssl
@@ -29,15 +29,15 @@ Wanted: TypeAlias = Callable[[str], None]
 """Raises `ToolError` for a content type whose body is not worth reading."""
 
 Visit: TypeAlias = Callable[["PageSession", Target], Awaitable[None]]
-"""Asked before each hop of a page; raises `ToolError` where it may not be taken."""
+"""Called before each hop of a page; raises `ToolError` where it may not be taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server said, its redirects followed.
+    """The answer of a server, after redirects.
 
     Attributes:
-        target: where it was found at last.
+        target: the URL that answered.
         status: of HTTP.
         content_type: the header, in lower case; empty where there was none.
         body: unpacked, and no longer than was asked for.
@@ -57,7 +57,7 @@ class PageClient:
     Args:
         guard: decides what may be opened.
         resolve: finds addresses.
-        user_agent: what servers are told.
+        user_agent: the User-Agent header.
         ssl_context: makes what certificates are checked with; called once, when it is first needed.
     """
 
@@ -95,8 +95,8 @@ class PageSession:
         Args:
             target: where to begin.
             most_bytes: of the unpacked body.
-            wanted: asked for the content type before the body is read.
-            visit: asked before each hop.
+            wanted: called with the content type before the body is read.
+            visit: called before each hop.
 
         Raises:
             ToolError: refused, or no answer that can be used.
@@ -135,7 +135,7 @@ async def _read(target: Target, response: httpcore.Response, most_bytes: int, wa
     if response.status in _REDIRECTS and location:
         return _next(target, location)
     content_type = _header(response, b"content-type").lower()
-    if not 200 <= response.status < 300:  # noqa: PLR2004 - an error's page tells nothing worth reading
+    if not 200 <= response.status < 300:  # noqa: PLR2004 - an error's page is not worth reading
         return Answer(target, response.status, content_type, b"")
     wanted(content_type)
     body, cut = await _body(response, most_bytes)
@@ -165,7 +165,7 @@ async def _body(response: httpcore.Response, most_bytes: int) -> tuple[bytes, bo
 
 
 def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """What undoes a content encoding, a window at a time. Nobody was asked to pack anything, but some servers do."""
+    """A function that undoes a content encoding, a window at a time; some servers pack what nobody asked them to."""
     if encoding in ("", "identity"):
         return lambda data: iter((data,))
     if encoding in ("gzip", "x-gzip", "deflate"):
@@ -174,7 +174,7 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
 
 
 class _Inflate:
-    """gzip, zlib, and the bare deflate that some servers send in its place."""
+    """Unpacks gzip, zlib, and where it is `bare` also the deflate without a head that some servers send for zlib."""
 
     def __init__(self, *, bare: bool) -> None:
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: finds out whether it is gzip or zlib
@@ -183,21 +183,16 @@ class _Inflate:
     def __call__(self, data: bytes) -> Iterator[bytes]:
         piece = b""
         while (data or len(piece) == _WINDOW) and not self._inflate.eof:
-            piece = self._window(data)
-            yield piece
-            data = self._inflate.unconsumed_tail
-
-    def _window(self, data: bytes) -> bytes:
-        try:
-            piece = self._inflate.decompress(data, _WINDOW)
-        except zlib.error as exc:
-            if not self._may_be_bare:
-                raise ToolError("The page is packed in a way that cannot be read.") from exc
+            try:
+                piece = self._inflate.decompress(data, _WINDOW)
+            except zlib.error as exc:
+                if not self._may_be_bare:
+                    raise ToolError("The page is packed in a way that cannot be read.") from exc
+                self._inflate, piece = zlib.decompressobj(-zlib.MAX_WBITS), b""
+            else:
+                yield piece
+                data = self._inflate.unconsumed_tail
             self._may_be_bare = False
-            self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-            return self._window(data)
-        self._may_be_bare = False
-        return piece
 
 
 def _header(response: httpcore.Response, name: bytes) -> str:

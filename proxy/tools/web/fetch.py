@@ -5,6 +5,7 @@
 The text is kept for a few minutes, so that paging through it asks the server once.
 """
 
+import re
 import ssl
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,7 @@ from importlib.util import find_spec
 
 import httpx
 from cachetools import TTLCache
+from protego import Protego
 
 from proxy import __version__
 from proxy.config import WebFetchConfig
@@ -22,23 +24,24 @@ from proxy.ports import Clock
 from proxy.tools import browser
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
-from proxy.tools.web.client import Answer, PageClient
+from proxy.tools.web.client import Answer, PageClient, PageSession
 from proxy.tools.web.guard import Target, UrlGuard, parse_url
 from proxy.tools.web.network import Resolve, SystemResolver
-from proxy.tools.web.parts import PARAMETERS, repair, shown
-from proxy.tools.web.robots import Robots
-from proxy.tools.web.text import Page, check_content_type, installed_pdf_reader, read_page
+from proxy.tools.web.page import DESCRIPTION, PARAMETERS, Page, repair, shown
+from proxy.tools.web.text import check_content_type, installed_pdf_reader, read_page
 
-DESCRIPTION = (
-    "Open one web page and read its text. Use it when a search result or a URL of the user has to be read, not guessed."
-    " A long page comes in parts: call again with the offset that the part names. With find, only the passages around "
-    "that text are shown."
-)
 USER_AGENT = f"toolproxy/{__version__} (+reads single pages for people who ask a language model)"
 
-KEPT_SECONDS, KEPT_CHARACTERS = 300, 8 * 1024 * 1024
+KEPT_SECONDS, KEPT_CHARACTERS = 300, 8 * 1024 * 1024  # of pages
 _TRANSIENT = (429, 502, 503, 504)
 _NOT_FOUND, _FORBIDDEN = (404, 410), (401, 402, 403, 451)
+
+_ROBOTS_KEPT_SECONDS, _ROBOTS_KEPT_CHARACTERS = 600, 4 * 1024 * 1024
+_ROBOTS_BYTES = 500 * 1024  # RFC 9309, 2.5: a crawler reads at least this much
+# Rules times user agents: a group of rules may name many agents, and each of them gets every rule.
+MOST_RULES = 100_000
+# `toolproxy/1.0` means the product `toolproxy` here, though RFC 9309 knows no versions.
+_VERSION = re.compile(r"^(\s*user-agent\s*:[^/#\n]*)/.*$", re.IGNORECASE | re.MULTILINE)
 
 
 def web_fetch_tool(
@@ -78,7 +81,7 @@ def web_fetch_tool(
 
 
 class _Reader:
-    """Gets pages and keeps them: the same for whoever asks, for no page is asked for in anybody's name."""
+    """Gets pages and caches them for all callers: no page is asked for on behalf of anybody."""
 
     def __init__(
         self, config: WebFetchConfig, clock: Clock, resolve: Resolve, ssl_context: Callable[[], ssl.SSLContext]
@@ -89,16 +92,16 @@ class _Reader:
         self._client = PageClient(guard, resolve, user_agent=agent, ssl_context=ssl_context)
         self._wanted = partial(check_content_type, pdf=find_spec("pypdf") is not None)
         self._threads = DaemonThreads("toolproxy-page", most=2)  # more would only take each other's processor
-        self._robots = Robots(agent, timer=clock.monotonic, threads=self._threads) if config.respect_robots else None
-        self._kept: TTLCache[str, Page] = TTLCache(KEPT_CHARACTERS, KEPT_SECONDS, clock.monotonic, getsizeof=_size)
+        self._robots = _Robots(agent, timer=clock.monotonic, threads=self._threads) if config.respect_robots else None
+        self._pages: TTLCache[str, Page] = TTLCache(KEPT_CHARACTERS, KEPT_SECONDS, clock.monotonic, getsizeof=_size)
 
     async def page(self, target: Target) -> Page:
         """The page at a URL. Raises `ToolError`."""
-        page = self._kept.get(target.url)
+        page = self._pages.get(target.url)
         if page is None:
             page = await self._fetched(target)
             if _size(page) <= KEPT_CHARACTERS:
-                self._kept[target.url] = page
+                self._pages[target.url] = page
         return page
 
     async def _fetched(self, target: Target) -> Page:
@@ -109,6 +112,55 @@ class _Reader:
 
     def _read(self, answer: Answer) -> Page:
         return read_page(answer, read_pdf=installed_pdf_reader())
+
+
+class _Robots:
+    """Robots.txt (RFC 9309): whether a site lets machines read a page. A site's file is kept for ten minutes.
+
+    Args:
+        user_agent: as servers see it; the rules are those for its first word, without the version.
+        timer: seconds that never go back.
+        threads: read the files.
+    """
+
+    def __init__(self, user_agent: str, *, timer: Callable[[], float], threads: DaemonThreads) -> None:
+        self._agent = user_agent.partition(" ")[0].partition("/")[0]
+        self._threads = threads
+        self._files: TTLCache[str, str] = TTLCache(
+            _ROBOTS_KEPT_CHARACTERS, _ROBOTS_KEPT_SECONDS, timer, getsizeof=lambda text: len(text) + 100
+        )
+
+    async def __call__(self, session: PageSession, target: Target) -> None:
+        """Check that a page may be read.
+
+        Raises:
+            ToolError: its site does not want it.
+            ToolUnavailable: its site cannot say now, which RFC 9309 takes for a no.
+        """
+        text = self._files.get(target.origin)
+        if text is None:
+            text = self._files[target.origin] = await self._file(session, target)
+        if text and not await self._threads.run(lambda: permits(text, self._agent, target.url)):
+            raise ToolError("The site asks machines not to read this page (robots.txt).")
+
+    async def _file(self, session: PageSession, target: Target) -> str:
+        where = Target(target.scheme, target.host, target.port, "/robots.txt")
+        try:
+            answer = await session.get(where, most_bytes=_ROBOTS_BYTES, wanted=lambda _: None)
+        except ToolUnavailable:
+            raise
+        except ToolError:
+            return ""  # led astray by a redirect, say: there are no rules to be had
+        if answer.status == httpx.codes.TOO_MANY_REQUESTS or answer.status >= httpx.codes.INTERNAL_SERVER_ERROR:
+            raise ToolUnavailable(f"The site cannot say now whether it may be read (robots.txt: {answer.status}).")
+        return answer.body.decode("utf-8-sig", "replace")
+
+
+def permits(robots: str, agent: str, url: str) -> bool:
+    """Whether a robots.txt lets `agent` read the page at `url`. Of a monstrous file only the beginning counts."""
+    agents = 1 + robots.lower().count("agent")
+    lines = robots.splitlines()[: MOST_RULES // agents]
+    return Protego.parse(_VERSION.sub(r"\1", "\n".join(lines))).can_fetch(url, agent)
 
 
 def _check_status(answer: Answer) -> None:

@@ -1,7 +1,8 @@
-"""Connections to addresses that were checked: a name is resolved once, and what was checked is what is connected to.
+"""Connections to addresses that were checked: a name is resolved once, and a connection goes to the address checked.
 
-Stands below httpcore, where a connection is really opened, so that nothing above it (a redirect, a retry, a connection
-that is used again) can reach an address that was not checked. SNI, certificate and Host header are still the name's.
+The check is below httpcore, where a connection is really opened, so that nothing above it (a redirect, a retry, a
+connection that is used again) can reach an address that was not checked. SNI, certificate and Host header are still
+the name's.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
     Args:
         guard: decides.
         resolve: finds addresses.
-        network: connects to addresses; None: really.
+        network: opens the connections; None: httpcore's own.
         patience: seconds for `resolve`.
     """
 

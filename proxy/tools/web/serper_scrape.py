@@ -14,10 +14,8 @@ from proxy.loop.errors import ToolError
 from proxy.tools import browser
 from proxy.tools.search.serper import post
 from proxy.tools.tool import Tool
-from proxy.tools.web.fetch import DESCRIPTION
 from proxy.tools.web.guard import parse_url
-from proxy.tools.web.parts import PARAMETERS, repair, shown
-from proxy.tools.web.text import Page, clean
+from proxy.tools.web.page import DESCRIPTION, PARAMETERS, Page, clean, repair, shown
 
 MOST_CHARACTERS = 20_000  # of one result
 

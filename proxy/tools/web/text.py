@@ -4,25 +4,18 @@ import io
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from proxy.loop.errors import ToolError
 from proxy.tools.web.client import Answer
-from proxy.tools.web.visible_text import is_hidden, title_in, visible_text
-
-Extract: TypeAlias = Callable[[str, str], str]
-"""The article in a page, given its HTML and URL; empty where none is found."""
+from proxy.tools.web.html import installed_extractor, read_html, title_in
+from proxy.tools.web.page import Page, clean
 
 ReadPdf: TypeAlias = Callable[[bytes], tuple[str, str]]
 """Title and text of a PDF."""
 
 MOST_HTML_CHARACTERS = 2_000_000  # the longest articles have half of that
-# trafilatura takes more than linear time for tables and nesting: 8,000 tables have been measured at 38 s, 28,000 tags
-# in 200 levels at 8 s. A page with more than this is read without it.
-_MOST_TAGS, _MOST_TABLES = 20_000, 200
-_LEAST_ARTICLE = 200  # characters; a shorter one is looked for in the whole page
 _MOST_PDF_PAGES, _MOST_PDF_CHARACTERS = 500, 2_000_000
 _MOST_TITLE_CHARACTERS = 200
 
@@ -52,7 +45,7 @@ _KNOWN_CHARSETS = re.compile(
     r"utf-?8|utf-?16(-?[bl]e)?|utf-?32(-?[bl]e)?|iso-?8859-?(1[0-6]|[1-9])|windows-?125[0-8]|cp125[0-8]|cp866|koi8-[ru]"
     r"|shift[_-]?jis|sjis|euc-(jp|kr)|iso-2022-(jp|kr)|gb2312|gbk|gb18030|big5(-hkscs)?|tis-620|macintosh"
 )
-# WHATWG: what calls itself by these names is windows-1252.
+# WHATWG: all of these names mean windows-1252.
 _LATIN = ("iso-8859-1", "iso8859-1", "latin1", "latin-1", "us-ascii", "ascii")
 _ALSO_KNOWN_AS = {
     "x-sjis": "cp932",
@@ -61,26 +54,6 @@ _ALSO_KNOWN_AS = {
     "gbk": "gb18030",
     "macintosh": "mac-roman",
 }
-
-# Control characters, and the invisible tag characters in which text for models is hidden from people.
-_DROPPED = {code: None for code in (*range(32), *range(127, 160), *range(0xE0000, 0xE0080)) if chr(code) not in "\n\t"}
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page as it is told to a model.
-
-    Attributes:
-        url: where it was found at last.
-        title: on one line; may be empty.
-        text: without markup and control characters.
-        cut: there was more of it than was read.
-    """
-
-    url: str
-    title: str
-    text: str
-    cut: bool = False
 
 
 def check_content_type(content_type: str, *, pdf: bool) -> None:
@@ -110,24 +83,6 @@ def read_page(answer: Answer, *, read_pdf: ReadPdf | None) -> Page:
     return Page(url, "", clean(text), answer.cut)
 
 
-def read_html(html: str, url: str, extract: Extract | None) -> str:
-    """The article of a page, or all that can be seen of it where there is none or `extract` is None."""
-    article = ""
-    if extract and html.count("<") <= _MOST_TAGS and html.lower().count("<table") <= _MOST_TABLES:
-        try:
-            article = extract(html, url)
-        except Exception:  # noqa: BLE001 - a library's fault, RecursionError among them: the page has another reader
-            article = ""
-    if len(article) >= _LEAST_ARTICLE:
-        return article
-    return max(article, visible_text(html, url), key=len)
-
-
-def clean(text: str) -> str:
-    """Text without control characters, with one kind of line end."""
-    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_DROPPED).strip()
-
-
 def _title(text: str) -> str:
     return " ".join(clean(text).split())[:_MOST_TITLE_CHARACTERS]
 
@@ -137,7 +92,7 @@ def _media_type(content_type: str) -> str:
 
 
 def _decoded(answer: Answer) -> str:
-    """The body as text: by its byte order mark, its header, its own word, or else as UTF-8."""
+    """The body as text, in the charset of its byte order mark, its header or its own declaration, or else as UTF-8."""
     body = answer.body
     for mark, charset in _MARKS:
         if body.startswith(mark):
@@ -149,9 +104,9 @@ def _decoded(answer: Answer) -> str:
 
 
 def _declared(answer: Answer) -> str:
-    said = _CHARSET.search(answer.content_type)
-    label = said[1] if said else ""
-    if not said and (meta := _META_CHARSET.search(answer.body[:_META_WITHIN])):
+    header = _CHARSET.search(answer.content_type)
+    label = header[1] if header else ""
+    if not header and (meta := _META_CHARSET.search(answer.body[:_META_WITHIN])):
         label = (meta[1] or meta[2]).decode().lower()
         if label.startswith("utf-16"):  # it could not have been read if it were
             label = "utf-8"
@@ -172,31 +127,6 @@ def _pdf_page(answer: Answer, read: ReadPdf | None) -> Page:
     if not text.strip():
         raise ToolError("The page is a PDF document without text in it: scanned pictures, it seems.")
     return Page(answer.target.url, _title(title), clean(text))
-
-
-@cache
-def installed_extractor() -> Extract | None:
-    """trafilatura, where the `web` extra is installed."""
-    try:
-        import trafilatura  # noqa: PLC0415 - an extra; takes half a second, which only the first page waits for
-    except ImportError:
-        return None
-    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # what it says of pages is of no use to operators
-
-    def extract(html: str, url: str) -> str:
-        tree: Any = trafilatura.load_html(html)
-        if tree is None:
-            return ""
-        for element in list(tree.iter()):
-            # It drops some of what is hidden, not all. Emptied, not removed: removing joins texts again and again.
-            if isinstance(element.tag, str) and (element.tag == "template" or is_hidden(element.attrib)):
-                element.clear(keep_tail=True)
-        found = trafilatura.extract(
-            tree, url=url, output_format="markdown", include_links=True, include_comments=False, favor_recall=True
-        )
-        return found or ""
-
-    return extract
 
 
 @cache

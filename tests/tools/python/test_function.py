@@ -20,8 +20,8 @@ from proxy.config import Config
 from proxy.config_file import parse
 from proxy.loop.chat import ToolCall
 from proxy.loop.errors import ConfigurationError, InvalidArguments, ToolTimeout
+from proxy.tools import catalog
 from proxy.tools.arguments import validator_of
-from proxy.tools.python import entry_points
 from proxy.tools.python.function import MOST_THREADS
 from proxy.tools.registry import Registry
 from tests.fakes import FakeClock, FakeUpstream, streamed
@@ -382,7 +382,7 @@ def installed(tmp_path, monkeypatch):
 
 def made(entry):
     config = parse(f"tools: {{t: {{type: python, {entry}}}}}", {})
-    return entry_points.python_tool("t", config.tools["t"])
+    return catalog.python_tool("t", config.tools["t"])
 
 
 async def test_a_function_is_named_by_module_and_attribute(installed):
@@ -404,8 +404,6 @@ def test_the_attribute_may_be_a_tool_whose_terms_hold_where_the_configuration_sa
 
 
 def tools_of(config):
-    from proxy.tools import catalog  # noqa: PLC0415
-
     return catalog.tools_of(config, catalog.Resources(tool_client(), FakeClock()))
 
 
@@ -423,7 +421,7 @@ def test_an_entry_point_is_offered_only_where_the_configuration_names_it(install
     installed("dice-dist", {"t": "dice_tools:roll_dice", "idle": "broken_tools:x"})
     config = parse("tools: {t: {type: python}}", {})
     assert origins_of(config) == {"t": "entry point t of dice-dist 1.2"}
-    assert entry_points.not_configured(config) == ["entry point idle of dice-dist 1.2"]
+    assert catalog.not_configured(config) == ["entry point idle of dice-dist 1.2"]
     assert origins_of(Config()) == {}
 
 

@@ -24,7 +24,8 @@ from proxy.tools.web import client as page_client
 from proxy.tools.web import text as page_text
 from proxy.tools.web.fetch import KEPT_SECONDS, web_fetch_tool
 from proxy.tools.web.guard import parse_url
-from proxy.tools.web.parts import part, passages
+from proxy.tools.web.html import installed_extractor, read_html
+from proxy.tools.web.page import Page, clean, part, passages
 from tests import fakes
 from tests.fakes import FakeClock
 from tests.serving import proxy_of
@@ -134,12 +135,12 @@ async def test_find_shows_the_passages_around_a_text(site):
 
 
 def test_passages_are_bounded_and_do_not_overlap():
-    page = page_text.Page("http://a/", "", "x" + "." * 10_000)
+    page = Page("http://a/", "", "x" + "." * 10_000)
     told = passages(page, ".", 0, most=1000)
     assert told.count("[offset") == 3
     assert told.count(".") == 903 + 3, "every character once, and three of our own"
     assert "More from offset 904 on." in told
-    many = page_text.Page("http://a/", "", ("x" + "." * 1000) * 30)
+    many = Page("http://a/", "", ("x" + "." * 1000) * 30)
     told = passages(many, "x", 0, most=100_000)
     assert told.count("[offset") == 20
     assert "More from offset 19720 on." in told
@@ -147,7 +148,7 @@ def test_passages_are_bounded_and_do_not_overlap():
 
 
 def test_a_letter_that_changes_its_length_moves_nothing():
-    page = page_text.Page("http://a/", "", "\u0130" * 1000 + "Here" + "." * 10)
+    page = Page("http://a/", "", "\u0130" * 1000 + "Here" + "." * 10)
     assert "[offset 700]\n" + "\u0130" * 300 + "Here" in passages(page, "here", 0, most=1000)
 
 
@@ -425,8 +426,8 @@ async def test_a_server_that_drips_is_left_when_the_time_is_over(site):
 @pytest.mark.parametrize("tag", ["div", "b", "ul><li", "table><tr><td", "p hidden", "blockquote"])
 async def test_html_of_twenty_thousand_levels_is_read(extractor, tag):
     deep = f"<html><body><p>{SENTENCE * 4}</p>" + f"<{tag}>" * 20_000 + "bottom"
-    extract = page_text.installed_extractor() if extractor == "trafilatura" else None
-    read = page_text.read_html(deep, "http://a.test/", extract)
+    extract = installed_extractor() if extractor == "trafilatura" else None
+    read = read_html(deep, "http://a.test/", extract)
     assert SENTENCE.strip() in read
 
 
@@ -434,7 +435,7 @@ async def test_an_extractor_that_fails_is_stood_in_for():
     def fails(html, url):
         raise RecursionError
 
-    read = page_text.read_html("<p>one<p>two", "http://a.test/", fails)
+    read = read_html("<p>one<p>two", "http://a.test/", fails)
     assert read == "one\ntwo"
 
 
@@ -459,7 +460,7 @@ async def test_an_extractor_that_fails_is_stood_in_for():
 )
 def test_broken_markup_takes_no_more_time_than_other(markup):
     began = time.process_time()
-    page_text.read_html(markup * (200_000 // len(markup)), "http://a.test/", None)
+    read_html(markup * (200_000 // len(markup)), "http://a.test/", None)
     assert time.process_time() - began < 5, "linear is less than one"
 
 
@@ -482,7 +483,7 @@ def test_broken_markup_takes_no_more_time_than_other(markup):
     ],
 )
 def test_markup_is_read_as_browsers_do_it(markup, text):
-    assert page_text.read_html(markup, "http://a.test/", None) == text
+    assert read_html(markup, "http://a.test/", None) == text
 
 
 HIDDEN = [
@@ -505,8 +506,8 @@ HIDDEN = [
 @pytest.mark.parametrize("with_extra", [True, False])
 async def test_what_people_do_not_see_a_model_does_not_read(markup, with_extra):
     page = f"<html><body><article><p>{SENTENCE * 4}</p>{markup}<p>{OTHER * 4}</p></article></body></html>"
-    extract = page_text.installed_extractor() if with_extra else None
-    read = page_text.clean(page_text.read_html(page, "http://a.test/", extract))
+    extract = installed_extractor() if with_extra else None
+    read = clean(read_html(page, "http://a.test/", extract))
     assert "SECRET" not in "".join(chr(ord(letter) & 0x7F) if ord(letter) >= 0xE0000 else letter for letter in read)
     assert SENTENCE.strip() in read
     assert OTHER.strip() in read
@@ -516,7 +517,7 @@ def test_without_the_extra_a_page_is_told_block_by_block_with_its_links():
     page = """<head><title>T</title></head><nav><a href="/home">Home</a> <a>no link</a> <a href="javascript:x">x</a></nav>
     <h1>Head</h1><p>One   &amp;\n two<br>three <a href=/other>and <a href="http://[">more</a></p>
     <table><tr><td>a<td>b</table><ul><li>x<li>y</ul><a href="/unclosed">end"""
-    assert page_text.read_html(page, "http://a.test/dir/", None) == (
+    assert read_html(page, "http://a.test/dir/", None) == (
         "[Home](http://a.test/home) no link x\n\nHead\n\nOne &\ntwo\nthree [and ](http://a.test/other)more\n\na b\n\nx\ny\n[end](http://a.test/unclosed)"
     )
 
@@ -623,7 +624,7 @@ async def test_a_pdf_is_read_where_the_extra_is_installed(site):
 def test_without_the_extras_there_is_no_reader_and_no_fault(monkeypatch):
     for module in ("trafilatura", "pypdf"):
         monkeypatch.setitem(sys.modules, module, None)
-    assert page_text.installed_extractor.__wrapped__() is None
+    assert installed_extractor.__wrapped__() is None
     assert page_text.installed_pdf_reader.__wrapped__() is None
 
 
@@ -640,7 +641,7 @@ def test_a_pdf_is_refused_politely_without_the_extra():
 
 async def test_a_site_that_wants_no_machines_is_left_alone(site):
     site.pages |= {
-        "/robots.txt": text("User-agent: *\nDisallow: /private"),
+        "/robots.txt": text("\ufeffUser-agent: *\nDisallow: /private"),
         "/private/a": text("x"),
         "/open": text("y"),
     }
@@ -710,7 +711,7 @@ async def test_a_hostile_page_ends_neither_the_stream_nor_the_conversation(upstr
 
 
 def test_the_end_of_a_cut_page_is_told():
-    page = page_text.Page("http://a/", "", "abc", cut=True)
+    page = Page("http://a/", "", "abc", cut=True)
     assert (
         part(page, 0, most=10)
         == "http://a/\nCharacters 0 to 3 of 3. The page is longer, but no more of it is read.\n\nabc"

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from proxy.loop.errors import ToolError
 from proxy.tools.web.client import Answer
 from proxy.tools.web.guard import parse_url
-from proxy.tools.web.parts import passages, repair, shown
-from proxy.tools.web.text import Page, clean, read_page
-from proxy.tools.web.visible_text import title_in, visible_text
+from proxy.tools.web.html import title_in, visible_text
+from proxy.tools.web.page import Page, clean, passages, repair, shown
+from proxy.tools.web.text import read_page
 from tests import hostile
 
 HERE = "https://a.example/b/"

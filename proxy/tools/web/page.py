@@ -1,13 +1,18 @@
-"""A page's text, a part at a time: what a reader of pages is asked for, and what it answers."""
+"""A page as text, and what the tools that read pages have in common: their arguments and the part that they show."""
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from proxy.loop.chat import Json
 from proxy.loop.errors import ToolError
-from proxy.tools.web.text import Page
 
+DESCRIPTION = (
+    "Open one web page and read its text. Use it when a search result or a URL of the user has to be read, not guessed."
+    " A long page comes in parts: call again with the offset that the part names. With find, only the passages around "
+    "that text are shown."
+)
 PARAMETERS: Json = {
     "type": "object",
     "properties": {
@@ -21,14 +26,38 @@ _AROUND = 300  # characters before and after what was found
 _MOST_PASSAGES = 20
 _LAST_LINE = 100_000  # finding a line takes time in proportion to its number
 _DIGITS = re.compile(r"[0-9]{1,12}")
+# Control characters, and the invisible tag characters in which text for models is hidden from people.
+_DROPPED = {code: None for code in (*range(32), *range(127, 160), *range(0xE0000, 0xE0080)) if chr(code) not in "\n\t"}
 _URL_NAMES = ("url", "uri", "link", "href")
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page as a model reads it.
+
+    Attributes:
+        url: its address, after redirects.
+        title: on one line; may be empty.
+        text: without markup and control characters.
+        cut: only the beginning of it was read.
+    """
+
+    url: str
+    title: str
+    text: str
+    cut: bool = False
+
+
+def clean(text: str) -> str:
+    """Text without control characters, with one kind of line end."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_DROPPED).strip()
+
+
 def shown(page: Page, arguments: Json, *, most: int) -> str:
-    """What the arguments ask for of a page: a part of it, or the passages around what is to be found.
+    """The part of a page that the arguments ask for, or the passages around the text to be found.
 
     Raises:
-        ToolError: they begin behind its end.
+        ToolError: the part would begin behind the page's end.
     """
     offset = _beginning(page.text, arguments)
     wanted = " ".join(str(arguments.get("find") or "").split())
@@ -36,7 +65,7 @@ def shown(page: Page, arguments: Json, *, most: int) -> str:
 
 
 def repair(arguments: Json) -> Json:
-    """The same request in the schema's words: one name for the URL, the offset as a number."""
+    """Arguments in the schema's words: one name for the URL, the offset as a number."""
     repaired = {key: value for key, value in arguments.items() if key not in _URL_NAMES and value is not None}
     url = next((arguments[name] for name in _URL_NAMES if arguments.get(name) is not None), None)
     if url is not None:
@@ -53,7 +82,7 @@ def part(page: Page, offset: int, *, most: int) -> str:
     """The page from `offset` on, at most `most` characters of it, under its title and URL."""
     total = len(page.text)
     if not total:
-        return _told(page, "The page has no text.")
+        return _headed(page, "The page has no text.")
     if offset >= total:
         raise ToolError(f"The page has only {total} characters; offset {offset} is behind its end.")
     end = min(offset + most, total)
@@ -62,7 +91,7 @@ def part(page: Page, offset: int, *, most: int) -> str:
         where += f" For more, call again with offset {end}."
     elif page.cut:
         where += " The page is longer, but no more of it is read."
-    return _told(page, where, page.text[offset:end])
+    return _headed(page, where, page.text[offset:end])
 
 
 def passages(page: Page, wanted: str, offset: int, *, most: int) -> str:
@@ -76,8 +105,8 @@ def passages(page: Page, wanted: str, offset: int, *, most: int) -> str:
         shown.append(f"[offset {begin}]\n{page.text[begin:end]}")
         left -= end - begin
     if not shown and not more:
-        return _told(page, f"{wanted!r} does not occur from character {offset} of {total} on.")
-    return _told(page, f"{wanted!r} in its {total} characters.{more}", "\n\n".join(shown))
+        return _headed(page, f"{wanted!r} does not occur from character {offset} of {total} on.")
+    return _headed(page, f"{wanted!r} in its {total} characters.{more}", "\n\n".join(shown))
 
 
 def _places(text: str, wanted: str, offset: int) -> Iterator[tuple[int, int]]:
@@ -90,7 +119,7 @@ def _places(text: str, wanted: str, offset: int) -> Iterator[tuple[int, int]]:
         yield begin, end
 
 
-def _told(page: Page, where: str, text: str = "") -> str:
+def _headed(page: Page, where: str, text: str = "") -> str:
     head = "\n".join(line for line in (page.title, page.url, where) if line)
     return f"{head}\n\n{text}" if text else head
 
