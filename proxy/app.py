@@ -40,8 +40,7 @@ from proxy.telemetry import log
 from proxy.telemetry.watch import watch
 from proxy.tools.browser import Browser
 from proxy.tools.catalog import Resources, answered_by_fallback, sources_of, tools_of
-from proxy.tools.registry import Registry, local_caches
-from proxy.tools.sources import Source, kept_in_session
+from proxy.tools.registry import Registry, Source, local_caches, sources_running
 from proxy.tools.tool import Tool
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.router import ConfigRouter
@@ -122,7 +121,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         try:
-            async with state.running(), kept_in_session(sources, registry.put_group):
+            async with state.running(), sources_running(sources, registry.put_group):
                 yield
         finally:
             await client.aclose()

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from proxy import config as c
 from proxy.tools.arguments import schema_fault
-from proxy.tools.http import template as http_template
+from proxy.tools.http import faults as http_tool
 from proxy.tools.web.guard import UrlGuard
 
 SHORTEST_CLIENT_KEY = 8
@@ -236,7 +236,7 @@ def _tool_faults(parts: Parts) -> _Faults:
             continue
         match tool:
             case c.HttpToolConfig():
-                yield from ((f"{where}.{key}", message) for key, message in http_template.faults(tool))
+                yield from ((f"{where}.{key}", message) for key, message in http_tool.faults(tool))
             case c.PythonToolConfig(parameters=dict(schema)) if fault := schema_fault(schema):
                 yield f"{where}.parameters", fault
 

@@ -28,7 +28,7 @@ from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ConfigurationError, ToolError
 from proxy.ports import Clock, Observer
 from proxy.tools import browser
-from proxy.tools.sources import Source
+from proxy.tools.registry import Source
 from proxy.tools.tool import Tool
 
 ENTRY_POINTS = "toolproxy.tools"

@@ -7,8 +7,9 @@ tried again; at last the fallback is asked.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
+from typing import Protocol, TypeAlias
 
 import orjson
 from cachetools import TTLCache
@@ -18,13 +19,15 @@ from proxy.breaker import Breaker
 from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec
 from proxy.loop.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
 from proxy.loop.offer import SEARCH
-from proxy.ports import Caches, Clock, NoObserver, Observer
+from proxy.ports import Caches, Clock, NoObserver, Observer, Readiness
 from proxy.timeouts import within
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.tool import Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
+# Seconds for servers whose tools come and go: the first request should see them, and a slow server may come later.
+_START_PATIENCE = 5.0
 
 
 class Registry:
@@ -221,6 +224,50 @@ class ResultCache:
                 del self._running[key]
                 done.set()
         return output
+
+
+Publish: TypeAlias = Callable[[str, Sequence[Tool]], Sequence[str]]
+"""Called with a group's name and all of its tools; returns why some were refused. `Registry.put_group` is one."""
+
+
+class Source(Protocol):
+    """A server whose tools come and go."""
+
+    @property
+    def name(self) -> str:
+        """The name of its entry, and of the group of its tools."""
+        ...
+
+    @property
+    def tried(self) -> asyncio.Event:
+        """Set when the server has been reached, or found out of reach, for the first time."""
+        ...
+
+    async def serve(self, publish: Publish) -> None:
+        """Keep the server's tools published, until cancelled. Raises nothing."""
+        ...
+
+    def state(self) -> Readiness:
+        """Whether the server's tools can be used now."""
+        ...
+
+
+@asynccontextmanager
+async def sources_running(
+    sources: Sequence[Source], publish: Publish, *, patience: float = _START_PATIENCE
+) -> AsyncIterator[None]:
+    """Serve all sources inside, once each has been tried or `patience` seconds are over."""
+    async with asyncio.TaskGroup() as serving:
+        tasks = [serving.create_task(source.serve(publish)) for source in sources]
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    for source in sources:
+                        await source.tried.wait()
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
 
 
 def local_caches(clock: Clock) -> Caches:

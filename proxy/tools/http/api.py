@@ -1,13 +1,12 @@
 """`type: http`: any HTTP API as a tool.
 
-    arguments -> http_template -> one request, no redirects -> bounded bytes -> text or a part of JSON -> secrets masked
+    arguments -> template -> one request, no redirects -> bounded bytes -> text or a part of JSON -> secrets masked
 
-The address is the operator's, so it may be a private one; `http_template` keeps arguments from changing it.
+The address is the operator's, so it may be a private one; the template keeps arguments from changing it.
 """
 
 import re
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, quote_plus, urlsplit
@@ -18,10 +17,11 @@ import orjson
 from proxy import __version__
 from proxy.config import HttpToolConfig
 from proxy.http.connect import reason
+from proxy.http.decode import Inflate
 from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidArguments, ToolError, ToolUnavailable
-from proxy.tools.http import json_pointer
-from proxy.tools.http.template import Request, host_of, parameters_of, pointer_in, template_of
+from proxy.tools.http.faults import pointer_in
+from proxy.tools.http.template import Request, host_of, parameters_of, strings_in, template_of
 from proxy.tools.tool import Tool
 
 _MOST_ERROR_BYTES = 64 * 1024  # read of an error's body
@@ -34,7 +34,7 @@ _SECRET_HEADER = re.compile("auth|cookie|key|pass|secret|signature|token", re.IG
 _SHORTEST_SECRET = 4
 _WORD = re.compile(r'[^\s=;,"]{8,}')
 _MASK = "[secret]"
-_GZIP_OR_ZLIB = 47  # zlib's window bits that tell the two apart by themselves
+_INDEX = re.compile(r"0|[1-9][0-9]{0,17}")  # Python reads no number of more than 4300 digits
 
 
 def http_tool(name: str, config: HttpToolConfig, client: httpx.AsyncClient) -> Tool:
@@ -49,7 +49,7 @@ def http_tool(name: str, config: HttpToolConfig, client: httpx.AsyncClient) -> T
         request = template.fill(arguments)
         try:
             answer = await _exchange(client, request, headers, most=config.max_response_bytes)
-            return mask(_told(answer) if pointer is None else _part(answer, pointer))
+            return mask(_as_text(answer) if pointer is None else _part(answer, pointer))
         except _Refusal as exc:
             kind = ToolUnavailable if exc.status in _BUSY else ToolError
             raise kind(_shortened(mask(str(exc)))) from exc
@@ -66,7 +66,7 @@ def http_tool(name: str, config: HttpToolConfig, client: httpx.AsyncClient) -> T
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What the API answered; `whole`: nothing was left unread for its size."""
+    """The API's answer; `whole`: nothing was left unread for its size."""
 
     status: int
     content_type: str
@@ -76,7 +76,7 @@ class _Answer:
 
 
 class _Refusal(Exception):
-    """The API answered with anything but success; the message still holds what it holds."""
+    """The API answered with anything but success. The message may still hold secrets."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -84,7 +84,7 @@ class _Refusal(Exception):
 
 
 async def _exchange(client: httpx.AsyncClient, request: Request, headers: httpx.Headers, *, most: int) -> _Answer:
-    """Send a request and read what is answered, no more than `most` bytes of it."""
+    """Send a request and read no more than `most` bytes of the answer."""
     headers = headers.copy()
     if request.body is not None:
         headers.setdefault("content-type", "application/json")
@@ -104,21 +104,27 @@ async def _refusal(response: httpx.Response) -> str:
     if response.is_redirect:
         return f"The API answered HTTP {status}, a redirect to {response.headers['location']}; it is not followed."
     try:
-        said = _text_of(await _read(response, _MOST_ERROR_BYTES))
-    except ToolError:  # compressed or binary: the status says enough
-        said = ""
-    return f"The API answered HTTP {status}: {said}" if said.strip() else f"The API answered HTTP {status}."
+        message = _text_of(await _read(response, _MOST_ERROR_BYTES))
+    except ToolError:  # compressed or binary: the status is enough
+        message = ""
+    return f"The API answered HTTP {status}: {message}" if message.strip() else f"The API answered HTTP {status}."
 
 
 async def _read(response: httpx.Response, most: int) -> _Answer:
-    decode = _decoder(response.headers.get("content-encoding", ""))
+    try:
+        inflate = Inflate(response.headers.get("content-encoding", ""))
+    except ValueError as exc:
+        raise ToolError("The API's answer is compressed in a way that was not asked for.") from exc
     body = bytearray()
     try:
         async for data in response.aiter_raw():
-            body += decode(data, most + 1 - len(body))
+            for piece in inflate.feed(data):
+                body += piece
+                if len(body) > most:
+                    break
             if len(body) > most:
                 break
-    except zlib.error as exc:
+    except ValueError as exc:
         raise ToolError("The API's answer cannot be decompressed.") from exc
     return _Answer(
         status=response.status_code,
@@ -129,18 +135,7 @@ async def _read(response: httpx.Response, most: int) -> _Answer:
     )
 
 
-def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
-    """Undoes a content coding, giving no more bytes than are asked for: a small answer may be a huge one."""
-    match encoding.strip().lower():
-        case "" | "identity":
-            return lambda data, most: data[:most]
-        case "gzip" | "x-gzip" | "deflate":
-            return zlib.decompressobj(_GZIP_OR_ZLIB).decompress
-        case _:
-            raise ToolError("The API's answer is compressed in a way that was not asked for.")
-
-
-def _told(answer: _Answer) -> str:
+def _as_text(answer: _Answer) -> str:
     """An answer as text."""
     text = _text_of(answer)
     if not answer.whole:
@@ -171,7 +166,7 @@ def _part(answer: _Answer, pointer: tuple[str, ...]) -> str:
     if not answer.whole:
         raise ToolError(f"The API's answer is longer than {len(answer.body)} bytes.")
     try:
-        found: Any = json_pointer.resolve(orjson.loads(answer.body), pointer)
+        found = value_at(orjson.loads(answer.body), pointer)
     except orjson.JSONDecodeError as exc:
         raise ToolError("The API's answer is not JSON.") from exc
     except LookupError as exc:
@@ -179,10 +174,27 @@ def _part(answer: _Answer, pointer: tuple[str, ...]) -> str:
     return found if isinstance(found, str) else orjson.dumps(found).decode()
 
 
+def value_at(document: Any, pointer: tuple[str, ...]) -> Any:
+    """The value in a JSON document that the steps of a pointer (RFC 6901) lead to.
+
+    Raises:
+        LookupError: there is none.
+    """
+    for step in pointer:
+        match document:
+            case dict():
+                document = document[step]
+            case list() if _INDEX.fullmatch(step):
+                document = document[int(step)]
+            case _:
+                raise LookupError(step)
+    return document
+
+
 def secrets_in(config: HttpToolConfig) -> set[str]:
-    """What is sent and never shown: keys in headers, and what the environment put anywhere but into the host."""
+    """The values that are sent and never shown: keys in headers, and the environment's anywhere but in the host."""
     parts = urlsplit(config.url)
-    sent = [parts.path, parts.query, *config.headers.values(), *_strings_in(config.query), *_strings_in(config.body)]
+    sent = [parts.path, parts.query, *config.headers.values(), *strings_in(config.query), *strings_in(config.body)]
     found = {value for value in config.secrets if any(value in text for text in sent)}
     for name, value in config.headers.items():
         if _SECRET_HEADER.search(name):
@@ -190,20 +202,8 @@ def secrets_in(config: HttpToolConfig) -> set[str]:
     return {value for value in found if len(value) >= _SHORTEST_SECRET}
 
 
-def _strings_in(value: Any) -> Iterator[str]:
-    match value:
-        case dict():
-            for item in value.values():
-                yield from _strings_in(item)
-        case list():
-            for item in value:
-                yield from _strings_in(item)
-        case str():
-            yield value
-
-
 def _masking(secrets: Iterable[str]) -> Callable[[str], str]:
-    """Puts a mask in place of each secret, in the forms in which an answer may repeat it."""
+    """A function that masks each secret, in the forms in which an answer may repeat it."""
     forms = {form for secret in secrets for form in _forms(secret)}
     if not forms:
         return lambda text: text

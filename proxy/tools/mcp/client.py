@@ -1,6 +1,6 @@
 """`type: mcp`: the tools of an MCP server, reached over HTTP or started as a process of our own.
 
-    connect -> list -> publish -> wait until something stirs -> list -> ...
+    connect -> list -> publish -> wait until the list may have changed -> list -> ...
        ^                                   | the connection broke
        +------- wait, longer each time <---+
 
@@ -41,15 +41,15 @@ from proxy.loop.errors import ToolError, ToolUnavailable
 from proxy.ports import Clock, Observer, Readiness
 from proxy.tools.mcp.content import is_repeatable, output_of, tool_of
 from proxy.tools.mcp.transport import Carrier, over_http, over_stdio
-from proxy.tools.sources import Publish
+from proxy.tools.registry import Publish
 from proxy.tools.tool import Tool
 
 # Seconds. A process may have to be downloaded before it starts (npx, uvx).
 _CONNECT_PATIENCE = 60.0
 _LISTING_PATIENCE = 30.0
-# Servers that add their tools one by one tell of each.
+# Servers that add their tools one by one announce each of them.
 _BURST = 0.1
-# Older servers may say nothing of changes, and nobody tells that an idle HTTP server has gone.
+# Older servers may announce no changes, and nothing shows that an idle HTTP server has gone.
 _LOOK_AGAIN = 60.0
 # Before another try: no wait after a session that has lasted, else one that doubles from the first to the longest.
 _LASTED = 60.0
@@ -57,24 +57,24 @@ _FIRST_WAIT, _LONGEST_WAIT, _MOST_DOUBLINGS = 0.5, 30.0, 10
 # OpenAI's limit for the tools of one request.
 _MOST_TOOLS = 128
 _MOST_PAGES = 50
-_LONGEST_WORD = 200  # of a server's own in the log
+_LONGEST_REASON = 200  # characters of a server's own words in the log
 
 _AWAY = "The server of this tool cannot be reached now."
 _BROKE = "The connection to this tool's server broke; whether the call was carried out is not known."
 _NO_RESULT = "The tool's server answered with something that is no result."
-# How the client tells of a server that has restarted and does not know the session any more.
+# The error of a server that has restarted and does not know the session any more.
 _SESSION_TERMINATED = (INVALID_REQUEST, "Session terminated")
 
 
 class McpServer:
-    """One MCP server of the configuration. Implements `sources.Source`.
+    """One MCP server of the configuration. Implements `registry.Source`.
 
     Args:
         name: of its entry, and of the group of its tools.
         config: how to reach it.
         configured: applies the settings of the entry to a tool.
         clock: for the waits between tries.
-        observe: told of sessions that begin and break, and of tools that are refused.
+        observe: gets the events of sessions that begin and break, and of tools that are refused.
         jitter: from 0 to 1; spreads the waits.
     """
 
@@ -96,12 +96,12 @@ class McpServer:
         self._observe = observe
         self._jitter = jitter
         self._client: Client | None = None
-        self._listed: list[ListedTool] | None = None  # None: whatever is listed next is news
-        self._stirred = asyncio.Event()  # something happened after which the tools should be listed again
+        self._listed: list[ListedTool] | None = None  # None: whatever is listed next is published
+        self._changed = asyncio.Event()  # the tools may have changed: they are listed again
         self._why_not = "not connected yet"
 
     def state(self) -> Readiness:
-        """Whether there is a session; why not is said in words of ours, for a server's own may hold a secret."""
+        """Whether there is a session. The reason why not is in our own words: a server's may hold a secret."""
         usable = self._client is not None
         return Readiness(self.name, usable=usable, why_not=None if usable else self._why_not)
 
@@ -113,33 +113,28 @@ class McpServer:
             self._why_not = await self._hold_session(publish)
             self.tried.set()
             failures = 0 if self._clock.monotonic() - began > _LASTED else failures + 1
-            wait = self._wait_after(failures)
+            wait = 0.0
+            if failures:
+                longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+                wait = longest * (0.5 + self._jitter() / 2)
             self._observe("mcp.lost", server=self.name, why=self._why_not, wait=round(wait, 2))
             await self._clock.sleep(wait)
-
-    def _wait_after(self, failures: int) -> float:
-        if not failures:
-            return 0.0
-        wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
-        return wait * (0.5 + self._jitter() / 2)
 
     async def _hold_session(self, publish: Publish) -> str:
         """One session, until it breaks; returns why it did."""
         carrier = Carrier()
         self._listed = None
         try:
-            async with asyncio.timeout(_CONNECT_PATIENCE) as patience, self._client_by(carrier) as client:
-                self._put(await _list(client), publish)
+            client = _client(self._config, carrier, on_message=self._on_message, ended=self._changed.set)
+            async with asyncio.timeout(_CONNECT_PATIENCE) as patience, client:
+                self._publish(await _list(client), publish)
                 patience.reschedule(None)
                 await self._keep_listed(client, publish)
         except Exception as exc:  # noqa: BLE001 - whatever a server does costs its own tools and nothing else
             if self._listed is None:
-                self._put([], publish)  # nobody is offered what cannot work
+                self._publish([], publish)  # nobody is offered what cannot work
             return _why(exc, carrier.refused)
         return "the session ended"
-
-    def _client_by(self, carrier: Carrier) -> Client:
-        return _client(self._config, carrier, hear=self._hear, ended=self._stirred.set)
 
     async def _keep_listed(self, client: Client, publish: Publish) -> None:
         """Answer calls, and list the tools again whenever they may have changed."""
@@ -148,34 +143,34 @@ class McpServer:
         self.tried.set()
         try:
             async with asyncio.TaskGroup() as beside:
-                beside.create_task(self._stir(client))
+                beside.create_task(self._watch_for_changes(client))
                 while True:
-                    await self._stirred.wait()
+                    await self._changed.wait()
                     await self._clock.sleep(_BURST)
-                    self._stirred.clear()
+                    self._changed.clear()
                     async with asyncio.timeout(_LISTING_PATIENCE):
-                        self._put(await _list(client), publish)
+                        self._publish(await _list(client), publish)
         finally:
             self._client = None
 
-    async def _stir(self, client: Client) -> None:
-        """See to it that the tools are listed again: when newer servers tell of a change, and now and then."""
+    async def _watch_for_changes(self, client: Client) -> None:
+        """Have the tools listed again: when newer servers announce a change, and every minute."""
         while True:
             with suppress(ListenNotSupportedError, MCPError, SubscriptionLost):
                 async with client.listen(tools_list_changed=True) as changes:
-                    self._stirred.set()  # they may have changed between the first list and now
+                    self._changed.set()  # they may have changed between the first list and now
                     async for _ in changes:
-                        self._stirred.set()
-            self._stirred.set()
+                        self._changed.set()
+            self._changed.set()
             await self._clock.sleep(_LOOK_AGAIN)
 
-    async def _hear(self, message: IncomingMessage) -> None:
-        """Older servers tell of a change unasked."""
+    async def _on_message(self, message: IncomingMessage) -> None:
+        """Have the tools listed again when an older server, unasked, announces a change."""
         if isinstance(message, ToolListChangedNotification):
-            self._stirred.set()
+            self._changed.set()
 
-    def _put(self, listed: list[ListedTool], publish: Publish) -> None:
-        """Publish the tools, if they are others than before: what is kept for a tool between calls begins anew."""
+    def _publish(self, listed: list[ListedTool], publish: Publish) -> None:
+        """Publish the tools, but only where they have changed: publishing resets caches and circuit breakers."""
         if listed == self._listed:
             return
         self._listed = listed
@@ -189,7 +184,7 @@ class McpServer:
         refused += publish(self.name, tools)
         refused += [f"{tool.name}: there are more than {_MOST_TOOLS} tools" for tool in allowed[_MOST_TOOLS:]]
         for why in refused:
-            self._observe("mcp.tool_refused", server=self.name, why=why[:_LONGEST_WORD])
+            self._observe("mcp.tool_refused", server=self.name, why=why[:_LONGEST_REASON])
 
     def _tool(self, listed: ListedTool) -> Tool:
         async def run(arguments: Json) -> ToolOutput:
@@ -200,7 +195,7 @@ class McpServer:
         return tool if is_repeatable(listed) else replace(tool, retries=0)
 
     async def _call(self, name: str, arguments: Json) -> ToolOutput:
-        """One call. When it is cancelled, the client tells the server, and the session lives on."""
+        """One call. When it is cancelled, the client notifies the server, and the session lives on."""
         if self._client is None:
             raise ToolUnavailable(_AWAY)
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
@@ -208,7 +203,7 @@ class McpServer:
             # Not `call_tool`: it checks results by a schema of the server's, whose patterns may take for ever.
             result = await self._client.session.send_request(request, CallToolResult)
         except MCPError as exc:
-            self._stirred.set()  # the list will show whether it is the tool that has gone, or the session
+            self._changed.set()  # the list will show whether it is the tool that has gone, or the session
             raise _fault(exc) from exc
         except ValidationError as exc:
             raise ToolError(_NO_RESULT) from exc
@@ -219,10 +214,10 @@ class McpServer:
 
 
 async def look(config: McpConfig) -> list[str]:
-    """The names of a server's allowed tools, from a session of a moment.
+    """The names of a server's allowed tools, by a session of its own that ends at once.
 
     Raises:
-        ToolUnavailable: there is no session to be had; the message says why.
+        ToolUnavailable: no session can be had; the message has the reason.
     """
     carrier = Carrier()
     try:
@@ -236,7 +231,7 @@ def _client(
     config: McpConfig,
     carrier: Carrier,
     *,
-    hear: MessageHandlerFnT | None = None,
+    on_message: MessageHandlerFnT | None = None,
     ended: Callable[[], None] = lambda: None,
 ) -> Client:
     if config.url is not None:
@@ -244,7 +239,7 @@ def _client(
     else:
         transport = over_stdio(config.command or (), config.env, ended=ended)
     us = Implementation(name="toolproxy", version=__version__)
-    return Client(transport, cache=None, message_handler=hear, client_info=us)
+    return Client(transport, cache=None, message_handler=on_message, client_info=us)
 
 
 def _allowed(listed: Sequence[ListedTool], config: McpConfig) -> list[ListedTool]:
@@ -265,7 +260,7 @@ async def _list(client: Client) -> list[ListedTool]:
 
 
 def _fault(error: MCPError) -> ToolError:
-    """What the model is told, and whether another try makes sense."""
+    """The error for the model; `ToolUnavailable` where another try makes sense."""
     if (error.code, error.message) == _SESSION_TERMINATED or error.code == HEADER_MISMATCH:
         return ToolUnavailable(_AWAY)  # it was not carried out
     if error.code == CONNECTION_CLOSED:
@@ -274,7 +269,7 @@ def _fault(error: MCPError) -> ToolError:
 
 
 def _why(error: BaseException, refused: int | None) -> str:
-    """Why there is no session, without a word of the server's."""
+    """The reason why there is no session, without a word of the server's."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return _in_words(error) if refused is None else f"answered HTTP {refused}"
@@ -298,6 +293,6 @@ def _in_words(error: BaseException) -> str:
 
 
 def _is_cancelled() -> bool:
-    """Whether this task was told to stop: the client may swallow that where it is cancelling something itself."""
+    """Whether this task was cancelled: the client may swallow that where it is cancelling something itself."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 
 import httpx
 from cachetools import TTLCache
-from protego import Protego
 
 from proxy import __version__
 from proxy.config import WebFetchConfig
@@ -158,6 +157,8 @@ class _Robots:
 
 def permits(robots: str, agent: str, url: str) -> bool:
     """Whether a robots.txt lets `agent` read the page at `url`. Of a monstrous file only the beginning counts."""
+    from protego import Protego  # noqa: PLC0415 - nobody else waits for it: robots.txt may be switched off
+
     agents = 1 + robots.lower().count("agent")
     lines = robots.splitlines()[: MOST_RULES // agents]
     return Protego.parse(_VERSION.sub(r"\1", "\n".join(lines))).can_fetch(url, agent)

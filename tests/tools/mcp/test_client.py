@@ -17,8 +17,7 @@ from proxy.config import McpConfig
 from proxy.loop.chat import ToolCall
 from proxy.loop.errors import ToolError, ToolTimeout, ToolUnavailable
 from proxy.tools.mcp.client import McpServer, look
-from proxy.tools.registry import Registry
-from proxy.tools.sources import kept_in_session
+from proxy.tools.registry import Registry, sources_running
 from tests.fakes import FakeClock, streamed, whole
 from tests.free_port import free_port
 from tests.mcp_server import OBJECT, TOOLS, Wiki
@@ -84,7 +83,7 @@ async def session(config, *, registry=None, patience=20, configured=lambda tool:
         return refused
 
     mcp = McpServer("wiki", config, configured=configured, clock=clock, observe=observe, jitter=lambda: 1.0)
-    async with kept_in_session([mcp], publish, patience=patience):
+    async with sources_running([mcp], publish, patience=patience):
         yield Rig(mcp, registry, clock, events, told)
 
 

@@ -1,0 +1,111 @@
+"""The faults of an entry of `type: http`, found at start."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import orjson
+
+from proxy.config import HttpToolConfig
+from proxy.tools.arguments import schema_fault
+from proxy.tools.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
+
+Fault: TypeAlias = tuple[str, str]
+"""The key of an entry that is at fault, and what is wrong with it."""
+
+_LARGEST_PORT = 65535
+_NOT_IDEMPOTENT = ("POST", "PATCH")
+# The proxy sets these itself; `accept-encoding`: the size of an answer is bounded as it is read.
+_OURS = ("accept-encoding", "connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade")
+_WRONG_URL = (
+    "must be http:// or https://, a host and a path, without user, fragment and blanks; "
+    "a placeholder may stand in the path and the query only"
+)
+_POINTER = re.compile(r"(/([^~]|~[01])*)?")
+
+
+def faults(config: HttpToolConfig) -> Iterator[Fault]:
+    """Everything that is wrong with an entry."""
+    if fault := schema_fault({"type": "object", **config.parameters}):
+        yield "parameters", fault
+        return
+    url = URL.fullmatch(config.url)
+    if url is None or int(url["port"] or 0) > _LARGEST_PORT:
+        yield "url", _WRONG_URL
+        return
+    yield from _placeholder_faults(config)
+    yield from _place_faults(config)
+    for name, value in config.headers.items():
+        if name.lower() in _OURS:
+            yield f"headers.{name}", "is set by the proxy"
+        if PLACEHOLDER.search(value):
+            yield f"headers.{name}", "a model's words cannot stand in a header; put the placeholder in query or body"
+    try:
+        pointer_in(config.result)
+    except ValueError as exc:
+        yield "result", str(exc)
+    if config.retries and config.method in _NOT_IDEMPOTENT and not config.idempotent:
+        yield "retries", f"{config.method} may not be sent twice, unless idempotent: true says that it may"
+
+
+def pointer_in(result: Any) -> tuple[str, ...] | None:
+    """The steps of `result: {json_pointer: ...}` (RFC 6901); None for `result: text`.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    match result:
+        case "text":
+            return None
+        case {"json_pointer": str(pointer)} if len(result) == 1:
+            if not _POINTER.fullmatch(pointer):
+                raise ValueError("a JSON pointer is empty or begins with '/', and has '~' only as ~0 and ~1")
+            return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+        case _:
+            raise ValueError("must be text, or {json_pointer: /a/b}")
+
+
+def _placeholder_faults(config: HttpToolConfig) -> Iterator[Fault]:
+    """Placeholders that mean nothing, or stand where none may."""
+    templates = [("url", config.url), ("body", config.body)]
+    templates += [(f"query.{name}", value) for name, value in config.query.items()]
+    for key, template in templates:
+        for name in names_in(template):
+            if name not in properties_of(config):
+                yield key, f"{{{name}}} is none of the properties of parameters"
+        if any(PLACEHOLDER.search(name) for name in _keys_in(template)):
+            yield key, "a placeholder cannot be a key"
+    for name, value in query_of(config):
+        where = f"query.{name}" if name in config.query else "url"
+        if PLACEHOLDER.search(name):
+            yield where, "a placeholder cannot be a key"
+        if isinstance(value, dict):
+            yield where, "must be a single value or a list"
+
+
+def _place_faults(config: HttpToolConfig) -> Iterator[Fault]:
+    """A body that cannot be sent, and properties that would be sent nowhere or twice."""
+    unplaced = properties_of(config).keys() - placed_in(config)
+    if config.body is not None and config.method == "GET":
+        yield "body", "GET has none"
+    try:
+        orjson.dumps(config.body)
+    except orjson.JSONEncodeError:
+        yield "body", "cannot be written as JSON (a key such as on, yes or 1 needs quotes)"
+    if config.method in CHANGING and config.body is not None:
+        for name in sorted(unplaced):
+            yield "parameters", f"{name} stands neither in url nor in query nor in body"
+    if config.method not in CHANGING:
+        for name in sorted(unplaced & dict(query_of(config)).keys()):
+            yield f"query.{name}", f"{name} is a property too: write '{{{name}}}', or take it out of parameters"
+
+
+def _keys_in(template: Any) -> Iterator[str]:
+    match template:
+        case list():
+            for item in template:
+                yield from _keys_in(item)
+        case dict():
+            for key, item in template.items():
+                yield str(key)
+                yield from _keys_in(item)
