@@ -17,17 +17,14 @@ from proxy import __version__
 from proxy.api.body_memory import BodyMemory, available_memory
 from proxy.api.chat_completions import ChatCompletions
 from proxy.api.debug import Debug
-from proxy.api.health import Healthz, Readyz
-from proxy.api.method import WrongMethod
-from proxy.api.metrics import Metrics
+from proxy.api.endpoints import Healthz, Metrics, Models, Readyz, WrongMethod
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
 from proxy.api.middleware.quota import Quota, is_limited
 from proxy.api.middleware.request_id import RequestId
-from proxy.api.models import Models
 from proxy.api.passthrough import Passthrough
 from proxy.api.responses.endpoint import CreateResponse
-from proxy.api.responses.stored import CancelResponse, InputItems, NothingHere, StoredResponse
+from proxy.api.responses.stored import CancelResponse, InputItems, NotServed, ResponseById
 from proxy.breaker import Breaker
 from proxy.config import Config, ServerConfig, UpstreamConfig
 from proxy.http import Http1Transport
@@ -263,7 +260,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
     return [
         *(Route(path, WrongMethod("POST")) for path in hot),
         *(route for root in ("/v1/responses", "/responses") for route in _below_responses(root, ports)),
-        *(Route(f"/v1/conversations{rest}", NothingHere(ports)) for rest in ("", "/{rest:path}")),
+        *(Route(f"/v1/conversations{rest}", NotServed(ports)) for rest in ("", "/{rest:path}")),
         *_own("/v1/models", models, "GET"),
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),
@@ -277,10 +274,10 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
 
 def _below_responses(root: str, ports: Ports) -> list[Route]:
     """What there is of kept responses, and what there is not."""
-    nothing = NothingHere(ports)
+    nothing = NotServed(ports)
     return [
         *(Route(f"{root}/{name}", nothing) for name in ("compact", "input_tokens")),
-        *_own(f"{root}/{{id}}", StoredResponse(ports), "GET", "DELETE"),
+        *_own(f"{root}/{{id}}", ResponseById(ports), "GET", "DELETE"),
         *_own(f"{root}/{{id}}/input_items", InputItems(ports), "GET"),
         *_own(f"{root}/{{id}}/cancel", CancelResponse(ports), "POST"),
         Route(f"{root}/{{rest:path}}", nothing),

@@ -11,8 +11,8 @@ import httpx
 import orjson
 import pytest
 
-from proxy.api.request import Exchange
-from proxy.api.responses.narrator import Narrator
+from proxy.api.request import ResolvedRequest
+from proxy.api.responses.output import OutputBuilder
 from proxy.loop.run import Run
 from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
 from tests.serving import proxy_of
@@ -162,7 +162,7 @@ async def test_what_a_request_has_held_is_let_go_of_with_it(path, reply):
 
 def held():
     """Parts of requests that are still in memory."""
-    return [thing for thing in gc.get_objects() if isinstance(thing, Exchange | Run | Narrator)]
+    return [thing for thing in gc.get_objects() if isinstance(thing, ResolvedRequest | Run | OutputBuilder)]
 
 
 async def statuses(url, body):

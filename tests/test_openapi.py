@@ -11,7 +11,7 @@ from hypothesis import settings
 from openapi_spec_validator import validate
 from starlette.routing import Router
 
-from proxy.api.method import WrongMethod
+from proxy.api.endpoints import WrongMethod
 from proxy.app import create_app
 from proxy.config_file import parse
 from tests.fakes import streamed, whole

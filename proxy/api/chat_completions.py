@@ -1,96 +1,196 @@
-"""`POST /v1/chat/completions`: the tool loop, or bytes handed through where no server tool is in play."""
+"""`POST /v1/chat/completions`: the tool loop, or bytes handed through where no server tool is in play.
 
-from collections.abc import Awaitable, Callable
+Whatever happens upstream, the client sees one completion: one id, one role, one finish_reason, one sum of usage.
+"""
+
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
+from typing import Any
 
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.body import parse_chat_request, read_body
-from proxy.api.clients import Identity, StreamingClient, tool_headers, whole_completion
-from proxy.api.replies import EventStream, Headers, send_bytes
-from proxy.api.request import Exchange, Exchanges, collect, ignored_header, note_usage, show_nothing
+from proxy.api.body import parse_chat_request, read_body, written
+from proxy.api.replies import EventStream, Headers
+from proxy.api.request import ResolvedRequest
+from proxy.api.surface import Surface, collect, note_use, show_nothing, tool_headers
 from proxy.loop import sse
-from proxy.loop.actions import Respond
-from proxy.loop.chat import Json
-from proxy.loop.offer import Offer
-from proxy.ports import Ports, Show, Tell
-
-_ID_PREFIX = "chatcmpl-"
+from proxy.loop.actions import Respond, sum_of
+from proxy.loop.chat import Json, text_of
+from proxy.loop.citations import CITATIONS, Citation, annotations, without_marks
+from proxy.ports import Show
 
 
-class ChatCompletions:
+class ChatCompletions(Surface):
     """The endpoint, as an ASGI callable."""
-
-    def __init__(self, ports: Ports) -> None:
-        self._server = ports.config.server
-        self._clock = ports.clock
-        self._exchanges = Exchanges(ports)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        body = await read_body(scope, receive, self._server, self._clock)
-        exchange = await self._exchanges.open(scope, parse_chat_request(body), body=body)
-        offer = exchange.offer()
-        reply = self._streamed if exchange.request.get("stream") else self._whole
-        await reply(exchange, offer, scope, receive, send)
+        body = await read_body(scope, receive, self.server, self.ports.clock)
+        request = await self.resolver.resolve(scope, parse_chat_request(body), body=body)
+        if request.chat.get("stream"):
+            await self.send_stream(request, partial(self._stream, request), scope, receive, send)
+        else:
+            await self.send_whole(request, partial(self._whole, request), scope, receive, send)
 
-    async def _whole(self, exchange: Exchange, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
-        work = self._loop_whole if offer.in_play else self._relay_whole
-        reply = await exchange.bounded(scope, receive, partial(work, exchange, offer))
-        await send_bytes(send, 200, (*reply.headers, *ignored_header(exchange.ignored)), reply.body)
-
-    async def _streamed(self, exchange: Exchange, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = EventStream(scope, send, extra=ignored_header(exchange.ignored))
-        work = self._loop_stream if offer.in_play else self._relay_stream
-        beating = partial(stream.keep_alive, self._server.keepalive_seconds)
-        await exchange.bounded(scope, receive, partial(work, exchange, offer, stream), beside=beating)
-
-    async def _relay_whole(self, exchange: Exchange, _: Offer) -> "_Reply":
-        answer = await exchange.model.upstream.relay(*exchange.for_upstream())
-        note_usage(answer.usage)
-        return _Reply(answer.body)
-
-    async def _relay_stream(self, exchange: Exchange, _: Offer, stream: EventStream) -> None:
-        usage = await exchange.model.upstream.relay_stream(*exchange.for_upstream(), stream.write)
-        note_usage(usage)
-        await stream.close()
-
-    async def _loop_whole(self, exchange: Exchange, offer: Offer) -> "_Reply":
-        identity = self._identity(exchange)
-        events: list[Json] | None = [] if exchange.tell_events else None
+    async def _whole(self, request: ResolvedRequest) -> tuple[bytes, Headers]:
+        if not request.offer.in_play:
+            relayed = await request.model.upstream.relay(*_for_upstream(request))
+            note_use(relayed.usage)
+            return relayed.body, ()
+        completion = self._completion(request)
+        events: list[Json] | None = [] if request.wants_events else None
         tell = None if events is None else collect(events)
-        answers = await self._loops(exchange, offer, identity, lambda _: show_nothing, tell)
-        return _Reply(sse.dumps(whole_completion(answers, identity, events=events)), tool_headers(answers))
+        answers = await self.run(request, completion.run_ids, show=show_nothing, tell=tell)
+        return sse.dumps(whole_completion(answers, completion, events=events)), tool_headers(answers)
 
-    async def _loop_stream(self, exchange: Exchange, offer: Offer, stream: EventStream) -> None:
-        options = exchange.request.get("stream_options") or {}
-        identity = self._identity(exchange)
-        client = StreamingClient(stream, identity, include_usage=bool(options.get("include_usage")))
-        tell = client.tell if exchange.tell_events else None
-        await client.finish(await self._loops(exchange, offer, identity, client.show, tell))
+    async def _stream(self, request: ResolvedRequest, stream: EventStream) -> None:
+        if not request.offer.in_play:
+            note_use(await request.model.upstream.relay_stream(*_for_upstream(request), stream.write))
+            await stream.close()
+            return
+        completion = self._completion(request)
+        options = request.chat.get("stream_options") or {}
+        writer = CompletionStream(stream, completion, include_usage=bool(options.get("include_usage")))
+        tell = writer.tell if request.wants_events else None
+        await writer.finish(await self.run(request, completion.run_ids, show=writer.show, tell=tell))
 
-    def _loops(
-        self, exchange: Exchange, offer: Offer, identity: Identity, show: Callable[[int], Show], tell: Tell | None
-    ) -> Awaitable[list[Respond]]:
-        """One loop for each choice that the client wants."""
-        wanted = exchange.request.get("n") or 1
-        run_ids = [identity.id.removeprefix(_ID_PREFIX)]
-        while len(run_ids) < wanted:
+    def _completion(self, request: ResolvedRequest) -> "Completion":
+        run_ids = [token_hex(16)]
+        while len(run_ids) < (request.chat.get("n") or 1):
             run_ids.append(token_hex(16))
-        return self._exchanges.loops(exchange, offer, run_ids, show=show, tell=tell)
-
-    def _identity(self, exchange: Exchange) -> Identity:
-        return Identity(_ID_PREFIX + token_hex(16), int(self._clock.time()), exchange.model.name)
+        return Completion(f"chatcmpl-{run_ids[0]}", run_ids, int(self.ports.clock.time()), request.model.name)
 
 
-class _Reply(Struct, frozen=True):
-    """A whole answer: its bytes, and what is said beside it."""
+def _for_upstream(request: ResolvedRequest) -> tuple[bytes, Json]:
+    """The request as the client sent it, but for a field that is ours and that an upstream may refuse."""
+    if "max_tool_calls" not in request.chat:
+        return request.body or written(request.chat), request.chat
+    chat = {key: value for key, value in request.chat.items() if key != "max_tool_calls"}
+    return written(chat), chat
 
-    body: bytes
-    extra: Headers = ()
 
-    @property
-    def headers(self) -> Headers:
-        return ((b"content-type", b"application/json"), *self.extra)
+class Completion(Struct, frozen=True):
+    """The properties that all parts of one completion share.
+
+    Attributes:
+        id: of the completion.
+        run_ids: of its loops, one for each choice.
+        created: seconds since 1970.
+        model: the model's name where the upstream does not give one.
+    """
+
+    id: str
+    run_ids: list[str]
+    created: int
+    model: str
+
+
+class CompletionStream:
+    """Writes a completion of one choice or several to a client with `stream: true`."""
+
+    def __init__(self, stream: EventStream, completion: Completion, *, include_usage: bool) -> None:
+        self._stream = stream
+        self._completion = completion
+        self._include_usage = include_usage
+        self._head: Json = {}
+        self._texts: dict[int, list[str]] = {}
+        self._citations: dict[int, list[Citation]] = {}
+        self._events: list[Json] = []
+
+    def show(self, index: int) -> Show:
+        """Shows upstream chunks, with what may be seen of them, as chunks of this completion's choice `index`."""
+
+        def show(chunk: Json) -> Awaitable[None]:
+            opening = self._opening(index, chunk) if self._events or index not in self._texts else b""
+            for choice in chunk["choices"]:
+                choice["index"] = index
+                delta = choice["delta"]
+                if isinstance(text := delta.get("content"), str):
+                    if cited := delta.pop(CITATIONS, None):
+                        shown = sum(map(len, self._texts[index]))
+                        self._citations.setdefault(index, []).extend((shown + at, url) for at, url in cited)
+                    self._texts[index].append(text)
+            chunk.update(self._head)
+            return self._stream.write(opening + sse.encode(chunk) if opening else sse.encode(chunk))
+
+        return show
+
+    async def tell(self, event: Json) -> None:
+        """One progress event, as a chunk without choices.
+
+        The first waits for something to show: until then a failure can still have its proper status.
+        """
+        self._events.append(event)
+        if self._texts or event["type"] != "turn.started":
+            await self._stream.write(self._opening(0, {}))
+
+    async def finish(self, answers: Sequence[Respond]) -> None:
+        """Write the finish reasons, the usage if it was asked for, and the end mark."""
+        chunks: list[bytes] = []
+        for index, answer in enumerate(answers):
+            chunks.append(self._opening(index, answer.turn.envelope))
+            cited = annotations("".join(self._texts[index]), answer.sources, self._citations.get(index, ()))
+            chunks.append(self._chunk(index, {"annotations": cited} if cited else {}, answer.finish_reason))
+        if self._include_usage:
+            usage = sum_of([answer.tally for answer in answers]).as_usage()
+            chunks.append(sse.encode({**self._head, "choices": [], "usage": usage}))
+        chunks.append(sse.DONE)
+        await self._stream.write(b"".join(chunks))
+        await self._stream.close()
+
+    def _opening(self, index: int, seen: Mapping[str, Any]) -> bytes:
+        """A choice's role, once, before anything else of it; then the progress events that wait."""
+        chunks: list[bytes] = []
+        if index not in self._texts:
+            self._texts[index] = []
+            if not self._head:
+                self._head = {
+                    "id": self._completion.id,
+                    "object": "chat.completion.chunk",
+                    "created": self._completion.created,
+                    "model": seen.get("model") or self._completion.model,
+                }
+                if self._include_usage:
+                    self._head["usage"] = None
+            chunks.append(self._chunk(index, {"role": "assistant", "content": ""}, None))
+        while self._events:
+            chunks.append(sse.encode({**self._head, "choices": [], "tool_event": self._events.pop(0)}))
+        return b"".join(chunks)
+
+    def _chunk(self, index: int, delta: Json, finish_reason: str | None) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return sse.encode({**self._head, "choices": [choice]})
+
+
+def whole_completion(answers: Sequence[Respond], completion: Completion, *, events: list[Json] | None = None) -> Json:
+    """The answer of a client that does not stream: the last turns as they came, as one completion.
+
+    Args:
+        answers: of one loop for each choice that the client wants.
+        completion: the properties of the whole.
+        events: the progress of the loops, for clients that asked for it.
+    """
+    envelope = answers[0].turn.envelope
+    choices = []
+    for index, answer in enumerate(answers):
+        message = answer.message
+        written_text = text_of(message)
+        text, citations = without_marks(written_text, answer.cite)
+        if text != written_text:
+            message = {**message, "content": text}
+        if cited := annotations(text, answer.sources, citations):
+            message = {**message, "annotations": cited}
+        final = {"index": index, "message": message, "finish_reason": answer.finish_reason}
+        choices.append({"logprobs": None, **answer.turn.choice, **final})
+    whole = {
+        **envelope,
+        "id": completion.id,
+        "object": "chat.completion",
+        "created": completion.created,
+        "model": envelope.get("model") or completion.model,
+        "choices": choices,
+        "usage": sum_of([answer.tally for answer in answers]).as_usage(),
+    }
+    return whole if events is None else {**whole, "tool_events": events}

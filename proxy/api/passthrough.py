@@ -7,8 +7,8 @@ from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
 from proxy.api.body import header, parse_object, read_body
-from proxy.api.caller import Caller, caller_of
 from proxy.api.race import while_wanted
+from proxy.api.request import Caller, caller_of
 from proxy.loop.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.loop.rawjson import replace_model
 from proxy.ports import Model, Ports, RawRequest

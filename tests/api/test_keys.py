@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.api.caller import caller_of
 from proxy.api.middleware.auth import Auth
+from proxy.api.request import caller_of
 from proxy.config import ClientConfig
 from proxy.loop.errors import InvalidApiKey
 from tests.fakes import whole

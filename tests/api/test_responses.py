@@ -383,6 +383,15 @@ async def test_a_client_that_wants_no_search_gets_none(upstream, without):
     assert [tool["function"]["name"] for tool in upstream.requests[0].get("tools") or ()] == ["open_door"]
 
 
+async def test_a_request_whose_search_is_taken_away_keeps_its_other_fields(upstream):
+    upstream.replies = [whole("Done")]
+    fields = {"max_tool_calls": 0, "temperature": 0, "parallel_tool_calls": False}
+    async with proxy_of(upstream) as url:
+        await ask(url, {"tools": [HOSTED, DOOR], **fields}, streaming=False)
+    assert upstream.requests[0]["temperature"] == 0
+    assert upstream.requests[0]["parallel_tool_calls"] is False
+
+
 async def test_where_there_is_no_search_the_rest_goes_on(upstream):
     upstream.replies = [whole("Done")]
     async with proxy_of(upstream, more=CLIENTS) as url:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import request_context
 from proxy.api.body import header, headers_of
-from proxy.api.caller import Caller, set_caller
+from proxy.api.request import CALLER, Caller
 from proxy.config import ClientConfig
 from proxy.loop.errors import InvalidApiKey
 
@@ -47,7 +47,7 @@ class Auth:
                 if _is_for_browsers(scope):
                     exc.headers["www-authenticate"] = 'Basic realm="toolproxy: any name, and an administrator\'s key"'
                 raise
-            set_caller(scope, caller)
+            scope[CALLER] = caller
             if caller.name:
                 request_context.add({"client": caller.name})
         return self._app(scope, receive, send)

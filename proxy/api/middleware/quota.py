@@ -10,8 +10,8 @@ from typing import TypeAlias
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy.api.caller import caller_of
 from proxy.api.middleware.auth import OPEN_PATHS
+from proxy.api.request import caller_of
 from proxy.config import ClientConfig
 from proxy.loop.errors import ProxyError, RateLimitExceeded
 from proxy.ports import Leases, Rate, Rates

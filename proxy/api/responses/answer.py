@@ -1,19 +1,22 @@
 """The response object, and the stream of events that ends in it."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.api.replies import EventStream
+from proxy.api.responses.output import OutputBuilder
 from proxy.api.responses.request import ResponsesRequest
 from proxy.loop import sse
 from proxy.loop.actions import Tally
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError
+from proxy.ports import Show
 
-# Fields that an answer echoes -> what stands there when the request says nothing.
+# Fields that an answer echoes -> their value where the request has none.
 _ECHOED: Json = {
     "background": False,
     "instructions": None,
@@ -37,12 +40,19 @@ _ECHOED: Json = {
     "user": None,
 }
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-# What may stand in a failed response's `error.code`, by status; everything else is `server_error`.
+# The `error.code` of a failed response by the error's status; every other status has `server_error`.
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
 class Head(Struct, frozen=True):
-    """What is the same in every state of one response; `model` stands in where the upstream does not name its own."""
+    """The properties of one response in all its states.
+
+    Attributes:
+        id: of the response.
+        created: seconds since 1970.
+        model: the model's name; the upstream's own, once it is known.
+        request: the request, whose fields the response echoes.
+    """
 
     id: str
     created: int
@@ -54,7 +64,7 @@ class Head(Struct, frozen=True):
         given = self.request.fields
         echoed = {key: default if given.get(key) is None else given[key] for key, default in _ECHOED.items()}
         reasoning = {"effort": None, "summary": None, **(given.get("reasoning") or {})}
-        wanted = {"format": {"type": "text"}, **_said(given.get("text") or {})}
+        wanted = {"format": {"type": "text"}, **_without_nulls(given.get("text") or {})}
         echoed |= {"reasoning": reasoning, "text": wanted, "tools": [_echoed_tool(tool) for tool in echoed["tools"]]}
         state = {"id": self.id, "object": "response", "created_at": self.created, "completed_at": None}
         state |= {"status": status, "error": None, "incomplete_details": None, "model": self.model}
@@ -74,7 +84,7 @@ class Head(Struct, frozen=True):
         return self.response("failed", output, error={"code": code, "message": error.message})
 
 
-def _said(fields: Json) -> Json:
+def _without_nulls(fields: Json) -> Json:
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -103,45 +113,99 @@ def _counts(details: Any, *names: str) -> Json:
     return {name: (details.get(name) if isinstance(details, dict) else None) or 0 for name in names}
 
 
-@dataclass(slots=True)
-class Transcript:
-    """A response's events on the wire: numbered from 0, `created` and `in_progress` before all others."""
+class ResponseStream:
+    """Writes a response to a client with `stream: true`.
 
-    head: Head
-    _next: int = field(default=0)
+    Its events are numbered from 0; `created` and `in_progress` come before all others. Tools report their progress from
+    tasks of their own. So an event gets its number and its place in the outbox at once; the outbox is written in order,
+    by one task at a time, and a task that is cancelled while it waits loses nothing.
 
-    def settle(self, model: Any) -> None:
-        """The upstream's own name for the model, if it comes before the first event."""
-        if not self._next and isinstance(model, str) and model:
-            self.head = replace(self.head, model=model)
+    Args:
+        stream: takes the bytes.
+        head: of the response.
+        output: makes the events of its items.
+        hold_text: hold the text back until the end, for it may have to be dropped.
+    """
 
-    def write(self, events: Iterable[Json]) -> bytes:
-        """The events as bytes; nothing where there are none."""
-        return b"".join(self._encode(event) for event in events)
+    def __init__(self, stream: EventStream, head: Head, output: OutputBuilder, *, hold_text: bool) -> None:
+        self.head = head
+        self.output = output
+        self._stream = stream
+        self._hold_text = hold_text
+        self._held: list[str] = []
+        self._next_number = 0
+        self._outbox = bytearray()
+        self._writing = asyncio.Lock()
 
-    def finish(self, response: Json) -> bytes:
-        """The last event, and the end mark."""
-        kind = f"response.{response['status']}"
-        return self.write([{"type": kind, "response": response}]) + sse.DONE
+    def show(self, _: int) -> Show:
+        """Shows chunks of the only choice."""
 
-    def fail(self, output: Sequence[Json], error: ProxyError) -> bytes:
-        """A failure: the `error` that SDKs raise, then the response as it is, and the end mark."""
+        async def show(chunk: Json) -> None:
+            model = chunk.get("model")
+            if not self._next_number and isinstance(model, str) and model:  # the upstream's own name for it
+                self.head = replace(self.head, model=model)
+            for choice in chunk["choices"]:
+                if self._hold_text and (text := choice["delta"].pop("content", None)):
+                    self._held.append(text)
+                await self._write(self.output.show(choice))
+
+        return show
+
+    async def tell(self, event: Json) -> None:
+        """Write a progress event."""
+        await self._write(self.output.begin_turn() if event["type"] == "turn.started" else self.output.tool(event))
+
+    def drop_held_text(self) -> None:
+        """Drop the text that was held back: it is not the answer."""
+        self._held.clear()
+
+    async def end_items(self, *, broken_off: bool, carried: str | None) -> None:
+        """Close every item that is still open."""
+        if self._held:
+            await self._write(self.output.append_text("".join(self._held)))
+        await self._write(self.output.finish(broken_off=broken_off, carried=carried))
+
+    async def finish(self, response: Json) -> None:
+        """Write the last event, and end the stream."""
+        self._encode_last(response)
+        await self._flush()
+        await self._stream.close()
+
+    def encode_error(self, error: ProxyError) -> bytes:
+        """The end of a stream that fails, after what is still to be written.
+
+        The `error` event is for SDKs, which raise it; `response.failed` has the response.
+        """
         envelope = error.envelope()["error"]
-        told = {"type": "error", **{key: envelope[key] for key in ("code", "message", "param")}, "error": envelope}
-        return self.write([told]) + self.finish(self.head.failed(output, error))
+        fields = {key: envelope[key] for key in ("code", "message", "param")}
+        self._encode([{"type": "error", **fields, "error": envelope}])
+        self._encode_last(self.head.failed(self.output.items, error))
+        return bytes(self._outbox)
 
-    def _encode(self, event: Json) -> bytes:
-        opening = b"" if self._next else self._open()
-        return opening + self._number(event)
+    def _encode_last(self, response: Json) -> None:
+        self._encode([{"type": f"response.{response['status']}", "response": response}])
+        self._outbox += sse.DONE
 
-    def _open(self) -> bytes:
-        response = self.head.response("in_progress")
-        return b"".join(
-            self._number({"type": f"response.{kind}", "response": response}) for kind in ("created", "in_progress")
-        )
+    def _encode(self, events: Iterable[Json]) -> None:
+        """Put events into the outbox, with their numbers."""
+        for event in events:
+            if not self._next_number:
+                response = self.head.response("in_progress")
+                self._number({"type": "response.created", "response": response})
+                self._number({"type": "response.in_progress", "response": response})
+            self._number(event)
 
-    def _number(self, event: Json) -> bytes:
-        numbered = {**event, "sequence_number": self._next}
-        self._next += 1
-        kind: str = event["type"]
-        return b"event: " + kind.encode() + b"\n" + sse.encode(numbered)
+    def _number(self, event: Json) -> None:
+        self._outbox += b"event: " + event["type"].encode() + b"\n"
+        self._outbox += sse.encode({**event, "sequence_number": self._next_number})
+        self._next_number += 1
+
+    async def _write(self, events: Iterable[Json]) -> None:
+        self._encode(events)
+        await self._flush()
+
+    async def _flush(self) -> None:
+        async with self._writing:
+            while data := bytes(self._outbox):
+                await self._stream.write(data)
+                del self._outbox[: len(data)]

@@ -6,7 +6,7 @@
     web_search_call, our own mcp_call                                nothing: what they found is not in them
     TURNS, which no client can send                                  the messages of a kept response
 
-Each item is checked when it is read; one of a type that cannot be told to a model is refused, never dropped in silence.
+Each item is checked when it is read; one of a type that has no such form is refused, never dropped in silence.
 """
 
 from collections import deque
@@ -17,8 +17,7 @@ from typing import Any
 import orjson
 
 from proxy.api.body import MOST_MESSAGES
-from proxy.api.responses.parts import chat_parts, content_of, joined
-from proxy.api.responses.sealed import Hidden, Thoughts
+from proxy.api.responses.content import Hidden, Thoughts, chat_parts, content_of, joined
 from proxy.loop.chat import Json
 from proxy.loop.continuation import Continuation
 from proxy.loop.errors import RequestError
@@ -45,7 +44,7 @@ _STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The messages of a chat request, and by run what its client has brought back of what it was not shown."""
+    """The messages of a chat request, and by run the hidden part that the client has brought back."""
 
     messages: tuple[Json, ...]
     hidden: Mapping[str, Continuation] = field(default_factory=dict)
@@ -115,9 +114,9 @@ def converse(
 
     Args:
         items: read and resolved, the whole conversation.
-        instructions: what stands before it.
+        instructions: a system message before it.
         name_of: the name that the model knows for the tool of a call.
-        unseal: opens what a client has carried for us.
+        unseal: opens `encrypted_content`.
 
     Raises:
         RequestError: a call without an output, or an output without its call.
@@ -140,7 +139,7 @@ def _outputs_in(items: Iterable[Json]) -> dict[str, deque[Json]]:
 
 
 class _Writer:
-    """Items in, messages out; what the assistant says, thinks and calls is gathered until another speaks."""
+    """Makes messages of items; those of the assistant are gathered into one message, until an item of another role."""
 
     def __init__(
         self,
@@ -158,7 +157,7 @@ class _Writer:
         self._calls: list[Json] = []
 
     def take(self, item: Json, where: str) -> None:
-        """One more item."""
+        """Add an item."""
         match item["type"]:
             case "message" if item["role"] == "assistant":
                 if text := joined(chat_parts(item["content"], where)):
@@ -168,9 +167,9 @@ class _Writer:
                 content = content_of(chat_parts(item["content"], where))
                 self.messages.append({"role": item["role"], "content": content})
             case "reasoning":
-                self._think(item)
+                self._add_reasoning(item)
             case "function_call" | "custom_tool_call":
-                self._call(item)
+                self._add_call(item)
             case "function_call_output" | "custom_tool_call_output":
                 self._flush()
             case "toolproxy_turns":
@@ -178,7 +177,7 @@ class _Writer:
                 self.messages += item["messages"]
 
     def finish(self) -> Conversation:
-        """The whole of it."""
+        """The conversation, once every item is added."""
         self._flush()
         for call_id, unpaired in self._outputs.items():
             if unpaired:
@@ -186,25 +185,25 @@ class _Writer:
                 raise RequestError(message, param="input")
         return Conversation(tuple(self.messages), self._hidden)
 
-    def _think(self, item: Json) -> None:
+    def _add_reasoning(self, item: Json) -> None:
         match self._unseal(item.get("encrypted_content")):
             case Hidden(run_id, continuation):
                 self._hidden[run_id] = continuation
             case Thoughts(text):
                 self._thoughts.append(text)
             case None:
-                told = [*(item.get("content") or ()), *(() if item.get("content") else item.get("summary") or ())]
-                texts = [part["text"] for part in told if isinstance(part, dict) and isinstance(part.get("text"), str)]
+                parts = item.get("content") or item.get("summary") or ()
+                texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
                 self._thoughts += [text for text in texts if text]
 
-    def _call(self, item: Json) -> None:
+    def _add_call(self, item: Json) -> None:
         custom = item["type"] == "custom_tool_call"
         arguments = orjson.dumps({"input": item["input"]}).decode() if custom else item["arguments"]
         function = {"name": self._name_of(item), "arguments": arguments}
         self._calls.append({"id": item["call_id"], "type": "function", "function": function})
 
     def _flush(self) -> None:
-        """Write what the assistant has said, and the results of its calls."""
+        """Write the message of the assistant that was gathered, and the results of its calls."""
         texts, thoughts, calls = self._texts, self._thoughts, self._calls
         self._texts, self._thoughts, self._calls = [], [], []
         if not texts and not calls:  # thoughts alone are no message: some upstreams refuse one that says nothing
@@ -217,12 +216,12 @@ class _Writer:
         self.messages.append(message)
         pictures: list[Json] = []
         for call in calls:
-            pictures += self._answer(call["id"])
+            pictures += self._add_result(call["id"])
         if pictures:
             self.messages.append({"role": "user", "content": [{"type": "text", "text": PICTURES}, *pictures]})
 
-    def _answer(self, call_id: str) -> list[Json]:
-        """Write the result of a call; the pictures in it, which a tool message cannot hold."""
+    def _add_result(self, call_id: str) -> list[Json]:
+        """Write the result of a call; returns the pictures in it, which a tool message cannot hold."""
         outputs = self._outputs.get(call_id)
         if not outputs:
             raise RequestError(f"No tool output found for function call {call_id}.", param="input")

@@ -1,8 +1,8 @@
-"""The items of an answer, each a small machine: opened, fed, closed; every step gives the events that tell of it.
+"""The items of an output. Each is opened, extended and closed, and each step gives the events for it.
 
     added   (part added   delta*   part done)*   done
 
-An event has everything but its `sequence_number`. Folding the events of an item gives what `as_json` gives at the end.
+An event has all its fields but `sequence_number`. The events of an item add up to what `as_json` gives at the end.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ import orjson
 
 from proxy.api.responses.conversation import OUR_SERVER
 from proxy.api.responses.search import query_of
-from proxy.api.responses.tools import Face
+from proxy.api.responses.tools import ClientToolName
 from proxy.loop.chat import Json
 from proxy.loop.citations import Citation, annotations
 
@@ -23,22 +23,22 @@ Events: TypeAlias = Iterator[Json]
 
 @dataclass(slots=True)
 class Item:
-    """What all items have; `index` is their place in the answer's `output`."""
+    """The base of all items; `index` is an item's place in the `output`."""
 
     id: str
     index: int
     status: Status = field(default="in_progress", kw_only=True)
 
     def as_json(self) -> Json:
-        """The item as it stands now."""
+        """The item in its present state."""
         raise NotImplementedError
 
     def open(self) -> Events:
-        """It begins."""
+        """Open the item."""
         yield {"type": "response.output_item.added", "output_index": self.index, "item": self.as_json()}
 
     def close(self, status: Status) -> Events:
-        """It ends."""
+        """Close the item."""
         self.status = status
         yield {"type": "response.output_item.done", "output_index": self.index, "item": self.as_json()}
 
@@ -47,7 +47,7 @@ class Item:
         return {"type": f"response.{kind}", "item_id": self.id, "output_index": self.index, **fields}
 
 
-# The kinds below call Item's methods by its name: with slots, super() knows only the class that slots have replaced.
+# The subclasses name `Item` instead of calling super(), which with slots finds the class that slots have replaced.
 
 
 @dataclass(slots=True)
@@ -73,19 +73,19 @@ class _Part:
 
 @dataclass(slots=True)
 class Message(Item):
-    """What the model says; `sources`, URL -> title, is what it may cite when it is closed."""
+    """A message of the model's; `sources`, URL -> title, are the pages that it may cite."""
 
     sources: Mapping[str, str] = field(default_factory=dict)
     _parts: list[_Part] = field(default_factory=list)
 
     def as_json(self) -> Json:
-        """The item as it stands now."""
+        """The item in its present state."""
         content = [part.as_json() for part in self._parts]
         return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
 
-    def say(self, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()) -> Events:
-        """More text, and the citations in it."""
-        yield from self._turn_to("output_text")
+    def append_text(self, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()) -> Events:
+        """Add text, and the citations in it."""
+        yield from self._open_part("output_text")
         part = self._parts[-1]
         if citations:
             before = len(part.text)
@@ -94,18 +94,18 @@ class Message(Item):
         part.logprobs += logprobs
         yield self._part_event("output_text.delta", delta=text, logprobs=list(logprobs))
 
-    def refuse(self, text: str) -> Events:
-        """More of a refusal."""
-        yield from self._turn_to("refusal")
+    def append_refusal(self, text: str) -> Events:
+        """Add text of a refusal."""
+        yield from self._open_part("refusal")
         self._parts[-1].pieces.append(text)
         yield self._part_event("refusal.delta", delta=text)
 
     def close(self, status: Status) -> Events:
-        """It ends, its last part with it."""
+        """Close the item and its last part."""
         yield from self._close_part()
         yield from Item.close(self, status)
 
-    def _turn_to(self, kind: Literal["output_text", "refusal"]) -> Events:
+    def _open_part(self, kind: Literal["output_text", "refusal"]) -> Events:
         if self._parts and self._parts[-1].kind == kind:
             return
         yield from self._close_part()
@@ -130,17 +130,17 @@ class Message(Item):
 
 
 def _citations(part: _Part, sources: Mapping[str, str]) -> list[Json]:
-    """`url_citation` in the flat shape that it has here."""
+    """The `url_citation`s of a part, flat as the Responses API has them."""
     cited = annotations(part.text, sources, part.citations)
     return [{"type": "url_citation", **one["url_citation"]} for one in cited]
 
 
 @dataclass(slots=True)
 class Reasoning(Item):
-    """What the model thinks.
+    """Reasoning of the model's.
 
     Attributes:
-        summarised: tell it as a summary as well; some clients show nothing else.
+        summarised: show it as a summary as well; some clients show nothing else.
         seal: makes its `encrypted_content`; None: it has none.
         sealed: its `encrypted_content`.
     """
@@ -151,15 +151,15 @@ class Reasoning(Item):
     _pieces: list[str] = field(default_factory=list)
 
     def as_json(self) -> Json:
-        """The item as it stands now."""
+        """The item in its present state."""
         text = "".join(self._pieces)
         item: Json = {"id": self.id, "type": "reasoning", "status": self.status}
         item["summary"] = [{"type": "summary_text", "text": text}] if text and self.summarised else []
         item["content"] = [{"type": "reasoning_text", "text": text}] if text else []
         return item if self.sealed is None else {**item, "encrypted_content": self.sealed}
 
-    def think(self, text: str) -> Events:
-        """More thoughts."""
+    def append_text(self, text: str) -> Events:
+        """Add text."""
         if not self._pieces:
             yield self.event("content_part.added", content_index=0, part={"type": "reasoning_text", "text": ""})
             if self.summarised:
@@ -171,7 +171,7 @@ class Reasoning(Item):
             yield self.event("reasoning_summary_text.delta", summary_index=0, delta=text)
 
     def close(self, status: Status) -> Events:
-        """It ends."""
+        """Close the item."""
         text = "".join(self._pieces)
         if text:
             yield self.event("reasoning_text.done", content_index=0, text=text)
@@ -186,45 +186,45 @@ class Reasoning(Item):
 
 
 @dataclass(slots=True)
-class Call(Item):
+class ClientCall(Item):
     """A call of one of the client's own tools."""
 
     call_id: str
-    face: Face
+    tool: ClientToolName
     _pieces: list[str] = field(default_factory=list)
 
     def as_json(self) -> Json:
-        """The item as it stands now."""
-        custom = self.face.kind == "custom"
-        said: Json = {"input": self._input()} if custom else {"arguments": "".join(self._pieces)}
-        named = {"namespace": self.face.namespace} if self.face.namespace else {}
+        """The item in its present state."""
+        custom = self.tool.kind == "custom"
+        given: Json = {"input": self._input()} if custom else {"arguments": "".join(self._pieces)}
+        named = {"namespace": self.tool.namespace} if self.tool.namespace else {}
         kind = "custom_tool_call" if custom else "function_call"
-        head = {"id": self.id, "type": kind, "status": self.status, "call_id": self.call_id, "name": self.face.name}
-        return {**head, **said, **named}
+        head = {"id": self.id, "type": kind, "status": self.status, "call_id": self.call_id, "name": self.tool.name}
+        return {**head, **given, **named}
 
-    def write(self, arguments: str) -> Events:
-        """More of its arguments. A custom tool's input is in them as JSON, and is told when it is whole."""
+    def append_arguments(self, arguments: str) -> Events:
+        """Add arguments. A custom tool's input is in them as JSON, and is sent when it is complete."""
         if arguments:
             self._pieces.append(arguments)
-            if self.face.kind == "function":
+            if self.tool.kind == "function":
                 yield self.event("function_call_arguments.delta", delta=arguments)
 
     def close(self, status: Status) -> Events:
-        """It ends."""
-        if self.face.kind == "custom":
+        """Close the item."""
+        if self.tool.kind == "custom":
             self.status = status  # only now its input can be read
             text = self._input()
             yield self.event("custom_tool_call_input.delta", delta=text)
             yield self.event("custom_tool_call_input.done", input=text)
         else:
             if not self._pieces and status == "completed":  # clients parse it
-                yield from self.write("{}")
+                yield from self.append_arguments("{}")
             arguments = "".join(self._pieces)
-            yield self.event("function_call_arguments.done", name=self.face.name, arguments=arguments)
+            yield self.event("function_call_arguments.done", name=self.tool.name, arguments=arguments)
         yield from Item.close(self, status)
 
     def _input(self) -> str:
-        """The string in a custom tool's arguments; what the model wrote where they are not what was asked for."""
+        """The string in a custom tool's arguments; all that the model wrote where they are not as demanded."""
         if self.status == "in_progress":
             return ""
         text = "".join(self._pieces)
@@ -237,14 +237,14 @@ class Call(Item):
 
 
 @dataclass(slots=True)
-class Search(Item):
-    """A search of the server's that the client has asked to see; `sources`: the pages that it found, if told."""
+class SearchCall(Item):
+    """A search by the server that the client has declared; `sources` are the pages found; None: not wanted."""
 
     arguments: str
     sources: Sequence[str] | None = None
 
     def as_json(self) -> Json:
-        """The item as it stands now."""
+        """The item in its present state."""
         query = query_of(self.arguments)
         action: Json = {"type": "search", "query": query, "queries": [query] if query else []}
         if self.sources is not None:
@@ -252,13 +252,13 @@ class Search(Item):
         return {"id": self.id, "type": "web_search_call", "status": self.status, "action": action}
 
     def open(self) -> Events:
-        """It begins."""
+        """Open the item."""
         yield from Item.open(self)
         yield self.event("web_search_call.in_progress")
         yield self.event("web_search_call.searching")
 
     def close(self, status: Status) -> Events:
-        """It ends; a search that failed has no event for it, only its status."""
+        """Close the item. There is no event for a search that failed, only a status."""
         if status == "completed":
             yield self.event("web_search_call.completed")
         yield from Item.close(self, status)
@@ -266,23 +266,23 @@ class Search(Item):
 
 @dataclass(slots=True)
 class ServerCall(Item):
-    """A call of another server tool, for clients that want to see them."""
+    """A call of another server tool, for clients that ask for progress events."""
 
     name: str
     arguments: str
     error: str | None = None
 
     def as_json(self) -> Json:
-        """The item as it stands now."""
+        """The item in its present state."""
         begun = self.status == "in_progress"
-        told = [{"type": "text", "text": self.error}]
-        error = {"type": "mcp_tool_execution_error", "content": told} if self.error is not None else None
-        said = {"name": self.name, "arguments": "" if begun else self.arguments, "output": None, "error": error}
+        content = [{"type": "text", "text": self.error}]
+        error = {"type": "mcp_tool_execution_error", "content": content} if self.error is not None else None
+        fields = {"name": self.name, "arguments": "" if begun else self.arguments, "output": None, "error": error}
         head = {"id": self.id, "type": "mcp_call", "status": self.status, "server_label": OUR_SERVER}
-        return {**head, "approval_request_id": None, **said}
+        return {**head, "approval_request_id": None, **fields}
 
     def open(self) -> Events:
-        """It begins."""
+        """Open the item."""
         yield from Item.open(self)
         yield self.event("mcp_call.in_progress")
         if self.arguments:
@@ -290,6 +290,6 @@ class ServerCall(Item):
         yield self.event("mcp_call_arguments.done", arguments=self.arguments)
 
     def close(self, status: Status) -> Events:
-        """It ends."""
+        """Close the item."""
         yield self.event("mcp_call.completed" if status == "completed" else "mcp_call.failed")
         yield from Item.close(self, status)

@@ -1,4 +1,4 @@
-"""A Responses request: read, checked, and said in the words of Chat Completions."""
+"""A Responses request: read, checked, and translated into a chat request."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from proxy.loop.errors import ProxyError, RequestError
 from proxy.loop.prompts import with_guidance
 
 _NOT_HERE = ("background", "conversation", "prompt")
-# Chat Completions' own fields, and those of GLM and vLLM, that mean the same here; null is as if it were not there.
+# Fields that mean the same in both APIs, GLM's and vLLM's among them; null is as if absent.
 _SAME = (
     "frequency_penalty",
     "max_tool_calls",
@@ -34,7 +34,7 @@ _KINDS: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("reasoning", "text", "stream_options", "metadata"), (dict, "an object")),
     **dict.fromkeys(("instructions", "previous_response_id"), (str, "a string")),
 }
-# Fields of the chat request -> what a client has sent here.
+# Fields of the chat request -> the fields of the Responses request that they are made of.
 _SENT_AS: Mapping[str, str] = {
     "max_tokens": "max_output_tokens",
     "messages": "input",
@@ -50,12 +50,12 @@ LOGPROBS = "message.output_text.logprobs"
 
 @dataclass(frozen=True, slots=True)
 class ResponsesRequest:
-    """What a client asks for.
+    """A client's request.
 
     Attributes:
-        fields: the request as it came; what the answer echoes.
+        fields: the request as it came, without secrets; the answer echoes them.
         items: its input, read.
-        check: holds the answer to the schema that is asked for.
+        check: checks the answer against the schema that is asked for.
     """
 
     fields: Json
@@ -64,36 +64,36 @@ class ResponsesRequest:
 
     @property
     def stream(self) -> bool:
-        """Whether the answer is to come as it is written."""
+        """Whether the answer is streamed."""
         return bool(self.fields.get("stream"))
 
     @property
     def store(self) -> bool:
-        """Whether the answer is kept."""
+        """Whether the answer is stored."""
         return self.fields.get("store") is not False
 
     @property
     def previous(self) -> str | None:
-        """The response that this one goes on from."""
+        """The id of the response that this request continues."""
         return self.fields.get("previous_response_id")
 
     @property
     def json_only(self) -> bool:
-        """Whether nothing but the final JSON is wanted."""
+        """Whether the final JSON is all the text that is wanted."""
         return (self.text_format.get("type") or "text") != "text"
 
     @property
     def text_format(self) -> Json:
-        """`text.format`, flat as it is here."""
+        """`text.format`, which is flat in this API."""
         return (self.fields.get("text") or {}).get("format") or {}
 
     def includes(self, what: str) -> bool:
-        """Whether the client has asked for it by `include`."""
+        """Whether `include` lists it."""
         return what in (self.fields.get("include") or ())
 
     @property
     def summary(self) -> bool:
-        """Whether thoughts are to be told as a summary too."""
+        """Whether reasoning is wanted as a summary too."""
         reasoning = self.fields.get("reasoning") or {}
         return bool(reasoning.get("summary") or reasoning.get("generate_summary"))
 
@@ -101,8 +101,8 @@ class ResponsesRequest:
         """The chat request."""
         fields = self.fields
         messages = list(conversation.messages)
-        if tools.search and tools.search.told:
-            messages = with_guidance(messages, tools.search.told)
+        if tools.search and tools.search.instruction:
+            messages = with_guidance(messages, tools.search.instruction)
         chat: Json = {"model": fields["model"], "messages": messages}
         chat |= {key: fields[key] for key in _SAME if fields.get(key) is not None}
         optional = {
@@ -148,13 +148,13 @@ def read_request(fields: Json) -> ResponsesRequest:
     tools = fields.get("tools")
     _expect(not isinstance(tools, list) or len(tools) <= MOST_TOOLS, "tools", f"may hold {MOST_TOOLS} tools at most")
     _check_inner(fields)
-    written(fields)  # what is echoed has to be writable
+    written(fields)  # the answer echoes them, so they have to be writable
     items = tuple(_without_secrets(item) for item in read_items(fields.get("input")))
     return ResponsesRequest(_without_secrets(fields), items, _check_format(fields))
 
 
 def _without_secrets(holder: Json) -> Json:
-    """A request or an item, which are kept and echoed, without the secrets in its `tools`."""
+    """A request or an item, which are stored and echoed, without the secrets in its `tools`."""
     return {**holder, "tools": without_secrets(holder["tools"])} if holder.get("tools") else holder
 
 
@@ -182,8 +182,8 @@ def _response_format(wanted: Json) -> Json | None:
         case "json_object":
             return {"type": "json_object"}
         case "json_schema":
-            said = ("name", "description", "schema", "strict")
-            nested = {key: wanted[key] for key in said if wanted.get(key) is not None}
+            keys = ("name", "description", "schema", "strict")
+            nested = {key: wanted[key] for key in keys if wanted.get(key) is not None}
             return {"type": "json_schema", "json_schema": nested}
         case _:
             return None

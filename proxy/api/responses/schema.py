@@ -27,7 +27,7 @@ _LINEAR = jsonschema_rs.RegexOptions()  # without look-around and back-reference
 # pydantic writes such a pattern for each Decimal.
 _LOOK_AROUND = re.compile(r"\(\?(?:=|!|<[=!])|\\[1-9k]")
 _MAX_CHARACTERS = 200
-# What holds data and no schema.
+# Keywords whose values are data and no schema.
 _DATA = ("enum", "const", "default", "examples")
 _DEFINITIONS = ("$defs", "definitions")
 _NOT_FOLLOWED = ("$dynamicRef", "$recursiveRef")
@@ -35,7 +35,7 @@ _NOT_FOLLOWED = ("$dynamicRef", "$recursiveRef")
 
 @dataclass(frozen=True, slots=True)
 class SchemaCheck:
-    """Holds answers to a schema."""
+    """Checks answers against a schema."""
 
     schema: Json
     _validator: Any = field(repr=False)
@@ -43,7 +43,7 @@ class SchemaCheck:
 
     @classmethod
     def of(cls, schema: Any) -> "SchemaCheck":
-        """Raises `RequestError` where it is no schema, too large, or refers beyond itself."""
+        """The check for a schema. Raises `RequestError` where it is none, is too large, or refers beyond itself."""
         if not isinstance(schema, dict):
             raise RequestError(f"'{_PARAM}' must be an object.", param=_PARAM)
         if len(orjson.dumps(schema)) > _MAX_BYTES:
@@ -71,10 +71,10 @@ class SchemaCheck:
 
 
 def unfolded(schema: Json) -> Json:
-    """The schema with every reference replaced by what it refers to, as far as the bounds permit.
+    """The schema with every reference replaced by its target, as far as the bounds permit.
 
     Raises:
-        RequestError: it refers to what is not in it.
+        RequestError: it refers to something that it does not contain.
     """
     budget = _Budget()
     root: list[Any] = [None]
@@ -101,7 +101,7 @@ def unfolded(schema: Json) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A node that is still to be unfolded, where it goes, and below how many references it stands."""
+    """A node that is still to be unfolded, where it goes, and how many references it is below."""
 
     holder: Any
     key: Any
@@ -111,13 +111,13 @@ class _Place:
 
 @dataclass(slots=True)
 class _Budget:
-    """How many nodes references may still add."""
+    """The number of nodes that references may still add."""
 
     left: int = _MAX_NODES
     sizes: dict[str, int] = field(default_factory=dict)
 
     def affords(self, reference: str, target: Any) -> bool:
-        """Take a target's nodes from what is left, if that is enough."""
+        """Whether enough nodes are left for a target; if so, they are spent."""
         if reference not in self.sizes:
             self.sizes[reference] = _size(target)
         if self.sizes[reference] > self.left:
@@ -132,7 +132,7 @@ def _size(node: Any) -> int:
 
 
 def _resolved(node: Json, schema: Json, budget: _Budget, level: int) -> Iterator[tuple[str, Any]]:
-    """What of a node is to be unfolded, its reference resolved."""
+    """The entries of a node that are to be unfolded, its reference resolved."""
     if any(name in node for name in _NOT_FOLLOWED):
         raise RequestError(f"'{_PARAM}' has a dynamic reference, which is not supported.", param=_PARAM)
     reference = node.get("$ref")
@@ -151,20 +151,20 @@ def _resolved(node: Json, schema: Json, budget: _Budget, level: int) -> Iterator
 
 
 def _looks_around(name: str, inner: Any) -> bool:
-    """Whether it is a pattern that cannot be matched in linear time; it is left out."""
+    """Whether a keyword is a pattern that cannot be matched in linear time, and so is left out."""
     return name == "pattern" and isinstance(inner, str) and _LOOK_AROUND.search(inner) is not None
 
 
 def _lookup(schema: Json, reference: str) -> Any:
-    """What a JSON pointer within the schema points to."""
-    told = repr(reference[:_MAX_CHARACTERS])
+    """The target of a JSON pointer within the schema."""
+    shown = repr(reference[:_MAX_CHARACTERS])
     if reference != "#" and not reference.startswith("#/"):
-        raise RequestError(f"'{_PARAM}' refers to {told}; references are not followed.", param=_PARAM)
+        raise RequestError(f"'{_PARAM}' refers to {shown}; references are not followed.", param=_PARAM)
     found: Any = schema
     for token in reference.split("/")[1:]:
         name = token.replace("~1", "/").replace("~0", "~")
         if not isinstance(found, Mapping) or name not in found:
-            raise RequestError(f"'{_PARAM}' refers to {told}, which it does not have.", param=_PARAM)
+            raise RequestError(f"'{_PARAM}' refers to {shown}, which it does not have.", param=_PARAM)
         found = found[name]
     return found
 

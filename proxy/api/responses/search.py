@@ -1,4 +1,4 @@
-"""The hosted `web_search` of the Responses API on the server's own search: what its settings make of a call."""
+"""The hosted `web_search` of the Responses API on the server's own search: its settings, applied to each call."""
 
 import re
 from collections.abc import Mapping
@@ -20,16 +20,16 @@ _QUERY_NAMES = ("query", "q")
 _RESULTS = {"low": 3, "medium": None, "high": 10}
 _DOMAIN = re.compile(r"[A-Za-z0-9.-]{1,253}")
 _COUNTRY = re.compile(r"[A-Za-z]{2}")
-_MOST_DOMAINS = 20  # OpenAI takes a hundred; a query of Google's has 32 words
+_MAX_DOMAINS = 20  # OpenAI takes a hundred; a query of Google's has 32 words
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """What a client wants of its searches.
+    """A client's settings for its searches.
 
     Attributes:
-        domains: only these and what is below them.
-        results: how many; None: as many as the tool gives by itself.
+        domains: search these and their subdomains alone; empty: search anywhere.
+        results: how many; None: the search tool's own default.
         country: two letters, lower case.
         place: where the user is, in words.
     """
@@ -40,12 +40,12 @@ class SearchSettings:
     place: str | None = None
 
     @property
-    def told(self) -> str | None:
-        """What the model should know of them."""
+    def instruction(self) -> str | None:
+        """The sentence about them for the model."""
         return WHERE.format(place=self.place) if self.place else None
 
     def applied(self, arguments: Json, known: Mapping[str, Any]) -> Json:
-        """A call's arguments with the settings in them; `known`: the properties that the tool takes."""
+        """A call's arguments with the settings in them; `known` are the properties that the tool takes."""
         changed = dict(arguments)
         name = next((name for name in _QUERY_NAMES if isinstance(arguments.get(name), str)), None)
         if name and self.domains:
@@ -87,20 +87,20 @@ def _object(tool: Json, key: str) -> Json:
 
 
 def _domains(listed: Any) -> tuple[str, ...]:
-    fine = isinstance(listed, list) and len(listed) <= _MOST_DOMAINS
+    fine = isinstance(listed, list) and len(listed) <= _MAX_DOMAINS
     if not fine or not all(isinstance(domain, str) and _DOMAIN.fullmatch(domain) for domain in listed):
-        raise RequestError(f"'allowed_domains' must be a list of at most {_MOST_DOMAINS} domains.", param="tools")
+        raise RequestError(f"'allowed_domains' must be a list of at most {_MAX_DOMAINS} domains.", param="tools")
     return tuple(domain.lower() for domain in listed)
 
 
 @dataclass(frozen=True, slots=True)
-class SettledSearch:
-    """The server tools, the search among them under a client's settings. Implements `ports.Toolset`.
+class ConfiguredSearch:
+    """The server tools, with a client's settings for the search. Implements `ports.Toolset`.
 
     Attributes:
-        inner: the tools as they are.
+        inner: the server tools.
         settings: of the search.
-        found: by call id, what calls have found: URL -> title.
+        found: by call id, the pages that calls have found: URL -> title.
     """
 
     inner: Toolset
@@ -114,13 +114,13 @@ class SettledSearch:
 
     async def execute(self, call: ToolCall, *, patience: float, at_most: float, scope: str) -> ToolOutput:
         """Run one call. Raises `ToolError`."""
-        output = await self.inner.execute(self._settled(call), patience=patience, at_most=at_most, scope=scope)
+        output = await self.inner.execute(self._configured(call), patience=patience, at_most=at_most, scope=scope)
         if call.name == SEARCH:
             output = replace(output, sources=self._allowed(output.sources))
         self.found[call.id] = output.sources
         return output
 
-    def _settled(self, call: ToolCall) -> ToolCall:
+    def _configured(self, call: ToolCall) -> ToolCall:
         try:
             arguments = orjson.loads(call.arguments) if call.name == SEARCH else None
         except orjson.JSONDecodeError:  # the tool says what is wrong with it
@@ -130,7 +130,7 @@ class SettledSearch:
         known = self.specs[SEARCH].parameters.get("properties") or {}
         try:
             return replace(call, arguments=orjson.dumps(self.settings.applied(arguments, known)).decode())
-        except orjson.JSONEncodeError:  # nested too deep; the same
+        except orjson.JSONEncodeError:  # nested too deep: the tool refuses it as well
             return call
 
     def _allowed(self, sources: Mapping[str, str]) -> Mapping[str, str]:
@@ -138,7 +138,7 @@ class SettledSearch:
 
 
 def query_of(arguments: str) -> str:
-    """What a search looks for; empty where its arguments do not say."""
+    """The query in a search's arguments; empty where there is none."""
     try:
         parsed = orjson.loads(arguments)
     except orjson.JSONDecodeError:

@@ -1,61 +1,233 @@
-"""`GET` and `DELETE /v1/responses/{id}`, `GET /v1/responses/{id}/input_items`: what is kept, for whom it is kept."""
+"""Stored responses: for `previous_response_id`, `item_reference`, and the endpoints below `/v1/responses`.
+
+    resp_1  input, output     <- previous -     resp_2  input, output     <- previous -     resp_3  ...
+
+Each is stored for one caller only and by itself: a response with its own input, and the id of the one that it
+continues. A conversation is put together from the whole chain, which is renewed by that: the beginning of a
+conversation lives as long as its end is continued. Where one of the chain was deleted or has expired, the ones after it
+can be read, and not be continued: the model would answer half of a conversation.
+
+An item's id contains its response's, so that an item needs no entry of its own.
+"""
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
+import orjson
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import read_body
-from proxy.api.body_memory import share_of
-from proxy.api.caller import caller_of
+from proxy.api.body_memory import Share, share_of
 from proxy.api.replies import send_json
-from proxy.api.request import Exchanges
-from proxy.api.responses.state import Responses, run_of
+from proxy.api.request import caller_of
+from proxy.api.responses.conversation import TURNS
+from proxy.loop import sse
 from proxy.loop.chat import Json
-from proxy.loop.errors import NotFound, RequestError
-from proxy.ports import Ports
+from proxy.loop.errors import ItemNotFound, NotFound, PreviousResponseNotFound, RequestError
+from proxy.ports import ContinuationStore, Ports
 
-_DEFAULT_LIMIT, _MOST = 20, 100  # OpenAI's
+_DEFAULT_LIMIT, _MAX_LIMIT = 20, 100  # OpenAI's
 _COUNT = re.compile(r"[0-9]{1,9}")
+_PREFIX = "resp_"
+# Nothing else is looked up: under other keys the store has what clients are not shown.
+_RESPONSE_ID = re.compile(_PREFIX + r"[0-9a-f]{32}")
+_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_i?[0-9]+")
+_ID_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "additional_tools": "at",
+    "web_search_call": "ws",
+    "mcp_call": "mcp",
+}
 
 
+def response_id(run_id: str) -> str:
+    """The id of the response that a run makes."""
+    return _PREFIX + run_id
+
+
+def with_ids(items: Sequence[Json], run_id: str) -> list[Json]:
+    """A conversation's items, each with an id, as they are stored with the response of that run."""
+    return [
+        item if isinstance(item.get("id"), str) else {**item, "id": f"{_ID_PREFIXES[item['type']]}_{run_id}_i{at}"}
+        for at, item in enumerate(items)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A kept response, as an ASGI callable."""
+    """A finished response.
+
+    Attributes:
+        response: as the client has it.
+        input: the items that it answers, without the conversation before them.
+        previous: the id of the response that it continues.
+        turns: the messages that its run has added, where the model has read more than the output contains.
+    """
+
+    response: Json
+    input: Sequence[Json]
+    previous: str | None = None
+    turns: Sequence[Json] = ()
+
+    @property
+    def items(self) -> list[Json]:
+        """Its part of the conversation, as the client knows it."""
+        return [*self.input, *self.response["output"]]
+
+    @property
+    def items_for_model(self) -> list[Json]:
+        """Its part of the conversation, as the model knows it."""
+        return [*self.input, {"type": TURNS, "messages": self.turns}] if self.turns else self.items
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A whole conversation: `before` are the items of the chain that a request continues, `own` are the request's."""
+
+    before: Sequence[Json]
+    own: Sequence[Json]
+
+    @property
+    def items(self) -> list[Json]:
+        """Both, in order."""
+        return [*self.before, *self.own]
+
+
+class ResponseStore:
+    """The stored responses of one caller.
+
+    Args:
+        store: of the process.
+        owner: the caller's scope.
+        share: counts the memory for the responses that are read; None: it is not counted.
+    """
+
+    def __init__(self, store: ContinuationStore, owner: str, share: Share | None = None) -> None:
+        self._store = store
+        self._owner = owner
+        self._share = share
+
+    async def put(self, stored: StoredResponse) -> None:
+        """Store a response, for `state.ttl`."""
+        fields = {name: getattr(stored, name) for name in ("response", "input", "previous", "turns")}
+        await self._store.put(self._owner, stored.response["id"], sse.dumps(fields))
+
+    async def find(self, identity: str) -> StoredResponse:
+        """The response with that id. Raises `NotFound`."""
+        kept = await self._look_up(identity)
+        if kept is None:
+            raise NotFound(f"Response with id {identity[:128]!r} not found.")
+        return kept
+
+    async def input_items(self, identity: str) -> list[Json]:
+        """The conversation that a response answers, as far back as it is stored. Raises `NotFound`."""
+        kept = await self.find(identity)
+        chain, _ = await self._chain(kept.previous)
+        return [*(item for one in chain for item in one.items), *kept.input]
+
+    async def delete(self, identity: str) -> None:
+        """Delete a response, with what its run has hidden from the client. Raises `NotFound`."""
+        await self.find(identity)
+        await self._store.delete(self._owner, identity)
+        await self._store.delete(self._owner, identity.removeprefix(_PREFIX))
+
+    async def history(self, items: Sequence[Json], previous: str | None) -> History:
+        """The items of a request, references resolved, behind the chain of responses that it continues.
+
+        Raises:
+            PreviousResponseNotFound: there is no such response, or one before it is gone.
+            ItemNotFound: there is no such item.
+        """
+        chain, missing = await self._chain(previous)
+        if missing is not None:
+            raise PreviousResponseNotFound(missing[:128])
+        if chain:
+            ids = [kept.response["id"] for kept in chain]
+            await self._store.renew(self._owner, [*ids, *(identity.removeprefix(_PREFIX) for identity in ids)])
+        known = {item["id"] for kept in chain for item in kept.items}
+        looked_up: dict[str, dict[str, Json]] = {}
+        own: list[Json] = []
+        for item in items:
+            if item["type"] != "item_reference":
+                own.append(item)
+            elif item["id"] not in known:  # it is in the conversation already
+                own.append(await self._item(item["id"], looked_up))
+        return History([item for kept in chain for item in kept.items_for_model], own)
+
+    async def _chain(self, last: str | None) -> tuple[list[StoredResponse], str | None]:
+        """A response and all that it continues, the oldest first; and the id of the first one that is gone."""
+        chain: list[StoredResponse] = []
+        while last is not None:
+            kept = await self._look_up(last)
+            if kept is None:
+                break
+            chain.append(kept)
+            last = kept.previous
+        return chain[::-1], last
+
+    async def _item(self, identity: str, looked_up: dict[str, dict[str, Json]]) -> Json:
+        """A stored item; `looked_up` has the items of the runs that this request has referred to before."""
+        match = _ITEM_ID.fullmatch(identity)
+        run_id = match[1] if match else ""
+        if run_id not in looked_up:
+            kept = await self._look_up(response_id(run_id))
+            looked_up[run_id] = {item["id"]: item for item in kept.items} if kept else {}
+        if identity not in looked_up[run_id]:
+            raise ItemNotFound(identity[:128])
+        return looked_up[run_id][identity]
+
+    async def _look_up(self, identity: str) -> StoredResponse | None:
+        data = await self._store.get(self._owner, identity) if _RESPONSE_ID.fullmatch(identity) else None
+        if data is None:
+            return None
+        if self._share is not None:
+            self._share.count_parsed(data)
+        return StoredResponse(**orjson.loads(data))
+
+
+# -- the endpoints --
+
+
+class ResponseById:
+    """`GET` and `DELETE /v1/responses/{id}`."""
 
     def __init__(self, ports: Ports) -> None:
         self._store = ports.store
-        self._exchanges = Exchanges(ports)
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """ASGI."""
         identity = scope["path_params"]["id"]
-        caller = caller_of(scope)
-        kept = Responses(self._store, caller.scope, share_of(scope))
+        responses = ResponseStore(self._store, caller_of(scope).scope, share_of(scope))
         if scope["method"] == "DELETE":
-            await kept.forget(identity)
-            await self._exchanges.forget(caller, run_of(identity))
+            await responses.delete(identity)
             await send_json(send, {"id": identity, "object": "response", "deleted": True})
             return
         if _query(scope).get("stream") == "true":
             raise RequestError("A kept response is not streamed.", param="stream")
-        await send_json(send, (await kept.find(identity)).response)
+        await send_json(send, (await responses.find(identity)).response)
 
 
 class InputItems:
-    """The conversation that a kept response answers, as an ASGI callable."""
+    """`GET /v1/responses/{id}/input_items`: the conversation that a stored response answers."""
 
     def __init__(self, ports: Ports) -> None:
         self._store = ports.store
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """ASGI."""
-        kept = Responses(self._store, caller_of(scope).scope, share_of(scope))
-        await send_json(send, page_of(await kept.input_of(scope["path_params"]["id"]), _query(scope)))
+        responses = ResponseStore(self._store, caller_of(scope).scope, share_of(scope))
+        await send_json(send, page_of(await responses.input_items(scope["path_params"]["id"]), _query(scope)))
 
 
 class CancelResponse:
-    """`POST /v1/responses/{id}/cancel`, as an ASGI callable: a kept response is finished and cannot be cancelled."""
+    """`POST /v1/responses/{id}/cancel`: an error, for a stored response is finished."""
 
     def __init__(self, ports: Ports) -> None:
         self._store = ports.store
@@ -63,20 +235,20 @@ class CancelResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
         """ASGI."""
-        await read_body(scope, receive, self._server, self._clock)  # see `NothingHere`
-        await Responses(self._store, caller_of(scope).scope, share_of(scope)).find(scope["path_params"]["id"])
+        await read_body(scope, receive, self._server, self._clock)  # see `NotServed`
+        await ResponseStore(self._store, caller_of(scope).scope, share_of(scope)).find(scope["path_params"]["id"])
         raise RequestError("Only a response in the background can be cancelled, and there are none here.")
 
 
-class NothingHere:
-    """404 for what of the Responses API is not served, and not handed to an upstream either."""
+class NotServed:
+    """404 for the parts of the Responses API that are not served and not handed to an upstream either."""
 
     def __init__(self, ports: Ports) -> None:
         self._server, self._clock = ports.config.server, ports.clock
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
         """ASGI."""
-        # A connection whose request was not read to its end is closed, and a client that keeps it asks into nothing.
+        # A connection whose request was not read to its end is closed, and the client's next request on it is lost.
         await read_body(scope, receive, self._server, self._clock)
         raise NotFound(f"There is no {scope['path']} here.")
 
@@ -90,8 +262,8 @@ def page_of(items: Sequence[Json], query: dict[str, str]) -> Json:
     order, limit, after = query.get("order", "desc"), query.get("limit", str(_DEFAULT_LIMIT)), query.get("after")
     if order not in ("asc", "desc"):
         raise RequestError("'order' must be asc or desc.", param="order")
-    if not (_COUNT.fullmatch(limit) and 1 <= int(limit) <= _MOST):
-        raise RequestError(f"'limit' must be an integer from 1 to {_MOST}.", param="limit")
+    if not (_COUNT.fullmatch(limit) and 1 <= int(limit) <= _MAX_LIMIT):
+        raise RequestError(f"'limit' must be an integer from 1 to {_MAX_LIMIT}.", param="limit")
     ordered = list(items) if order == "asc" else list(reversed(items))
     if after is not None:
         known = [item["id"] for item in ordered]

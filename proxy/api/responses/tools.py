@@ -5,7 +5,7 @@ custom       a function with one string, `input`; a call comes back as `custom_t
 namespace    its functions, each as `NAMESPACE__NAME`; a call comes back with `name` and `namespace`
              (both are the client's: where a server tool has such a name, the model knows them under another one)
 web_search   the server's search, with its settings
-the others   hosted tools that we do not have: left out, and named
+the others   hosted tools that are not available here: left out, and named
 """
 
 import re
@@ -28,8 +28,8 @@ _MOST_NAMED = 32  # hosted tools; there are not so many
 
 
 @dataclass(frozen=True, slots=True)
-class Face:
-    """How a tool of the client looks to the client: the model knows it under one flat name."""
+class ClientToolName:
+    """The client's name for one of its own tools, which the model knows under one flat name."""
 
     kind: Literal["function", "custom"]
     name: str
@@ -37,7 +37,7 @@ class Face:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a function in no namespace, which is the server's if it has the name of a server tool."""
+        """Whether this is a function in no namespace, which is the server's if it has the name of a server tool."""
         return self.kind == "function" and self.namespace is None
 
 
@@ -47,17 +47,17 @@ class Tools:
 
     Attributes:
         functions: the client's own, in the words of Chat Completions.
-        faces: the names in `functions` -> how the client knows them.
-        names: the same the other way round: name and namespace -> the flat name.
-        search: the settings of the hosted search, where it is declared.
-        offline: the client wants no search that fetches, and that is the only kind there is.
-        ignored: the types of declared tools that we do not have.
+        client_names: the names in `functions` -> the client's names.
+        flat_names: the client's name and namespace -> the name in `functions`.
+        search: the settings of the hosted search; None: it is not declared.
+        offline: whether the client declares a search that may not fetch, which is not available here.
+        ignored: the types of declared tools that are not available here.
         choice: `tool_choice` in the words of Chat Completions.
     """
 
     functions: tuple[Json, ...] = ()
-    faces: Mapping[str, Face] = field(default_factory=dict)
-    names: Mapping[tuple[str, str | None], str] = field(default_factory=dict)
+    client_names: Mapping[str, ClientToolName] = field(default_factory=dict)
+    flat_names: Mapping[tuple[str, str | None], str] = field(default_factory=dict)
     search: SearchSettings | None = None
     offline: bool = False
     ignored: tuple[str, ...] = ()
@@ -71,14 +71,14 @@ class Tools:
         """The flat name that the model knows for the tool of a call in the client's history."""
         name, given = item["name"], item.get("namespace")
         namespace = given if isinstance(given, str) else None
-        return self.names.get((name, namespace)) or _flat(name, namespace)
+        return self.flat_names.get((name, namespace)) or _flat(name, namespace)
 
-    def face_of(self, flat: str) -> Face:
-        """How the client knows a tool that the model called."""
-        return self.faces.get(flat) or Face("function", flat)
+    def client_name_of(self, flat: str) -> ClientToolName:
+        """The client's name for a tool that the model called."""
+        return self.client_names.get(flat) or ClientToolName("function", flat)
 
     def within(self, callable_names: Collection[str], *, withdrawn: bool) -> "Tools":
-        """The same without the server tools that are asked for and cannot be called; itself where there are none.
+        """These tools without the server tools that are asked for and cannot be called; itself where there are none.
 
         Args:
             callable_names: the names of the server tools that this request may call.
@@ -89,23 +89,15 @@ class Tools:
         """
         tools = self
         if tools.search and SEARCH not in callable_names:
-            tools = tools.without_search(withdrawn=withdrawn)
+            tools = tools._without_search(withdrawn=withdrawn)
         chosen = name_of(tools.choice) if isinstance(tools.choice, dict) else None
-        if chosen is None or chosen in tools.faces or chosen in callable_names:
+        if chosen is None or chosen in tools.client_names or chosen in callable_names:
             return tools
         if not withdrawn:
             _refuse(chosen, "tool_choice")
         return replace(tools, choice=None)
 
-    def without_search(self, *, withdrawn: bool) -> "Tools":
-        """The same, where there is no search for this request.
-
-        Args:
-            withdrawn: the client itself has ruled it out, by `max_tool_calls: 0` or a header.
-
-        Raises:
-            RequestError: a search is all that it wants, and there is none.
-        """
+    def _without_search(self, *, withdrawn: bool) -> "Tools":
         forced = self.choice == _one(SEARCH)
         if not withdrawn and (forced or not self.functions):
             _refuse(SEARCH, "tool_choice" if forced else "tools")
@@ -125,46 +117,48 @@ def read_tools(declared: Sequence[Json], choice: Any, server_names: Collection[s
         RequestError: they are not well formed, or demand a hosted tool that we do not have.
     """
     functions: list[Json] = []
-    faces: dict[str, Face] = {}
-    names: dict[tuple[str, str | None], str] = {}
+    client_names: dict[str, ClientToolName] = {}
+    flat_names: dict[tuple[str, str | None], str] = {}
     # Of two with the same name the later counts: an `additional_tools` item may come again in a longer history.
-    for tool, face in {face: (tool, face) for tool, face in _own(declared)}.values():
-        taken = faces.keys() if face.is_plain else faces.keys() | server_names
-        flat = _unused(_flat(face.name, face.namespace), taken)
-        faces[flat], names[face.name, face.namespace] = face, flat
-        functions.append(_function(tool, flat, custom=face.kind == "custom"))
+    for name, tool in {name: tool for tool, name in _own(declared)}.items():
+        taken = client_names.keys() if name.is_plain else client_names.keys() | server_names
+        flat, number = _flat(name.name, name.namespace), 2
+        while flat in taken:
+            flat, number = f"{flat}_{number}", number + 1
+        client_names[flat], flat_names[name.name, name.namespace] = name, flat
+        functions.append(_function(tool, flat, custom=name.kind == "custom"))
     hosted = [tool for tool in declared if tool["type"] not in ("function", "custom", "namespace")]
     searches = [tool for tool in hosted if _is_live_search(tool)]
     ignored = tuple(dict.fromkeys(_named(tool) for tool in hosted if not _is_live_search(tool)))[:_MOST_NAMED]
     settings = read_settings(searches[0]) if searches else None
     offline = not searches and any(_named(tool) == SEARCH for tool in hosted)
-    tools = Tools(tuple(functions), faces, names, settings, offline, ignored)
+    tools = Tools(tuple(functions), client_names, flat_names, settings, offline, ignored)
     if ignored and not functions and not searches:
         _refuse(ignored[0], "tools")
     return _chosen(tools, choice, server_names)
 
 
-def _own(declared: Iterable[Json]) -> Iterator[tuple[Json, Face]]:
+def _own(declared: Iterable[Json]) -> Iterator[tuple[Json, ClientToolName]]:
     """The client's own tools, those in namespaces among them."""
     for tool in declared:
         match tool["type"]:
             case "function" | "custom":
-                yield tool, _face(tool, None)
+                yield tool, _client_name(tool, None)
             case "namespace":
                 for inner in _listed(tool, "tools", "tools"):
                     if inner["type"] in ("function", "custom"):
-                        yield inner, _face(inner, _name(tool))
+                        yield inner, _client_name(inner, _name(tool))
 
 
-def _face(tool: Json, namespace: str | None) -> Face:
-    return Face("custom" if tool["type"] == "custom" else "function", _name(tool), namespace)
+def _client_name(tool: Json, namespace: str | None) -> ClientToolName:
+    return ClientToolName("custom" if tool["type"] == "custom" else "function", _name(tool), namespace)
 
 
 def _name(tool: Json) -> str:
     name = tool.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
-        told = f"A tool of type {tool['type'][:_LONGEST_NAME]!r} needs a name of at most {_LONGEST_NAME} characters."
-        raise RequestError(told, param="tools")
+        message = f"A tool of type {tool['type'][:_LONGEST_NAME]!r} needs a name of at most {_LONGEST_NAME} characters."
+        raise RequestError(message, param="tools")
     return name
 
 
@@ -188,7 +182,7 @@ def declared_in(request: Json, items: Iterable[Json]) -> list[Json]:
 
 
 def without_secrets(tools: Any) -> Any:
-    """A list of tools as it may be kept and echoed: without what opens the MCP servers that it declares."""
+    """A list of tools fit to be stored and echoed: without the credentials of the MCP servers that it declares."""
     return [_without_secrets(tool) for tool in tools] if isinstance(tools, list) else tools
 
 
@@ -204,22 +198,15 @@ def _flat(name: str, namespace: str | None) -> str:
     return f"{namespace}__{name}" if namespace else name
 
 
-def _unused(name: str, taken: Collection[str]) -> str:
-    candidate, number = name, 2
-    while candidate in taken:
-        candidate, number = f"{name}_{number}", number + 1
-    return candidate
-
-
 def _function(tool: Json, flat: str, *, custom: bool) -> Json:
     if custom:
         parameters: Json = {"type": "object", "properties": {"input": {"type": "string", "description": RAW_INPUT}}}
         parameters |= {"required": ["input"], "additionalProperties": False}
         described = [tool.get("description"), _grammar(tool.get("format"))]
-        told = "\n\n".join(text for text in described if isinstance(text, str) and text)
-        return {"type": "function", "function": {"name": flat, "description": told, "parameters": parameters}}
-    said = {key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None}
-    return {"type": "function", "function": {"name": flat, **said}}
+        description = "\n\n".join(text for text in described if isinstance(text, str) and text)
+        return {"type": "function", "function": {"name": flat, "description": description, "parameters": parameters}}
+    fields = {key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None}
+    return {"type": "function", "function": {"name": flat, **fields}}
 
 
 def _grammar(form: Any) -> str | None:
@@ -230,7 +217,7 @@ def _grammar(form: Any) -> str | None:
 
 
 def _is_live_search(tool: Json) -> bool:
-    """Whether it is a search that may fetch: one that may not is none that we have."""
+    """Whether a tool is a search that may fetch; no other is available here."""
     return tool["type"] in HOSTED_SEARCHES and tool.get("external_web_access") is not False
 
 
@@ -245,7 +232,7 @@ def _named(tool: Json) -> str:
 
 
 def _chosen(tools: Tools, choice: Any, server_names: Collection[str]) -> Tools:
-    """The tools with what `tool_choice` makes of them."""
+    """The tools with the `tool_choice` of the request."""
     if choice is None:
         return tools
     if isinstance(choice, str):
@@ -261,8 +248,8 @@ def _chosen(tools: Tools, choice: Any, server_names: Collection[str]) -> Tools:
 
 
 def _narrowed(tools: Tools, choice: Json, server_names: Collection[str]) -> Tools:
-    """`allowed_tools`: those only, and its mode as the choice."""
-    listed = [entry for entry in _listed(choice, "tools", "tool_choice") if not _is_lost(entry)]
+    """The tools with `tool_choice: allowed_tools`: those alone, and its mode as the choice."""
+    listed = [entry for entry in _listed(choice, "tools", "tool_choice") if not _is_unavailable(entry)]
     allowed = dict.fromkeys(_pick(tools, entry, server_names) for entry in listed)
     mode = choice.get("mode") or "auto"
     if mode not in _MODES:
@@ -276,8 +263,8 @@ def _narrowed(tools: Tools, choice: Json, server_names: Collection[str]) -> Tool
     return replace(tools, choice=narrowed, search=tools.search or SearchSettings())
 
 
-def _is_lost(entry: Json) -> bool:
-    """Whether a choice names a hosted tool that we do not have."""
+def _is_unavailable(entry: Json) -> bool:
+    """Whether a choice names a hosted tool that is not available here."""
     return entry["type"] not in ("function", "custom", *HOSTED_SEARCHES)
 
 
@@ -288,11 +275,13 @@ def _pick(tools: Tools, choice: Json, server_names: Collection[str]) -> str:
     """
     if choice["type"] in HOSTED_SEARCHES and not tools.offline and (tools.search or SEARCH in server_names):
         return SEARCH
-    if _is_lost(choice) or choice["type"] in HOSTED_SEARCHES:
+    if _is_unavailable(choice) or choice["type"] in HOSTED_SEARCHES:
         _refuse(_named(choice), "tool_choice")
     name, namespace = choice.get("name"), choice.get("namespace")
-    flat = tools.names.get((name, namespace)) if isinstance(name, str) and isinstance(namespace, str | None) else None
-    if flat is None and name in server_names and _face(choice, namespace).is_plain:
+    flat = (
+        tools.flat_names.get((name, namespace)) if isinstance(name, str) and isinstance(namespace, str | None) else None
+    )
+    if flat is None and name in server_names and _client_name(choice, namespace).is_plain:
         return str(name)
     if flat is None:
         raise RequestError(f"'tool_choice' names {name!r}, which is not among 'tools'.", param="tool_choice")

@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.body import parse_chat_request, parse_object
+from proxy.api.responses.content import Seal, Thoughts, chat_parts
 from proxy.api.responses.conversation import converse, read_items
-from proxy.api.responses.parts import chat_parts
 from proxy.api.responses.request import read_request
-from proxy.api.responses.sealed import Seal, Thoughts
-from proxy.api.responses.state import with_ids
-from proxy.api.responses.stored import page_of
+from proxy.api.responses.stored import page_of, with_ids
 from proxy.api.responses.tools import declared_in, read_tools
 from proxy.loop.errors import RequestError
 from tests import hostile

@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.api.responses.sealed import Hidden, Seal, Thoughts, key_from
+from proxy.api.responses.content import Hidden, Seal, Thoughts, key_from
 from proxy.loop.continuation import Continuation
 
 KEY = key_from(["upstream-key"])

@@ -1,7 +1,7 @@
 import orjson
 import pytest
 
-from proxy.api.responses.search import SearchSettings, SettledSearch, query_of, read_settings
+from proxy.api.responses.search import ConfiguredSearch, SearchSettings, query_of, read_settings
 from proxy.loop.chat import ToolCall, ToolOutput
 from proxy.loop.errors import RequestError
 from tests.playbook import SEARCH, TIME
@@ -22,7 +22,7 @@ def test_settings_are_read():
         "search_context_size": "high",
     })  # fmt: skip
     assert settings == SearchSettings(("bc.ca", "example.org"), 10, "ca", "Nanaimo, CA")
-    assert settings.told == "The user is approximately here: Nanaimo, CA."
+    assert settings.instruction == "The user is approximately here: Nanaimo, CA."
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ class Toolset:
 
 async def test_a_search_runs_under_the_settings_and_only_their_pages_are_sources():
     inner = Toolset()
-    tools = SettledSearch(inner, SearchSettings(("a.ca", "b.ca")))
+    tools = ConfiguredSearch(inner, SearchSettings(("a.ca", "b.ca")))
     output = await tools.execute(ToolCall("c1", "web_search", '{"query":"x"}'), patience=1, at_most=9, scope="s")
     assert orjson.loads(inner.asked[0]) == {"query": "x (site:a.ca OR site:b.ca)"}
     assert list(output.sources) == ["https://a.ca/x", "https://www.b.ca/"]
@@ -77,7 +77,7 @@ async def test_a_search_runs_under_the_settings_and_only_their_pages_are_sources
 @pytest.mark.parametrize("arguments", ["{", "[1]", "", '{"query": "x", "y": ' + "[" * 300 + "]" * 300 + "}"])
 async def test_arguments_that_are_no_object_are_left_for_the_tool_to_judge(arguments):
     inner = Toolset()
-    await SettledSearch(inner, SearchSettings(("a.ca",))).execute(
+    await ConfiguredSearch(inner, SearchSettings(("a.ca",))).execute(
         ToolCall("c", "web_search", arguments), patience=1, at_most=9, scope="s"
     )
     assert inner.asked == [arguments]
@@ -85,7 +85,7 @@ async def test_arguments_that_are_no_object_are_left_for_the_tool_to_judge(argum
 
 async def test_other_tools_are_as_they_are():
     inner = Toolset()
-    output = await SettledSearch(inner, SearchSettings(("a.ca",))).execute(
+    output = await ConfiguredSearch(inner, SearchSettings(("a.ca",))).execute(
         ToolCall("c", "current_time", '{"query":"x"}'), patience=1, at_most=9, scope="s"
     )
     assert inner.asked == ['{"query":"x"}']

@@ -1,7 +1,7 @@
 import pytest
 
 from proxy.api.responses.search import SearchSettings
-from proxy.api.responses.tools import Face, declared_in, read_tools, without_secrets
+from proxy.api.responses.tools import ClientToolName, declared_in, read_tools, without_secrets
 from proxy.loop.errors import RequestError
 
 DOOR = {"type": "function", "name": "open_door", "parameters": {"type": "object"}, "strict": True, "description": None}
@@ -18,8 +18,8 @@ def test_a_function_is_nested_and_null_is_as_if_it_were_not_there():
     tools = read_tools([DOOR], None)
     function = {"name": "open_door", "parameters": {"type": "object"}, "strict": True}
     assert tools.for_chat() == ({"type": "function", "function": function},)
-    assert tools.face_of("open_door") == Face("function", "open_door")
-    assert tools.face_of("something_else") == Face("function", "something_else")
+    assert tools.client_name_of("open_door") == ClientToolName("function", "open_door")
+    assert tools.client_name_of("something_else") == ClientToolName("function", "something_else")
 
 
 def test_a_custom_tool_is_a_function_with_one_string():
@@ -36,8 +36,8 @@ def test_namespaces_are_flattened_and_found_again():
         "agents__apply_patch",
         "agents__spawn_2",
     ]
-    assert tools.face_of("agents__spawn") == Face("function", "spawn", "agents")
-    assert tools.face_of("agents__apply_patch") == Face("custom", "apply_patch", "agents")
+    assert tools.client_name_of("agents__spawn") == ClientToolName("function", "spawn", "agents")
+    assert tools.client_name_of("agents__apply_patch") == ClientToolName("custom", "apply_patch", "agents")
     assert tools.name_of({"name": "agents__spawn"}) == "agents__spawn_2"
     assert tools.name_of({"name": "spawn", "namespace": "agents"}) == "agents__spawn"
     assert tools.name_of({"name": "gone", "namespace": "agents"}) == "agents__gone"
@@ -106,23 +106,23 @@ SERVERS = frozenset({"web_search", "webSearch", "look_up", "agents__spawn"})
 
 
 @pytest.mark.parametrize(
-    ("declared", "face"),
+    ("declared", "called"),
     [
-        ({"type": "custom", "name": "look_up"}, Face("custom", "look_up")),
-        (AGENTS, Face("function", "spawn", "agents")),
+        ({"type": "custom", "name": "look_up"}, ClientToolName("custom", "look_up")),
+        (AGENTS, ClientToolName("function", "spawn", "agents")),
     ],
 )
-def test_a_custom_tool_or_one_in_a_namespace_never_has_the_name_of_a_server_tool(declared, face):
+def test_a_custom_tool_or_one_in_a_namespace_never_has_the_name_of_a_server_tool(declared, called):
     tools = read_tools([declared], None, SERVERS)
-    (flat,) = [name for name, known in tools.faces.items() if known == face]
+    (flat,) = [flat for flat, name in tools.client_names.items() if name == called]
     assert flat not in SERVERS
-    assert tools.name_of({"name": face.name, "namespace": face.namespace}) == flat
-    choice = {"type": face.kind, "name": face.name, "namespace": face.namespace}
+    assert tools.name_of({"name": called.name, "namespace": called.namespace}) == flat
+    choice = {"type": called.kind, "name": called.name, "namespace": called.namespace}
     assert read_tools([declared], choice, SERVERS).choice == forced(flat)
 
 
 def test_a_plain_function_with_the_name_of_a_server_tool_keeps_it():
-    assert list(read_tools([{**DOOR, "name": "look_up"}], None, SERVERS).faces) == ["look_up"]
+    assert list(read_tools([{**DOOR, "name": "look_up"}], None, SERVERS).client_names) == ["look_up"]
 
 
 def test_a_server_tool_may_be_chosen_without_being_declared():
@@ -182,7 +182,7 @@ def test_none_rules_the_search_out():
 
 
 def test_where_there_is_no_search_the_rest_goes_on_without_it():
-    tools = read_tools([DOOR, SEARCH], None).without_search(withdrawn=False)
+    tools = read_tools([DOOR, SEARCH], None).within((), withdrawn=False)
     assert (tools.search, tools.ignored) == (None, ("web_search",))
 
 
@@ -192,6 +192,6 @@ def test_where_there_is_no_search_the_rest_goes_on_without_it():
 def test_where_a_search_is_all_that_is_wanted_there_has_to_be_one(declared, choice, param):
     tools = read_tools(declared, choice)
     with pytest.raises(RequestError, match="web_search") as fault:
-        tools.without_search(withdrawn=False)
+        tools.within((), withdrawn=False)
     assert fault.value.param == param
-    assert tools.without_search(withdrawn=True).choice is None
+    assert tools.within((), withdrawn=True).choice is None

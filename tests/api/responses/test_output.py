@@ -1,16 +1,16 @@
-"""What is told of a run: the order of events, and that folding them gives the items."""
+"""The output of a run: the order of its events, and that folding them gives the items."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.api.responses.narrator import Narrator, Telling
+from proxy.api.responses.output import OutputBuilder, OutputOptions
 from proxy.api.responses.search import SearchSettings
 from proxy.api.responses.tools import Tools, read_tools
 from tests.api.responses.folding import fold
 
 RUN = "a" * 32
-SEARCHING = Telling(Tools(search=SearchSettings()), sources=True)
+SEARCHING = OutputOptions(Tools(search=SearchSettings()), sources=True)
 FOUND = {"u1": {"https://a.example/": "A page"}}
 
 
@@ -26,24 +26,24 @@ def ended(kind="tool.completed", **event):
     return {**started(**event), "type": kind, **({"error": "no"} if kind == "tool.failed" else {})}
 
 
-def told(*steps, telling=None, **finish):
+def built(*steps, options=None, **finish):
     """The short names of the events, and the items; folding the events has to give the items."""
-    narrator = Narrator(RUN, telling or Telling(), FOUND)
-    events = [event for step in steps for event in step(narrator)] + list(narrator.finish(**finish))
-    assert fold(events) == narrator.output
-    return [event["type"].removeprefix("response.") for event in events], narrator.output
+    output = OutputBuilder(RUN, options or OutputOptions(), FOUND)
+    events = [event for step in steps for event in step(output)] + list(output.finish(**finish))
+    assert fold(events) == output.items
+    return [event["type"].removeprefix("response.") for event in events], output.items
 
 
 def turn():
-    return lambda narrator: narrator.begin_turn()
+    return lambda output: output.begin_turn()
 
 
 def show(**fields):
-    return lambda narrator: narrator.show(delta(**fields))
+    return lambda output: output.show(delta(**fields))
 
 
 def tool(event):
-    return lambda narrator: narrator.tool(event)
+    return lambda output: output.tool(event)
 
 
 def kinds(items):
@@ -68,7 +68,7 @@ SEARCH = [
 
 
 def test_text_is_a_message():
-    events, (item,) = told(turn(), show(content="Hi"))
+    events, (item,) = built(turn(), show(content="Hi"))
     assert events == MESSAGE
     assert item == {
         "id": f"msg_{RUN}_0",
@@ -80,14 +80,14 @@ def test_text_is_a_message():
 
 
 def test_a_search_stands_between_the_text_before_it_and_the_answer_that_cites_it():
-    events, items = told(
+    events, items = built(
         turn(),
         show(content="Let me."),
         tool(started()),
         tool(ended()),
         turn(),
         show(content="\n\nSee https://a.example/"),
-        telling=SEARCHING,
+        options=SEARCHING,
     )
     cited = [*MESSAGE[:3], "output_text.annotation.added", *MESSAGE[3:]]
     assert events == [*MESSAGE, *SEARCH, *cited]
@@ -104,18 +104,18 @@ def test_a_search_stands_between_the_text_before_it_and_the_answer_that_cites_it
 
 
 def test_a_search_that_fails_says_so_by_its_status():
-    events, (item,) = told(tool(started()), tool(ended("tool.failed")), telling=SEARCHING)
+    events, (item,) = built(tool(started()), tool(ended("tool.failed")), options=SEARCHING)
     assert events == [event for event in SEARCH if event != "web_search_call.completed"]
     assert (item["status"], item["action"]["sources"]) == ("failed", [])
 
 
 def test_a_search_that_nobody_asked_for_and_other_tools_are_hidden():
-    assert told(tool(started()), tool(ended())) == ([], [])
-    assert told(tool(started(tool="clock")), tool(ended(tool="clock")), telling=SEARCHING) == ([], [])
+    assert built(tool(started()), tool(ended())) == ([], [])
+    assert built(tool(started(tool="clock")), tool(ended(tool="clock")), options=SEARCHING) == ([], [])
 
 
 def test_who_wants_to_see_them_sees_them_as_calls_of_our_own_server():
-    events, (item,) = told(tool(started()), tool(ended()), telling=Telling(server_calls=True))
+    events, (item,) = built(tool(started()), tool(ended()), options=OutputOptions(server_calls=True))
     assert events == [
         "output_item.added",
         "mcp_call.in_progress",
@@ -125,13 +125,13 @@ def test_who_wants_to_see_them_sees_them_as_calls_of_our_own_server():
         "output_item.done",
     ]
     assert (item["server_label"], item["name"], item["arguments"]) == ("toolproxy", "web_search", '{"query":"q"}')
-    events, (item,) = told(tool(started()), tool(ended("tool.failed")), telling=Telling(server_calls=True))
+    events, (item,) = built(tool(started()), tool(ended("tool.failed")), options=OutputOptions(server_calls=True))
     assert events[-2] == "mcp_call.failed"
     assert item["error"]["content"] == [{"type": "text", "text": "no"}]
 
 
 def test_thoughts_are_reasoning_and_a_summary_too_where_it_is_asked():
-    events, items = told(turn(), show(reasoning_content="H"), show(reasoning="m"), show(content="Hi"))
+    events, items = built(turn(), show(reasoning_content="H"), show(reasoning="m"), show(content="Hi"))
     assert events[:6] == [
         "output_item.added",
         "content_part.added",
@@ -142,7 +142,7 @@ def test_thoughts_are_reasoning_and_a_summary_too_where_it_is_asked():
     ]
     assert (items[0]["content"], items[0]["summary"]) == ([{"type": "reasoning_text", "text": "Hm"}], [])
     assert "encrypted_content" not in items[0]
-    events, items = told(show(reasoning="Hm"), telling=Telling(summary=True, seal=lambda text: f"<{text}>"))
+    events, items = built(show(reasoning="Hm"), options=OutputOptions(summary=True, seal=lambda text: f"<{text}>"))
     assert items[0]["summary"] == [{"type": "summary_text", "text": "Hm"}]
     assert items[0]["encrypted_content"] == "<Hm>"
     assert "reasoning_summary_text.delta" in events
@@ -157,7 +157,7 @@ def more(index, arguments):
 
 
 def test_calls_of_the_clients_are_items_of_their_own_that_may_interleave():
-    events, items = told(
+    events, items = built(
         show(content="Now.", tool_calls=[opening(0, "c0", "f")]),
         show(tool_calls=[more(0, '{"a"'), opening(1, "c1", "g", "{}")]),
         show(tool_calls=[more(0, ":1}")]),
@@ -172,7 +172,7 @@ def test_calls_of_the_clients_are_items_of_their_own_that_may_interleave():
 
 
 def test_a_call_without_arguments_has_an_empty_object():
-    events, (item,) = told(show(tool_calls=[opening(0, "c0", "f")]))
+    events, (item,) = built(show(tool_calls=[opening(0, "c0", "f")]))
     assert item["arguments"] == "{}"
     assert events == [
         "output_item.added",
@@ -182,11 +182,13 @@ def test_a_call_without_arguments_has_an_empty_object():
     ]
 
 
-PATCH = Telling(read_tools([{"type": "namespace", "name": "ns", "tools": [{"type": "custom", "name": "patch"}]}], None))
+PATCH = OutputOptions(
+    read_tools([{"type": "namespace", "name": "ns", "tools": [{"type": "custom", "name": "patch"}]}], None)
+)
 
 
 def test_a_custom_tool_gets_its_input_raw():
-    events, (item,) = told(show(tool_calls=[opening(0, "c0", "ns__patch", '{"input":"a\\nb"}')]), telling=PATCH)
+    events, (item,) = built(show(tool_calls=[opening(0, "c0", "ns__patch", '{"input":"a\\nb"}')]), options=PATCH)
     assert (item["type"], item["input"], item["name"], item["namespace"]) == (
         "custom_tool_call",
         "a\nb",
@@ -198,30 +200,30 @@ def test_a_custom_tool_gets_its_input_raw():
 
 def test_a_custom_tool_whose_input_is_not_where_it_should_be_gets_what_the_model_wrote():
     for written in ("a patch", '{"patch":"a"}', "[1]"):
-        _, (item,) = told(show(tool_calls=[opening(0, "c0", "ns__patch", written)]), telling=PATCH)
+        _, (item,) = built(show(tool_calls=[opening(0, "c0", "ns__patch", written)]), options=PATCH)
         assert item["input"] == written
 
 
 def test_a_refusal_is_a_part_of_its_own():
-    events, (item,) = told(show(content="Well."), show(refusal="I "), show(refusal="will not."))
+    events, (item,) = built(show(content="Well."), show(refusal="I "), show(refusal="will not."))
     assert [part["type"] for part in item["content"]] == ["output_text", "refusal"]
     assert item["content"][1]["refusal"] == "I will not."
     assert "refusal.done" in events
 
 
 def test_what_is_broken_off_is_incomplete_and_only_the_last():
-    _, items = told(show(tool_calls=[opening(0, "c0", "f", "{}"), opening(1, "c1", "g", '{"a')]), broken_off=True)
+    _, items = built(show(tool_calls=[opening(0, "c0", "f", "{}"), opening(1, "c1", "g", '{"a')]), broken_off=True)
     assert [item["status"] for item in items] == ["completed", "incomplete"]
     assert items[1]["arguments"] == '{"a'
 
 
 def test_a_tool_of_a_turn_that_was_asked_for_again_has_failed():
-    _, items = told(tool(started()), turn(), tool(started()), tool(ended()), telling=SEARCHING)
+    _, items = built(tool(started()), turn(), tool(started()), tool(ended()), options=SEARCHING)
     assert sorted(item["status"] for item in items) == ["completed", "failed"]
 
 
 def test_what_a_client_has_to_carry_is_an_item_that_says_nothing():
-    _, (item,) = told(carried="sealed")
+    _, (item,) = built(carried="sealed")
     assert item == {
         "id": f"rs_{RUN}_0",
         "type": "reasoning",
@@ -235,20 +237,20 @@ def test_what_a_client_has_to_carry_is_an_item_that_says_nothing():
 def test_log_probabilities_have_every_key():
     entry = {"token": "Hi", "logprob": -0.1, "top_logprobs": [{"token": "Ho", "logprob": -2.0, "bytes": None}]}
 
-    def with_logprobs(narrator):
-        return narrator.show({**delta(content="Hi"), "logprobs": {"content": [entry]}})
+    def with_logprobs(output):
+        return output.show({**delta(content="Hi"), "logprobs": {"content": [entry]}})
 
-    _, (item,) = told(with_logprobs)
+    _, (item,) = built(with_logprobs)
     top = [{"token": "Ho", "logprob": -2.0, "bytes": []}]
     assert item["content"][0]["logprobs"] == [{"token": "Hi", "logprob": -0.1, "bytes": [], "top_logprobs": top}]
 
 
 @pytest.mark.parametrize("content", [5, [5], [{"top_logprobs": 5}], [{"top_logprobs": [5]}]])
 def test_log_probabilities_that_are_none_are_left_out(content):
-    def with_logprobs(narrator):
-        return narrator.show({**delta(content="Hi"), "logprobs": {"content": content}})
+    def with_logprobs(output):
+        return output.show({**delta(content="Hi"), "logprobs": {"content": content}})
 
-    _, (item,) = told(with_logprobs)
+    _, (item,) = built(with_logprobs)
     assert [entry["top_logprobs"] for entry in item["content"][0]["logprobs"]] in ([], [[]])
 
 
@@ -268,7 +270,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.booleans())
 def test_whatever_happens_folding_the_events_gives_the_items(steps, broken_off):
-    telling = Telling(Tools(search=SearchSettings()), sources=True, summary=True, seal=lambda text: text[::-1])
-    _, items = told(*steps, telling=telling, broken_off=broken_off)
+    options = OutputOptions(Tools(search=SearchSettings()), sources=True, summary=True, seal=lambda text: text[::-1])
+    _, items = built(*steps, options=options, broken_off=broken_off)
     assert len({item["id"] for item in items}) == len(items)
     assert not any(item["status"] == "in_progress" for item in items)

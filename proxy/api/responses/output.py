@@ -1,6 +1,6 @@
-"""A run as it is told in the Responses API: what is shown of its turns and what its tools do -> items and events.
+"""The `output` of a response: the chunks and progress events of a run -> items, and the events that build them.
 
-Messages and thoughts follow one another; calls and searches may be open beside them, for a tool begins while its turn
+Messages and reasoning follow one another; calls and searches may be open beside them, for a tool begins while its turn
 is still being written. Each turn's text is a message of its own.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from proxy.api.responses.items import Call, Events, Item, Message, Reasoning, Search, ServerCall, Status
+from proxy.api.responses.items import ClientCall, Events, Item, Message, Reasoning, SearchCall, ServerCall, Status
 from proxy.api.responses.tools import Tools
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, in_plain_text, text_of
@@ -20,75 +20,75 @@ ItemT = TypeVar("ItemT", bound=Item)
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """What the client wants to be told.
+class OutputOptions:
+    """What a client wants in its output.
 
     Attributes:
-        tools: how it knows its own tools, and whether it has asked for searches.
-        server_calls: calls of other server tools as well.
-        sources: what searches have found.
-        summary: thoughts as a summary too.
-        json_only: no text but the last turn's.
-        seal: makes the `encrypted_content` of thoughts; None: it is not wanted.
+        tools: the client's names for its tools, and whether it has declared a search.
+        server_calls: show the calls of other server tools as well.
+        sources: show the pages that searches have found.
+        summary: show reasoning as a summary too.
+        seal: makes the `encrypted_content` of reasoning; None: it is not wanted.
     """
 
     tools: Tools = field(default_factory=Tools)
     server_calls: bool = False
     sources: bool = False
     summary: bool = False
-    json_only: bool = False
     seal: Callable[[str], str] | None = None
 
 
-class Narrator:
-    """Takes in what happens in a run; gives events out, and keeps the items that they build.
+class OutputBuilder:
+    """Builds the items of an output; each method gives the events for what it adds.
 
         ( begin_turn  ( show | tool )* )*   finish
 
     Args:
-        run_id: what the items' ids are made of.
-        telling: what the client wants to be told.
-        found: by call id, what tools have found: URL -> title.
+        run_id: the ids of the items are made of it.
+        options: what the client wants in it.
+        found: by call id, the pages that tools have found: URL -> title.
     """
 
-    def __init__(self, run_id: str, telling: Telling, found: Mapping[str, Mapping[str, str]] | None = None) -> None:
+    def __init__(
+        self, run_id: str, options: OutputOptions, found: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
         self._run_id = run_id
-        self._telling = telling
+        self._options = options
         self._found = found if found is not None else {}
         self._items: list[Item] = []
         self._current: Message | Reasoning | None = None
-        self._calls: dict[int, Call] = {}
-        self._tools: dict[tuple[int, str], list[Search | ServerCall]] = {}
+        self._calls: dict[int, ClientCall] = {}
+        self._tools: dict[tuple[int, str], list[SearchCall | ServerCall]] = {}
         self._sources: dict[str, str] = {}
         self._turn_text = False
 
     @property
-    def output(self) -> list[Json]:
-        """The items as they stand now."""
+    def items(self) -> list[Json]:
+        """The items in their present state."""
         return [item.as_json() for item in self._items]
 
     def begin_turn(self) -> Events:
-        """A new upstream call: what it says is another message."""
+        """Begin the output of another upstream call, whose text is another message."""
         self._turn_text = False
         yield from self._end_current()
 
     def show(self, choice: Json) -> Events:
-        """What of a choice's delta the client may see."""
+        """Add a choice's delta, as far as the client may see it."""
         delta: Json = choice["delta"]
-        if thoughts := _text(delta, "reasoning_content") or _text(delta, "reasoning"):
-            yield from self.think(thoughts)
+        if reasoning := _text(delta, "reasoning_content") or _text(delta, "reasoning"):
+            yield from self._append_reasoning(reasoning)
         text, cited = _text(delta, "content"), delta.get(CITATIONS) or ()
         if text or cited:
-            yield from self.say(text, _logprobs(choice.get("logprobs")), cited)
+            yield from self.append_text(text, _logprobs(choice.get("logprobs")), cited)
         if refusal := _text(delta, "refusal"):
             message, opening = self._message()
             yield from opening
-            yield from message.refuse(refusal)
+            yield from message.append_refusal(refusal)
         for fragment in delta.get("tool_calls") or ():
             yield from self._call(fragment)
 
-    def say(self, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()) -> Events:
-        """More text. The blank line that sets a turn apart in a chat is not needed between two messages."""
+    def append_text(self, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()) -> Events:
+        """Add text. The blank line between two turns of a chat is left out, for they are two messages here."""
         if not self._turn_text:
             whole, text = text, without_blank_lines_before(text)
             citations = [(max(0, at - len(whole) + len(text)), url) for at, url in citations]
@@ -96,19 +96,17 @@ class Narrator:
             self._turn_text = True
             message, opening = self._message()
             yield from opening
-            yield from message.say(text, logprobs, citations)
+            yield from message.append_text(text, logprobs, citations)
 
-    def think(self, text: str) -> Events:
-        """More thoughts."""
+    def _append_reasoning(self, text: str) -> Events:
         if not isinstance(self._current, Reasoning):
             yield from self._end_current()
-            telling = self._telling
-            self._current = self._new(Reasoning, "rs", summarised=telling.summary, seal=telling.seal)
+            self._current = self._new(Reasoning, "rs", summarised=self._options.summary, seal=self._options.seal)
             yield from self._current.open()
-        yield from self._current.think(text)
+        yield from self._current.append_text(text)
 
     def tool(self, event: Json) -> Events:
-        """A progress event of the run: `tool.started`, `tool.completed` or `tool.failed`."""
+        """Add a progress event of the run: `tool.started`, `tool.completed` or `tool.failed`."""
         key = (event["turn"], event["call_id"])
         if event["type"] == "tool.started":
             if item := self._server_item(event):
@@ -124,18 +122,18 @@ class Narrator:
         item = waiting.pop(0)
         failed = event["type"] == "tool.failed"
         match item:
-            case Search() if self._telling.sources:
+            case SearchCall() if self._options.sources:
                 item.sources = [] if failed else list(found)
             case ServerCall() if failed:
                 item.error = event.get("error")
         yield from item.close("failed" if failed else "completed")
 
     def finish(self, *, broken_off: bool = False, carried: str | None = None) -> Events:
-        """The run is over.
+        """Close all items at the end of the run.
 
         Args:
-            broken_off: the model was stopped in the middle of what is open last.
-            carried: what the client is to bring back, sealed; it becomes an item that says nothing.
+            broken_off: whether the model was stopped in the middle of the last open item.
+            carried: the sealed content that the client is to bring back; it becomes an item without text.
         """
         last = max((item.index for item in self._items if item.status == "in_progress"), default=None)
         for item in list(self._items):
@@ -150,7 +148,7 @@ class Narrator:
     def _end(self, item: Item, status: Status) -> Events:
         if isinstance(item, Message):
             item.sources = self._sources
-        if isinstance(item, Search | ServerCall):  # begun in a turn that failed and was asked for again
+        if isinstance(item, SearchCall | ServerCall):  # begun in a turn that failed and was asked for again
             status = "failed"
         yield from item.close(status)
 
@@ -160,7 +158,7 @@ class Narrator:
             self._current = None
 
     def _message(self) -> tuple[Message, Events]:
-        """The message that is being written, and the events that begin it, if it is a new one."""
+        """The message that is being written, and the events that open it if it is a new one."""
         if isinstance(self._current, Message):
             return self._current, iter(())
         closing = list(self._end_current())
@@ -172,17 +170,17 @@ class Narrator:
         function = fragment.get("function") or {}
         if call is None or fragment.get("id"):
             yield from self._end_current()
-            face = self._telling.tools.face_of(function.get("name") or "")
-            call = self._new(Call, "ctc" if face.kind == "custom" else "fc", fragment["id"], face)
+            name = self._options.tools.client_name_of(function.get("name") or "")
+            call = self._new(ClientCall, "ctc" if name.kind == "custom" else "fc", fragment["id"], name)
             self._calls[fragment["index"]] = call
             yield from call.open()
-        yield from call.write(function.get("arguments") or "")
+        yield from call.append_arguments(function.get("arguments") or "")
 
-    def _server_item(self, event: Json) -> Search | ServerCall | None:
-        """The item for a call of a server tool; None: the client is not told of it."""
-        if event["tool"] == SEARCH and self._telling.tools.search:
-            return self._new(Search, "ws", event["arguments"])
-        if self._telling.server_calls:
+    def _server_item(self, event: Json) -> SearchCall | ServerCall | None:
+        """The item for a call of a server tool; None: the client does not want it."""
+        if event["tool"] == SEARCH and self._options.tools.search:
+            return self._new(SearchCall, "ws", event["arguments"])
+        if self._options.server_calls:
             return self._new(ServerCall, "mcp", event["tool"], event["arguments"])
         return None
 
@@ -199,7 +197,7 @@ def _text(delta: Json, key: str) -> str:
 
 
 def _logprobs(logprobs: Any) -> list[Json]:
-    """The entries of a choice's tokens, each with every key that it has to have here."""
+    """The entries of a choice's tokens, each with every key that the Responses API requires."""
     entries = _objects(logprobs.get("content")) if isinstance(logprobs, dict) else ()
     made: list[Json] = []
     for entry in entries:
@@ -212,25 +210,25 @@ def _objects(listed: Any) -> list[Json]:
     return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
 
-def retell(narrator: Narrator, answer: Respond, events: Sequence[Json], *, json_only: bool) -> None:
-    """Tell a whole run afterwards, in the order in which it would have been streamed.
+def replay(output: OutputBuilder, answer: Respond, events: Sequence[Json], *, json_only: bool) -> None:
+    """Build the output of a run that is over, in the order in which it would have been streamed.
 
     Args:
-        narrator: keeps the items.
+        output: takes the items.
         answer: the run's end, with the turns before it.
         events: its progress.
-        json_only: no text but the last turn's is wanted.
+        json_only: leave out all text but the last turn's.
     """
     ran = [event for event in events if event["type"].startswith("tool.")]
     for number, turn in enumerate(answer.earlier_turns, 1):
         before = [event for event in ran if event["turn"] == number]
-        _tell_turn(narrator, in_plain_text(turn.message), before, cite=answer.cite, json_only=json_only)
+        _replay_turn(output, in_plain_text(turn.message), before, cite=answer.cite, json_only=json_only)
     rest = [event for event in ran if event["turn"] > len(answer.earlier_turns)]
-    _tell_turn(narrator, answer.message, rest, cite=answer.cite, choice=answer.turn.choice)
+    _replay_turn(output, answer.message, rest, cite=answer.cite, choice=answer.turn.choice)
 
 
-def _tell_turn(
-    narrator: Narrator,
+def _replay_turn(
+    output: OutputBuilder,
     message: Json,
     events: Sequence[Json],
     *,
@@ -239,15 +237,15 @@ def _tell_turn(
     json_only: bool = False,
 ) -> None:
     message = in_plain_text(message)
-    said: Json = {key: message.get(key) for key in ("reasoning_content", "reasoning", "refusal")}
+    delta: Json = {key: message.get(key) for key in ("reasoning_content", "reasoning", "refusal")}
     if not json_only and (text := text_of(message)).strip():
         shown = without_blank_lines_after(text) if choice is None else text
-        said["content"], said[CITATIONS] = without_marks(shown, cite)
+        delta["content"], delta[CITATIONS] = without_marks(shown, cite)
     calls = message.get("tool_calls") or () if choice is not None else ()
     logprobs = (choice or {}).get("logprobs")
-    steps = [narrator.begin_turn(), narrator.show({"delta": said, "logprobs": logprobs})]
-    steps += [narrator.tool(event) for event in events]
-    steps += [narrator.show({"delta": {"tool_calls": [{**call, "index": at}]}}) for at, call in enumerate(calls)]
+    steps = [output.begin_turn(), output.show({"delta": delta, "logprobs": logprobs})]
+    steps += [output.tool(event) for event in events]
+    steps += [output.show({"delta": {"tool_calls": [{**call, "index": at}]}}) for at, call in enumerate(calls)]
     for step in steps:
-        for _ in step:  # the events of what is told afterwards are nobody's
+        for _ in step:  # the items are what is wanted; their events have no stream to go to
             pass

@@ -1,0 +1,107 @@
+"""The small endpoints: the models of a client, health, metrics, and 405 for every method that a path does not take."""
+
+import asyncio
+from functools import partial
+
+from starlette.types import Receive, Scope, Send
+
+from proxy.api.replies import send_bytes, send_json
+from proxy.api.request import caller_of
+from proxy.breaker import State
+from proxy.loop.chat import Json
+from proxy.loop.errors import MethodNotAllowed, ModelNotFound
+from proxy.ports import Ports, Readiness, Scrape
+
+_PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class Models:
+    """`GET /v1/models` and `/v1/models/{id}`: the models that this client may use."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._router = ports.router
+        self._owners = {name: model.upstream for name, model in ports.config.models.items()}
+        self._created = int(ports.clock.time())  # the configuration's models are as old as the process
+
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
+        """ASGI."""
+        caller = caller_of(scope)
+        usable: dict[str, Json] = {
+            name: {"id": name, "object": "model", "created": self._created, "owned_by": self._owners[name]}
+            for name in self._router.names()
+            if caller.may_use(name)
+        }
+        wanted = scope["path_params"].get("id")
+        if wanted is None:
+            await send_json(send, {"object": "list", "data": list(usable.values())})
+        elif wanted in usable:
+            await send_json(send, usable[wanted])
+        else:
+            raise ModelNotFound(wanted)
+
+
+class Healthz:
+    """`GET /healthz`: 200 while the process lives, without a key."""
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        """ASGI."""
+        await send_json(send, {"status": "ok"})
+
+
+class Readyz:
+    """`GET /readyz`: 200 with a usable upstream, otherwise 503, as while the process drains; without a key or secrets.
+
+    An upstream whose breaker is open counts as usable: the next replica would find it no better. A shared state that
+    cannot be reached is reported and changes nothing, for the process works without it.
+    """
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        """ASGI."""
+        upstreams = self._ports.upstream_states()
+        status = "ready" if any(upstream.usable for upstream in upstreams) else "no usable upstream"
+        if self._ports.lifecycle.draining:
+            status = "draining"
+        report: Json = {
+            "status": status,
+            "upstreams": [_as_json(upstream) for upstream in upstreams],
+            "tools": [_as_json(tool) for tool in self._ports.tool_states()],
+            "state": _as_json(self._ports.state()),
+        }
+        await send_json(send, report, status=200 if status == "ready" else 503)
+
+
+def _as_json(readiness: Readiness) -> Json:
+    report: Json = {"name": readiness.name, "usable": readiness.usable}
+    if not readiness.usable:
+        report["why_not"] = readiness.why_not
+    if readiness.breaker not in (None, State.CLOSED):
+        report["breaker"] = readiness.breaker
+    return report
+
+
+class Metrics:
+    """`GET /metrics`: Prometheus' text format, without a key."""
+
+    def __init__(self, scrape: Scrape) -> None:
+        self._scrape = scrape
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        """ASGI."""
+        tasks = partial(asyncio.all_tasks, asyncio.get_running_loop())
+        text = await asyncio.to_thread(self._scrape, tasks)  # with many tasks or series it takes milliseconds
+        await send_bytes(send, 200, ((b"content-type", _PROMETHEUS_TEXT),), text)
+
+
+class WrongMethod:
+    """405 for every method of a path but the `allowed` ones."""
+
+    def __init__(self, allowed: str) -> None:
+        self._allowed = allowed
+
+    async def __call__(self, scope: Scope, _: Receive, __: Send) -> None:
+        """ASGI."""
+        message = f"{scope['path']} takes {self._allowed}, not {scope['method']}."
+        raise MethodNotAllowed(message, headers={"allow": self._allowed})

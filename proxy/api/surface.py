@@ -1,0 +1,179 @@
+"""What all surfaces of the API share. A surface is a codec: an API's own shapes around the same request and loop.
+
+Chat Completions and Responses are surfaces. To add another one, such as Anthropic's `POST /v1/messages`, write a
+subclass of `Surface` whose `__call__`
+
+1. reads the body (`body.read_body`), checks it, and makes a request in the words of Chat Completions of it;
+2. has it resolved (`self.resolver.resolve`): caller, model, tools and limits;
+3. answers by `self.send_stream` or `self.send_whole`, which end the work when the client leaves, or at `max_duration`;
+4. in that work, awaits `self.run`, which calls `show` with each chunk that the client may see and `tell` with each
+   progress event, and encodes both, and in the end each choice's `Respond`, in the API's own shapes.
+
+Errors are raised as `ProxyError`. A surface whose errors have a shape of their own in streams sets it by
+`replies.STREAM_ERROR_ENCODER`. `app._hot_paths` has the paths of all surfaces.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+from starlette.types import Receive, Scope, Send
+
+from proxy import request_context
+from proxy.api.race import Work, together, while_wanted
+from proxy.api.replies import EventStream, Headers, send_bytes
+from proxy.api.request import RequestResolver, ResolvedRequest
+from proxy.loop import sse
+from proxy.loop.actions import Respond, sum_of
+from proxy.loop.chat import Json
+from proxy.loop.driver import Runner
+from proxy.loop.run import Run
+from proxy.ports import Ports, Show, Tell, Toolset
+
+
+class Surface:
+    """The base of an endpoint whose requests are answered by a model.
+
+    Attributes:
+        ports: of the process.
+        server: the `server:` of the configuration.
+        resolver: resolves its requests.
+    """
+
+    def __init__(self, ports: Ports) -> None:
+        self.ports = ports
+        self.server = ports.config.server
+        self.resolver = RequestResolver(ports)
+        self._runner = Runner(ports.toolset, observe=ports.observe, clock=ports.clock)
+
+    async def send_whole(
+        self, request: ResolvedRequest, work: Work[tuple[bytes, Headers]], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer with the JSON, and the headers beside it, that `work` gives.
+
+        Raises:
+            MaxDurationExceeded: it took longer than the request may.
+            ClientLeft: the client was gone first.
+        """
+        body, headers = await while_wanted(scope, receive, work, seconds=request.limits.max_duration)
+        head = ((b"content-type", b"application/json"), *headers, *_ignored_tools(request))
+        await send_bytes(send, 200, head, body)
+
+    async def send_stream(
+        self,
+        request: ResolvedRequest,
+        work: Callable[[EventStream], Coroutine[Any, Any, None]],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Answer with the events that `work` writes, and a comment whenever the stream would be silent for long.
+
+        Raises:
+            MaxDurationExceeded: it took longer than the request may.
+            ClientLeft: the client was gone first.
+        """
+        stream = EventStream(scope, send, extra=_ignored_tools(request))
+        heartbeat = partial(stream.keep_alive, self.server.keepalive_seconds)
+        seconds = request.limits.max_duration
+        await while_wanted(scope, receive, partial(work, stream), seconds=seconds, beside=heartbeat)
+
+    async def run(
+        self,
+        request: ResolvedRequest,
+        run_ids: Sequence[str],
+        *,
+        show: Callable[[int], Show],
+        tell: Tell | None,
+        toolset: Toolset | None = None,
+        keep: bool = True,
+    ) -> Sequence[Respond]:
+        """Run one loop for each of the `run_ids`, independent of each other.
+
+        Args:
+            request: the request.
+            run_ids: 32 hexadecimal digits each; the ids of the client's own calls are made of them.
+            show: for each loop, by its index, takes what the client may see.
+            tell: takes the progress events; None: nobody wants them.
+            toolset: runs the calls; None: the server tools as they are.
+            keep: whether what stays hidden from the client is kept for when it comes back.
+        """
+        # A model that is offered none of our tools is told nothing of them.
+        limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
+        runner = self._runner
+        if toolset is not None:
+            runner = Runner(toolset, observe=self.ports.observe, clock=self.ports.clock)
+        upstream, owner = request.model.upstream, request.caller.scope
+        keep = keep and bool(request.offer.client_tools)  # without tools of its own a client has nothing to return with
+        tallies, works = [], []
+        for index, run_id in enumerate(run_ids):
+            dialect = self.ports.dialect(request.offer.owned) if request.offer.in_play else None
+            run = Run(request.chat, request.offer, limits, run_id, dialect=dialect)
+            work = runner.drive(run, upstream=upstream, scope=owner, show=show(index), tell=tell)
+            tallies.append(run.tally)
+            works.append(self._kept(work, owner, run_id) if keep else work)
+        answers: Sequence[Respond] = ()
+        try:
+            # A single loop has no task of its own, which would keep a failure and all that has led to it.
+            answers = await together(works) if len(works) > 1 else [await works[0]]
+        finally:  # what was used is paid for, also where there is no answer
+            tally = sum_of(tallies)
+            ended: Json = {}
+            if answers:
+                ended["stop"] = answers[0].stop
+                if answers[0].step is not None:
+                    ended["rung"] = answers[0].step
+            note_use(tally.usage, turns=tally.turns, tool_calls=tally.total_tool_calls, **ended)
+        return answers
+
+    async def _kept(self, work: Coroutine[Any, Any, Respond], owner: str, run_id: str) -> Respond:
+        """An answer, once the store has what of it the client is not shown.
+
+        The store has it before other choices end: a client that streams knows the calls, whatever becomes of those.
+        """
+        answer = await work
+        if answer.continuation is not None:
+            await self.ports.store.put(owner, run_id, sse.dumps(answer.continuation.as_json()))
+        return answer
+
+
+def _ignored_tools(request: ResolvedRequest) -> Headers:
+    return ((b"x-tools-ignored", ",".join(request.ignored).encode()),) if request.ignored else ()
+
+
+def tool_headers(answers: Sequence[Respond]) -> Headers:
+    """The headers of a whole answer that count its upstream and tool calls and say why its loop ended."""
+    tally = sum_of([answer.tally for answer in answers])
+    return (
+        (b"x-tool-turns", str(tally.turns).encode()),
+        (b"x-tool-calls", str(tally.total_tool_calls).encode()),
+        (b"x-tool-stop", answers[0].stop.encode()),
+    )
+
+
+def note_use(usage: Json | None, **fields: object) -> None:
+    """Add the tokens of a request, and other fields, to its log line."""
+    for name in ("prompt_tokens", "completion_tokens"):
+        count = (usage or {}).get(name)
+        if isinstance(count, int):
+            fields[name] = count
+    request_context.add(fields)
+
+
+def collect(events: list[Json]) -> Tell:
+    """Collects the progress events of a loop in a list, for an answer that is not streamed."""
+
+    async def tell(event: Json) -> None:
+        events.append(event)
+
+    return tell
+
+
+def show_nothing(_: int) -> Show:
+    """Shows nothing of a loop before its end, for an answer that is not streamed."""
+
+    async def show(_: Json) -> None:
+        pass
+
+    return show
