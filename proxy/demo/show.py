@@ -18,6 +18,7 @@ from proxy.demo.upstream import Mock
 from proxy.loop.chat import Json
 from proxy.loop.errors import ConfigurationError
 from proxy.server import process as server
+from proxy.server.graceful import Server
 from proxy.telemetry import log
 
 try:
@@ -174,7 +175,7 @@ async def _serving(app: ASGIApp, *, lifespan: str) -> AsyncIterator[str]:
     listener = server.listen("127.0.0.1", 0)
     settings = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan)  # type: ignore[arg-type]
     started = asyncio.Event()
-    running = server.Server(settings, ready=started.set)
+    running = Server(settings, ready=started.set)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(running.serve([listener]))
         await started.wait()

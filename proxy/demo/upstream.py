@@ -29,6 +29,7 @@ from proxy.demo.script import DEMO, Script, ScriptedTurn, load
 from proxy.loop import sse
 from proxy.loop.chat import Json
 from proxy.server import process as server
+from proxy.server.graceful import Server
 
 _MOST_REMEMBERED = 1000
 _PIECE = re.compile(r"\S+\s*|\s+")
@@ -185,4 +186,4 @@ def main(*, port: int, script: Path | None) -> None:
         sys.stdout.write(f"mock upstream is serving at {server.address_of(listener)}/v1, search at /search\n")
         sys.stdout.flush()
 
-    server.Server(config, ready=ready).run([listener])
+    Server(config, ready=ready).run([listener])

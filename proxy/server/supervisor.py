@@ -1,7 +1,7 @@
-"""Several worker processes: started, restarted when they die, told to stop.
+"""The supervisor of several worker processes: starts them, restarts those that die, and stops them.
 
 Orders go over a pipe, not as signals: a terminal's Ctrl-C and systemd's stop reach workers as well, and an order must
-not look like somebody's second, impatient signal. A worker whose supervisor has died reads the pipe's end, and stops.
+not look like a second, impatient signal. A worker whose supervisor has died reads the end of the pipe, and stops.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ READY, DRAIN, ABORT = b"ready", b"drain", b"abort"
 
 _TICK_SECONDS = 0.1
 _START_SECONDS = 30.0
-# One that dies at once would otherwise be started as fast as the machine can.
+# A worker that dies at once would otherwise be restarted as fast as the machine can.
 _RESTART_SECONDS = 1.0
-# Beyond the grace, a worker tells its clients and closes what it has opened; then it is killed.
-_FAREWELL_SECONDS = 5.0
+# After the grace, for a worker's last events to its clients and its clean-up; then it is killed.
+_CLEAN_UP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class _Worker:
 
 
 class Supervisor:
-    """Keeps so many workers running until it is told to stop.
+    """Keeps a number of workers running until a signal.
 
     Args:
-        start: starts one that gets its orders over the pipe, and says `READY` there.
-        count: so many.
+        start: starts a worker that reads its orders from the pipe, and writes `READY` to it.
+        count: the number of workers.
         grace: seconds that open requests may take after the first signal.
-        observe: hears `worker.died`.
-        stop_listening: closes the supervisor's own copy of the listener once there is nobody to start any more. While
-            that is open, clients still connect after the last worker has closed its own, and are not answered.
+        observe: is given the event `worker.died`.
+        stop_listening: closes the supervisor's own copy of the listener once no worker will be started any more. While
+            it is open, clients still connect after the last worker has closed its own, and are not answered.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Supervisor:
         Raises:
             ConfigurationError: a worker did not even start.
         """
-        with self._signals_counted():
-            self._workers = [self._started() for _ in range(self._count)]
+        with self._counting_signals():
+            self._workers = [self._start_one() for _ in range(self._count)]
             if all(self._is_ready(worker) for worker in self._workers):
                 ready()
             elif not self._signals:
@@ -81,18 +81,18 @@ class Supervisor:
             self._watch()
 
     def _watch(self) -> None:
-        heard = 0
+        handled = 0
         while self._workers:
             wait([worker.process.sentinel for worker in self._workers if worker.process.is_alive()], _TICK_SECONDS)
-            if self._signals > heard:
-                heard = self._signals
+            if self._signals > handled:
+                handled = self._signals
                 self._stop_listening()
-                self._order(DRAIN if heard == 1 else ABORT)
-                self._kill_at = time.monotonic() + _FAREWELL_SECONDS + (self._grace if heard == 1 else 0)
-            self._workers = [worker for worker in map(self._looked_after, self._workers) if worker is not None]
+                self._order(DRAIN if handled == 1 else ABORT)
+                self._kill_at = time.monotonic() + _CLEAN_UP_SECONDS + (self._grace if handled == 1 else 0)
+            self._workers = [worker for worker in map(self._replace_if_dead, self._workers) if worker is not None]
 
-    def _looked_after(self, worker: _Worker) -> _Worker | None:
-        """The worker, or who takes its place."""
+    def _replace_if_dead(self, worker: _Worker) -> _Worker | None:
+        """The worker, or the one that takes its place; None where it has ended for good."""
         if worker.process.is_alive():
             if time.monotonic() >= self._kill_at:
                 worker.process.kill()
@@ -100,19 +100,19 @@ class Supervisor:
         if self._signals:
             return None
         if time.monotonic() < worker.began + _RESTART_SECONDS:
-            return worker  # looked at again with the next tick
+            return worker  # to be replaced at a later tick
         self._observe("worker.died", pid=worker.process.pid, exit_code=worker.process.exitcode)
         worker.orders.close()
-        return self._started()
+        return self._start_one()
 
-    def _started(self) -> _Worker:
+    def _start_one(self) -> _Worker:
         ours, theirs = Pipe()
         worker = _Worker(self._start(theirs), ours, time.monotonic())
         theirs.close()
         return worker
 
     def _is_ready(self, worker: _Worker) -> bool:
-        """Whether it serves, after waiting for it."""
+        """Whether a worker serves, after waiting for it."""
         ends_at = time.monotonic() + _START_SECONDS
         while not self._signals and worker.process.is_alive() and time.monotonic() < ends_at:
             if worker.orders.poll(_TICK_SECONDS):
@@ -122,11 +122,11 @@ class Supervisor:
 
     def _order(self, what: bytes) -> None:
         for worker in self._workers:
-            with contextlib.suppress(OSError):  # it has ended by itself
+            with contextlib.suppress(OSError):  # the worker has ended by itself
                 worker.orders.send_bytes(what)
 
     @contextlib.contextmanager
-    def _signals_counted(self) -> Iterator[None]:
+    def _counting_signals(self) -> Iterator[None]:
         def count(_: int, __: object) -> None:
             self._signals += 1
 

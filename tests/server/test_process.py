@@ -11,7 +11,8 @@ import uvicorn
 import uvloop
 
 from proxy.config_file import parse
-from proxy.server.process import Server, listen, uvicorn_config, watched, work
+from proxy.server.graceful import Server
+from proxy.server.process import accept_in_bulk, listen, uvicorn_config, work
 from proxy.server.supervisor import DRAIN, READY
 from tests.serving import CONFIG
 
@@ -31,7 +32,7 @@ def test_a_loop_takes_many_connections_in_one_round_so_that_a_busy_one_keeps_nob
         server = uvicorn.Server(config)
         config.load()
         server.lifespan = config.lifespan_class(config)
-        await server.startup(watched(listener))
+        await server.startup(accept_in_bulk(listener))
         made = 0
         while len(server.server_state.connections) < COUNT and made < COUNT:
             await asyncio.sleep(0)
@@ -48,7 +49,7 @@ def test_a_loop_takes_many_connections_in_one_round_so_that_a_busy_one_keeps_nob
 
 
 def test_who_has_connected_when_the_listener_is_closed_is_answered_and_not_reset(monkeypatch):
-    monkeypatch.setattr("proxy.server.process._FIRST_WORD_SECONDS", 0.05)
+    monkeypatch.setattr("proxy.server.graceful._FIRST_REQUEST_SECONDS", 0.05)
     asked = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 
     async def found(scope, receive, send):
@@ -64,7 +65,7 @@ def test_who_has_connected_when_the_listener_is_closed_is_answered_and_not_reset
         settings.load()
         server = Server(settings, grace=10)
         server.lifespan = settings.lifespan_class(settings)
-        listeners = watched(listener)
+        listeners = accept_in_bulk(listener)
         await server.startup(listeners)
         clients = [socket.create_connection(listener.getsockname(), timeout=2) for _ in range(COUNT)]
         for client in clients:
@@ -82,7 +83,7 @@ def test_a_listener_does_not_begin_to_block_for_other_workers_when_one_more_make
     listener = listen("127.0.0.1", 0)
     listener.setblocking(False)  # as the event loop of a worker that serves has it
     arrived = socket.socket(fileno=os.dup(listener.fileno()))  # as multiprocessing hands it to the next worker
-    copies = watched(arrived)
+    copies = accept_in_bulk(arrived)
     assert not os.get_blocking(listener.fileno())
     for one in (listener, *copies):
         one.close()

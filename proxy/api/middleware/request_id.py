@@ -143,7 +143,7 @@ def _release_frames(failure: BaseException) -> None:
     """Clear the frames on a failure's way, which hold the whole conversation.
 
     Some of them hold the failure too, as those of a TaskGroup do. Such a reference cycle would stay in memory until the
-    garbage collector runs, which is seldom (`server.process`).
+    garbage collector runs, which is seldom (`server.graceful`).
     """
     link: BaseException | None = failure
     seen: set[int] = set()
