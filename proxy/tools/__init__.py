@@ -1,1 +1,1 @@
-"""The tools that the proxy runs for a model. Each registers through the same door: `registry.Tool`."""
+"""The tools that the proxy runs for a model. Each of them is a `tool.Tool`."""

@@ -79,7 +79,7 @@ def sources_of(config: Config, clock: Clock, observe: Observer) -> list[Source]:
 
 
 def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # noqa: PLR0911 - one for each type
-    """One entry as a tool. The configuration's schema knows no type that is not handled here.
+    """One entry as a tool. Every type of the configuration's schema is handled here.
 
     A type is imported where there is a tool of it: all of them take a quarter of a second.
     """

@@ -11,7 +11,7 @@ from proxy import app
 from proxy.config import UpstreamConfig, WebFetchConfig
 from proxy.http import trust
 from proxy.loop.errors import ToolError
-from proxy.tools.mcp.transport import Carrier
+from proxy.tools.mcp.transport import SessionTransport
 from proxy.tools.web.fetch import web_fetch_tool
 from tests.fakes import FakeClock
 from tests.http.rawserver import forever
@@ -49,7 +49,7 @@ async def through_a_tool(url):
 
 
 async def through_mcp(url):
-    async with httpx2.AsyncClient(transport=Carrier(), trust_env=False) as client:
+    async with httpx2.AsyncClient(transport=SessionTransport(), trust_env=False) as client:
         await client.get(url)
 
 

@@ -40,7 +40,7 @@ from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ToolError, ToolUnavailable
 from proxy.ports import Clock, Observer, Readiness
 from proxy.tools.mcp.content import is_repeatable, output_of, tool_of
-from proxy.tools.mcp.transport import Carrier, over_http, over_stdio
+from proxy.tools.mcp.transport import SessionTransport, over_http, over_stdio
 from proxy.tools.registry import Publish
 from proxy.tools.tool import Tool
 
@@ -122,10 +122,10 @@ class McpServer:
 
     async def _hold_session(self, publish: Publish) -> str:
         """One session, until it breaks; returns why it did."""
-        carrier = Carrier()
+        transport = SessionTransport()
         self._listed = None
         try:
-            client = _client(self._config, carrier, on_message=self._on_message, ended=self._changed.set)
+            client = _client(self._config, transport, on_message=self._on_message, ended=self._changed.set)
             async with asyncio.timeout(_CONNECT_PATIENCE) as patience, client:
                 self._publish(await _list(client), publish)
                 patience.reschedule(None)
@@ -133,7 +133,7 @@ class McpServer:
         except Exception as exc:  # noqa: BLE001 - whatever a server does costs its own tools and nothing else
             if self._listed is None:
                 self._publish([], publish)  # nobody is offered what cannot work
-            return _why(exc, carrier.refused)
+            return _why(exc, transport.refused)
         return "the session ended"
 
     async def _keep_listed(self, client: Client, publish: Publish) -> None:
@@ -219,27 +219,27 @@ async def look(config: McpConfig) -> list[str]:
     Raises:
         ToolUnavailable: no session can be had; the message has the reason.
     """
-    carrier = Carrier()
+    transport = SessionTransport()
     try:
-        async with asyncio.timeout(_CONNECT_PATIENCE), _client(config, carrier) as client:
+        async with asyncio.timeout(_CONNECT_PATIENCE), _client(config, transport) as client:
             return [tool.name for tool in _allowed(await _list(client), config)]
     except Exception as exc:
-        raise ToolUnavailable(_why(exc, carrier.refused)) from exc
+        raise ToolUnavailable(_why(exc, transport.refused)) from exc
 
 
 def _client(
     config: McpConfig,
-    carrier: Carrier,
+    transport: SessionTransport,
     *,
     on_message: MessageHandlerFnT | None = None,
     ended: Callable[[], None] = lambda: None,
 ) -> Client:
     if config.url is not None:
-        transport = over_http(config.url, config.headers, carrier)
+        streams = over_http(config.url, config.headers, transport)
     else:
-        transport = over_stdio(config.command or (), config.env, ended=ended)
+        streams = over_stdio(config.command or (), config.env, ended=ended)
     us = Implementation(name="toolproxy", version=__version__)
-    return Client(transport, cache=None, message_handler=on_message, client_info=us)
+    return Client(streams, cache=None, message_handler=on_message, client_info=us)
 
 
 def _allowed(listed: Sequence[ListedTool], config: McpConfig) -> list[ListedTool]:

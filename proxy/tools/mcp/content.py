@@ -1,4 +1,4 @@
-"""What an MCP server says, as a chat model can use it: its tools as ours, its results as text.
+"""The tools of an MCP server as ours, and its results as text for a chat model.
 
 Pure. Everything here was written by the server: names are made to fit, schemas are completed or refused, and of a
 result no more is joined than is worth reading.
@@ -36,8 +36,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: Run) -> Tool:
     """A server's tool as one of ours.
 
-    A call starts early only if the tool says that it reads and nothing more: MCP's own assumption of one that says
-    nothing is that it changes things.
+    A call starts early only if the tool declares that it only reads: by MCP's own default a tool changes things.
 
     Raises:
         ValueError: its schema is not one of an object, or cannot be written as JSON.
@@ -57,7 +56,7 @@ def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: Run) -> Tool:
 
 
 def is_repeatable(listed: ListedTool) -> bool:
-    """Whether a call may be tried again when nobody knows if it was carried out: only if the tool says so."""
+    """Whether a call may be tried again when its outcome is unknown: only if the tool declares so."""
     hints = listed.annotations or ToolAnnotations()
     return hints.read_only_hint is True or hints.idempotent_hint is True
 

@@ -19,10 +19,10 @@ from pydantic import ValidationError
 
 from proxy.http.trust import client_context
 
-# In seconds. Silence for so long while something is awaited, an open stream of changes included, counts as a break.
+# In seconds. Silence of this length while a message is awaited, an open stream of changes included, counts as a break.
 _TIMEOUT = httpx2.Timeout(10.0, read=300.0)
-# For the word that a session is over, in seconds: no server holds up a stop.
-_GOODBYE_SECONDS = 1.0
+# For the request that ends a session, in seconds: no server holds up a stop.
+_CLOSE_SECONDS = 1.0
 # For each of the ways of ending a process, in seconds.
 _GRACE_SECONDS = 1.0
 # A picture of a few megabytes arrives as base64 text; more than this is nothing that a chat model could use.
@@ -34,9 +34,9 @@ Streams: TypeAlias = tuple[Any, Any]
 
 
 @asynccontextmanager
-async def over_http(url: str, headers: Mapping[str, str], carrier: "Carrier") -> AsyncIterator[Streams]:
+async def over_http(url: str, headers: Mapping[str, str], transport: "SessionTransport") -> AsyncIterator[Streams]:
     """A server at `url`; redirects are followed within its origin only, and nothing is taken from the environment."""
-    client = httpx2.AsyncClient(headers=dict(headers), transport=carrier, timeout=_TIMEOUT, trust_env=False)
+    client = httpx2.AsyncClient(headers=dict(headers), transport=transport, timeout=_TIMEOUT, trust_env=False)
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MOST_BYTES) as streams:
         yield streams
 
@@ -87,7 +87,7 @@ async def _read(
 
 
 async def _line(stdout: asyncio.StreamReader) -> bytes:
-    """The next line; none at the end, and none after a line that is too long: nobody can say where the next begins."""
+    """The next line; empty at the end, and after a line that is too long, for the next one's beginning is unknown."""
     try:
         return await stdout.readline()
     except ValueError:
@@ -96,7 +96,7 @@ async def _line(stdout: asyncio.StreamReader) -> bytes:
 
 async def _write(process: Process, from_client: MemoryObjectReceiveStream[SessionMessage]) -> None:
     assert process.stdin is not None  # noqa: S101 - as above
-    with suppress(ConnectionError):  # it is gone: what it says last is still read
+    with suppress(ConnectionError):  # it is gone; its last words are still read
         async with from_client:
             async for sent in from_client:
                 process.stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
@@ -104,7 +104,7 @@ async def _write(process: Process, from_client: MemoryObjectReceiveStream[Sessio
 
 
 async def _end(process: Process) -> None:
-    """Let it end by itself, then ask it to, then kill it and what it has started."""
+    """End a process: let it end by itself, then ask it to, then kill it and what it has started."""
     assert process.stdin is not None  # noqa: S101 - as above
     process.stdin.close()
     try:
@@ -120,7 +120,7 @@ async def _end(process: Process) -> None:
 
 
 async def _gone(process: Process) -> None:
-    """Wait for its end; it may have more to say, and cannot end before that is heard."""
+    """Wait for a process to end; it cannot before the rest of its output is read."""
     assert process.stdout is not None  # noqa: S101 - as above
     while await process.stdout.read(_CHUNK):
         pass
@@ -134,8 +134,8 @@ def _signal(process: Process, number: int | None) -> None:
         os.killpg(process.pid, number)
 
 
-class Carrier(httpx2.AsyncBaseTransport):
-    """Carries one session's HTTP and bounds what comes back.
+class SessionTransport(httpx2.AsyncBaseTransport):
+    """The HTTP of one session, with bounds for the answers.
 
     Attributes:
         refused: the status with which the last message was refused; None: it was not.
@@ -149,7 +149,7 @@ class Carrier(httpx2.AsyncBaseTransport):
         """Send one request."""
         request.headers["accept-encoding"] = "identity"
         if request.method == "DELETE":
-            return await self._say_goodbye(request)
+            return await self._close_session(request)
         response = await self._inner.handle_async_request(request)
         if request.method == "POST":
             self.refused = response.status_code if response.is_error else None
@@ -162,8 +162,8 @@ class Carrier(httpx2.AsyncBaseTransport):
             response.stream = _Bounded(response.stream, MOST_BYTES)
         return response
 
-    async def _say_goodbye(self, request: httpx2.Request) -> httpx2.Response:
-        with anyio.fail_after(_GOODBYE_SECONDS):
+    async def _close_session(self, request: httpx2.Request) -> httpx2.Response:
+        with anyio.fail_after(_CLOSE_SECONDS):
             response = await self._inner.handle_async_request(request)
             await response.aclose()
         return httpx2.Response(response.status_code)
@@ -174,7 +174,7 @@ class Carrier(httpx2.AsyncBaseTransport):
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body that fails instead of going on for ever."""
+    """A body that fails when it is longer than `most` bytes."""
 
     def __init__(self, body: httpx2.SyncByteStream | httpx2.AsyncByteStream, most: int) -> None:
         self._body = body

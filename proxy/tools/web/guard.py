@@ -2,8 +2,8 @@
 
     text --parse_url--> Target --check_target--> name resolved elsewhere --check_address--> connect to that address
 
-A URL is taken apart once, strictly, and what was taken apart is what is connected to: there is no second parser that
-could read another host out of the same text. That a name looks harmless decides nothing; the address behind it does.
+A URL is taken apart once, strictly, and the connection goes to the parts: there is no second parser that could read
+another host out of the same text. That a name looks harmless decides nothing; the address behind it does.
 """
 
 import re
@@ -20,7 +20,6 @@ from proxy.loop.errors import ToolError
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
-REFUSED = "This URL is not opened: {why}."
 STANDARD_PORTS = {"http": 80, "https": 443}
 # Browsers and servers agree on about this much; a longer one carries data out rather than pointing at a page.
 MOST_URL_CHARACTERS = 4096
@@ -33,7 +32,7 @@ _URL = re.compile(
 )
 _AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^\[\]:]*)(?::(?P<port>[0-9]{0,5}))?")
 _NAME = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # a host that ends in such a label is an IPv4 address, says WHATWG
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # a host that ends in such a label is an IPv4 address to WHATWG
 _UNSEEN = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\ufeff]")
 _KEPT_IN_PATH = "/%:@!$&'()*+,;=~-._"
 _KEPT_IN_QUERY = _KEPT_IN_PATH + "?"
@@ -50,7 +49,7 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """Host and, where it is not the scheme's own, port: what the Host header says."""
+        """Host and, where it is not the scheme's own, port: the value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if STANDARD_PORTS[self.scheme] == self.port else f"{host}:{self.port}"
 
@@ -61,7 +60,7 @@ class Target:
 
     @property
     def url(self) -> str:
-        """The whole of it, without a fragment."""
+        """The whole URL, without a fragment."""
         return self.origin + self.path
 
 
@@ -69,7 +68,7 @@ def parse_url(text: str) -> Target:
     """A URL as a model or a redirect wrote it; without a scheme it is taken for https.
 
     Raises:
-        ToolError: it is not one that is opened; says why.
+        ToolError: it is not opened; the message has the reason.
     """
     text = text.strip().replace(" ", "%20")
     if len(text) > MOST_URL_CHARACTERS:
@@ -80,8 +79,7 @@ def parse_url(text: str) -> Target:
         text = f"https://{text.removeprefix('//')}"
     elif scheme[1].lower() not in STANDARD_PORTS:
         raise _refused("only http and https are opened")
-    parts = _URL.fullmatch(text)
-    if parts is None:
+    if (parts := _URL.fullmatch(text)) is None:
         raise _refused("it is no URL of the form https://host/path")
     kind = parts["scheme"].lower()
     host, port = _split(parts["authority"])
@@ -93,8 +91,7 @@ def parse_url(text: str) -> Target:
 def _split(authority: str) -> tuple[str, int | None]:
     if "@" in authority:
         raise _refused("it holds a user name or password")
-    parts = _AUTHORITY.fullmatch(authority)
-    if parts is None:
+    if (parts := _AUTHORITY.fullmatch(authority)) is None:
         raise _refused("its host or port cannot be read")
     port = int(parts["port"]) if parts["port"] else None
     if port is not None and not 0 < port <= _HIGHEST_PORT:
@@ -106,7 +103,7 @@ def canonical_host(text: str) -> str:
     """A host in the one form that is looked up and compared.
 
     Raises:
-        ToolError: it is none, or written in a way that only hides which one it is.
+        ToolError: it is no host, or its notation hides which one it is.
     """
     if text.startswith("["):
         try:
@@ -119,7 +116,10 @@ def canonical_host(text: str) -> str:
     except (idna.IDNAError, UnicodeError):
         raise _refused("its host name cannot be read") from None
     if _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
-        return _plain_ipv4(host, text)
+        # Four decimal numbers, and no other notation: not 127.1, 0x7f000001, 0177.0.0.1 or circled digits.
+        if host != text or literal(host) is None:
+            raise _refused("its address is written in an unusual way")
+        return host
     if host.endswith("."):
         raise _refused("its host name ends with a dot")
     if len(host) > _LONGEST_HOST or not _NAME.fullmatch(host):
@@ -127,24 +127,13 @@ def canonical_host(text: str) -> str:
     return host
 
 
-def _plain_ipv4(host: str, text: str) -> str:
-    """The usual four decimal numbers, and no other notation: not 127.1, 0x7f000001, 0177.0.0.1 or circled digits."""
-    try:
-        if host == text:
-            return str(IPv4Address(host))
-    except ValueError:
-        pass
-    raise _refused("its address is written in an unusual way")
-
-
 def _refused(why: str) -> ToolError:
-    return ToolError(REFUSED.format(why=why))
+    return ToolError(f"This URL is not opened: {why}.")
 
 
-# What no public server has as its address. IANA's special-purpose registries (RFC 6890 and later), and what clouds
+# Addresses that no public server has. IANA's special-purpose registries (RFC 6890 and later), and what clouds
 # have added. `ipaddress.is_global` alone lets a dozen of these pass.
 _LINK_LOCAL, _METADATA = "a link-local address", "the address of a cloud's metadata service"
-_TRANSLATED = "an address that hides another one"
 _NOT_PUBLIC: Sequence[tuple[Network, str]] = [
     (ip_network(network), why)
     for why, networks in {
@@ -155,8 +144,8 @@ _NOT_PUBLIC: Sequence[tuple[Network, str]] = [
         _LINK_LOCAL: "169.254.0.0/16 fe80::/10",
         "an address shared behind a provider's NAT": "100.64.0.0/10",
         "a multicast address": "224.0.0.0/4 ff00::/8",
-        _TRANSLATED: "::ffff:0:0/96 ::/96 ::ffff:0:0:0/96 64:ff9b::/96 64:ff9b:1::/48 2002::/16 2001::/32"
-        " 192.88.99.0/24",
+        "an address that hides another one": "::ffff:0:0/96 ::/96 ::ffff:0:0:0/96 64:ff9b::/96 64:ff9b:1::/48 2002::/16"
+        " 2001::/32 192.88.99.0/24",
         "an address for documentation only": "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24 2001:db8::/32 3fff::/20",
         "an address for measurements only": "198.18.0.0/15 2001:2::/48",
         "a reserved address": "192.0.0.0/24 192.31.196.0/24 192.52.193.0/24 192.175.48.0/24 240.0.0.0/4 100::/64"
@@ -168,20 +157,19 @@ _GLOBAL_UNICAST = IPv6Network("2000::/3")  # all that IANA has given out so far
 
 
 def why_not_public(address: Address) -> str | None:
-    """What an address is instead of a public server's; None for a public one.
+    """The kind of an address that is no public server's; None for a public one.
 
     Addresses that carry an IPv4 address in them are never public, whatever they carry: no name has to lead to them.
     """
     for network, why in _NOT_PUBLIC:
         if address in network:
             return why
-    if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
-        return "a reserved address"
-    return None if address.is_global else "a reserved address"
+    is_given_out = isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST
+    return None if is_given_out and address.is_global else "a reserved address"
 
 
-_NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
-_IN_LAST_BITS = (*_NAT64, IPv6Network("::/96"), IPv6Network("::ffff:0:0:0/96"))
+# NAT64 (twice), IPv4-compatible and IPv4-translated addresses.
+_IN_LAST_BITS = [IPv6Network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96")]
 _ISATAP = 0x5EFE  # RFC 5214: interface identifiers ::0:5efe:a.b.c.d and ::200:5efe:a.b.c.d
 
 
@@ -189,10 +177,8 @@ def carried_by(address: Address) -> tuple[IPv4Address, ...]:
     """The IPv4 addresses that an IPv6 address carries, and a translator or tunnel would send its packets to."""
     if isinstance(address, IPv4Address) or address.is_loopback or address.is_unspecified:
         return ()
-    if address.ipv4_mapped is not None:
-        return (address.ipv4_mapped,)
-    if address.sixtofour is not None:
-        return (address.sixtofour,)
+    if carried := address.ipv4_mapped or address.sixtofour:
+        return (carried,)
     if address.teredo is not None:
         return address.teredo
     number = int(address)
@@ -214,29 +200,27 @@ class HostRule:
     port: int | None = None
 
     def names(self, host: str, port: int) -> bool:
-        """Whether the rule speaks of this host by its name."""
+        """Whether the rule means this host by its name."""
         if self.name is None or self.port not in (None, port):
             return False
         return host.endswith(self.name) if self.name.startswith(".") else host == self.name
 
     def holds(self, address: Address, port: int) -> bool:
-        """Whether the rule speaks of this address."""
+        """Whether the rule means this address."""
         return self.network is not None and self.port in (None, port) and address in self.network
 
-    @property
-    def every_host(self) -> bool:
-        """Whether it is `*`."""
-        return self.name is None and self.network is None
+
+_EVERY_HOST = HostRule()  # `*`
 
 
 def parse_rule(text: str) -> HostRule:
     """An entry as it is written: `example.com`, `*.example.com`, `10.1.0.0/16`, `::1`, each host also as `host:port`.
 
     Raises:
-        ValueError: it is none of these; says what is wrong.
+        ValueError: it is none of these; the message has the reason.
     """
     if text == "*":
-        return HostRule()
+        return _EVERY_HOST
     try:
         return HostRule(network=ip_network(text))
     except ValueError:
@@ -246,14 +230,13 @@ def parse_rule(text: str) -> HostRule:
         host, port = _split(text.removeprefix("*."))
     except ToolError:
         raise ValueError(f"{text!r} is neither a host, *.host, host:port nor a network such as 10.1.0.0/16") from None
-    try:
+    if literal(host):
         return HostRule(network=ip_network(host), port=port)
-    except ValueError:
-        return HostRule(name=f".{host}" if text.startswith("*.") else host, port=port)
+    return HostRule(name=f".{host}" if text.startswith("*.") else host, port=port)
 
 
 class UrlGuard:
-    """Decides for one tool.
+    """The rules of one tool.
 
     Without rules: every public address, at ports 80 and 443. `allow` adds what it names, private addresses and other
     ports, and takes nothing away. `deny` takes away, and wins; but `*` in it means every host that `allow` leaves
@@ -270,15 +253,16 @@ class UrlGuard:
     def __init__(self, allow: Iterable[str] = (), deny: Iterable[str] = ()) -> None:
         self._allow = [parse_rule(text) for text in allow]
         self._deny = [parse_rule(text) for text in deny]
-        if any(rule.every_host for rule in self._allow):
+        if _EVERY_HOST in self._allow:
             raise ValueError("'*' would open every private address: name hosts or networks")
-        self._closed = any(rule.every_host for rule in self._deny)
+        self._closed = _EVERY_HOST in self._deny
 
     def check_target(self, target: Target) -> None:
-        """What can be said before the name is resolved. Raises `ToolError`."""
+        """Check what can be known before the name is resolved. Raises `ToolError`."""
         host, port = target.host, target.port
         if address := literal(host):
-            return self.check_address(host, port, address)
+            self.check_address(host, port, address)
+            return
         if any(rule.names(host, port) for rule in self._deny):
             raise _refused("its host is not allowed here")
         # A network that is allowed may turn out to hold the host: its address is judged before it is connected to.
@@ -287,10 +271,9 @@ class UrlGuard:
             raise _refused("its host is not allowed here")
         if port not in STANDARD_PORTS.values() and not may_be_allowed:
             raise _refused(f"port {port} is not allowed, only 80 and 443 are")
-        return None
 
     def check_address(self, host: str, port: int, address: Address) -> None:
-        """Whether `host`, asked for at `port`, may be connected to at `address`. Raises `ToolError`."""
+        """Check that `host`, asked for at `port`, may be connected to at `address`. Raises `ToolError`."""
         forms = (address, *carried_by(address))
         if any(rule.names(host, port) or any(rule.holds(form, port) for form in forms) for rule in self._deny):
             raise _refused("its host is not allowed here")

@@ -125,7 +125,7 @@ def _headed(page: Page, where: str, text: str = "") -> str:
 
 
 def _beginning(text: str, arguments: Json) -> int:
-    """Where to begin: at `offset`, or at the start of `line`, which only the browser that some models bring knows."""
+    """Where to begin: at `offset`, or at the start of `line`, an argument of gpt-oss's own browser."""
     offset: int = arguments.get("offset", 0)
     line: Any = arguments.get("line")
     if not isinstance(line, int) or isinstance(line, bool) or line <= 0:
