@@ -1,4 +1,4 @@
-"""A circuit breaker, pure: its caller passes the time.
+"""What to do about a service that fails: the waits before another attempt, and a circuit breaker. Both are pure.
 
                  `threshold` failures in a row     `seconds` later, for one call
       CLOSED ------------------------> OPEN ------------------------------------> HALF_OPEN
@@ -6,33 +6,52 @@
         |                               +----------------- failed -----------------+    |
         +--------------------------------- succeeded -----------------------------------+
 
-A failure may be the fault of the client whose request it was. It opens the breaker for everybody only where clients
-agree: no client's failures count for more than half of `threshold`. Failures that no request can have caused count in
-full. A request that something else can answer (a *spare*, such as a fallback model) need not wait for that agreement:
-any failures in a row open the breaker for it, and for it alone.
+A failure may be the fault of the client whose request it was. The breaker opens for everybody only where clients agree:
+no client's failures count for more than half of `threshold`. Failures that no request can have caused count in full. A
+request that something else can answer (a *spare*, such as a fallback model) need not wait for that agreement: any
+failures in a row open the breaker for it, and for it alone.
 
 A call that its client gave up, or that was refused for what it asked, is neither a success nor a failure. A probe whose
 outcome is never reported is therefore followed by the next one after another `seconds`.
 """
 
 import enum
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from msgspec import Struct
 
+_MOST_DOUBLINGS = 30  # 2.0 ** 1024 is an OverflowError
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits that double from `first` to `longest` seconds, each spread by half (AWS: "equal jitter").
+
+    `jitter` gives numbers from 0 to 1.
+    """
+
+    first: float = 0.5
+    longest: float = 8.0
+    jitter: Callable[[], float] = random.random
+
+    def wait(self, attempt: int) -> float:
+        """Seconds to wait after the failure of an attempt; 0 is the first one."""
+        wait: float = min(self.longest, self.first * 2.0 ** min(attempt, _MOST_DOUBLINGS))
+        return wait * (0.5 + self.jitter() / 2)
+
 
 class State(enum.StrEnum):
-    """Where a breaker stands."""
+    """The states of a breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
 
 
-_CLOSED = State.CLOSED  # to look a member up takes four times as long as a name, and this is asked at each call
-
-
 class Breaker(Struct, kw_only=True):
-    """Keeps calls from what has failed too often, and lets one through now and then to see whether it has recovered.
+    """Prevents calls of a service that has failed too often, and lets one through now and then as a probe.
 
         if not breaker.allows(now):
             ...  # fail at once; `breaker.wait(now)` is an honest Retry-After
@@ -40,51 +59,46 @@ class Breaker(Struct, kw_only=True):
 
     threshold   failures in a row that open it; 5 is Envoy's `consecutive_5xx`
     seconds     from its opening to the first probe, and between two; 30 is Envoy's `base_ejection_time`
+    state       an open breaker becomes half open only when `allows` permits a probe
     """
 
     threshold: int = 5
     seconds: float = 30.0
+    state: State = State.CLOSED
     _failures: int = 0
     _weight: int = 0  # of the failures, with no more than its share for any client
     _of_clients: dict[str, int] = {}
-    _shut_until: float = 0.0
-    _state: State = _CLOSED
-
-    @property
-    def state(self) -> State:
-        """Where it stands; an open one becomes half open only when it is asked."""
-        return self._state
+    _open_until: float = 0.0
 
     def allows(self, now: float, *, spare: bool = False) -> bool:
-        """Whether a call may be made now; to be asked once for each call, for a True may be the one probe.
+        """Whether a call may be made now. To be asked once for each call, since a True may be the one probe.
 
         Args:
             now: in seconds, on a clock that never goes back.
             spare: whether something else can answer in its place.
         """
-        if self._state is _CLOSED or not (spare or self._is_agreed):
+        if self.state is State.CLOSED or not (spare or self._weight >= self.threshold):
             return True
-        if now < self._shut_until:
+        if now < self._open_until:
             return False
-        self._state = State.HALF_OPEN
-        self._shut_until = now + self.seconds
+        self.state = State.HALF_OPEN
+        self._open_until = now + self.seconds
         return True
 
     def wait(self, now: float) -> float:
         """Seconds until a call may be allowed; 0 where one is now."""
-        return 0.0 if self._state is _CLOSED else max(0.0, self._shut_until - now)
+        return 0.0 if self.state is State.CLOSED else max(0.0, self._open_until - now)
 
     def succeeded(self) -> bool:
-        """A call did what it should, whenever it began; whether this closed the breaker."""
+        """Count a success, whenever its call began; whether this closed the breaker."""
         self._failures = self._weight = 0
         self._of_clients.clear()
-        if self._state is _CLOSED:
-            return False
-        self._state = _CLOSED
-        return True
+        was_closed = self.state is State.CLOSED
+        self.state = State.CLOSED
+        return not was_closed
 
     def failed(self, now: float, *, client: str | None = None, spare: bool = False) -> bool:
-        """A call did not; whether this opened the breaker. One that began before that does not keep it open longer.
+        """Count a failure; whether this opened the breaker. An open one does not stay open longer for it.
 
         Args:
             now: as in `allows`.
@@ -93,19 +107,16 @@ class Breaker(Struct, kw_only=True):
         """
         self._failures += 1
         self._weigh(client)
-        opens = self._failures >= self.threshold and (spare or self._is_agreed)
-        if self._state is State.OPEN or (self._state is _CLOSED and not opens):
+        opens = self._failures >= self.threshold and (spare or self._weight >= self.threshold)
+        if self.state is State.OPEN or (self.state is State.CLOSED and not opens):
             return False
-        self._state = State.OPEN
-        self._shut_until = now + self.seconds
+        self.state = State.OPEN
+        self._open_until = now + self.seconds
         return True
 
-    @property
-    def _is_agreed(self) -> bool:
-        return self._weight >= self.threshold
-
     def _weigh(self, client: str | None) -> None:
-        if self._is_agreed:
+        """Add a failure to the weight, unless its client's share is used up."""
+        if self._weight >= self.threshold:
             return
         if client is not None:
             share = min((self.threshold + 1) // 2, self.threshold - 1)

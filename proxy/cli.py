@@ -133,7 +133,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _probe(config: Config) -> None:
     """Print what every server answers. Raises `ConfigurationError` with those that cannot be used."""
     from proxy import app, probe  # noqa: PLC0415 - as above
-    from proxy.telemetry.redact import redactor  # noqa: PLC0415
+    from proxy.redact import redactor  # noqa: PLC0415
 
     means = probe.Means(app.http_client_for, app.tool_client, app.SystemClock())
     findings = asyncio.run(probe.probe(config, means))

@@ -131,7 +131,7 @@ async def _complete(connection: Connection, path: str, upstream: UpstreamConfig,
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         answer = None
-    failures.require_none(answer)
+    failures.raise_if_failed(answer)
     if isinstance(answer, dict) and answer.get("choices"):
         return Finding(path, f"{model} answers")
     return Finding(f"{path}.base_url", "what answers there sends no completion", is_fault=True)

@@ -1,9 +1,9 @@
-"""A breaker, told the time."""
+"""Waits before another attempt, and a breaker whose tests pass the time."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.breaker import Breaker, State
+from proxy.breaker import Backoff, Breaker, State
 
 
 def opened(*, at=0.0):
@@ -163,3 +163,10 @@ def test_it_keeps_out_a_call_without_a_spare_only_where_clients_agree(failures, 
         breaker.failed(0, client=client, spare=spare)
     if len({client for client, _ in failures}) < 2 and (None, True) not in failures and (None, False) not in failures:
         assert breaker.allows(0)
+
+
+def test_waits_double_up_to_the_longest_and_are_spread_by_half():
+    assert [Backoff(jitter=lambda: 1.0).wait(attempt) for attempt in (0, 1, 2, 3, 4, 5, 9999)] == [
+        0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0,
+    ]  # fmt: skip
+    assert [Backoff(jitter=lambda: 0.0).wait(attempt) for attempt in (0, 1)] == [0.25, 0.5]

@@ -23,10 +23,10 @@ import structlog
 from proxy import request_context
 from proxy.config import TelemetryConfig
 from proxy.ports import Content
+from proxy.redact import redactor
 from proxy.telemetry.events import level_of
 from proxy.telemetry.lines import LineStream
 from proxy.telemetry.observer import Handler
-from proxy.telemetry.redact import redactor
 
 Line: TypeAlias = Mapping[str, Any]
 

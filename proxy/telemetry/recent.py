@@ -11,7 +11,7 @@ from typing import Final
 import orjson
 
 from proxy.loop.chat import Json
-from proxy.telemetry.redact import Redact
+from proxy.redact import Redact
 from proxy.telemetry.story import Story
 
 MOST_REQUESTS: Final = 500

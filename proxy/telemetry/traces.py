@@ -18,10 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import request_context
 from proxy.ports import Content
+from proxy.redact import Redact
 from proxy.telemetry import conventions as names
 from proxy.telemetry import story as stories
 from proxy.telemetry.labels import route_of
-from proxy.telemetry.redact import Redact
 from proxy.telemetry.story import Fields, Note, Step, Story
 from proxy.telemetry.traceparent import HEADER, STATE_HEADER, SpanId, parse
 

@@ -7,10 +7,10 @@ from starlette.types import ASGIApp
 
 from proxy.config import Config, secrets_of
 from proxy.ports import Clock, ExtraHeaders, History, Observer, Scrape
+from proxy.redact import redactor
 from proxy.telemetry import log, workers
 from proxy.telemetry.observer import FanOut, Subscriber
 from proxy.telemetry.recent import Recent
-from proxy.telemetry.redact import redactor
 from proxy.telemetry.story import Reader, Storyteller
 
 

@@ -1,4 +1,4 @@
-r"""Errors in the shapes in which upstreams write them -> one of ours, with its meaning kept.
+r"""Failures of upstreams: the shapes in which they report them -> our errors, and what may be done about those.
 
 {"error": {"message", "type", "param", "code"}}          OpenAI; Z.AI (code: a string of digits, no type), Groq, vLLM
 {"error": {..., "details": "{\"error\": {...}}"}}      GMI: the real error is JSON inside a string
@@ -13,12 +13,14 @@ text, HTML                                               GMI's 404, any load bal
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import orjson
 
 from proxy.loop.chat import Json
-from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
+from proxy.loop.errors import Overloaded, ProxyError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
 
 _TYPES = {
     400: "invalid_request_error",
@@ -71,6 +73,12 @@ _NO_CREDIT_CODES = frozenset({
     "insufficient_quota", "insufficient_balance", "insufficient_credits", "billing_hard_limit_reached",
     "billing_not_active",
 })  # fmt: skip
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+_REQUEST_TIMEOUT, _TOO_MANY_REQUESTS = 408, 429
+# The statuses that OpenAI's SDKs retry, besides 5xx.
+_TRANSIENT = frozenset({_REQUEST_TIMEOUT, 409, _TOO_MANY_REQUESTS})
+# No key, no balance, not permitted, no such model there, too slow, too much.
+_OUR_ACCOUNT = frozenset({401, 402, 403, 404, _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS})
 _LONGEST_MESSAGE = 2000
 _UNNAMED = "The upstream reported an error without saying which."
 
@@ -87,33 +95,21 @@ def from_response(status: int, headers: Mapping[str, str], body: bytes) -> Proxy
     return _refused(status, _clip(message), found, headers)
 
 
-def from_body(body: Any) -> ProxyError | None:
-    """The error inside an answer that pretends to be a success, or None where it is one."""
+def raise_if_failed(body: Any) -> None:
+    """Raise the error inside an answer with a status of success, if there is one."""
     if not isinstance(body, dict) or (body.get("choices") and not body.get("error")):
-        return None
-    if not body.get("error") and body.get("success") is not False and not _is_flat_error(body):
-        return None
+        return
+    is_flat_error = ("code" in body and ("message" in body or "msg" in body)) or (
+        body.get("detail") and "choices" not in body
+    )
+    if not body.get("error") and body.get("success") is not False and not is_flat_error:
+        return
     found = _find(body)
     message = found.get("message") or _UNNAMED
     status = _status_of(found)
     if status is None or not _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
-        return UpstreamError(f"The upstream failed: {_clip(message)}")
-    return _refused(status, _clip(message), found, {})
-
-
-def from_choice(error: Any) -> ProxyError:
-    """The error inside a choice."""
-    return from_body({"error": error}) or UpstreamError(_UNNAMED)
-
-
-def require_none(body: Any) -> None:
-    """Raise the error inside an answer that pretends to be a success, if there is one."""
-    failure = from_body(body)
-    if failure is not None:
-        try:
-            raise failure
-        finally:
-            del failure  # its traceback leads back to this frame
+        raise UpstreamError(f"The upstream failed: {_clip(message)}")
+    raise _refused(status, _clip(message), found, {})
 
 
 def _refused(status: int, message: str, found: Json, headers: Mapping[str, str]) -> UpstreamError:
@@ -185,12 +181,6 @@ def _place(fault: Json) -> str | None:
     return ".".join(str(step) for step in where if step != "body") if isinstance(where, list) else None
 
 
-def _is_flat_error(body: Json) -> bool:
-    return ("code" in body and ("message" in body or "msg" in body)) or bool(
-        body.get("detail") and "choices" not in body
-    )
-
-
 def _status_of(found: Json) -> int | None:
     """An HTTP status that an error without one carries in its fields."""
     if meaning := ZAI_CODES.get(_words(found.get("code"))):
@@ -230,3 +220,40 @@ def _words(value: Any) -> str:
 def _clip(message: Any) -> str:
     text = _words(message)
     return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "..."
+
+
+def is_transient(failure: ProxyError) -> bool:
+    """Whether the same call may well succeed a moment later."""
+    if failure.headers.get("x-should-retry") == "false" or isinstance(failure, UpstreamTimeout | UpstreamDown):
+        return False
+    if isinstance(failure, UpstreamRefused):
+        return failure.status in _TRANSIENT
+    return isinstance(failure, UpstreamError)
+
+
+def may_work_elsewhere(failure: ProxyError) -> bool:
+    """Whether another upstream may answer: this one is down, slow, full, or refuses our account.
+
+    A fault of the request would be one at every upstream.
+    """
+    if isinstance(failure, UpstreamRefused):
+        return failure.of_account is not None or failure.status in _OUR_ACCOUNT
+    return isinstance(failure, UpstreamError | Overloaded)
+
+
+def asked_delay(failure: ProxyError, now: float) -> float:
+    """The seconds that a failure asks to wait, from `now` on a wall clock; 0 where it does not, or they are over.
+
+    `retry-after-ms` is OpenAI's, and finer than Retry-After: seconds, or a date (RFC 9110, section 10.2.3).
+    """
+    milliseconds = failure.headers.get("retry-after-ms", "")
+    if _NUMBER.fullmatch(milliseconds):
+        return float(milliseconds) / 1000
+    value = failure.headers.get("retry-after", "")
+    if _NUMBER.fullmatch(value):
+        return float(value)
+    try:
+        when = parsedate_to_datetime(value)
+        return max(0.0, (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - now)
+    except (ValueError, OverflowError):
+        return 0.0

@@ -1,12 +1,11 @@
-"""Tool names that an upstream would refuse, mapped to ones that it takes, and back again.
+"""Tool names that an upstream would refuse: replaced in requests, restored in answers.
 
-OpenAI's rule and GLM's: `^[a-zA-Z0-9_-]{1,64}$`. Apps send others (`browser.search`, names in other scripts), and
-expect to be called by the names that they sent.
+OpenAI and GLM accept `^[a-zA-Z0-9_-]{1,64}$`. Apps send other names (`browser.search`, names in other scripts), and
+expect calls under the names that they sent.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Collection, Iterable
 
 from proxy.loop.chat import Json, name_of
 
@@ -16,102 +15,72 @@ _LONGEST = 64
 
 
 class ToolNames:
-    """The mapping for one request."""
+    """The names that are replaced in one request.
 
-    def __init__(self, body: Json) -> None:
-        names = dict.fromkeys(name for entry in _named_in(body) if (name := name_of(entry)) is not None)
-        self._outward: dict[str, str] = {}
-        taken = {name for name in names if _is_good(name)}
+    Attributes:
+        originals: the names in the request as it is sent -> the client's.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        taken = {name for name in names if _GOOD.fullmatch(name)}
+        self._replacements: dict[str, str] = {}
         for name in names:
             if name not in taken:
-                self._outward[name] = _unused(name, {*taken, *self._outward.values()})
-        self._inward = {theirs: ours for ours, theirs in self._outward.items()}
+                self._replacements[name] = _unused(name, {*taken, *self._replacements.values()})
+        self.originals = {replacement: name for name, replacement in self._replacements.items()}
 
-    @property
-    def told(self) -> Mapping[str, str]:
-        """The names that the upstream was told in place of others -> the others."""
-        return self._inward
+    @classmethod
+    def replaced_in(cls, body: Json) -> "ToolNames | None":
+        """The names to replace in a request: of tools that it offers, demands or has called; None: all are good."""
+        entries = [*(body.get("tools") or ())]
+        if isinstance(choice := body.get("tool_choice"), dict):
+            entries.append(choice)
+        for message in body["messages"]:
+            if "tool_calls" in message:
+                entries += message["tool_calls"] or ()
+        names: dict[str, None] = {}
+        for entry in entries:
+            if (name := name_of(entry)) is not None:  # hosted tools have no name
+                names[name] = None
+        return None if all(map(_GOOD.fullmatch, names)) else cls(names)
 
-    def outward(self, body: Json) -> Json:
-        """The request with names that the upstream takes; `body` is not changed."""
-        mapped = {**body, "messages": [_with_calls(message, self._rename_out) for message in body["messages"]]}
+    def replace(self, body: Json) -> Json:
+        """The request with names that the upstream accepts; `body` is not changed."""
+        replaced = dict(body)
+        replaced["messages"] = [
+            {**message, "tool_calls": [self._renamed(call) for call in message["tool_calls"]]}
+            if message.get("tool_calls")
+            else message
+            for message in body["messages"]
+        ]
         if body.get("tools"):
-            mapped["tools"] = [self._rename_out(tool) for tool in body["tools"]]
+            replaced["tools"] = [self._renamed(tool) for tool in body["tools"]]
         if isinstance(body.get("tool_choice"), dict):
-            mapped["tool_choice"] = self._rename_out(body["tool_choice"])
-        return mapped
+            replaced["tool_choice"] = self._renamed(body["tool_choice"])
+        return replaced
 
-    def inward(self, answer: Json) -> bool:
-        """Give a completion or chunk the client's names back, in place; whether there were any."""
+    def restore(self, answer: Json) -> bool:
+        """Give a completion or chunk the client's names back, in place; whether there were any to restore."""
         changed = False
         for choice in answer.get("choices") or ():
             message = choice.get("message") or choice.get("delta") or {}
             for call in message.get("tool_calls") or ():
                 function = call.get("function") or {}
-                if (name := function.get("name")) in self._inward:
-                    function["name"] = self._inward[name]
+                if (name := function.get("name")) in self.originals:
+                    function["name"] = self.originals[name]
                     changed = True
         return changed
 
-    def _rename_out(self, entry: Json) -> Json:
+    def _renamed(self, entry: Json) -> Json:
         name = name_of(entry)
-        if name not in self._outward:
+        if name not in self._replacements:
             return entry
         kind = entry.get("type", "function")
-        return {**entry, kind: {**entry[kind], "name": self._outward[name]}}
+        return {**entry, kind: {**entry[kind], "name": self._replacements[name]}}
 
 
-def renamed_in(body: Json) -> ToolNames | None:
-    """The mapping for a request; None where every name is good, as nearly always."""
-    return None if are_good(_named_in(body)) else ToolNames(body)
-
-
-def are_good(entries: Iterable[Json]) -> bool:
-    """Whether an upstream takes the name of every tool among `entries`, of which some are offered and some called."""
-    for entry in entries:
-        # As `name_of` finds it, without the call: this is done for each tool of each request.
-        detail = entry.get(entry.get("type", "function"))
-        name = detail.get("name") if detail.__class__ is dict else None
-        if name.__class__ is str and not (len(name) <= _LONGEST and is_spelled_well(name)):
-            return False
-    return True
-
-
-def _is_good(name: str) -> bool:
-    return len(name) <= _LONGEST and is_spelled_well(name)
-
-
-@lru_cache(1024)  # an app has few, and they stand in each of its requests
-def is_spelled_well(name: str) -> bool:
-    """Whether a name has the characters that upstreams take."""
-    return _GOOD.fullmatch(name) is not None
-
-
-def _with_calls(message: Json, rename: Callable[[Json], Json]) -> Json:
-    calls = message.get("tool_calls")
-    return {**message, "tool_calls": [rename(call) for call in calls]} if calls else message
-
-
-def _named_in(body: Json) -> list[Json]:
-    """What has the name of a tool in it: offered, demanded or called."""
-    entries = called_in(body["messages"])
-    if tools := body.get("tools"):
-        entries = [*tools, *entries]
-    if (choice := body.get("tool_choice")).__class__ is dict:
-        entries.append(choice)
-    return entries
-
-
-def called_in(messages: Iterable[Json]) -> list[Json]:
-    """The calls of tools that were made in a conversation."""
-    entries: list[Json] = []
-    for message in messages:
-        if "tool_calls" in message:
-            entries += message["tool_calls"] or ()
-    return entries
-
-
-def _unused(name: str, taken: Iterable[str]) -> str:
+def _unused(name: str, taken: Collection[str]) -> str:
+    """A good name like `name` that is not among those `taken`."""
     base = _BAD_CHARACTER.sub("_", name)[:_LONGEST] or "_"
     candidate, number = base, 2
     while candidate in taken:

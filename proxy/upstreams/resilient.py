@@ -1,128 +1,140 @@
 """One request's way to an answer: the same call again where that may help, then the next model.
 
-Once anything of an answer was shown, nothing is tried again: a second attempt would repeat the first one's words. One
-budget of retries holds for the whole request, however many turns it takes, so that a struggling upstream is not
-hammered by its own loop. An upstream that fails everybody is left alone for a while, by its breaker: what a request
-is answered with (5xx, junk, silence) may be that request's own doing, so it counts once for each request and upstream,
-and in the name of its client; that no connection can be made counts each time.
+Once the client has seen any part of an answer, nothing is tried again: another attempt would repeat its beginning. One
+budget of retries holds for the whole request, however many turns it takes, so that the loop does not hammer an upstream
+that struggles. An upstream that fails everybody is not called for a while: see `breaker`. What may be the doing of the
+request (5xx, junk, silence) counts once for each request and upstream, and in the name of its client; a connection that
+cannot be made counts each time.
 """
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from dataclasses import dataclass
 from typing import TypeVar
 
 from msgspec import Struct
 
-from proxy.breaker import Breaker, State
+from proxy.breaker import Backoff, Breaker, State
 from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import Json, Turn
-from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamError
-from proxy.loop.forcing import AnswerSteps
+from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused
 from proxy.ports import Answer, Clock, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed, fault_of
+from proxy.upstreams.failures import asked_delay, is_transient, may_work_elsewhere
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests
-from proxy.upstreams.retry import Backoff, asked_delay, is_outage, is_transient, may_work_elsewhere
 
 T = TypeVar("T")
 
 
-class Resilient:
-    """The candidates for one request, best first. Implements `ports.Upstream`.
-
-    Args:
-        candidates: the requested model and its fallbacks.
-        backoff: how often to try again, and the waits between.
-        guards: the breaker of every upstream, by its name; shared by all requests.
-        client: whose request it is.
-        clock: waits.
-        observe: hears of each attempt, of what is handed through, and of upstreams that are left alone for a while.
-        tells_relays: whether it hears of what is handed through also where nothing has failed.
+@dataclass(frozen=True, slots=True)
+class Resilience:
+    """What the requests of a process share.
 
     Attributes:
-        current: the upstream that is being spoken to.
-        name: its name.
-        model: its name for the model.
+        guards: the breaker of every upstream, by the upstream's name.
+        clock: measures and waits.
+        observe: takes an event for each attempt, each relay, and each opening and closing of a breaker.
+        backoff: the waits before retries.
+        observes_relays: whether relays that succeed have events as well.
+    """
+
+    guards: Mapping[str, "BreakerGuard"]
+    clock: Clock
+    observe: Observer
+    backoff: Backoff
+    observes_relays: bool = True
+
+
+class Resilient:
+    """The upstream of one request, with the state of that request. Implements `ports.Upstream`.
+
+    Args:
+        candidates: the requested model and its fallbacks, best first.
+        shared: what all requests share.
+        retries: the budget of the request.
+        client: whose request it is.
+
+    Attributes:
+        current: the candidate that answers now; one that has answered answers the rest of the request.
+        name: the upstream's name.
+        model: the upstream's name for the model.
+        answer_steps: the steps by which the upstream's models are made to answer.
+        native_search: whether the upstream has a web search.
+        json_schema: whether the upstream enforces a schema.
     """
 
     def __init__(
-        self,
-        candidates: Sequence[OpenAICompatible],
-        *,
-        backoff: Backoff,
-        guards: Mapping[str, "BreakerGuard"],
-        client: str = "",
-        clock: Clock,
-        observe: Observer,
-        tells_relays: bool = True,
+        self, candidates: Sequence[OpenAICompatible], shared: Resilience, *, retries: int, client: str = ""
     ) -> None:
-        first, *self._rest = candidates
-        self._speak_to(first)
-        self._longest_wait = backoff.longest
-        self._delays = backoff.delays()
-        self._guards = guards
+        first, *self._fallbacks = candidates
+        self._switch_to(first)
+        self._shared = shared
+        self._retries = retries
+        self._retried = 0
         self._client = client
-        self._blamed: set[str] = set()
+        self._blamed: set[str] = set()  # the upstreams whose breakers this request has counted against
         self._latest_requests: LatestRequests = {}
-        self._clock = clock
-        self._observe = observe
-        self._tells_relays = tells_relays
 
-    @property
-    def answer_steps(self) -> AnswerSteps:
-        """The steps by which the models of the upstream that is spoken to are made to answer."""
-        return self.current.answer_steps
-
-    @property
-    def native_search(self) -> bool:
-        """Whether it has a web search of its own."""
-        return self.current.profile.native_search
-
-    @property
-    def json_schema(self) -> bool:
-        """Whether it makes its answers fit a schema by itself."""
-        return self.current.profile.json_schema
+    def _switch_to(self, candidate: OpenAICompatible) -> None:
+        self.current, self.name, self.model = candidate, candidate.name, candidate.model
+        profile = candidate.profile
+        self.answer_steps, self.native_search, self.json_schema = (
+            profile.answer_steps,
+            profile.native_search,
+            profile.json_schema,
+        )
 
     def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:
-        """Make one upstream call of a run. A fallback that has answered once is spoken to from then on."""
-        watched = _Watched(show, self._clock)
-        return self._attempt(partial(_complete, call, watched.show, eager, self._latest_requests), watched)
+        """Make one upstream call of a run."""
+        timer = FirstByteTimer(show, self._shared.clock)
+
+        def attempt(candidate: OpenAICompatible) -> Awaitable[Turn]:
+            eager.abandon()  # the calls that an earlier attempt has started
+            return candidate.complete(call, timer.show, eager, self._latest_requests)
+
+        return self._attempt(attempt, timer)
 
     async def relay(self, body: bytes, request: Json) -> Answer:
-        """Hand a whole completion through."""
-        with self._relayed(content={"messages": request.get("messages")}):
-            return await self._attempt(lambda upstream: upstream.relay(body, request), _Watched(_nobody, self._clock))
+        """Relay a whole completion."""
+        timer = FirstByteTimer(_show_nothing, self._shared.clock)
+        with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
+            return await self._attempt(lambda candidate: candidate.relay(body, request), timer)
 
     async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
-        """Hand a streamed completion through."""
-        watched = _Watched(write, self._clock)
-        with self._relayed(content={"messages": request.get("messages")}):
-            return await self._attempt(lambda upstream: upstream.relay_stream(body, request, watched.show), watched)
+        """Relay a streamed completion."""
+        timer = FirstByteTimer(write, self._shared.clock)
+        with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
+            return await self._attempt(lambda candidate: candidate.relay_stream(body, request, timer.show), timer)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
-        """Hand any other request through, once: what it does is not known, so neither is whether it bears repeating."""
-        with self._guarded(spare=False), self._relayed(path=request.path.partition("?")[0]):
-            async with self.current.open(request) as response:
-                yield response
+        """Relay any other request, once: whether it may be repeated is not known."""
+        guard = self._shared.guards[self.name]
+        if not guard.breaker.allows(now := self._shared.clock.monotonic()):
+            raise guard.refusal(now)
+        try:
+            with RelayEvents(self, self._shared, path=request.path.partition("?")[0]):
+                async with self.current.open(request) as response:
+                    yield response
+        except UpstreamError as exc:
+            self._count_failure(guard, exc, spare=False)
+            raise
+        guard.succeeded()
 
-    def _guarded(self, *, spare: bool) -> "_GuardedCall":
-        return _GuardedCall(self._guards[self.current.name], self._client, spare, self._blamed)
-
-    def _relayed(self, **fields: object) -> "_Relayed":
-        return _Relayed(self, self._observe, self._clock, fields if self._tells_relays else None)
-
-    async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], watched: "_Watched") -> T:
+    async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], timer: "FirstByteTimer") -> T:
+        """The result of `work`, by the first candidate that gives one."""
+        clock, observe = self._shared.clock, self._shared.observe
         failure: ProxyError | None = None
         try:
             while True:
-                current = self.current
-                began = watched.began = self._clock.monotonic()
+                candidate, spare = self.current, bool(self._fallbacks)
+                guard = timer.guard = self._shared.guards[candidate.name]
+                began = timer.began = clock.monotonic()
                 try:
-                    guarded = watched.guarded = self._guarded(spare=bool(self._rest))
-                    with guarded:
-                        answer = await work(current)
+                    if not guard.breaker.allows(began, spare=spare):
+                        raise guard.refusal(began)
+                    result = await work(candidate)
                 except RequestError as exc:
                     if failure is None:
                         raise
@@ -130,76 +142,45 @@ class Resilient:
                     raise failure from exc
                 except ProxyError as exc:
                     failure = exc
-                    moved_on = current is not self.current  # another choice of this request has met the same failure
-                    if watched.first_after is not None or not (
-                        moved_on or await self._recover(exc, elapsed(self._clock, began))
-                    ):
+                    self._count_failure(guard, exc, spare=spare)
+                    if timer.first_after is not None:
+                        raise
+                    # Another choice of this request may have met the same failure, and switched already.
+                    if candidate is self.current and not await self._recover(exc, elapsed(clock, began)):
                         raise
                 else:
-                    seconds, first = elapsed(self._clock, began), watched.first_after
-                    self._observe("upstream.answered", upstream=current.name, seconds=seconds, first=first)
-                    return answer
+                    guard.succeeded()
+                    seconds, first = elapsed(clock, began), timer.first_after
+                    observe("upstream.answered", upstream=candidate.name, seconds=seconds, first=first)
+                    return result
         finally:
-            failure = None  # its traceback leads back to this frame, and all that this has seen would be kept
-
-    def _speak_to(self, upstream: OpenAICompatible) -> None:
-        self.current, self.name, self.model = upstream, upstream.name, upstream.model
+            failure = None  # its traceback refers to this frame, which refers to the failure
 
     async def _recover(self, failure: ProxyError, seconds: float) -> bool:
-        """Prepare another attempt; False where there is none left."""
+        """Wait for another attempt, or switch to the next candidate; False where neither can help."""
+        shared = self._shared
         fields = {"upstream": self.name, **fault_of(failure), "seconds": seconds}
-        asked = asked_delay(failure, self._clock.time())
-        patient = asked <= self._longest_wait  # a client can wait for longer than we can; it is told how long
-        if patient and is_transient(failure) and (delay := next(self._delays, None)) is not None:
-            wait = max(asked, delay)
-            self._observe("upstream.retried", **fields, wait=round(wait, 3))
-            await self._clock.sleep(wait)
+        asked = asked_delay(failure, shared.clock.time())
+        # A client can wait for longer than a proxy; its error says for how long.
+        if asked <= shared.backoff.longest and self._retried < self._retries and is_transient(failure):
+            wait = max(asked, shared.backoff.wait(self._retried))
+            self._retried += 1
+            shared.observe("upstream.retried", **fields, wait=round(wait, 3))
+            await shared.clock.sleep(wait)
             return True
-        if may_work_elsewhere(failure) and self._rest:
-            following, *self._rest = self._rest
-            self._speak_to(following)
-            self._observe("upstream.fell_back", **fields, to=self.name, upstream_model=self.model)
+        if may_work_elsewhere(failure) and self._fallbacks:
+            self._switch_to(self._fallbacks.pop(0))
+            shared.observe("upstream.fell_back", **fields, to=self.name, upstream_model=self.model)
             return True
         return False
 
-
-def _complete(
-    call: CallUpstream, show: Show, eager: Eager, latest: LatestRequests, upstream: OpenAICompatible
-) -> Awaitable[Turn]:
-    eager.abandon()  # what an attempt before this one has started
-    return upstream.complete(call, show, eager, latest)
-
-
-class _Relayed:
-    """Tells what becomes of a request that is handed through, however it ends; without `fields` only where it fails."""
-
-    __slots__ = ("_began", "_clock", "_fields", "_observe", "_upstream")
-
-    def __init__(self, upstream: Resilient, observe: Observer, clock: Clock, fields: Json | None) -> None:
-        self._upstream = upstream
-        self._observe = observe
-        self._clock = clock
-        self._fields = fields
-
-    def __enter__(self) -> None:
-        self._began = self._clock.monotonic()
-        if self._fields is not None:
-            current = self._upstream.current
-            self._observe("relay.started", upstream=current.name, upstream_model=current.model, **self._fields)
-
-    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        if exc is None and self._fields is None:
+    def _count_failure(self, guard: "BreakerGuard", failure: ProxyError, *, spare: bool) -> None:
+        """Count a failure against the upstream, unless it was well enough to refuse, or was not called."""
+        if not isinstance(failure, UpstreamError) or isinstance(failure, UpstreamRefused | UpstreamDown):
             return
-        current = self._upstream.current
-        fields = {"upstream": current.name, "upstream_model": current.model}
-        seconds = elapsed(self._clock, self._began)
-        if exc is None:
-            self._observe("relay.completed", **fields, seconds=seconds)
-        elif isinstance(exc, Exception):
-            fault = exc if isinstance(exc, ProxyError) else ProxyError("")
-            self._observe("relay.failed", **fields, seconds=seconds, **fault_of(fault))
-        else:
-            self._observe("relay.abandoned", **fields, seconds=seconds)
+        if failure.unreachable or guard.name not in self._blamed:
+            self._blamed.add(guard.name)
+            guard.failed(failure, client=self._client, spare=spare)
 
 
 class BreakerGuard:
@@ -207,81 +188,80 @@ class BreakerGuard:
 
     def __init__(self, name: str, breaker: Breaker, *, observe: Observer, clock: Clock) -> None:
         self.name = name
-        self._breaker = breaker
+        self.breaker = breaker
         self._observe = observe
         self._clock = clock
 
-    def check(self, *, spare: bool) -> None:
-        """Raise `UpstreamDown` where a call may not be made now; `spare`: a fallback can answer it."""
-        now = self._clock.monotonic()
-        if not self._breaker.allows(now, spare=spare):
-            raise UpstreamDown(self.name, retry_after=math.ceil(self._breaker.wait(now)) or 1)
+    def refusal(self, now: float) -> UpstreamDown:
+        """The error of a call that the breaker does not allow."""
+        return UpstreamDown(self.name, retry_after=math.ceil(self.breaker.wait(now)) or 1)
 
     def succeeded(self) -> None:
-        """A call was answered."""
-        if self._breaker.succeeded():
+        """Count a call that was answered."""
+        if self.breaker.succeeded():
             self._observe("upstream.breaker_closed", upstream=self.name)
 
-    def answers(self) -> None:
-        """A call has begun to be answered: if it was a probe, others need not wait for its end."""
-        if self._breaker.state is State.HALF_OPEN:
-            self.succeeded()
-
     def failed(self, failure: UpstreamError, *, client: str, spare: bool) -> None:
-        """A call failed in a way that counts against the upstream."""
+        """Count a call that failed, `client` being whose it was."""
         blamed = None if failure.unreachable else client
-        if self._breaker.failed(self._clock.monotonic(), client=blamed, spare=spare):
-            seconds = self._breaker.seconds
+        if self.breaker.failed(self._clock.monotonic(), client=blamed, spare=spare):
+            seconds = self.breaker.seconds
             self._observe("upstream.breaker_opened", upstream=self.name, code=failure.code, seconds=seconds)
 
 
-class _GuardedCall(Struct, eq=False):
-    """One call of an upstream, as a `with`: its outcome counts for all requests.
+class FirstByteTimer(Struct, eq=False):
+    """Passes on what a client is shown, and measures when the first of it comes.
 
     Attributes:
-        client: whose request it belongs to.
-        spare: whether a fallback can answer in its place.
-        blamed: the upstreams that this request has counted against already.
-
-    Raises:
-        UpstreamDown: instead of a call, while the upstream is left alone.
+        began: when the attempt began.
+        guard: of the upstream of the attempt.
+        first_after: seconds from then to the first that was shown; None: nothing was.
     """
 
-    guard: BreakerGuard
-    client: str
-    spare: bool
-    blamed: set[str]
-
-    def __enter__(self) -> None:
-        self.guard.check(spare=self.spare)
-
-    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        if exc is None:
-            self.guard.succeeded()
-        elif isinstance(exc, UpstreamError) and is_outage(exc):
-            if not exc.unreachable and self.guard.name in self.blamed:
-                return
-            self.blamed.add(self.guard.name)
-            self.guard.failed(exc, client=self.client, spare=self.spare)
-
-
-class _Watched(Struct, eq=False):
-    """Passes on what is shown, and remembers when the first of it was: seconds after the attempt `began`."""
-
-    _inner: Callable[..., Awaitable[None]]
+    _show: Callable[..., Awaitable[None]]
     _clock: Clock
     began: float = 0.0
-    guarded: _GuardedCall | None = None
+    guard: BreakerGuard | None = None
     first_after: float | None = None
 
     def show(self, shown: object) -> Awaitable[None]:
-        """Pass it on."""
+        """Show it to the client."""
         if self.first_after is None:
             self.first_after = elapsed(self._clock, self.began)
-            if self.guarded is not None:
-                self.guarded.guard.answers()
-        return self._inner(shown)
+            # A probe that has begun to be answered lets other calls in before its end.
+            if self.guard is not None and self.guard.breaker.state is State.HALF_OPEN:
+                self.guard.succeeded()
+        return self._show(shown)
 
 
-async def _nobody(_: object) -> None:
-    """Nothing of a whole answer is shown before it is whole."""
+async def _show_nothing(_: object) -> None:
+    """Nothing of a whole answer is shown before its end."""
+
+
+class RelayEvents:
+    """Emits the events of a relayed request as a `with`; where relays are not observed, only that of a failure."""
+
+    def __init__(self, upstream: Resilient, shared: Resilience, **fields: object) -> None:
+        self._upstream = upstream
+        self._shared = shared
+        self._fields = fields
+
+    def __enter__(self) -> None:
+        self._began = self._shared.clock.monotonic()
+        if self._shared.observes_relays:
+            self._observe("relay.started", **self._fields)
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
+        seconds = elapsed(self._shared.clock, self._began)
+        match exc:
+            case None:
+                if self._shared.observes_relays:
+                    self._observe("relay.completed", seconds=seconds)
+            case Exception():
+                fault = exc if isinstance(exc, ProxyError) else ProxyError("")
+                self._observe("relay.failed", seconds=seconds, **fault_of(fault))
+            case _:
+                self._observe("relay.abandoned", seconds=seconds)
+
+    def _observe(self, event: str, **fields: object) -> None:
+        self._shared.observe(event, upstream=self._upstream.name, upstream_model=self._upstream.model, **fields)

@@ -1,4 +1,4 @@
-"""From the name of a model to the upstream that serves it, with that upstream's key, and to what stands in for it."""
+"""From the name of a model to its upstream, with the upstream's key, and to the models that stand in for it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,31 +6,26 @@ from dataclasses import replace
 from msgspec import Struct
 
 from proxy import request_context
-from proxy.breaker import Breaker
+from proxy.breaker import Backoff, Breaker
 from proxy.config import Config, ModelConfig
 from proxy.loop.chat import Json, carries_image
 from proxy.loop.errors import InvalidApiKey, ModelNotFound
 from proxy.ports import Clock, Headers, Model, Observer
 from proxy.upstreams.connection import Connection
-from proxy.upstreams.glm import GLM
-from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.openai_compat import OpenAICompatible
-from proxy.upstreams.profile import OPENAI
-from proxy.upstreams.resilient import BreakerGuard, Resilient
-from proxy.upstreams.retry import Backoff
-
-PROFILES = {profile.name: profile for profile in (GLM, GPT_OSS, OPENAI)}
+from proxy.upstreams.profile import PROFILES
+from proxy.upstreams.resilient import BreakerGuard, Resilience, Resilient
 
 _ANY = "*"
 _FROM_CLIENT = "from_client"
-# With `*` the names are for strangers to choose, and they are remembered, here and by whoever asks. The longest real
-# ones (ARNs) have some 200 characters.
+# With `*` strangers choose the names, which are remembered here and by callers. The longest real ones (ARNs) have some
+# 200 characters.
 _LONGEST_NAME = 512
 _MOST_BOUND = 1000
 
 
 class _Client(Struct, frozen=True):
-    """Whose request it is: the key for upstreams with `api_key: from_client`, and the headers that it sent."""
+    """The client of a request: its key, for upstreams with `api_key: from_client`, and the headers that it sent."""
 
     key: str | None
     headers: Headers
@@ -51,44 +46,28 @@ class ConfigRouter:
         self._models = config.models
         self._upstreams = config.upstreams
         self._connections = connections
-        self._guards = {
-            name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()
-        }
-        self._observe = observe
-        self._tells_relays = observe.wants("relay.started") or observe.wants("relay.completed")
-        self._clock = clock
+        guards = {name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
+        observes_relays = observe.wants("relay.started") or observe.wants("relay.completed")
+        self._shared = Resilience(guards, clock, observe, Backoff(), observes_relays)
         self._bound: dict[tuple[str, str], OpenAICompatible] = {}
-        self._backoffs = {name: Backoff(upstream.retries) for name, upstream in config.upstreams.items()}
 
     def resolve(
         self, name: str, *, client_key: str | None, messages: Sequence[Json] = (), headers: Headers = ()
     ) -> Model:
         """The model of that name, for one request."""
-        client = _Client(client_key, headers)
         entry = self._find(name)
-        pictured = bool(entry.vision_model) and carries_image(messages)
-        candidates = self._candidates(name, entry, client, pictured=pictured)
-        upstream = Resilient(
-            candidates,
-            backoff=self._backoffs[entry.upstream],
-            guards=self._guards,
-            client=_client_of(self._key(entry, client)),
-            clock=self._clock,
-            observe=self._observe,
-            tells_relays=self._tells_relays,
-        )
-        tools = None if entry.tools is None else frozenset(entry.tools)
-        return Model(name, candidates[0].model, upstream, tools, entry.limits)
-
-    def _candidates(
-        self, name: str, entry: ModelConfig, client: _Client, *, pictured: bool
-    ) -> Sequence[OpenAICompatible]:
-        """What answers for a model, best first."""
-        if pictured and entry.vision_model:
+        client = _Client(client_key, headers)
+        if entry.vision_model and carries_image(messages):
             first = self._stand_in(entry.vision_model, entry, client)
         else:
             first = self._bind(name, entry, client)
-        return (first, *self._fallbacks(entry, client)) if entry.fallbacks else (first,)
+        fallbacks = self._fallbacks(entry, client) if entry.fallbacks else ()
+        # Clients' failures are told apart by their names; clients without one, by the key that goes upstream.
+        client_name = request_context.fields().get("client") or hash(self._key(entry, client))
+        retries = self._upstreams[entry.upstream].retries
+        upstream = Resilient((first, *fallbacks), self._shared, retries=retries, client=str(client_name))
+        tools = None if entry.tools is None else frozenset(entry.tools)
+        return Model(name, first.model, upstream, tools, entry.limits)
 
     def names(self) -> Sequence[str]:
         """The models that are listed."""
@@ -114,35 +93,34 @@ class ConfigRouter:
         return self._bind(name, ModelConfig(upstream=model.upstream), client)
 
     def _fallbacks(self, model: ModelConfig, client: _Client) -> list[OpenAICompatible]:
-        """The models that stand in for one, as far as their upstreams are there and there is a key for them."""
-        usable = [other for other in model.fallbacks if self._models[other].upstream in self._upstreams]
-        keyed = [other for other in usable if self._key(self._models[other], client)]
-        return [self._bind(other, self._models[other], client) for other in keyed]
+        """The fallbacks of a model whose upstreams are enabled and for which there is a key."""
+        entries = [(name, self._models[name]) for name in model.fallbacks]
+        usable = [(name, entry) for name, entry in entries if entry.upstream in self._upstreams]
+        return [self._bind(name, entry, client) for name, entry in usable if self._key(entry, client)]
 
     def _key(self, model: ModelConfig, client: _Client) -> str | None:
         key = self._upstreams[model.upstream].api_key
         return client.key if key == _FROM_CLIENT else key
 
     def _bind(self, name: str, model: ModelConfig, client: _Client) -> OpenAICompatible:
-        """The model at its upstream; kept where it is the same for everybody, as the key of a client is not."""
+        """The model at its upstream; kept for further requests unless its key is the client's."""
         bound = self._bound.get((model.upstream, model.model or name))
         if bound is None:
             upstream = self._upstreams[model.upstream]
             key = self._key(model, client)
             if not key:
                 raise InvalidApiKey
-            connection = self._connections[model.upstream]
-            of_client = upstream.api_key == _FROM_CLIENT
-            bound = OpenAICompatible(connection, PROFILES[upstream.profile], model.model or name, key, of_client)
-            if not of_client:
+            bound = OpenAICompatible(
+                name=model.upstream,
+                model=model.model or name,
+                connection=self._connections[model.upstream],
+                profile=PROFILES[upstream.profile],
+                api_key=key,
+                of_client=upstream.api_key == _FROM_CLIENT,
+            )
+            if not bound.of_client:
                 if len(self._bound) >= _MOST_BOUND:
                     self._bound.clear()
                 self._bound[model.upstream, bound.model] = bound
         connection = bound.connection.forwarding(client.headers)
         return bound if connection is bound.connection else replace(bound, connection=connection)
-
-
-def _client_of(key: str | None) -> str:
-    """Whose request this is, so that clients' failures are told apart: the name, else the key that goes upstream."""
-    name = request_context.fields().get("client")
-    return str(name) if name is not None else str(hash(key))

@@ -13,10 +13,9 @@ from proxy.loop.chat import carries_image, name_of
 from proxy.loop.continuation import put_back, runs_in
 from proxy.loop.errors import RequestError, RequestTooLarge
 from proxy.loop.offer import ToolSelection, make_offer, take_prefix
-from proxy.upstreams.glm import GLM
-from proxy.upstreams.gpt_oss import GPT_OSS
 from proxy.upstreams.names import ToolNames
-from proxy.upstreams.profile import OPENAI, prepare
+from proxy.upstreams.profile import GLM, GPT_OSS, OPENAI
+from proxy.upstreams.request_body import prepare
 from tests import hostile
 from tests.documents import chat_requests
 from tests.fakes import FakeClock
@@ -44,11 +43,13 @@ def test_names_that_an_upstream_would_refuse_go_out_and_come_back(request):
     request = hostile.outcome(RequestError, lambda: parse_chat_request(hostile.written(request)))
     if isinstance(request, RequestError):
         return
-    names = ToolNames(request)
-    sent = [name_of(tool) for tool in names.outward(request).get("tools") or ()]
+    names = ToolNames.replaced_in(request)
+    renamed = request if names is None else names.replace(request)
+    sent = [name_of(tool) for tool in renamed.get("tools") or ()]
     asked = [name_of(tool) for tool in request.get("tools") or ()]
     calls = [{"function": {"name": name}} for name in sent if name is not None]
-    names.inward({"choices": [{"message": {"tool_calls": calls}}]})
+    if names is not None:
+        names.restore({"choices": [{"message": {"tool_calls": calls}}]})
     assert [call["function"]["name"] for call in calls] == [name for name in asked if name is not None]
 
 

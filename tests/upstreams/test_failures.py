@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.errors import ProxyError
-from proxy.upstreams.failures import from_body, from_response
+from proxy.upstreams.failures import from_response, raise_if_failed
 from tests import hostile
 from tests.conformance import recordings
 from tests.documents import WHOLE
@@ -20,6 +20,14 @@ MISSING = {"type": "missing", "loc": ["body", "messages", 0, "role"], "msg": "Fi
 FASTAPI = orjson.dumps({"detail": [MISSING, {"msg": "Too long"}]})
 EXTRA = {"type": "extra_forbidden", "loc": ["body", "temperature"], "msg": "Extra inputs are not permitted"}
 MISTRAL = orjson.dumps({"object": "error", "message": {"detail": [EXTRA]}, "type": INVALID, "code": 3210})
+
+
+def error_in(body):
+    """The error inside an answer with a status of success, or None."""
+    try:
+        raise_if_failed(body)
+    except ProxyError as exc:
+        return exc
 
 
 @pytest.mark.parametrize(
@@ -80,7 +88,7 @@ def test_whether_and_when_a_retry_helps_is_passed_on(status, headers, body, pass
     ],
 )
 def test_an_error_inside_a_success_is_found(body, status, message):
-    error = from_body(body)
+    error = error_in(body)
     assert (error.status, error.message) == (status, message)
 
 
@@ -88,7 +96,7 @@ def test_an_error_inside_a_success_is_found(body, status, message):
     "body", [{"choices": [{}]}, {"choices": [], "error": None}, {"id": ""}, {"object": "list"}, []]
 )
 def test_a_success_is_none(body):
-    assert from_body(body) is None
+    assert error_in(body) is None
 
 
 @pytest.mark.parametrize(
@@ -105,7 +113,7 @@ def test_a_success_is_none(body):
 )
 def test_zais_codes_keep_their_meaning_in_a_response_and_inside_a_success(code, status, meaning, final):
     body = {"error": {"code": code, "message": "m"}}
-    for error in (from_response(status, {}, orjson.dumps(body)), from_body(body)):
+    for error in (from_response(status, {}, orjson.dumps(body)), error_in(body)):
         assert (error.status, error.code, error.message) == (status, meaning, f"m (upstream code {code})")
         assert (error.headers.get("x-should-retry") == "false") is final
 
@@ -130,10 +138,10 @@ def test_details_that_are_no_error_hide_none():
 
 
 def test_what_an_error_says_in_other_than_words_is_told_as_far_as_it_can_be():
-    error = from_body({"error": {"message": ["x"], "code": {"a": 1}, "status": 400}})
+    error = error_in({"error": {"message": ["x"], "code": {"a": 1}, "status": 400}})
     assert (error.message, error.code) == ('["x"]', '{"a":1}')
     deep = orjson.loads(b"[" * 1000 + b"]" * 1000)
-    error = from_body({"error": {"message": deep, "code": deep, "status": 400}})
+    error = error_in({"error": {"message": deep, "code": deep, "status": 400}})
     assert (error.message, error.code) == ("(nested too deep)", "(nested too deep)")
 
 
@@ -159,7 +167,7 @@ def test_whatever_an_upstream_says_of_a_failure_it_is_one_in_openais_words(body,
     errors = [
         from_response(status, {}, raw),
         from_response(status, {}, raw[: len(raw) // 2]),
-        from_body(_readable(raw)),
+        error_in(_readable(raw)),
     ]
     for error in (error for error in errors if error is not None):
         assert isinstance(error, ProxyError)

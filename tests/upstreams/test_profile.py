@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.errors import InvalidJson, RequestError, UpstreamError
-from proxy.upstreams.glm import GLM
-from proxy.upstreams.gpt_oss import GPT_OSS
-from proxy.upstreams.profile import OPENAI, complete, mend, prepare
+from proxy.upstreams.answers import fill_in, mend
+from proxy.upstreams.profile import GLM, GPT_OSS, OPENAI
+from proxy.upstreams.request_body import prepare
 from tests import hostile
 from tests.documents import CHUNKS, WHOLE
 
@@ -242,20 +242,20 @@ HELLO = {"role": "assistant", "content": "Hello"}
 )
 def test_what_a_whole_answer_lacks_is_filled_in(choice, completed):
     answer = {"choices": [dict(choice)]}
-    assert complete(answer, {}) is bool(completed)
+    assert fill_in(answer, {}) is bool(completed)
     assert answer == {"choices": [{**choice, **completed}]}
 
 
 def test_a_count_of_several_choices_says_nothing_of_one_of_them():
     answer = {"choices": [{"message": HELLO}, {"message": HELLO}], "usage": {"completion_tokens": 9}}
-    complete(answer, {"max_tokens": 5})
+    fill_in(answer, {"max_tokens": 5})
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["stop", "stop"]
 
 
 @pytest.mark.parametrize("answer", [{"choices": []}, {"choices": [{}]}, {"choices": [{"finish_reason": "stop"}]}])
 def test_an_answer_without_a_message_is_none(answer):
     with pytest.raises(UpstreamError):
-        complete(answer, {})
+        fill_in(answer, {})
 
 
 def test_a_finish_reason_that_is_a_failure_is_one():
@@ -324,24 +324,11 @@ def test_what_can_be_mended_is(answer, mended):
 USUAL = {"id": "call_1", "type": "function", "function": {"name": "a", "arguments": "{}"}}
 
 
-@pytest.mark.parametrize(
-    ("call", "looked_into"),
-    [
-        (USUAL, False),
-        ({**USUAL, "id": 7}, True),
-        ({**USUAL, "type": None}, True),
-        ({**USUAL, "type": ""}, True),
-        ({**USUAL, "function": None}, True),
-        ({**USUAL, "function": {"name": None, "arguments": "{}"}}, True),
-        ({**USUAL, "function": {"name": "a", "arguments": {}}}, True),
-        ({**USUAL, "function": {"name": "a"}}, True),
-    ],
-)
-def test_a_call_as_openai_writes_it_is_not_looked_into(monkeypatch, call, looked_into):
-    seen = []
-    monkeypatch.setattr("proxy.upstreams.profile._mend_call", seen.append)
-    mend({"choices": [{"message": {"tool_calls": [call]}}]}, OPENAI, kind="chat.completion")
-    assert seen == ([call] if looked_into else [])
+@pytest.mark.parametrize("call", [USUAL, {**USUAL, "id": 7}, {**USUAL, "function": None}, {"id": None}])
+def test_a_call_that_an_sdk_reads_is_not_changed(call):
+    answer = {"object": "chat.completion", "choices": [{"message": {"tool_calls": [dict(call)]}}]}
+    assert not mend(answer, OPENAI, kind="chat.completion")
+    assert answer["choices"][0]["message"]["tool_calls"] == [call]
 
 
 @given(hostile.mutated(st.sampled_from([*WHOLE, *CHUNKS])), st.sampled_from([OPENAI, GLM, GPT_OSS]))

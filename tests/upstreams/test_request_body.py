@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from proxy.loop.actions import CallUpstream
 from proxy.loop.errors import InvalidJson
 from proxy.loop.forcing import AnswerStep
-from proxy.upstreams.glm import GLM
-from proxy.upstreams.gpt_oss import GPT_OSS
-from proxy.upstreams.profile import OPENAI
+from proxy.upstreams.profile import GLM, GPT_OSS, OPENAI
 from proxy.upstreams.request_body import MOST_KEPT, serialize
 from tests.playbook import SEARCH, Playbook, call, calls, results, run_of
 

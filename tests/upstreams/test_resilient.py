@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.breaker import Breaker
+from proxy.breaker import Backoff, Breaker
 from proxy.loop.actions import CallUpstream
 from proxy.loop.errors import (
     Overloaded,
@@ -15,8 +15,9 @@ from proxy.loop.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from proxy.upstreams.resilient import BreakerGuard, Resilient
-from proxy.upstreams.retry import Backoff, asked_delay
+from proxy.upstreams.failures import asked_delay
+from proxy.upstreams.profile import GLM, GPT_OSS
+from proxy.upstreams.resilient import BreakerGuard, Resilience, Resilient
 
 CALL = CallUpstream({}, number=1)
 NOON = datetime(2026, 10, 21, 12, tzinfo=UTC).timestamp()  # what the wall clock says
@@ -42,7 +43,7 @@ class Candidate:
 
     def __init__(self, name, *outcomes):
         self.name = self.model = name
-        self.answer_steps = (name,) * 3
+        self.profile = GLM if name == "a" else GPT_OSS
         self.outcomes = list(outcomes)
         self.tries = 0
 
@@ -74,16 +75,9 @@ class Attempt:
 
     def another(self, *candidates, retries=0, client="app"):
         """A further request of the same process."""
-        return Resilient(
-            candidates,
-            backoff=Backoff(retries, jitter=lambda: 1.0),
-            guards={
-                name: BreakerGuard(name, one, observe=self.hear, clock=self) for name, one in self.breakers.items()
-            },
-            client=client,
-            clock=self,
-            observe=self.hear,
-        )
+        guards = {name: BreakerGuard(name, one, observe=self.hear, clock=self) for name, one in self.breakers.items()}
+        shared = Resilience(guards, self, self.hear, Backoff(jitter=lambda: 1.0))
+        return Resilient(candidates, shared, retries=retries, client=client)
 
     def monotonic(self):
         return self.now + sum(self.waits)
@@ -215,7 +209,7 @@ async def test_when_an_upstream_fails_the_next_is_spoken_to_and_from_then_on(fai
     first, second = Candidate("a", failure), Candidate("b", 1, 2)
     attempt = Attempt(first, second, retries=0)
     assert [await attempt.complete(), await attempt.complete()] == [1, 2]
-    assert (first.tries, attempt.upstream.name, attempt.upstream.answer_steps) == (1, "b", ("b",) * 3)
+    assert (first.tries, attempt.upstream.name, attempt.upstream.answer_steps) == (1, "b", GPT_OSS.answer_steps)
     assert attempt.heard == ["upstream.fell_back"]
 
 
@@ -244,28 +238,17 @@ async def test_what_is_handed_through_is_tried_again_too():
     assert await attempt.upstream.relay_stream(b"", {}, attempt.show) == "streamed"
 
 
-@pytest.mark.parametrize(("tells_relays", "of_success"), [(True, ["relay.started", "relay.completed"]), (False, [])])
-async def test_what_goes_well_is_told_where_somebody_hears_of_it_and_a_failure_always(tells_relays, of_success):
+@pytest.mark.parametrize(("observes_relays", "of_success"), [(True, ["relay.started", "relay.completed"]), (False, [])])
+async def test_what_goes_well_is_told_where_somebody_hears_of_it_and_a_failure_always(observes_relays, of_success):
     attempt, heard = Attempt(Candidate("a")), []
     guards = {"a": BreakerGuard("a", Breaker(), observe=attempt.hear, clock=attempt)}
-    upstream = Resilient(
-        [Candidate("a", "whole", UpstreamError("x"))],
-        backoff=Backoff(0),
-        guards=guards,
-        clock=attempt,
-        observe=lambda event, **fields: heard.append(event),
-        tells_relays=tells_relays,
-    )
+    shared = Resilience(guards, attempt, lambda event, **fields: heard.append(event), Backoff(), observes_relays)
+    upstream = Resilient([Candidate("a", "whole", UpstreamError("x"))], shared, retries=0)
     await upstream.relay(b"", {})
     assert [event for event in heard if event.startswith("relay")] == of_success
     with pytest.raises(UpstreamError):
         await upstream.relay(b"", {})
     assert heard[-1] == "relay.failed"
-
-
-def test_waits_double_and_are_spread():
-    assert list(Backoff(6, jitter=lambda: 1.0).delays()) == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
-    assert list(Backoff(2, jitter=lambda: 0.0).delays()) == [0.25, 0.5]
 
 
 # -- the breaker: Attempt's opens after 3 failures in a row, for 10 seconds --

@@ -6,10 +6,9 @@ The address is the operator's, so it may be a private one; the template keeps ar
 """
 
 import re
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, quote_plus, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 import orjson
@@ -20,6 +19,7 @@ from proxy.http.connect import reason
 from proxy.http.decode import Inflate
 from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidArguments, ToolError, ToolUnavailable
+from proxy.redact import redactor
 from proxy.tools.http.faults import pointer_in
 from proxy.tools.http.template import Request, host_of, parameters_of, strings_in, template_of
 from proxy.tools.tool import Tool
@@ -43,7 +43,7 @@ def http_tool(name: str, config: HttpToolConfig, client: httpx.AsyncClient) -> T
     pointer = pointer_in(config.result)
     headers = httpx.Headers({"user-agent": f"toolproxy/{__version__}", "accept": "*/*", "accept-encoding": "identity"})
     headers.update(config.headers)
-    mask = _masking(secrets_in(config))
+    mask = redactor(secrets_in(config), mask=_MASK, shortest=_SHORTEST_SECRET)
 
     async def run(arguments: Json) -> str:
         request = template.fill(arguments)
@@ -200,20 +200,6 @@ def secrets_in(config: HttpToolConfig) -> set[str]:
         if _SECRET_HEADER.search(name):
             found |= {value, value.partition(" ")[2], *_WORD.findall(value)}  # "Bearer KEY", "session=KEY; theme=dark"
     return {value for value in found if len(value) >= _SHORTEST_SECRET}
-
-
-def _masking(secrets: Iterable[str]) -> Callable[[str], str]:
-    """A function that masks each secret, in the forms in which an answer may repeat it."""
-    forms = {form for secret in secrets for form in _forms(secret)}
-    if not forms:
-        return lambda text: text
-    pattern = re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
-    return lambda text: pattern.sub(_MASK, text)
-
-
-def _forms(secret: str) -> tuple[str, ...]:
-    in_json = orjson.dumps(secret).decode()[1:-1]
-    return secret, in_json, quote(secret), quote(secret, safe=""), quote_plus(secret)
 
 
 def _shortened(text: str) -> str:

@@ -35,6 +35,7 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from proxy import __version__
+from proxy.breaker import Backoff
 from proxy.config import McpConfig
 from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ToolError, ToolUnavailable
@@ -53,7 +54,7 @@ _BURST = 0.1
 _LOOK_AGAIN = 60.0
 # Before another try: no wait after a session that has lasted, else one that doubles from the first to the longest.
 _LASTED = 60.0
-_FIRST_WAIT, _LONGEST_WAIT, _MOST_DOUBLINGS = 0.5, 30.0, 10
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 # OpenAI's limit for the tools of one request.
 _MOST_TOOLS = 128
 _MOST_PAGES = 50
@@ -94,7 +95,7 @@ class McpServer:
         self._configured = configured
         self._clock = clock
         self._observe = observe
-        self._jitter = jitter
+        self._backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, jitter)
         self._client: Client | None = None
         self._listed: list[ListedTool] | None = None  # None: whatever is listed next is published
         self._changed = asyncio.Event()  # the tools may have changed: they are listed again
@@ -113,10 +114,7 @@ class McpServer:
             self._why_not = await self._hold_session(publish)
             self.tried.set()
             failures = 0 if self._clock.monotonic() - began > _LASTED else failures + 1
-            wait = 0.0
-            if failures:
-                longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
-                wait = longest * (0.5 + self._jitter() / 2)
+            wait = self._backoff.wait(failures - 1) if failures else 0.0
             self._observe("mcp.lost", server=self.name, why=self._why_not, wait=round(wait, 2))
             await self._clock.sleep(wait)
 

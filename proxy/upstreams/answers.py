@@ -1,0 +1,211 @@
+"""The answers of an upstream: parsed, and mended so that OpenAI's SDKs read them."""
+
+import json
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import orjson
+
+from proxy.loop import numbers, sse
+from proxy.loop.assembler import as_text
+from proxy.loop.chat import Json
+from proxy.loop.endings import inferred_reason
+from proxy.loop.errors import UpstreamError
+from proxy.upstreams import failures
+from proxy.upstreams.names import ToolNames
+from proxy.upstreams.profile import Profile
+
+# The values that typed OpenAI SDKs accept.
+FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+# Reasons that servers of any profile have been seen to send: DeepSeek at Azure, and OpenRouter beside an error.
+_OTHER_REASONS = {"tool_call": "tool_calls"}
+_FAILED = "error"
+COMPLETION, CHUNK = "chat.completion", "chat.completion.chunk"
+_NO_COMPLETION = "The upstream's answer is no completion."
+_NO_OBJECT = "The upstream's answer is no JSON object."
+
+
+def parse_chunk(
+    event: sse.Event, profile: Profile, names: ToolNames | None, loads: Callable[[bytes], Any]
+) -> tuple[Json, bool]:
+    """The chunk in an event, and whether it had to be mended. Raises the error that it holds, if it holds one."""
+    try:
+        chunk = loads(event.data)
+    except orjson.JSONDecodeError:
+        chunk = event.data.decode("utf-8", "replace") if event.type == "error" else _parse_leniently(event.data)
+    if event.type == "error":
+        failures.raise_if_failed(chunk)
+        failures.raise_if_failed({"error": chunk})
+        raise UpstreamError("The upstream reported an error in the middle of its stream.")
+    if not isinstance(chunk, dict):
+        raise UpstreamError(_NO_OBJECT)
+    if "error" in chunk or not chunk.get("choices"):
+        failures.raise_if_failed(chunk)
+    changed = mend(chunk, profile, kind=CHUNK)
+    return chunk, (names is not None and names.restore(chunk)) or changed
+
+
+def parse_completion(raw: bytes, profile: Profile, names: ToolNames | None, request: Json) -> tuple[Json, bool]:
+    """A whole answer, and whether it had to be mended. Raises the error that it holds, if it holds one."""
+    answer = parse_object(raw)
+    if "error" in answer or not answer.get("choices"):
+        failures.raise_if_failed(answer)
+    changed = mend(answer, profile, kind=COMPLETION)
+    changed = fill_in(answer, request) or changed
+    return answer, (names is not None and names.restore(answer)) or changed
+
+
+def fill_in(answer: Json, request: Json) -> bool:
+    """Add what a whole answer lacks, in place, where that is beyond doubt; whether anything was added.
+
+    Args:
+        answer: mended.
+        request: the request that it answers.
+
+    Raises:
+        UpstreamError: it is no completion.
+    """
+    if not answer["choices"]:
+        raise UpstreamError(_NO_COMPLETION)
+    changed = False
+    for choice in answer["choices"]:
+        if "message" not in choice:
+            # Azure's filter leaves nothing of an answer but the reason why.
+            if choice.get("finish_reason") != "content_filter":
+                raise UpstreamError("The upstream's answer holds no message.")
+            choice["message"] = {"role": "assistant", "content": ""}
+            changed = True
+        if not choice.get("finish_reason"):
+            usage = answer.get("usage") if len(answer["choices"]) == 1 else None
+            reason = inferred_reason(choice["message"], request, usage)
+            choice["finish_reason"] = reason
+            changed = changed or reason is not None
+    return changed
+
+
+def parse_object(raw: bytes) -> Json:
+    """A JSON object. Raises `UpstreamError` where it is none."""
+    try:
+        answer = numbers.loads(raw)
+    except orjson.JSONDecodeError:
+        answer = _parse_leniently(raw)
+    if not isinstance(answer, dict):
+        raise UpstreamError(_NO_OBJECT)
+    return answer
+
+
+def _parse_leniently(raw: bytes) -> Any:
+    """JSON that orjson refuses and other parsers do not: NaN, 1e400, half of an emoji that was split over two chunks.
+
+    Raises:
+        UpstreamError: other parsers refuse it as well.
+    """
+    try:
+        answer = json.loads(raw, parse_constant=lambda _: None, parse_float=_finite)
+        return orjson.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError) as exc:
+        raise UpstreamError("The upstream's answer is not JSON.") from exc
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if isfinite(number) else None
+
+
+def mend(answer: Json, profile: Profile, *, kind: str) -> bool:
+    """Make a completion or chunk one that an OpenAI SDK reads, in place; whether anything had to change.
+
+    Args:
+        answer: the upstream's JSON.
+        profile: of the upstream.
+        kind: the value of `object`, `chat.completion` or `chat.completion.chunk`.
+
+    Raises:
+        UpstreamError: it is no completion, or it reports a failure in a choice or as a finish reason.
+    """
+    changed = False
+    if answer.get("object") != kind:
+        answer["object"] = kind
+        changed = True
+    if answer.get("choices") is None:
+        answer["choices"] = []
+        changed = True
+    if (usage := answer.get("usage")) is not None and not isinstance(usage, dict):
+        answer["usage"] = None
+        changed = True
+    if not isinstance(answer["choices"], list):
+        raise UpstreamError(_NO_COMPLETION)
+    for choice in answer["choices"]:
+        changed = _mend_choice(choice, profile) or changed
+    return changed
+
+
+def _mend_choice(choice: Any, profile: Profile) -> bool:
+    if not isinstance(choice, dict):
+        raise UpstreamError(_NO_COMPLETION)
+    if choice.get("error"):
+        failures.raise_if_failed({"error": choice["error"]})
+    changed = False
+    reason = choice.get("finish_reason")
+    if reason is not None and not (isinstance(reason, str) and reason in FINISH_REASONS):
+        choice["finish_reason"] = _finish_reason(reason, profile)
+        changed = True
+    for key in ("message", "delta"):
+        if key in choice:
+            part = choice[key]
+            if part is None:
+                choice[key] = {}
+                changed = True
+            elif not isinstance(part, dict):
+                raise UpstreamError(f"The upstream sent something else than an object as '{key}'.")
+            elif part.get("tool_calls"):
+                changed = _mend_calls(part["tool_calls"]) or changed
+    return changed
+
+
+def _finish_reason(reason: Any, profile: Profile) -> str | None:
+    """OpenAI's finish reason for one that its SDKs do not know. Raises `UpstreamError` for a failure."""
+    known = reason if isinstance(reason, str) else ""
+    if known in profile.failures or known == _FAILED:
+        raise UpstreamError(f"The upstream broke off its answer: {known}.")
+    if not reason:
+        return None
+    return profile.finish_reasons.get(known) or _OTHER_REASONS.get(known, "stop")
+
+
+# A union would be made anew at each call of `isinstance`.
+_OBJECT_OR_NONE = (dict, type(None))
+_TEXT_OR_NONE = (str, type(None))
+_ID = (str, int, type(None))  # some servers number their calls
+
+
+def _mend_calls(calls: Any) -> bool:
+    """Check the tool calls of a message or delta, and give each its type and its arguments as text."""
+    if not isinstance(calls, list):
+        raise UpstreamError(_NO_COMPLETION)
+    changed = False
+    for call in calls:
+        if not isinstance(call, dict):
+            raise UpstreamError(_NO_COMPLETION)
+        function = call.get("function")
+        if not (
+            isinstance(call.get("id"), _ID)
+            and isinstance(call.get("type"), _TEXT_OR_NONE)
+            and isinstance(function, _OBJECT_OR_NONE)
+        ):
+            raise UpstreamError("The upstream sent a tool call whose id, type or function cannot be read.")
+        if not function:
+            continue
+        name = function.get("name")
+        if not isinstance(name, _TEXT_OR_NONE):
+            raise UpstreamError("The upstream sent something else than text as the name of a function.")
+        if name and not call.get("type"):  # Mistral leaves it out
+            call["type"] = "function"
+            changed = True
+        elif not call.get("type", "function"):  # AtlasCloud sends an empty one in the later pieces of a call
+            changed = call.pop("type") is not None or changed
+        if not isinstance(function.get("arguments"), _TEXT_OR_NONE):
+            function["arguments"] = as_text(function["arguments"])
+            changed = True
+    return changed
