@@ -1,4 +1,4 @@
-"""What the api and the runner need from the outside world, one method each where it can be."""
+"""The interfaces between the API, the loop's driver and the rest, of one method each where possible."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
@@ -57,7 +57,7 @@ def elapsed(clock: Clock, began: float) -> float:
 
 
 class Content(Struct, frozen=True):
-    """What was said - messages, arguments, results - as a field of an event, where `telemetry.log_content` is set."""
+    """Messages, arguments or results as a field of an event, where `telemetry.log_content` is set."""
 
     value: Any
 
@@ -114,7 +114,7 @@ class Toolset(Protocol):
             call: under the tool's own name.
             patience: in seconds, for tools that have no timeout of their own.
             at_most: seconds that bound every tool, whatever its own timeout is.
-            scope: who calls; results are kept for and shared with the same caller only.
+            scope: the caller; results are cached for and shared with the same caller only.
 
         Raises:
             ToolError: the call could not be carried out; the message is for the model.
@@ -124,7 +124,7 @@ class Toolset(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RawRequest:
-    """A request that is handed through: bytes and headers as the client sent them, hop-by-hop headers left out."""
+    """A request to relay: bytes and headers as the client sent them, without hop-by-hop headers."""
 
     method: str
     path: str  # below the upstream's base URL, with the query: "/embeddings?x=1"
@@ -134,7 +134,7 @@ class RawRequest:
 
 @dataclass(frozen=True, slots=True)
 class RawResponse:
-    """The head of an upstream's answer and its body, not yet read."""
+    """The head of an upstream's response, and its body, not yet read."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
@@ -142,26 +142,26 @@ class RawResponse:
 
 
 class Answer(Struct, frozen=True):
-    """A whole completion that is handed through: its original bytes, and the little of it that is logged."""
+    """A relayed completion: its original bytes, and its usage for the log."""
 
     body: bytes
     usage: Json | None
 
 
 class Eager(Protocol):
-    """Starts calls of a turn that is still being written."""
+    """Starts the tool calls of a turn that is still being written."""
 
     def start(self, call: ToolCall) -> None:
-        """The arguments of `call` are complete."""
+        """Start `call`, whose arguments are complete, if it may start early."""
         ...
 
     def abandon(self) -> None:
-        """The turn has failed: nothing of it counts."""
+        """Cancel the calls that were started: their turn has failed."""
         ...
 
 
 class Upstream(Protocol):
-    """One model at one upstream, as it is spoken to for one request."""
+    """One model at one upstream, for one request."""
 
     @property
     def name(self) -> str:
@@ -170,12 +170,12 @@ class Upstream(Protocol):
 
     @property
     def model(self) -> str:
-        """The upstream's name for the model that is spoken to."""
+        """The upstream's name for the model."""
         ...
 
     @property
     def answer_steps(self) -> AnswerSteps:
-        """The steps by which its models are made to answer."""
+        """The steps by which its models are made to answer, one for each attempt."""
         ...
 
     @property
@@ -189,7 +189,7 @@ class Upstream(Protocol):
         ...
 
     def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:
-        """Make one upstream call of a run; `show` gets what the client may see now, `eager` calls that are complete.
+        """Make one upstream call of a run; `show` takes the chunks for the client, `eager` the complete calls.
 
         Raises:
             UpstreamError: there is no whole turn.
@@ -197,49 +197,49 @@ class Upstream(Protocol):
         ...
 
     async def relay(self, body: bytes, request: Json) -> Answer:
-        """Hand a whole completion through. `request` is `body`, parsed. Raises `UpstreamError`."""
+        """Relay a whole completion. `request` is `body`, parsed. Raises `UpstreamError`."""
         ...
 
     async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
-        """Hand a streamed completion through, event by event; returns its usage. Raises `UpstreamError`."""
+        """Relay a streamed completion, event by event, and return its usage. Raises `UpstreamError`."""
         ...
 
     def open(self, request: RawRequest) -> AbstractAsyncContextManager[RawResponse]:
-        """Hand any other request through. Raises `UpstreamError` when there is no answer at all."""
+        """Relay any other request. Raises `UpstreamError` when there is no answer at all."""
         ...
 
 
 class ContinuationStore(Protocol):
-    """Keeps values for a while, each for one owner. A miss is no fault: entries expire and make room for others.
+    """Stores values for a while, each for one owner, which is a `Caller.scope`.
 
-    An owner is a `Caller.scope`. When there is no more room, the oldest entry goes of the owner that has most.
+    Entries expire. When there is no more room, the oldest entry of the owner with the most entries is dropped.
     """
 
     async def get(self, owner: str, key: str) -> bytes | None:
-        """What was kept under `key`."""
+        """The value of `key`; None if there is none any more."""
         ...
 
     async def put(self, owner: str, key: str, value: bytes) -> None:
-        """Keep `value` under `key`."""
+        """Store `value` under `key`."""
         ...
 
     async def renew(self, owner: str, keys: Iterable[str]) -> None:
-        """Let what is kept under `keys` live as if it had been written now."""
+        """Let the values of `keys` live as long as if they had been stored now."""
         ...
 
     async def delete(self, owner: str, key: str) -> None:
-        """Forget what is kept under `key`, if anything is."""
+        """Delete the value of `key`, if there is one."""
         ...
 
 
 class Rate(Struct, frozen=True):
-    """What is left of a client's requests per minute, once one more has been asked for.
+    """The rest of a client's requests per minute, after one more request.
 
     Attributes:
-        allowed: whether that one is within the limit.
+        allowed: whether that request is within the limit.
         limit: requests in any 60 seconds, each counted from the beginning of the second in which it came.
         remaining: how many more would be allowed now.
-        reset: seconds until the oldest of them no longer counts, and there is room for one more.
+        reset: seconds until the oldest of them no longer counts, and one more is allowed.
     """
 
     allowed: bool
@@ -264,15 +264,15 @@ class Leases(Protocol):
         ...
 
     async def release(self, client: str, lease: str) -> None:
-        """That request is done. To be called once for each lease."""
+        """End a request; to be called once for each lease."""
         ...
 
 
 class Results(Protocol):
-    """One tool's results for a while. Equal calls are run once, also when they come at the same moment."""
+    """A cache of one tool's results. Equal calls are run once, also when they come at the same moment."""
 
     async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
-        """The result that is kept under `key`, or that of `run`. Failures are not kept."""
+        """The cached result of `key`, or else that of `run`. Failures are not cached."""
         ...
 
 
@@ -281,13 +281,13 @@ Caches: TypeAlias = Callable[[str, float], Results]
 
 
 class Model(Struct, frozen=True):
-    """A name that clients may send, resolved.
+    """A model by the name that clients send.
 
     Attributes:
         name: the client's name for it.
         upstream_name: the upstream's name for it.
         tools: the server tools that it may use; None: all.
-        limits: what its own `limits:` change.
+        limits: its own `limits:`, which override those of the configuration.
     """
 
     name: str
@@ -298,7 +298,7 @@ class Model(Struct, frozen=True):
 
 
 class Router(Protocol):
-    """From the name of a model to its upstream."""
+    """Finds the upstream of a model by its name."""
 
     def resolve(
         self, name: str, *, client_key: str | None, messages: Sequence[Json] = (), headers: Headers = ()
@@ -308,8 +308,8 @@ class Router(Protocol):
         Args:
             name: as the client wrote it.
             client_key: for upstreams with `api_key: from_client`.
-            messages: may show the model an image, so that its `vision_model` is wanted.
-            headers: of the client's request, names in lower case; each upstream is sent those that it forwards.
+            messages: where the last one has an image, the model's `vision_model` answers.
+            headers: of the client's request, names in lower case; those that an upstream forwards are sent to it.
 
         Raises:
             ModelNotFound: the configuration has no such model, or its upstream is disabled.
@@ -323,9 +323,9 @@ class Router(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What `/readyz` says of one upstream or tool, or of what outlives a request.
+    """The state of one upstream, one tool or the shared state, for `/readyz`.
 
-    `breaker` is where an upstream's stands, if it is not closed.
+    `breaker` is the state of an upstream's breaker, if it is not closed.
     """
 
     name: str
@@ -336,10 +336,10 @@ class Readiness:
 
 @dataclass(slots=True)
 class Lifecycle:
-    """Where this process is in its life; the server says so, the api goes by it.
+    """Whether this process takes on new work. The server sets this, the API acts on it.
 
-    draining           no new work is taken on, what has begun may finish
-    refuses_forwarded  nor does another proxy get a request through: its health check has had the time to fail
+    draining           no new request is taken on; open ones may finish
+    refuses_forwarded  not even from another proxy: its health check has had the time to fail
     """
 
     draining: bool = False
@@ -351,14 +351,14 @@ class Lifecycle:
 
 
 class History(Protocol):
-    """The last requests, as they went."""
+    """A record of the last requests, for `/debug`."""
 
     def latest(self) -> Sequence[Json]:
         """Open requests and the last ones that were answered, the newest first."""
         ...
 
     def find(self, request_id: str) -> Json | None:
-        """The newest request of that id, if it is still remembered."""
+        """The newest request of that id, if there is still a record of it."""
         ...
 
 
@@ -366,12 +366,12 @@ MakeDialect: TypeAlias = Callable[[Mapping[str, ToolSpec]], ToolDialect]
 """Makes the dialect of one run, from every name under which a tool may be called in it -> the tool."""
 
 Scrape: TypeAlias = Callable[[Callable[[], Sized]], bytes]
-"""All metrics in Prometheus' text format, given what finds the tasks of the event loop."""
+"""All metrics in Prometheus' text format; the argument gives the tasks of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything that the api is given by the composition root."""
+    """Everything that the API gets from the composition root."""
 
     config: Config
     router: Router

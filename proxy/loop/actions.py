@@ -49,12 +49,12 @@ class CallUpstream(Struct, frozen=True):
         run_id: what the ids of the client's calls are made of.
         separator: what sets this turn's text apart from text that the client has already seen; None: it has seen none.
         first_detail: the index in the client's stream of the first entry of this turn's `reasoning_details`.
-        forcing: says that the turn has to be the answer, and how its request is shaped; None: it need not be.
+        forcing: the attempt at making the model answer, where the turn has to be the answer; None: it need not be.
         step: by which the model is made to answer; settled by `for_upstream`.
         buffering: how much of the turn is buffered instead of streamed to the client.
         tools: every name that may be called -> its JSON Schema, also while the tools are withdrawn: calls of them that
             leaked into text are recognised by it.
-        renamed: names that the upstream was told in place of others -> the names in `tools`.
+        renamed: names in the upstream's request that stand for others -> those names in `tools`.
         cite: the page that a mark of gpt-oss's means, so that marks in the text become citations; None: they stay.
     """
 
@@ -95,10 +95,10 @@ class CallUpstream(Struct, frozen=True):
 
     @property
     def known_names(self) -> Mapping[str, Json]:
-        """`tools` under the names that the model knows as well."""
+        """`tools`, under the names in the upstream's request as well."""
         if not self.renamed:
             return self.tools
-        return {**self.tools, **{told: self.tools[name] for told, name in self.renamed.items() if name in self.tools}}
+        return {**self.tools, **{alias: self.tools[name] for alias, name in self.renamed.items() if name in self.tools}}
 
 
 def demands_json(request: Json) -> bool:
@@ -119,7 +119,7 @@ class CallTools(Struct, frozen=True):
 
 
 class Tally(Struct):
-    """What a run has used: upstream calls, tool calls (by tool, in all, searches), tokens as the upstream counts."""
+    """What a run has used: upstream calls, tool calls (by tool, in all, searches), tokens by the upstream's count."""
 
     turns: int = 0
     tool_calls: dict[str, int] = {}
@@ -148,7 +148,7 @@ class Tally(Struct):
 
 
 def sum_of(tallies: Sequence[Tally]) -> Tally:
-    """What several runs have used together."""
+    """The sum of what several runs have used."""
     if len(tallies) == 1:
         return tallies[0]
     total = Tally()
@@ -168,13 +168,13 @@ class Respond(Struct, frozen=True):
 
     Attributes:
         turn: the turn that answers, as it came.
-        message: what of its message the client may see.
-        finish_reason: the one that the client gets.
+        message: the part of its message that the client may see.
+        finish_reason: for the client.
         stop: why the run ended here.
-        tally: what it has used.
-        sources: what its tools returned, URL -> title: it may be cited.
+        tally: what the run has used.
+        sources: URL -> title of the pages that its tools returned, which may be cited.
         cite: the page that a mark of gpt-oss's in its text means; None: its marks stay.
-        continuation: what is hidden from a client that is to come back with results of its own.
+        continuation: the part of the run that is hidden from a client whose own calls it ends with.
         step: by which the model was made to answer, if it had to be.
         earlier_turns: the turns before that one, in order, whose calls were answered; the first is turn 1.
         added: the messages that the run added to the client's before that turn; see `continuation.storable`.

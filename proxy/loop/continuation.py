@@ -1,13 +1,13 @@
-"""What a client does not see of a run that ends in its own tool calls, and how it is put back when the client returns.
+"""The part of a run that a client does not see when the run ends in its own tool calls, and how it is put back.
 
     upstream     assistant(search, open_door)   tool(search)   tool(open_door)
     client       assistant(open_door)                          tool(open_door)
 
 The client's calls carry ids of our own making, `call_RUN_N`: an upstream's ids repeat between conversations, and a
-stream cannot know yet that its turn will be mixed. Under RUN is kept what the run added to the conversation: the turns
-before, the assistant message as received, the results of its server calls. Wherever a history holds such an id, the
-hidden part is put back and the upstream sees its own ids again. Where nothing is found under RUN any more, the history
-stays as it is: it is whole in itself, only without the hidden part.
+stream begins before it is known whether its turn is mixed. What the run added to the conversation is stored under RUN:
+the turns before, the assistant message as received, the results of its server calls. Wherever a history has such an id,
+the hidden part is put back, under the upstream's own ids. Where nothing is stored under RUN any more, the history stays
+as it is, which is complete but for the hidden part.
 """
 
 import re
@@ -65,7 +65,7 @@ class Continuation(Struct, frozen=True):
         return cls(tuple(storable(added)), turn.message, results, client_ids)
 
     def as_json(self) -> Json:
-        """For a store."""
+        """The JSON for a store."""
         return {
             "before": list(self.before),
             "message": self.message,
@@ -75,12 +75,12 @@ class Continuation(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, stored: Json) -> "Continuation":
-        """From a store."""
+        """A continuation from the JSON of a store."""
         results = {int(at): content for at, content in stored["results"].items()}
         return cls(tuple(stored["before"]), stored["message"], results, stored["client_ids"])
 
     def restored(self, answers: Mapping[str, Json]) -> list[Json]:
-        """The messages as the upstream knows them; `answers`: the client's tool messages by the client's ids."""
+        """The messages under the upstream's ids; `answers`: the client's tool messages by the client's ids."""
         by_position = {at: answers.get(client_id) for client_id, at in self.client_ids.items()}
         restored = [*self.before, self.message]
         for at, call in enumerate(self.message["tool_calls"]):
@@ -114,7 +114,7 @@ def storable(added: Iterable[Json]) -> list[Json]:
 
 
 def runs_in(messages: Iterable[Json]) -> list[str]:
-    """The runs whose hidden parts a history asks for, in the order in which they come."""
+    """The runs whose ids are in a history, in the order in which they come."""
     runs: dict[str, None] = {}
     for message in messages:
         if message.get("tool_calls") or message.get("role") == "tool":  # most messages have no id at all

@@ -32,7 +32,7 @@ class Deadline(Struct, eq=False):
         return max(0.0, self.at - self.clock.monotonic())
 
     def end(self) -> None:
-        """Let it have passed, whatever the clock says: a timer may fire too early, one of uvloop by up to 1.5 ms."""
+        """Set it to the past: a timer has fired, up to 1.5 ms before the clock gets there with uvloop."""
         self.at = -math.inf
 
 

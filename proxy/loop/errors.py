@@ -1,4 +1,4 @@
-"""Our exceptions: the type says who is to blame.
+"""Our exceptions: the type shows whose fault it is.
 
 A client is answered with a `ProxyError`: its class gives the HTTP status and OpenAI's `type` and `code`.
 

@@ -1,8 +1,8 @@
 """Making a model answer: from the moment a limit permits no further round of tools, in at most three attempts.
 
-By which step an attempt is made depends on the upstream that answers it, and which one that is may change in the very
-turn, by a fallback. So a call says only that it is the first, second or third attempt; the upstream that takes it picks
-the step out of its profile and gives the request that step's shape.
+The step of an attempt depends on the upstream that answers, and a fallback may change the upstream in the middle of a
+turn. So a call has only the number of the attempt; the upstream that takes the call picks the step from its profile and
+gives the request that step's shape.
 """
 
 from enum import StrEnum
@@ -22,11 +22,11 @@ class AnswerStep(StrEnum):
 
     NOTICE = "notice"  # the results say that the budget is used up; the tools stay
     WITHDRAW = "withdraw"  # the server's tools are taken out of the request
-    RETELL = "retell"  # a fresh conversation without tools, the results retold as ordinary text
+    RETELL = "retell"  # a conversation without tools, the results retold as ordinary text
 
 
 AnswerSteps: TypeAlias = tuple[AnswerStep, AnswerStep, AnswerStep]
-"""The steps that the models of one kind of upstream bear, one for each attempt."""
+"""The steps that suit the models of one kind of upstream, one for each attempt."""
 
 _ATTEMPTS = 3
 _OTHER_ANSWERS = ("refusal", "audio", "images", "tool_calls")  # fields of a message that are an answer without text

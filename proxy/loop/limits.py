@@ -45,7 +45,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     def spent(self, used: Tally, *, expired: bool) -> Stop | None:
         """The limit that permits no further round of tools, if one has been reached; `expired`: the deadline has.
 
-        The last permitted turn is kept for the answer: a run that ends in one more tool call leaves the client with
+        The last permitted turn is reserved for the answer: a run that ends in one more tool call leaves the client with
         nothing.
         """
         if expired:
@@ -63,7 +63,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         return None if self.max_output_tokens is None else max(0, self.max_output_tokens - used.output_tokens)
 
     def guidance_for(self, tools: Sequence[str]) -> str | None:
-        """The text that tells a model its tools and its budget; None without `guidance`."""
+        """The text for the system message on the tools and the budget; None without `guidance`."""
         if not self.guidance:
             return None
         return GUIDANCE.format(tools=", ".join(tools), calls=self.max_tool_calls, rounds=self.max_turns - 1)

@@ -1,4 +1,4 @@
-"""Which tools a request offers, and whose they are.
+"""Which tools a request offers, and which of them the proxy runs.
 
 A function in the request's own `tools` that has a server tool's name or alias is run by the proxy, under the name that
 the client used. Every other tool stays the client's, whatever its name. The server tools that are left are added where
@@ -25,7 +25,7 @@ SEARCH = "web_search"
 _NOT_FOR_UPSTREAM = frozenset({"max_tool_calls", "n"})
 _FIELDS_OF_TOOLS = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
 EVERY_TOOL = "all"
-"""What the header `x-server-tools` says for every tool that may be chosen."""
+"""The value of the header `x-server-tools` for every tool that may be chosen."""
 HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
 
 
@@ -35,7 +35,7 @@ class ToolSelection(Struct, frozen=True):
     Attributes:
         on_request: by the prefix or the model's suffix.
         names: of tools, by header, `EVERY_TOOL` for all of them; None: there is no such header.
-        native_search: the upstream has a search of its own, whose declaration is left to it.
+        native_search: whether the upstream has a search of its own, whose declaration is passed on.
     """
 
     on_request: bool = False
@@ -61,7 +61,7 @@ class Offer(Struct, frozen=True):
     Attributes:
         tools: the request's `tools` as they go upstream.
         owned: every name under which a server tool may be called -> the tool.
-        shown: the names of server tools that the model is told of.
+        shown: the names of server tools that are in the request for the model.
         client_tools: the names of the functions that are the client's.
         tool_choice: of the first turn; None: the request has none.
         schemas: every name that may be called, of a server tool or a client's function -> its JSON Schema.
@@ -183,8 +183,10 @@ def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, C
     listed = [tool for tool in detail.get("tools") or () if isinstance(tool, dict)]
     names = _names_in(listed)
     types = {tool.get("type") for tool in listed if name_of(tool) is None}
-    kept = [tool for tool in tools if name_of(tool) in names or (name_of(tool) is None and tool.get("type") in types)]
-    return kept, detail.get("mode") or "auto", names
+    remaining = [
+        tool for tool in tools if name_of(tool) in names or (name_of(tool) is None and tool.get("type") in types)
+    ]
+    return remaining, detail.get("mode") or "auto", names
 
 
 def upstream_request(request: Json, offer: Offer) -> Json:

@@ -61,5 +61,5 @@ def _cut(text: str, max_bytes: int) -> str:
     data = text[: max_bytes + 1].encode("utf-8", "replace")  # a character has at least one byte
     if len(data) <= max_bytes:
         return data.decode()
-    kept = data[:max_bytes].decode("utf-8", "ignore")
-    return kept + RESULT_CUT.format(total=len(text), kept=len(kept))
+    shown = data[:max_bytes].decode("utf-8", "ignore")
+    return shown + RESULT_CUT.format(total=len(text), shown=len(shown))

@@ -1,13 +1,13 @@
-"""gpt-oss's own browser, played with the server's search and its reader of pages.
+"""gpt-oss's own browser, by means of the server's search and its reader of pages.
 
-The model was trained with three functions and reaches for them whatever it is offered:
+The model was trained with three functions and calls them whatever it is offered:
 
     browser.search {query, topn}       links 0, 1, 2 ... of a new page
     browser.open   {id, cursor, loc}   link `id` of page `cursor`, from line `loc` on; a URL may stand for `id`
-    browser.find   {pattern, cursor}   where a page that was opened says something
+    browser.find   {pattern, cursor}   the places of a pattern in a page that was opened
 
-Each search and each page opened is a page of the browser; cursors count them from 0, as links are counted. The last one
-is meant where a cursor or an `id` is left out or is no page's.
+Each search and each page opened is a page of the browser; cursors count them from 0, as links are counted. Without a
+cursor or an `id`, or with one of no page, the last page is meant.
 """
 
 import re
