@@ -99,7 +99,9 @@ class CallHistory(Struct):
 
     def finish(self, decisions: Iterable[CallDecision], results: Sequence[ToolResult]) -> list[ToolResult]:
         """Record the `results` of the calls that were run, and return the answers to all calls, in order."""
-        arrived, new, answers = iter(results), dict[tuple[str, str], ToolResult](), list[ToolResult]()
+        arrived = iter(results)
+        new: dict[tuple[str, str], ToolResult] = {}
+        answers: list[ToolResult] = []
         for decision in decisions:
             if decision.run is not None:
                 result = next(arrived)

@@ -167,7 +167,7 @@ class ToolCalls:
         """The results of the calls of a complete turn, in their order."""
         tasks = [self._started.pop(call) if call in self._started else self._begin(call) for call in calls]
         self.abandon()
-        return await asyncio.gather(*tasks)
+        return [await task for task in tasks]  # `gather` would cost another round of the event loop
 
     async def aclose(self) -> None:
         """Cancel the calls that are still under way, and wait for their end."""
