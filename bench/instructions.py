@@ -3,6 +3,7 @@
     python -m bench.instructions            print the counts beside those of bench/instructions.json
     python -m bench.instructions --check    and exit with 1 where one is more than 5 % away from its recorded value
     python -m bench.instructions --write    record the counts
+    python -m bench.instructions --traces   print the counts with all traces sent to a receiver on loopback
 
 The proxy runs under valgrind with one worker. Client and upstream are one process and act in lockstep: a chunk is sent
 when the chunk before it has reached the client, so every run reads the same bytes in the same pieces. Counted are
@@ -102,6 +103,14 @@ class Upstream:
         writer.write(END)
 
 
+async def receive_traces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """An OTLP receiver that accepts every batch."""
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            await Connection(reader, writer).message()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+
 class Measurement:
     """A proxy under callgrind, its upstream, and the one client that asks it."""
 
@@ -182,9 +191,9 @@ class Callgrind:
 
 
 @contextmanager
-def _proxy(upstream: int, where: Path) -> Iterator[tuple[Callgrind, int]]:
+def _proxy(upstream: int, where: Path, more: str) -> Iterator[tuple[Callgrind, int]]:
     """A proxy under callgrind, and its port."""
-    (where / "config.yaml").write_text(_CONFIG.format(upstream=upstream, key=KEY))
+    (where / "config.yaml").write_text(_CONFIG.format(upstream=upstream, key=KEY) + more)
     output = where / "callgrind.out"
     valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}"]
     command = [*valgrind, PYTHON, "-m", "proxy", "serve", "--config", str(where / "config.yaml")]
@@ -200,17 +209,21 @@ async def _connected(port: int) -> AsyncIterator[Connection]:
     connection.writer.close()
 
 
-async def measure() -> dict[str, int]:
+async def measure(*, traces: bool = False) -> dict[str, int]:
     """Instructions of a request and a chunk that are passed through, and of a loop with one tool call and its chunk."""
     measurement = Measurement()
+    receiver = await asyncio.start_server(receive_traces, "127.0.0.1", 0)
+    endpoint = f"http://127.0.0.1:{receiver.sockets[0].getsockname()[1]}"
+    more = f"telemetry: {{otlp_endpoint: '{endpoint}'}}" if traces else ""
     server = await asyncio.start_server(measurement.upstream.connected, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    with tempfile.TemporaryDirectory() as where, _proxy(port, Path(where)) as (proxy, served):
+    with tempfile.TemporaryDirectory() as where, _proxy(port, Path(where), more) as (proxy, served):
         async with _connected(served) as client:
             passed = await measurement.count(client, proxy, tools=False)
             looped = await measurement.count(client, proxy, tools=True)
     await measurement.upstream.closed()
     server.close()
+    receiver.close()
     return {
         "request": passed["answer"],
         "chunk": passed["chunk"],
@@ -229,6 +242,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.instructions", description="Instructions per request, loop and chunk.")
     parser.add_argument("--check", action="store_true", help=f"fail where a count is over {TOLERANCE:.0%} off")
     parser.add_argument("--write", action="store_true", help=f"record the counts in {RECORDED.name}")
+    parser.add_argument("--traces", action="store_true", help="send all traces to a receiver on loopback")
     options = parser.parse_args()
     if not (shutil.which("valgrind") and shutil.which("callgrind_control")):
         print("skipped: there is no valgrind on this machine")
@@ -238,7 +252,7 @@ def main() -> int:
     if options.check and not expected:
         print(f"skipped: no counts are recorded for {build()}")
         return 0
-    counts = asyncio.run(measure())
+    counts = asyncio.run(measure(traces=options.traces))
     off = False
     for name, count in counts.items():
         change = count / expected[name] - 1 if name in expected else 0.0

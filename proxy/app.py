@@ -34,7 +34,7 @@ from proxy.loop.errors import ConfigurationError, NotFound
 from proxy.ports import Caches, Clock, ExtraHeaders, Lifecycle, Observer, Ports, Readiness
 from proxy.stores.state import State, open_state
 from proxy.telemetry import log
-from proxy.telemetry.watch import watch
+from proxy.telemetry.build import build_telemetry
 from proxy.tools.browser import Browser
 from proxy.tools.catalog import Resources, answered_by_fallback, sources_of, tools_of
 from proxy.tools.registry import Registry, Source, local_caches, sources_running
@@ -74,11 +74,11 @@ def create_app(
         ConfigurationError: a tool cannot be made, or two have the same name.
     """
     clock = clock or SystemClock()
-    watching = watch(config, clock, version=__version__)
+    telemetry = build_telemetry(config, clock, version=__version__)
     connections = {
         name: Connection(
             name,
-            http_client_for(upstream, transport, watching.extra_headers),
+            http_client_for(upstream, transport, telemetry.extra_headers),
             headers=upstream.headers,
             forward_headers=upstream.forward_headers,
         )
@@ -88,8 +88,8 @@ def create_app(
         name: Breaker(threshold=upstream.breaker.failures, seconds=upstream.breaker.seconds)
         for name, upstream in config.upstreams.items()
     }
-    client = tool_client(transport, watching.extra_headers)
-    observe = watching.observe
+    client = tool_client(transport, telemetry.extra_headers)
+    observe = telemetry.observe
     state = open_state(
         config.state,
         clock=clock,
@@ -111,8 +111,8 @@ def create_app(
         tool_states=lambda: _tool_states(config, sources),
         state=state.readiness,
         lifecycle=lifecycle or Lifecycle(),
-        scrape=watching.scrape,
-        history=watching.history,
+        scrape=telemetry.scrape,
+        history=telemetry.history,
     )
 
     @asynccontextmanager
@@ -124,9 +124,9 @@ def create_app(
             await client.aclose()
             for connection in connections.values():
                 await connection.aclose()
-            await asyncio.to_thread(watching.close)
+            await asyncio.to_thread(telemetry.close)
 
-    traced = [watching.incoming] if watching.incoming else []
+    traced = [telemetry.incoming] if telemetry.incoming else []
     hot = _hot_paths(ports)
     # Redirects would be put together from the Host header.
     router = _Router(hot, _routes(ports, hot), default=_not_routed, lifespan=lifespan, redirect_slashes=False)

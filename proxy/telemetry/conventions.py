@@ -1,15 +1,21 @@
-"""OpenTelemetry's names for what a story holds, in one table: the GenAI conventions are still changing.
+"""What the spans of a record are called, and which attributes they have, by OpenTelemetry's conventions.
 
-https://github.com/open-telemetry/semantic-conventions-genai. A test compares the names with those of the installed
-package `opentelemetry-semantic-conventions`. What no convention has a name for begins with `toolproxy.`.
+The GenAI conventions are still changing (https://github.com/open-telemetry/semantic-conventions-genai); a test compares
+the names with those of the installed package `opentelemetry-semantic-conventions`. Attributes without a convention
+begin with `toolproxy.`.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
 from proxy.loop.chat import Json
+from proxy.ports import Content
+from proxy.telemetry.labels import route_of
+from proxy.telemetry.records import Fields, RequestRecord, Step, short
+
+Attributes: TypeAlias = dict[str, Any]
 
 REQUEST: Final[Mapping[str, str]] = {
     "method": "http.request.method",
@@ -25,7 +31,7 @@ REQUEST: Final[Mapping[str, str]] = {
     "rung": "toolproxy.rung",
     "first_byte": "toolproxy.first_byte_seconds",
 }
-"""A request's fields -> attributes of its SERVER span."""
+"""Fields of a request, and the attributes of its SERVER span."""
 
 CALL: Final[Mapping[str, str]] = {
     "upstream": "gen_ai.provider.name",
@@ -36,7 +42,7 @@ CALL: Final[Mapping[str, str]] = {
     "turn": "toolproxy.turn",
     "rung": "toolproxy.rung",
 }
-"""A turn's or relay's fields -> attributes of its CLIENT span."""
+"""Fields of a turn or relay, and the attributes of its CLIENT span."""
 
 TOOL: Final[Mapping[str, str]] = {
     "tool": "gen_ai.tool.name",
@@ -45,15 +51,15 @@ TOOL: Final[Mapping[str, str]] = {
     "characters": "toolproxy.result_characters",
     "turn": "toolproxy.turn",
 }
-"""A tool call's fields -> attributes of its INTERNAL span."""
+"""Fields of a tool call, and the attributes of its INTERNAL span."""
 
 OPERATION: Final = "gen_ai.operation.name"
 OPERATIONS: Final[Mapping[str, str]] = {"/embeddings": "embeddings", "/completions": "text_completion"}
-"""What is handed through -> its operation; without a path it is a chat."""
+"""Paths of relayed requests, and their operations; a relay without a path is a chat."""
 CHAT: Final = "chat"
 EXECUTE_TOOL: Final = "execute_tool"
 TOOL_TYPE: Final = "gen_ai.tool.type"
-EXTENSION: Final = "extension"  # run on this side, not by the client
+EXTENSION: Final = "extension"  # the type of a tool that is run by the proxy, not by the client
 ROUTE: Final = "http.route"
 ERROR: Final = "error.type"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
@@ -67,23 +73,78 @@ ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 RESULT: Final = "gen_ai.tool.call.result"
 
 
+def request_span(record: RequestRecord) -> tuple[str, Attributes]:
+    """The name and the attributes of a request's span."""
+    route = route_of(str(record.fields.get("path")))
+    return f"{record.fields.get('method')} {route}", {**_named(record.fields, REQUEST), ROUTE: route}
+
+
+def step_span(step: Step) -> tuple[str, Attributes]:
+    """The name and the attributes of a step's span."""
+    if step.kind == "tool":
+        return f"{EXECUTE_TOOL} {step.fields.get('tool')}", _tool_attributes(step)
+    path = step.fields.get("path")
+    operation = CHAT if path is None else OPERATIONS.get(str(path))
+    attributes = _call_attributes(step)
+    if operation is None:
+        return f"relay {step.fields.get('upstream')}", attributes
+    return f"{operation} {step.fields.get('upstream_model')}", {**attributes, OPERATION: operation}
+
+
+def _tool_attributes(step: Step) -> Attributes:
+    attributes = _named(step.fields, TOOL)
+    attributes |= {OPERATION: EXECUTE_TOOL, TOOL_TYPE: EXTENSION}
+    if step.outcome != "completed":
+        attributes[ERROR] = str(step.outcome)
+    for field, attribute in (("arguments", ARGUMENTS), ("result", RESULT)):
+        if isinstance(content := step.fields.get(field), Content):
+            attributes[attribute] = content.text()
+    return attributes
+
+
+def _call_attributes(step: Step) -> Attributes:
+    fields: Fields = step.fields
+    answers = [note.fields for note in step.notes if note.event == "upstream.answered"]
+    if answers:
+        fields = {**fields, "first": answers[-1].get("first")}
+    attributes = _named(fields, CALL) | usage(fields.get("usage"))
+    if step.outcome == "abandoned":
+        attributes[ERROR] = "abandoned"
+    reason = fields.get("finish_reason")
+    if reason:
+        attributes[FINISH_REASONS] = (str(reason),)
+    if isinstance(asked := fields.get("messages"), Content):
+        attributes[INPUT_MESSAGES] = Content(messages(asked.value)).text()
+    if isinstance(answer := fields.get("message"), Content):
+        attributes[OUTPUT_MESSAGES] = messages([answer.value], finish_reason=str(reason))
+    return attributes
+
+
+def _named(fields: Mapping[str, object], table: Mapping[str, str]) -> Attributes:
+    """The fields that the table has, under their attributes' names."""
+    return {
+        name: value if isinstance(value, (int, float)) else short(str(value))
+        for field, name in table.items()
+        if (value := fields.get(field)) is not None
+    }
+
+
 def usage(counted: Any) -> dict[str, int]:
     """An upstream's `usage` as attributes."""
     if not isinstance(counted, dict):
         return {}
-    found = {
-        INPUT_TOKENS: counted.get("prompt_tokens"),
-        OUTPUT_TOKENS: counted.get("completion_tokens"),
-        REASONING_TOKENS: (counted.get("completion_tokens_details") or {}).get("reasoning_tokens"),
-        CACHED_TOKENS: (counted.get("prompt_tokens_details") or {}).get("cached_tokens"),
-    }
+    found = {INPUT_TOKENS: counted.get("prompt_tokens"), OUTPUT_TOKENS: counted.get("completion_tokens")}
+    if details := counted.get("completion_tokens_details"):
+        found[REASONING_TOKENS] = details.get("reasoning_tokens")
+    if details := counted.get("prompt_tokens_details"):
+        found[CACHED_TOKENS] = details.get("cached_tokens")
     return {name: value for name, value in found.items() if isinstance(value, int)}
 
 
-def messages(said: Iterable[Json], *, finish_reason: str | None = None) -> str:
+def messages(chat: Iterable[Json], *, finish_reason: str | None = None) -> str:
     """Chat messages in the conventions' form, role and parts, as JSON."""
     extra = {"finish_reason": finish_reason} if finish_reason else {}
-    written = [{"role": str(message.get("role")), "parts": list(_parts(message)), **extra} for message in said]
+    written = [{"role": str(message.get("role")), "parts": list(_parts(message)), **extra} for message in chat]
     return orjson.dumps(written, default=str).decode()
 
 

@@ -1,4 +1,4 @@
-"""The last requests: so many of them, and so many bytes, whatever they were."""
+"""The records of the last requests, for the debug pages; bounded in number and bytes."""
 
 import os
 from collections import deque
@@ -12,7 +12,7 @@ import orjson
 
 from proxy.loop.chat import Json
 from proxy.redact import Redact
-from proxy.telemetry.story import Story
+from proxy.telemetry.records import RequestRecord
 
 MOST_REQUESTS: Final = 500
 MOST_BYTES: Final = 8 * 1024 * 1024
@@ -22,13 +22,13 @@ _MOST_JOURNALS: Final = 64
 
 
 class Recent:
-    """Implements `story.Reader` and `ports.History`.
+    """Implements `records.RecordSink` and `ports.History`.
 
     Args:
-        directory: where several workers tell each other what they have answered; None: there is one.
+        directory: where several workers share their records; None: there is only one worker.
         redact: masks secrets in a text.
-        most_requests: that are remembered.
-        most_bytes: of all of them together.
+        most_requests: the number of requests that are kept.
+        most_bytes: the bytes of all of them together.
     """
 
     def __init__(
@@ -41,36 +41,36 @@ class Recent:
     ) -> None:
         self._redact = redact
         self._most_requests = most_requests
-        self._open: dict[int, Story] = {}
+        self._open: dict[int, RequestRecord] = {}
         self._kept = Journal(Path(directory)) if directory else Memory(most_requests, most_bytes)
 
-    def begun(self, story: Story) -> None:
-        """It is open, and shown as far as it has come; looking at the pages themselves is no news."""
-        if not str(story.fields.get("path")).startswith("/debug"):
-            self._open[id(story)] = story
+    def started(self, record: RequestRecord) -> None:
+        """Show an open request; those for the debug pages themselves are left out."""
+        if not str(record.fields.get("path")).startswith("/debug"):
+            self._open[id(record)] = record
 
-    def ended(self, story: Story) -> None:
-        """It is kept, and the oldest make room."""
-        if self._open.pop(id(story), None) is not None:
-            self._kept.add(self._written(story))
+    def completed(self, record: RequestRecord) -> None:
+        """Keep the record, and drop the oldest ones beyond the bounds."""
+        if self._open.pop(id(record), None) is not None:
+            self._kept.add(self._written(record))
 
     def latest(self) -> list[Json]:
         """Open requests and the last ones that were answered, the newest first."""
-        stories = _parsed(chain(map(self._written, self._open.values()), self._kept))
-        return sorted(stories, key=lambda story: -story["began_at"])[: self._most_requests]
+        records = _parsed(chain(map(self._written, self._open.values()), self._kept))
+        return sorted(records, key=lambda record: -record["began_at"])[: self._most_requests]
 
     def find(self, request_id: str) -> Json | None:
-        """The newest request of that id, if it is still remembered."""
-        return next((story for story in self.latest() if story["request_id"] == request_id), None)
+        """The newest request of that id, if it is still kept."""
+        return next((record for record in self.latest() if record["request_id"] == request_id), None)
 
-    def _written(self, story: Story) -> bytes:
-        """A story as JSON without secrets."""
-        text = orjson.dumps(story.as_json(), default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    def _written(self, record: RequestRecord) -> bytes:
+        """A record as JSON without secrets."""
+        text = orjson.dumps(record.as_json(), default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         return self._redact(text).encode()
 
 
 class Memory:
-    """What one process remembers by itself."""
+    """Records in the memory of this process."""
 
     def __init__(self, most_entries: int, most_bytes: int) -> None:
         self._most_entries = most_entries
@@ -82,7 +82,7 @@ class Memory:
         return iter(self._entries)
 
     def add(self, entry: bytes) -> None:
-        """Remember one, and forget the oldest."""
+        """Add a record, and drop the oldest ones beyond the bounds."""
         self._entries.append(entry)
         self._bytes += len(entry)
         while len(self._entries) > self._most_entries or self._bytes > self._most_bytes:
@@ -90,9 +90,9 @@ class Memory:
 
 
 class Journal:
-    """What several workers remember together: lines in a file of each one's own, which all of them read.
+    """Records of several workers: each writes lines to a file of its own, and all files are read.
 
-    A file that is full becomes the worker's older one, in the place of the one before.
+    A full file replaces the worker's older one, and a new one is begun.
     """
 
     def __init__(self, directory: Path, *, part_bytes: int = _PART_BYTES) -> None:
@@ -101,7 +101,7 @@ class Journal:
         self._path = directory / f"recent-{os.getpid()}.jsonl"
         self._written = 0
         for path in sorted(directory.glob("recent-*"), key=lambda path: path.stat().st_mtime)[:-_MOST_JOURNALS]:
-            path.unlink(missing_ok=True)  # of workers that are gone
+            path.unlink(missing_ok=True)  # of workers that have ended
 
     def __iter__(self) -> Iterator[bytes]:
         for path in self._directory.glob("recent-*"):
@@ -109,7 +109,7 @@ class Journal:
                 yield from path.read_bytes().splitlines()
 
     def add(self, entry: bytes) -> None:
-        """Remember one."""
+        """Write a record."""
         if self._written + len(entry) > self._part_bytes and self._written:
             self._path.replace(self._path.with_suffix(".old"))
             self._written = 0

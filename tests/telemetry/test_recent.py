@@ -1,17 +1,17 @@
 from proxy.telemetry.recent import Journal, Recent
-from proxy.telemetry.story import Story
-from proxy.telemetry.traceparent import root
+from proxy.telemetry.records import RequestRecord
+from proxy.telemetry.trace_context import root
 
 
 def story(request_id, *, at=0.0, **fields):
-    return Story(request_id, began=at, began_at=at, span=root(), parent=None, fields=fields)
+    return RequestRecord(request_id, began=at, began_at=at, span=root(), parent=None, fields=fields)
 
 
 def answered(recent, *args, **kwargs):
     one = story(*args, **kwargs)
-    recent.begun(one)
+    recent.started(one)
     one.seconds = 1.0
-    recent.ended(one)
+    recent.completed(one)
 
 
 def names(recent):
@@ -37,7 +37,7 @@ def test_no_more_bytes_are_kept_than_permitted_whatever_the_requests_are():
 
 def test_what_is_open_is_shown_as_far_as_it_has_come():
     recent = Recent()
-    recent.begun(story("open", at=5))
+    recent.started(story("open", at=5))
     answered(recent, "done", at=1)
     assert names(recent) == ["open", "done"]
     assert recent.find("open")["seconds"] is None

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.telemetry.traceparent import SpanId, parse, root
+from proxy.telemetry.trace_context import SpanId, parse, root
 
 GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

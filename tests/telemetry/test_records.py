@@ -2,11 +2,10 @@ import asyncio
 
 from proxy import request_context
 from proxy.ports import Content
-from proxy.telemetry import story as stories
 from proxy.telemetry.observer import FanOut
 from proxy.telemetry.recent import Recent
-from proxy.telemetry.story import MOST_NOTES, MOST_STEPS, Storyteller, current_span, parent
-from proxy.telemetry.traceparent import parse
+from proxy.telemetry.records import MOST_NOTES, MOST_STEPS, RequestRecorder, current_span
+from proxy.telemetry.trace_context import parent, parse
 from tests.fakes import FakeClock
 
 
@@ -16,7 +15,7 @@ class Told:
     def __init__(self):
         self.clock = FakeClock()
         self.recent = Recent()
-        self.tell = FanOut([Storyteller([self.recent], clock=self.clock)], content=True)
+        self.tell = FanOut([RequestRecorder([self.recent], clock=self.clock)], content=True)
         request_context.start("r")
         request_context.add({"model": "m"})
 
@@ -127,4 +126,4 @@ async def test_events_outside_of_a_request_belong_to_no_story():
     told.begin()
     told.tell("turn.completed", turn=1)  # of which no beginning was told
     assert told.end()["steps"] == []
-    assert stories.current_span() is None
+    assert current_span() is None

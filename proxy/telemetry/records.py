@@ -1,0 +1,230 @@
+"""The record of one request: its turns, relays and tool calls, with their times, and what happened in each.
+
+    request.started --> RequestRecord --> {turn,relay,tool}.started --> Step --> .completed | .failed | .crashed | ...
+                          |                                              |
+                          +-- notes of the request                       +-- notes: retries, fallbacks, cache hits
+                          v
+                    request.completed
+
+The debug pages and the traces are both made from it. Context variables tell which request and which step an event
+belongs to.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
+
+from msgspec import Struct, field
+
+from proxy import request_context
+from proxy.loop.chat import Json
+from proxy.ports import Clock, Content
+from proxy.telemetry import trace_context
+from proxy.telemetry.events import level_of
+from proxy.telemetry.observer import Handler
+from proxy.telemetry.trace_context import HEADER, STATE_HEADER, SpanId
+
+Fields: TypeAlias = dict[str, Any]
+
+KINDS: Final = frozenset({"turn", "relay", "tool"})
+_OUTCOMES: Final = frozenset({"completed", "failed", "crashed", "abandoned"})
+# A request with many choices has many turns.
+MOST_STEPS: Final = 200
+MOST_NOTES: Final = 50
+# Clients and upstreams choose some of the texts in events.
+_LONGEST_TEXT: Final = 300
+
+_record: ContextVar["RequestRecord | None"] = ContextVar("toolproxy_record", default=None)
+_step: ContextVar["Step | None"] = ContextVar("toolproxy_step", default=None)
+
+
+class Note(Struct):
+    """An event within a step or a request, `at` seconds after the start of the request."""
+
+    at: float
+    event: str
+    fields: Fields
+
+
+class Step(Struct):
+    """A turn, a relay or a tool call; `seconds` and `outcome` are None while it is running."""
+
+    kind: str
+    at: float
+    span: SpanId
+    fields: Fields
+    seconds: float | None = None
+    outcome: str | None = None
+    notes: list[Note] = field(default_factory=list)
+
+
+class RequestRecord(Struct):
+    """A request: `began` is on the monotonic clock, `began_at` in seconds since 1970; `left_out` counts steps."""
+
+    request_id: str
+    began: float
+    began_at: float
+    span: SpanId
+    parent: SpanId | None
+    fields: Fields
+    seconds: float | None = None
+    steps: list[Step] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    left_out: int = 0
+
+    def as_json(self) -> Json:
+        """The record as the debug pages have it."""
+        return {
+            "request_id": self.request_id,
+            "trace_id": self.span.trace_hex,
+            "began_at": self.began_at,
+            "seconds": None if self.seconds is None else round(self.seconds, 6),
+            **_plain(self.fields),
+            "notes": [_note_as_json(note) for note in self.notes],
+            "steps": [_step_as_json(step) for step in self.steps],
+            "left_out": self.left_out,
+        }
+
+
+class RecordSink(Protocol):
+    """Takes the records of requests."""
+
+    def started(self, record: RequestRecord) -> None:
+        """A request has begun; its record grows until `completed`."""
+        ...
+
+    def completed(self, record: RequestRecord) -> None:
+        """The request has ended, and its record is complete."""
+        ...
+
+
+class RequestRecorder:
+    """Makes records from events. Implements `observer.Subscriber`."""
+
+    def __init__(self, sinks: Sequence[RecordSink], *, clock: Clock) -> None:
+        self._sinks = sinks
+        self._clock = clock
+
+    def handler(self, event: str) -> Handler:
+        """A function that adds events of that name to the record of their request."""
+        subject, _, what = event.partition(".")
+        if event == "request.started":
+            return self._start
+        if event == "request.completed":
+            return self._complete
+        if subject in KINDS and what == "started":
+            return partial(self._start_step, subject)
+        if subject in KINDS and what in _OUTCOMES:
+            return partial(self._end_step, what)
+        return partial(self._note, event)
+
+    def _start(self, fields: Mapping[str, Any]) -> None:
+        caller = trace_context.parent.get()
+        request_id = str(request_context.fields().get("request_id", ""))
+        span = caller.child() if caller else trace_context.root()
+        record = RequestRecord(request_id, self._clock.monotonic(), self._clock.time(), span, caller, {**fields})
+        _record.set(record)
+        for sink in self._sinks:
+            sink.started(record)
+
+    def _complete(self, fields: Mapping[str, Any]) -> None:
+        record = _record.get()
+        if record is None:
+            return
+        record.seconds = at = self._clock.monotonic() - record.began
+        record.fields = {**request_context.fields(), **fields}
+        for step in record.steps:
+            if step.outcome is None:
+                _end(step, at, "abandoned", {})
+        _record.set(None)
+        for sink in self._sinks:
+            sink.completed(record)
+
+    def _start_step(self, kind: str, fields: Mapping[str, Any]) -> None:
+        record = _record.get()
+        if record is not None:
+            step = Step(kind, self._clock.monotonic() - record.began, record.span.child(), {**fields})
+            _step.set(step)
+            if len(record.steps) < MOST_STEPS:
+                record.steps.append(step)
+            else:
+                record.left_out += 1
+
+    def _end_step(self, outcome: str, fields: Mapping[str, Any]) -> None:
+        record, step = _record.get(), _step.get()
+        if record is not None and step is not None:
+            _end(step, self._clock.monotonic() - record.began, outcome, fields)
+        _step.set(None)
+
+    def _note(self, event: str, fields: Mapping[str, Any]) -> None:
+        record = _record.get()
+        if record is not None:
+            notes = (_step.get() or record).notes
+            if len(notes) < MOST_NOTES:
+                notes.append(Note(self._clock.monotonic() - record.began, event, _without(fields, "exc_info")))
+
+
+def current_span() -> SpanId | None:
+    """The span of the step, or of the request, that is running in this context."""
+    current = _step.get() or _record.get()
+    return current.span if current else None
+
+
+def trace_headers() -> Sequence[tuple[bytes, bytes]]:
+    """The current span as headers of a request that is sent within it; implements `ports.ExtraHeaders`."""
+    span = current_span()
+    if span is None:
+        return ()
+    parent = (HEADER, span.header().encode("ascii"))
+    return (parent, (STATE_HEADER, span.state.encode("latin-1"))) if span.state else (parent,)
+
+
+def _end(step: Step, at: float, outcome: str, fields: Mapping[str, Any]) -> None:
+    step.seconds = at - step.at
+    step.outcome = str(fields.get("outcome", outcome))
+    step.fields |= _without(fields, "exc_info", "outcome", "seconds")  # tracebacks are for the log only
+
+
+def _without(fields: Mapping[str, Any], *names: str) -> Fields:
+    kept = {**fields}
+    for name in names:
+        kept.pop(name, None)
+    return kept
+
+
+def _step_as_json(step: Step) -> Json:
+    return {
+        "kind": step.kind,
+        "at": round(step.at, 6),
+        "seconds": None if step.seconds is None else round(step.seconds, 6),
+        "outcome": step.outcome,
+        "span_id": f"{step.span.span:016x}",
+        **_plain(step.fields),
+        "notes": [_note_as_json(note) for note in step.notes],
+    }
+
+
+def _note_as_json(note: Note) -> Json:
+    level = logging.getLevelName(level_of(note.event)).lower()
+    return {"at": round(note.at, 6), "event": note.event, "level": level, **_plain(note.fields)}
+
+
+def _plain(fields: Fields) -> Json:
+    """Fields that are not None, with bounded texts."""
+    return {name: _bounded(value) for name, value in fields.items() if value is not None}
+
+
+def _bounded(value: object) -> object:
+    match value:
+        case Content():
+            return value.text()
+        case int() | float() | dict():
+            return value
+    return short(str(value))
+
+
+def short(text: str) -> str:
+    """A text of at most as many characters as a text in an event may have."""
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."

@@ -1,0 +1,136 @@
+import gzip
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
+
+from proxy.telemetry.records import Note, RequestRecord, Step
+from proxy.telemetry.trace_context import root
+from proxy.telemetry.traces import Exporter, SpanEncoder
+
+
+def record(**fields):
+    return RequestRecord("r", 0.0, 1_700_000_000.0, root(), root(), {"method": "POST", **fields}, seconds=1.5)
+
+
+def value_of(attribute):
+    kind = attribute.value.WhichOneof("value")
+    value = getattr(attribute.value, kind)
+    return kind, [one.string_value for one in value.values] if kind == "array_value" else value
+
+
+def spans_of(made, redact=str):
+    return ScopeSpans.FromString(SpanEncoder(redact).encode(made)).spans
+
+
+def test_a_span_has_ids_times_kind_name_and_attributes():
+    made = record(path="/v1/models", status=200, first_byte=0.25)
+    (span,) = spans_of(made)
+    assert (span.trace_id, span.span_id) == (made.span.trace.to_bytes(16, "big"), made.span.span.to_bytes(8, "big"))
+    assert span.parent_span_id == made.parent.span.to_bytes(8, "big")
+    assert (span.name, span.kind, span.status.code) == (
+        "POST /v1/models",
+        Span.SPAN_KIND_SERVER,
+        Status.STATUS_CODE_UNSET,
+    )
+    assert (span.start_time_unix_nano, span.end_time_unix_nano - span.start_time_unix_nano) == (17 * 10**17, 1.5e9)
+    assert {one.key: value_of(one)[1] for one in span.attributes} == {
+        "http.request.method": "POST", "url.path": "/v1/models", "http.response.status_code": 200,
+        "toolproxy.first_byte_seconds": 0.25, "http.route": "/v1/models",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (True, ("bool_value", True)),
+        (1, ("int_value", 1)),
+        (-1, ("int_value", -1)),
+        (2**62, ("int_value", 2**62)),
+        (1.0, ("double_value", 1.0)),
+        ("é" * 200, ("string_value", "é" * 200)),
+        ("half an emoji \ud83d", ("string_value", "half an emoji ?")),
+        ("the key", ("string_value", "the ***")),
+        ({"a": 1}, ("string_value", "{'a': 1}")),
+    ],
+)
+def test_an_attribute_has_the_type_of_its_value(value, found):
+    made = record()
+    made.notes.append(Note(0.5, "upstream.retried", {"field": value, "empty": None}))
+    ((event,),) = [span.events for span in spans_of(made, lambda text: text.replace("key", "***"))]
+    assert (event.name, [value_of(one) for one in event.attributes]) == ("upstream.retried", [found])
+    assert event.time_unix_nano == 17 * 10**17 + 5 * 10**8
+
+
+def test_a_step_that_failed_has_the_status_error_and_the_request_has_not():
+    made = record(status=200)
+    made.steps.append(Step("turn", 0.5, made.span.child(), {"finish_reason": "stop"}, seconds=1.0, outcome="completed"))
+    made.steps.append(Step("tool", 1.5, made.span.child(), {"tool": "t"}, seconds=1.0, outcome="timeout"))
+    request, turn, tool = spans_of(made)
+    assert [span.status.code for span in (request, turn, tool)] == [0, 0, Status.STATUS_CODE_ERROR]
+    assert {turn.parent_span_id, tool.parent_span_id} == {request.span_id}
+    assert ("array_value", ["stop"]) in [value_of(one) for one in turn.attributes]
+
+
+@pytest.fixture
+def receiver():
+    """An OTLP receiver that answers with `statuses`, the last one again and again."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["content-length"]))
+            self.server.received.append((self.headers, body))
+            self.send_response(self.server.statuses.pop(0) if self.server.statuses[1:] else self.server.statuses[0])
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.received, server.statuses = [], [200]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def exported(receiver, made):
+    exporter = Exporter(f"http://127.0.0.1:{receiver.server_port}/", version="1")
+    exporter.completed(made)
+    exporter.close()
+
+
+def test_a_batch_has_the_resource_and_the_headers_of_the_environment(receiver, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=secret,x-other=1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+    exported(receiver, record(path="/v1/models"))
+    ((headers, body),) = receiver.received
+    assert (headers["api-key"], headers["x-other"], headers["content-type"]) == (
+        "secret",
+        "1",
+        "application/x-protobuf",
+    )
+    (traced,) = ExportTraceServiceRequest.FromString(gzip.decompress(body)).resource_spans
+    attributes = {one.key: one.value.string_value for one in traced.resource.attributes}
+    assert attributes["service.name"] == "toolproxy"
+    assert attributes["deployment.environment"] == "test"
+    assert [(scoped.scope.name, len(scoped.spans)) for scoped in traced.scope_spans] == [("toolproxy", 1)]
+
+
+def test_a_trace_that_its_caller_does_not_sample_is_not_sent(receiver):
+    made = record()
+    made.span = type(made.span)(1, 1, sampled=False)
+    exported(receiver, made)
+    assert receiver.received == []
+
+
+@pytest.mark.parametrize(("status", "attempts"), [(400, 1), (503, 2)])
+def test_a_batch_is_sent_again_only_where_the_receiver_may_take_it_later(receiver, status, attempts, monkeypatch):
+    monkeypatch.setattr("proxy.telemetry.traces._FIRST_RETRY", 0.01)
+    receiver.statuses = [status, 200]
+    exported(receiver, record())
+    assert len(receiver.received) == attempts
