@@ -27,9 +27,9 @@ from proxy.api.responses.endpoint import CreateResponse
 from proxy.api.responses.stored import CancelResponse, InputItems, NotServed, ResponseById
 from proxy.breaker import Breaker
 from proxy.config import Config, ServerConfig, UpstreamConfig
-from proxy.http import Http1Transport
-from proxy.http.client import Http1Client, HttpClient, HttpxClient
-from proxy.http.trust import client_context
+from proxy.http.client import HttpClient
+from proxy.http.connect import client_context
+from proxy.http.transport import Http1Transport, HttpxTransport
 from proxy.loop.errors import ConfigurationError, NotFound
 from proxy.ports import Caches, Clock, ExtraHeaders, Lifecycle, Observer, Ports, Readiness
 from proxy.stores.state import State, open_state
@@ -218,13 +218,13 @@ def http_client_for(
     extra_headers: ExtraHeaders | None = None,
 ) -> HttpClient:
     """The client for an upstream: over the transport that its entry chooses, or over one that is injected."""
-    to = upstream.base_url, upstream.timeouts
     if transport is None and upstream.transport == "auto":
-        return Http1Client(Http1Transport(max_connections=upstream.max_connections), *to, extra_headers=extra_headers)
+        own = Http1Transport(max_connections=upstream.max_connections)
+        return HttpClient(own, upstream.base_url, upstream.timeouts, extra_headers=extra_headers)
     # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
     limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
     stock = transport or httpx.AsyncHTTPTransport(verify=client_context(), limits=limits, trust_env=False)
-    return HttpxClient(stock, *to, extra_headers=extra_headers)
+    return HttpClient(HttpxTransport(stock), upstream.base_url, upstream.timeouts, extra_headers=extra_headers)
 
 
 def _states(section: str, usable: Iterable[str], config: Config) -> list[Readiness]:

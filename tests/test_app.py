@@ -7,19 +7,10 @@ import openai
 import orjson
 import pytest
 
-from proxy import app
-from proxy.config import TelemetryConfig, UpstreamConfig
-from proxy.http.client import Http1Client, HttpxClient
+from proxy.config import TelemetryConfig
 from proxy.telemetry import log
 from tests.fakes import streamed, whole
 from tests.serving import CONFIG, proxy_of
-
-
-@pytest.mark.parametrize(("chosen", "kind"), [("auto", Http1Client), ("httpx", HttpxClient)])
-@pytest.mark.parametrize("extra_headers", [None, list], ids=["without traces", "with traces"])
-def test_an_upstream_has_the_client_that_its_entry_names(chosen, kind, extra_headers):
-    upstream = UpstreamConfig(base_url="http://up.example", api_key="k", transport=chosen)
-    assert type(app.http_client_for(upstream, extra_headers=extra_headers)) is kind
 
 
 @pytest.mark.parametrize("chosen", ["auto", "httpx"])

@@ -1,16 +1,22 @@
-"""A name and a port -> a connected socket."""
+"""Servers to connect to: origins, connected sockets, and the certificates that TLS trusts."""
 
 import asyncio
+import functools
+import os
 import socket
+import ssl
 from collections.abc import Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import Any, TypeAlias
 
+import certifi
+import httpx
 from msgspec import Struct
 
 # RFC 8305, section 8: how long an address is waited for before the next one is tried beside it.
 STAGGER_SECONDS = 0.25
 
+_PORTS = {"http": 80, "https": 443}
 _LONGEST_REASON = 300
 _MOST_LINKS = 20  # of causes, which may go round in a circle
 
@@ -18,11 +24,32 @@ _Address: TypeAlias = tuple[int, int, int, str, Any]  # as getaddrinfo gives it
 
 
 class Origin(Struct, frozen=True, cache_hash=True):
-    """Whom a connection is to: requests to the same one may share it."""
+    """The server at the other end of a connection: requests to the same one may share it."""
 
     host: str
     port: int
     secure: bool = False
+
+
+def origin_of(url: httpx.URL) -> Origin:
+    """The server of a URL. Raises `httpx.UnsupportedProtocol` where it is neither http nor https."""
+    if url.scheme not in _PORTS:
+        raise httpx.UnsupportedProtocol(f"{url.scheme or 'No scheme'}: only http and https are spoken.")
+    return Origin(url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme], url.scheme == "https")
+
+
+@functools.cache
+def client_context() -> ssl.SSLContext:
+    """The TLS context of every client: upstreams, tools, pages, MCP servers. It verifies certificates and names.
+
+    Trusted is what the system trusts (OpenSSL's variables, `SSL_CERT_FILE` and `SSL_CERT_DIR`, name it) or, where the
+    system has no certificates, Mozilla's list. Made once, when first needed: reading them takes some 20 ms.
+    """
+    paths = ssl.get_default_verify_paths()
+    known = any(path and os.path.exists(path) for path in (paths.cafile, paths.capath))  # noqa: PTH110 - may be None
+    context = ssl.create_default_context(cafile=None if known else certifi.where())
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 async def connect(host: str, port: int) -> socket.socket:

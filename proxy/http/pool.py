@@ -13,7 +13,7 @@ import httpx
 from msgspec import Struct
 
 from proxy.http.connect import Origin
-from proxy.http.connection import Http1Connection, Timeouts
+from proxy.http.connection import Http1Connection, RequestTimeouts
 
 Connect: TypeAlias = Callable[[Origin, float | None], Awaitable[Http1Connection]]
 _Waiter: TypeAlias = asyncio.Future[Http1Connection | None]
@@ -59,7 +59,7 @@ class Pool:
             connection.close()
         return None
 
-    async def acquire(self, origin: Origin, timeouts: Timeouts, *, fresh: bool = False) -> Http1Connection:
+    async def acquire(self, origin: Origin, timeouts: RequestTimeouts, *, fresh: bool = False) -> Http1Connection:
         """A connection for one request; it comes back by itself.
 
         Args:

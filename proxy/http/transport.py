@@ -1,4 +1,4 @@
-"""The httpx transport, and the door for callers that have bytes already.
+"""Transports: our own, which is one for httpx as well, and an adapter to any other transport of httpx.
 
 A request is sent once. Only where a connection that was used before turns out to be dead, before a byte of the
 response, is it sent again, on a new one, and only if its method may be repeated: RFC 9112, section 9.3.1, forbids a
@@ -9,18 +9,20 @@ server has closed the connection.
 import asyncio
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import suppress
+from typing import cast
 
 import httpx
+from msgspec.structs import asdict
 
-from proxy.http import connect as dial
-from proxy.http.connect import Origin
-from proxy.http.connection import Http1Connection, Reply, Timeouts
+from proxy.http import connect
+from proxy.http.connect import Origin, client_context, origin_of
+from proxy.http.connection import Http1Connection, RequestTimeouts
 from proxy.http.parser import request_head
 from proxy.http.pool import Pool, Usage
-from proxy.http.trust import client_context
+from proxy.http.response import Http1Response, Response
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110, section 9.2.2
-_PORTS = {"http": 80, "https": 443}
 
 
 class Http1Transport(httpx.AsyncBaseTransport):
@@ -36,41 +38,32 @@ class Http1Transport(httpx.AsyncBaseTransport):
         self._pool = Pool(self._connect, max_connections=max_connections)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """One request of httpx.
+        """The response to a request of httpx.
 
         Raises:
             httpx.TransportError: what went wrong, of the kind that the stock transport raises.
         """
-        reply = await self.send(
+        response = await self.send(
             origin_of(request.url),
             request.method,
             request_head(request.method.encode("ascii"), request.url.raw_path, request.headers.raw),
             _body(request),
-            Timeouts(**request.extensions.get("timeout", {})),
+            RequestTimeouts(**request.extensions.get("timeout", {})),
         )
-        head = reply.head
         return httpx.Response(
-            head.status,
-            headers=head.headers,
-            stream=_Stream(reply),
-            extensions={"http_version": b"HTTP/1." + head.version, "reason_phrase": head.reason},
+            response.status,
+            headers=response.headers,
+            stream=response,
+            extensions={
+                "http_version": b"HTTP/" + response.head.version.encode(),
+                "reason_phrase": response.head.reason,
+            },
         )
 
     async def send(
-        self, origin: Origin, method: str, head: bytes, body: bytes | AsyncIterable[bytes], timeouts: Timeouts
-    ) -> Reply:
-        """A request whose head is written already.
-
-        Args:
-            origin: where to.
-            method: as in the head.
-            head: all of it, with the empty line; a body has the length that it says.
-            body: bytes, or parts that are framed as the head says.
-            timeouts: how long for what.
-
-        Raises:
-            httpx.TransportError: there is no response.
-        """
+        self, origin: Origin, method: str, head: bytes, body: bytes | AsyncIterable[bytes], timeouts: RequestTimeouts
+    ) -> Http1Response:
+        """The response to a request whose head is written already. Raises `httpx.TransportError`."""
         fresh = False
         while True:
             connection = None if fresh else self._pool.take(origin)
@@ -79,7 +72,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
             try:
                 return await connection.request(head, body, timeouts, to_head=method == "HEAD")
             except (httpx.NetworkError, httpx.RemoteProtocolError):
-                stale = connection.requests > 1 and not connection.heard
+                stale = connection.requests > 1 and not connection.has_answered
                 if not stale or method not in _REPEATABLE or not isinstance(body, bytes):
                     raise
                 fresh = True
@@ -93,9 +86,9 @@ class Http1Transport(httpx.AsyncBaseTransport):
         """Close every connection, also those in use."""
         await self._pool.aclose()
 
-    async def _connect(self, origin: Origin, patience: float | None) -> Http1Connection:
+    async def _connect(self, origin: Origin, seconds: float | None) -> Http1Connection:
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 return await self._connected(origin)
         except TimeoutError as exc:
             raise httpx.ConnectTimeout(f"No connection to {origin.host} in time.") from exc
@@ -104,7 +97,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
 
     async def _connected(self, origin: Origin) -> Http1Connection:
         loop = asyncio.get_running_loop()
-        sock = await dial.connect(origin.host, origin.port)
+        sock = await connect.connect(origin.host, origin.port)
         context = (self._ssl_context or client_context()) if origin.secure else None
         try:
             _, connection = await loop.create_connection(
@@ -119,25 +112,56 @@ class Http1Transport(httpx.AsyncBaseTransport):
         return connection
 
 
-class _Stream(httpx.AsyncByteStream):
-    """A reply's body, as httpx reads one."""
+class HttpxTransport:
+    """Any transport of httpx, stock or injected, as one for `client.HttpClient`.
 
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
+    It is called without an `httpx.AsyncClient`, which would add a cookie jar that two tenants share, environment
+    proxies, redirects, and as much CPU again as the call.
+    """
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while data := await self._reply.read():
-            yield data
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        self._transport = transport
+
+    async def send(
+        self, origin: Origin, method: str, head: bytes, body: bytes | AsyncIterable[bytes], timeouts: RequestTimeouts
+    ) -> Response:
+        """The response to a request whose head is written already."""
+        line, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+        headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
+        scheme = "https" if origin.secure else "http"
+        url = httpx.URL(scheme=scheme, host=origin.host, port=origin.port, raw_path=line.split(b" ")[1])
+        extensions = {"timeout": asdict(timeouts)}
+        request = httpx.Request(method, url, headers=headers, content=body, extensions=extensions)
+        return _HttpxResponse(await self._transport.handle_async_request(request))
 
     async def aclose(self) -> None:
-        self._reply.close()
+        """Close every connection."""
+        await self._transport.aclose()
 
 
-def origin_of(url: httpx.URL) -> Origin:
-    """Whom a URL is at. Raises `httpx.UnsupportedProtocol` where it is neither http nor https."""
-    if url.scheme not in _PORTS:
-        raise httpx.UnsupportedProtocol(f"{url.scheme or 'No scheme'}: only http and https are spoken.")
-    return Origin(url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme], url.scheme == "https")
+class _HttpxResponse(Response):
+    """A response of httpx."""
+
+    __slots__ = ("_parts", "_response")
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.status = response.status_code
+        self.headers = [(name.lower(), value) for name, value in response.headers.raw]
+        self._response = response
+        # Not `aiter_raw`: a response made from bytes, as tests inject them, counts as read before anybody has.
+        self._parts = aiter(cast("httpx.AsyncByteStream", response.stream))
+
+    async def read(self) -> bytes:
+        """The next part of the body; an empty part is not its end."""
+        async for part in self._parts:
+            if part:
+                return part
+        return b""
+
+    async def aclose(self) -> None:
+        """Do without the rest; a failure to close it is ignored."""
+        with suppress(httpx.HTTPError):
+            await self._response.aclose()
 
 
 def _body(request: httpx.Request) -> bytes | AsyncIterable[bytes]:

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from proxy.api.race import CONNECTION
-from proxy.http.fields import field_name, is_clean
+from proxy.http.parser import field_name, is_clean
 
 if TYPE_CHECKING:
     from proxy.server.protocol import BoundedProtocol

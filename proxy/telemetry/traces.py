@@ -26,7 +26,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.util.re import parse_env_headers
 
 from proxy import request_context
-from proxy.http.trust import client_context
+from proxy.http.connect import client_context
 from proxy.redact import Redact
 from proxy.telemetry.conventions import request_span, step_span
 from proxy.telemetry.records import RequestRecord, Step

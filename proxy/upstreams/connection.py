@@ -1,4 +1,4 @@
-"""One upstream's HTTP: requests out, replies in, foreign exceptions translated once."""
+"""One upstream's HTTP: requests out, responses in, exceptions of httpx translated once."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -7,9 +7,10 @@ from typing import NoReturn
 
 import httpx
 
-from proxy.http import Handle
-from proxy.http.client import Headers, HttpClient, Reply, decoded, header
+from proxy.http.client import Headers, HttpClient
 from proxy.http.connect import reason
+from proxy.http.decode import decoded
+from proxy.http.response import Handle, Response
 from proxy.loop.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout
 from proxy.upstreams import failures
 
@@ -60,18 +61,19 @@ class Connection:
         Args:
             client_headers: of the request, names in lower case.
         """
-        forwards = self._forwards
-        forwarded = [header for header in client_headers if header[0] in forwards]
+        if not self._forwards:
+            return self
+        forwarded = [header for header in client_headers if header[0] in self._forwards]
         if not forwarded:
             return self
         connection = copy(self)
-        connection._send_along(forwarded)  # noqa: SLF001 - ours
+        connection._forward(forwarded)  # noqa: SLF001 - ours
         return connection
 
-    def _send_along(self, forwarded: Sequence[tuple[bytes, bytes]]) -> None:
-        self._forwarded = forwarded
-        self._whole = self._whole.with_headers(forwarded)
-        self._stream = self._stream.with_headers(forwarded)
+    def _forward(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self._forwarded = headers
+        self._whole = self._whole.with_headers(headers)
+        self._stream = self._stream.with_headers(headers)
 
     async def whole(self, content: bytes, *, key: str) -> bytes:
         """The body of a whole completion.
@@ -79,51 +81,51 @@ class Connection:
         Raises:
             ProxyError: there is none, or the upstream says what is wrong.
         """
-        reply = await self.complete(content, key=key, stream=False)
-        if (body := reply.take_whole()) is not None:
+        response = await self.complete(content, key=key, stream=False)
+        if (body := response.take_whole()) is not None:
             return body
         try:
-            return await self.read_whole(reply)
+            return await self.read_whole(response)
         finally:
-            await reply.aclose()
+            await response.aclose()
 
-    async def complete(self, content: bytes, *, key: str, stream: bool) -> Reply:
-        """Ask for a completion; its body is decoded. The reply has to be closed.
+    async def complete(self, content: bytes, *, key: str, stream: bool) -> Response:
+        """Ask for a completion; its body is decoded. The response has to be closed.
 
         Raises:
-            ProxyError: there is no reply, or the upstream says what is wrong.
+            ProxyError: there is no response, or the upstream says what is wrong.
         """
         try:
-            reply = await (self._stream if stream else self._whole).send(content, key=key)
+            response = await self._client.send(self._stream if stream else self._whole, content, key=key)
         except FOREIGN as exc:
             raise self.ours(exc) from exc
-        if reply.status >= _FIRST_BAD_STATUS:
-            await self._refuse(reply)
-        return decoded(reply)
+        if response.status >= _FIRST_BAD_STATUS:
+            await self._refuse(response)
+        return decoded(response)
 
-    async def send(self, method: str, path: str, headers: Headers, content: bytes, *, key: str) -> Reply:
-        """Ask for anything else below the base URL; its body stays as it is. The reply has to be closed.
+    async def send(self, method: str, path: str, headers: Headers, content: bytes, *, key: str) -> Response:
+        """Ask for anything else below the base URL; its body stays as it is. The response has to be closed.
 
         Raises:
-            ProxyError: there is no reply, or the upstream says what is wrong.
+            ProxyError: there is no response, or the upstream says what is wrong.
         """
         headers = with_own(with_own(headers, self._forwarded), self._own)
         try:
-            reply = await self._client.prepare(method, path, headers).send(content, key=key)
+            response = await self._client.send(self._client.prepare(method, path, headers), content, key=key)
         except FOREIGN as exc:
             raise self.ours(exc) from exc
-        if reply.status >= _FIRST_BAD_STATUS:
-            await self._refuse(reply)
-        return reply
+        if response.status >= _FIRST_BAD_STATUS:
+            await self._refuse(response)
+        return response
 
-    async def read(self, reply: Reply) -> bytes:
+    async def read(self, response: Response) -> bytes:
         """What has come of the body; nothing at its end. Raises `UpstreamError` when it breaks off."""
         try:
-            return await reply.read()
+            return await response.read()
         except FOREIGN as exc:
             raise self.ours(exc) from exc
 
-    async def pump(self, reply: Reply, handle: Handle) -> None:
+    async def pump(self, response: Response, handle: Handle) -> None:
         """Give the body to `handle` as it comes, until it has enough or the body ends.
 
         Raises:
@@ -131,39 +133,39 @@ class Connection:
             Exception: whatever `handle` raises.
         """
         try:
-            await reply.pump(handle)
+            await response.pump(handle)
         except (httpx.HTTPError, httpx.StreamError) as exc:
             raise self.ours(exc) from exc
 
-    async def read_whole(self, reply: Reply) -> bytes:
+    async def read_whole(self, response: Response) -> bytes:
         """The body at once. Raises `UpstreamError` when it breaks off or is too large."""
         parts: list[bytes] = []
         size = 0
-        while part := await self.read(reply):
+        while part := await self.read(response):
             parts.append(part)
             size += len(part)
             if size > MAX_ANSWER_BYTES:
                 raise UpstreamError(f"The upstream {self.name!r} sent more than {MAX_ANSWER_BYTES} bytes.")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _refuse(self, reply: Reply) -> NoReturn:
-        """Raise what a reply that is an error says, and close it."""
-        async with aclosing(reply):
-            raise await self._failure(reply)
+    async def _refuse(self, response: Response) -> NoReturn:
+        """Raise what a response that is an error says, and close it."""
+        async with aclosing(response):
+            raise await self._failure(response)
 
-    async def _failure(self, reply: Reply) -> ProxyError:
-        """The error that a reply stands for, going by its status."""
-        if reply.status < _FIRST_CLIENT_ERROR:
+    async def _failure(self, response: Response) -> ProxyError:
+        """The error that a response stands for, going by its status."""
+        if response.status < _FIRST_CLIENT_ERROR:
             message = f"The upstream {self.name!r} answered with a redirect, which is not followed."
             return UpstreamError(message, headers={"x-should-retry": "false"})
         body = bytearray()
-        plain = decoded(reply)
+        plain = decoded(response)
         try:
             while len(body) <= MAX_ERROR_BYTES and (part := await self.read(plain)):
                 body += part
         except UpstreamError as exc:
             return exc
-        return failures.from_response(reply.status, httpx.Headers(reply.headers), bytes(body[:MAX_ERROR_BYTES]))
+        return failures.from_response(response.status, httpx.Headers(response.headers), bytes(body[:MAX_ERROR_BYTES]))
 
     def ours(self, exc: Exception) -> ProxyError:
         """An exception of httpx as one of ours. What it says is for the log alone: it may hold addresses."""
@@ -212,6 +214,6 @@ def with_own(headers: Headers, own: Sequence[tuple[bytes, bytes]]) -> Headers:
     return (*(header for header in headers if header[0] not in names), *own)
 
 
-def is_event_stream(reply: Reply) -> bool:
+def is_event_stream(response: Response) -> bool:
     """By prefix: Z.AI writes `text/event-stream;charset=UTF-8`."""
-    return header(reply, b"content-type").lower().startswith(b"text/event-stream")
+    return response.header(b"content-type").lower().startswith(b"text/event-stream")

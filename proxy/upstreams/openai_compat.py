@@ -10,7 +10,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.http.client import Reply
+from proxy.http.response import Response
 from proxy.loop import numbers, sse
 from proxy.loop.actions import CallUpstream
 from proxy.loop.assembler import NO_REASON, Assembler, has_index, missing_index, turn_from_completion
@@ -107,7 +107,7 @@ class OpenAICompatible:
             self._redact(exc)
             raise
 
-    async def _body(self, response: Reply) -> AsyncIterator[bytes]:
+    async def _body(self, response: Response) -> AsyncIterator[bytes]:
         while part := await self.connection.read(response):
             yield part
 

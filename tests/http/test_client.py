@@ -1,4 +1,4 @@
-"""Both clients for an upstream send the same and give the same back."""
+"""The client of an upstream sends the same and gives the same back over both transports."""
 
 import asyncio
 import gzip
@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from proxy.config import Timeouts
-from proxy.http import Http1Transport
-from proxy.http.client import Http1Client, HttpxClient, decoded, header
+from proxy.http.client import HttpClient
+from proxy.http.decode import decoded
+from proxy.http.transport import Http1Transport, HttpxTransport
 from tests.http.rawserver import OK, forever, raw_server, sends
 
 PATIENCE = Timeouts(connect=5, read=5, write=5, pool=5)
@@ -19,20 +20,19 @@ PATIENCE = Timeouts(connect=5, read=5, write=5, pool=5)
 async def client_to(request):
     """Makes clients for a base URL."""
     ours = request.param == "ours"
-    transport = Http1Transport() if ours else httpx.AsyncHTTPTransport(trust_env=False)
-    kind = Http1Client if ours else HttpxClient
-    yield lambda url, timeouts=PATIENCE, **options: kind(transport, url, timeouts, **options)
+    transport = Http1Transport() if ours else HttpxTransport(httpx.AsyncHTTPTransport(trust_env=False))
+    yield lambda url, timeouts=PATIENCE, **options: HttpClient(transport, url, timeouts, **options)
     await transport.aclose()
 
 
 async def ask(client, method="POST", path="/chat", headers=(), content=b"{}", *, key="secret"):
-    """The whole of a reply."""
-    reply = await client.prepare(method, path, headers).send(content, key=key)
-    async with aclosing(decoded(reply)) as plain:
+    """The whole of a response."""
+    response = await client.send(client.prepare(method, path, headers), content, key=key)
+    async with aclosing(decoded(response)) as plain:
         parts = []
         while part := await plain.read():
             parts.append(part)
-    return reply, b"".join(parts)
+    return response, b"".join(parts)
 
 
 def lines_of(head):
@@ -43,7 +43,7 @@ def lines_of(head):
 
 async def test_a_request_has_its_head_its_key_and_its_length(client_to):
     async with raw_server(forever) as server:
-        reply, body = await ask(client_to(server.url + "/v4/"), path="/embeddings?x=%20y", headers=[(b"x-a", b"b")])
+        response, body = await ask(client_to(server.url + "/v4/"), path="/embeddings?x=%20y", headers=[(b"x-a", b"b")])
         line, headers = lines_of(server.heads[0])
         assert line == b"POST /v4/embeddings?x=%20y HTTP/1.1"
         assert headers == {
@@ -52,9 +52,9 @@ async def test_a_request_has_its_head_its_key_and_its_length(client_to):
             b"authorization": b"Bearer secret",
             b"content-length": b"2",
         }
-        assert (reply.status, body, server.bodies) == (200, b"ok", [b"{}"])
-        assert header(reply, b"content-length") == b"2"
-        assert header(reply, b"x-nothing") == b""
+        assert (response.status, body, server.bodies) == (200, b"ok", [b"{}"])
+        assert response.header(b"content-length") == b"2"
+        assert response.header(b"x-nothing") == b""
 
 
 @pytest.mark.parametrize(("method", "length"), [("POST", b"0"), ("GET", None), ("DELETE", None)])
@@ -69,8 +69,8 @@ async def test_the_kind_of_a_request_is_made_once_for_many(client_to):
         way = client_to(server.url)
         request = way.prepare("POST", "/chat", [(b"x-a", b"b")])
         for key, content in (("one", b"1"), ("another", b"22")):
-            async with aclosing(await request.send(content, key=key)) as reply:
-                assert await reply.read() == b"ok"
+            async with aclosing(await way.send(request, content, key=key)) as response:
+                assert await response.read() == b"ok"
         keys = [lines_of(head)[1][b"authorization"] for head in server.heads]
         assert (keys, server.bodies) == ([b"Bearer one", b"Bearer another"], [b"1", b"22"])
 
@@ -96,8 +96,8 @@ def compressed(body):
 
 async def test_an_answer_that_is_compressed_unasked_is_read(client_to):
     async with raw_server(sends(compressed(gzip.compress(b"hello")))) as server:
-        reply, body = await ask(client_to(server.url))
-        assert (reply.status, body) == (200, b"hello")
+        response, body = await ask(client_to(server.url))
+        assert (response.status, body) == (200, b"hello")
 
 
 async def test_an_answer_that_is_not_what_it_says_is_an_error(client_to):
@@ -109,8 +109,8 @@ async def test_an_answer_that_is_not_what_it_says_is_an_error(client_to):
 async def test_an_answer_that_is_not_compressed_is_not_touched(client_to):
     async with raw_server(forever) as server:
         way = client_to(server.url)
-        async with aclosing(await way.prepare("GET", "/", ()).send(b"", key="k")) as reply:
-            assert decoded(reply) is reply
+        async with aclosing(await way.send(way.prepare("GET", "/", ()), b"", key="k")) as response:
+            assert decoded(response) is response
 
 
 async def test_the_patience_of_the_configuration_is_kept(client_to):
@@ -123,8 +123,8 @@ async def test_closing_half_way_closes_the_connection(client_to):
     begun = OK.replace(b"length: 2", b"length: 9")
     async with raw_server(sends(begun, then_close=False)) as server:
         way = client_to(server.url)
-        async with aclosing(await way.prepare("GET", "/", ()).send(b"", key="k")) as reply:
-            assert await reply.read() == b"ok"
+        async with aclosing(await way.send(way.prepare("GET", "/", ()), b"", key="k")) as response:
+            assert await response.read() == b"ok"
         async with asyncio.timeout(5):
             await server.until(lambda state: state.open == 0)
 
@@ -136,10 +136,11 @@ async def test_extra_headers_are_asked_for_with_each_request(client_to):
         return [(b"x-number", b"%d" % next(numbers)), (b"x-more", b"a")]
 
     async with raw_server(forever) as server:
-        request = client_to(server.url, extra_headers=extra).prepare("POST", "/chat", [(b"x-a", b"b")])
+        way = client_to(server.url, extra_headers=extra)
+        request = way.prepare("POST", "/chat", [(b"x-a", b"b")])
         for _ in range(2):
-            async with aclosing(await request.send(b"{}", key="k")) as reply:
-                assert await reply.read() == b"ok"
+            async with aclosing(await way.send(request, b"{}", key="k")) as response:
+                assert await response.read() == b"ok"
         sent = [lines_of(head)[1] for head in server.heads]
     assert [headers[b"x-number"] for headers in sent] == [b"0", b"1"]
     assert {(headers[b"x-a"], headers[b"x-more"], headers[b"authorization"]) for headers in sent} == {
@@ -163,8 +164,9 @@ async def test_a_body_is_pumped_until_there_is_enough_or_no_more_of_it(client_to
         return len(parts) == enough
 
     async with raw_server(sends(compressed(gzip.compress(b"hello")))) as server:
-        reply = await client_to(server.url).prepare("POST", "/chat", ()).send(b"", key="k")
-        async with aclosing(decoded(reply)) as plain:
+        way = client_to(server.url)
+        response = await way.send(way.prepare("POST", "/chat", ()), b"", key="k")
+        async with aclosing(decoded(response)) as plain:
             await plain.pump(handle)
     assert parts == [b"hello"]
 
@@ -172,7 +174,7 @@ async def test_a_body_is_pumped_until_there_is_enough_or_no_more_of_it(client_to
 @pytest.mark.parametrize("content", [b"from bytes", b""])
 async def test_a_response_made_in_memory_is_read(content):
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content))
-    assert (await ask(HttpxClient(transport, "http://up.example", PATIENCE)))[1] == content
+    assert (await ask(HttpClient(HttpxTransport(transport), "http://up.example", PATIENCE)))[1] == content
 
 
 async def test_empty_parts_are_no_end():
@@ -181,4 +183,4 @@ async def test_empty_parts_are_no_end():
             yield part
 
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=parts()))
-    assert (await ask(HttpxClient(transport, "http://up.example", PATIENCE)))[1] == b"onetwo"
+    assert (await ask(HttpClient(HttpxTransport(transport), "http://up.example", PATIENCE)))[1] == b"onetwo"

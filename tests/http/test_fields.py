@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.http.fields import TOKEN, field_name, is_clean
+from proxy.http.parser import field_name, is_clean
 
 # RFC 9110, section 5.5, as an expression: what the short way has to agree with.
 LINES = re.compile(rb"(?:[\t\x20-\x7e\x80-\xff]*\r\n)*")
@@ -17,7 +17,7 @@ def test_a_name_is_a_token_and_means_the_same_in_any_case(name):
 
 @given(st.binary(max_size=4))
 def test_nothing_else_is_a_name(name):
-    assert (field_name(name) is not None) == (re.fullmatch(TOKEN, name) is not None)
+    assert (field_name(name) is not None) == (re.fullmatch(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) is not None)
 
 
 @pytest.mark.parametrize("line", [b"a: b\rc", b"a: b\nc", b"a: b\n\rc", b"a: \x00", b"a: \x7f", b"a: \x0b"])

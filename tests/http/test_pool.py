@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from proxy.http.connect import Origin
-from proxy.http.connection import Timeouts
+from proxy.http.connection import RequestTimeouts
 from proxy.http.pool import IDLE_SECONDS, Pool
 
 HERE, THERE = Origin("here", 80), Origin("there", 80)
@@ -73,7 +73,7 @@ class Connections:
         return self.made[-1]
 
     async def get(self, origin=HERE, *, patience=5, fresh=False):
-        return await self.pool.acquire(origin, Timeouts(pool=patience), fresh=fresh)
+        return await self.pool.acquire(origin, RequestTimeouts(pool=patience), fresh=fresh)
 
     def wait(self, origin=HERE, **options):
         return asyncio.ensure_future(self.get(origin, **options))

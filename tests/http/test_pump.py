@@ -8,8 +8,10 @@ from contextvars import ContextVar
 import httpx
 import pytest
 
-from proxy.http import Http1Transport, Timeouts, origin_of
+from proxy.http.connect import origin_of
+from proxy.http.connection import RequestTimeouts
 from proxy.http.parser import request_head
+from proxy.http.transport import Http1Transport
 from tests.http.rawserver import raw_server
 from tests.http.test_transport import LOOPS
 
@@ -28,11 +30,11 @@ def chunk(data):
 
 
 class Conversation:
-    """A server that sends what it is told to, when it is told to, and the reply to one request."""
+    """A server that sends what it is told to, when it is told to, and the response to one request."""
 
     def __init__(self):
         self.peer = asyncio.get_running_loop().create_future()
-        self.reply = None
+        self.response = None
 
     async def script(self, peer):
         await peer.request()
@@ -54,7 +56,7 @@ async def conversation(read=60.0):
         transport = Http1Transport()
         url = httpx.URL(server.url)
         head = request_head(b"GET", b"/", [(b"host", url.netloc)])
-        talk.reply = await transport.send(origin_of(url), "GET", head, b"", Timeouts(5, read, 5, 5))
+        talk.response = await transport.send(origin_of(url), "GET", head, b"", RequestTimeouts(5, read, 5, 5))
         try:
             yield talk
         finally:
@@ -96,7 +98,7 @@ async def test_what_arrives_is_handled_in_the_callback_in_which_it_arrives():
     async with conversation() as talk:
         taker = Taker()
         WHERE.set("here")
-        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        pumping = asyncio.ensure_future(talk.response.pump(taker))
         for number, piece in enumerate((b"one", b"two", b"three"), 1):
             await talk.send(chunk(piece))
             await taker.until(number)
@@ -110,13 +112,13 @@ async def test_what_arrives_is_handled_in_the_callback_in_which_it_arrives():
 async def test_what_has_to_wait_waits_in_the_task_and_nothing_is_handled_meanwhile():
     async with conversation() as talk:
         taker = Taker(waits_at=b"two")
-        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        pumping = asyncio.ensure_future(talk.response.pump(taker))
         await talk.send(chunk(b"one"))
         await taker.until(1)
         await talk.send(chunk(b"two"))
         await taker.waiting.wait()
         await talk.send(chunk(b"three"), chunk(b"four"))
-        while not talk.reply.unread:  # noqa: ASYNC110 - nobody tells
+        while not talk.response.unread:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
         assert taker.pieces == [b"one", b"two"]
         taker.go_on.set()
@@ -129,16 +131,16 @@ async def test_what_has_to_wait_waits_in_the_task_and_nothing_is_handled_meanwhi
 async def test_whoever_is_woken_by_something_else_than_the_body_takes_it_up_alone():
     async with conversation() as talk:
         taker = Taker(waits_at=b"two")
-        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        pumping = asyncio.ensure_future(talk.response.pump(taker))
         await talk.send(chunk(b"one"))
         await taker.until(1)
         await asyncio.sleep(0)  # the task waits for what comes next
-        talk.reply.connection.resume_writing()  # the server takes the rest of the request
+        talk.response.connection.resume_writing()  # the server takes the rest of the request
         await asyncio.sleep(0)
         await talk.send(chunk(b"two"))
         await taker.waiting.wait()
         await talk.send(chunk(b"three"))
-        while not talk.reply.unread:  # noqa: ASYNC110 - nobody tells
+        while not talk.response.unread:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
         for _ in range(3):  # whoever else were to take it would by now
             await asyncio.sleep(0)
@@ -152,13 +154,13 @@ async def test_whoever_is_woken_by_something_else_than_the_body_takes_it_up_alon
 async def test_a_reader_that_waits_holds_back_its_server():
     async with conversation() as talk:
         taker = Taker(waits_at=b"one")
-        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        pumping = asyncio.ensure_future(talk.response.pump(taker))
         await talk.send(chunk(b"one"))
         await taker.waiting.wait()
         flood = asyncio.ensure_future(talk.send(*[chunk(b"x" * 65536)] * 400))
         done, _ = await asyncio.wait([flood], timeout=0.2)
         assert not done
-        assert talk.reply.unread < 2 * 1024 * 1024
+        assert talk.response.unread < 2 * 1024 * 1024
         taker.go_on.set()
         await flood
         await talk.send(END)
@@ -170,41 +172,41 @@ async def test_a_reader_that_waits_holds_back_its_server():
 async def test_a_fault_of_whoever_handles_it_is_raised_as_it_is_and_closes_the_connection(at):
     async with conversation() as talk:
         taker = Taker(fails_at=at)
-        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        pumping = asyncio.ensure_future(talk.response.pump(taker))
         await talk.send(chunk(b"one"))
         await taker.until(1)
         if at == b"two":
             await talk.send(chunk(b"two"))
         with pytest.raises(ZeroDivisionError):
             await pumping
-        assert talk.reply.connection is None
+        assert talk.response.connection is None
 
 
 @pytest.mark.parametrize("at", [b"one", b"two"], ids=["in the task", "in the callback"])
 async def test_who_has_enough_gets_no_more(at):
     async with conversation() as talk:
         taker = Taker(enough_at=at)
-        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        pumping = asyncio.ensure_future(talk.response.pump(taker))
         await talk.send(chunk(b"one"))
         await taker.until(1)
         if at == b"two":
             await talk.send(chunk(b"two"))
         await pumping
         await talk.send(chunk(b"more"), END)
-        assert await talk.reply.read() == b"more"
+        assert await talk.response.read() == b"more"
         assert taker.pieces[-1] == at
 
 
 async def test_silence_is_bounded():
     async with conversation(read=0.05) as talk:
         with pytest.raises(httpx.ReadTimeout):
-            await talk.reply.pump(Taker())
+            await talk.response.pump(Taker())
 
 
 async def test_a_server_that_goes_on_is_not_silent():
     async with conversation() as talk:
         taker = Taker()
-        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        pumping = asyncio.ensure_future(talk.response.pump(taker))
         due = []
         loop = asyncio.get_running_loop()
         for number in range(1, 4):
@@ -213,7 +215,7 @@ async def test_a_server_that_goes_on_is_not_silent():
                 await asyncio.sleep(0)
             await talk.send(chunk(b"x"))
             await taker.until(number)
-            due.append(talk.reply.due)
+            due.append(talk.response.due)
         assert due == sorted(set(due))  # each piece gives it more time
         await talk.send(END)
         await pumping
@@ -222,7 +224,7 @@ async def test_a_server_that_goes_on_is_not_silent():
 async def test_a_server_that_breaks_off_is_an_error():
     async with conversation() as talk:
         taker = Taker()
-        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        pumping = asyncio.ensure_future(talk.response.pump(taker))
         await talk.send(chunk(b"one"))
         await taker.until(1)
         await talk.reset()
@@ -233,7 +235,7 @@ async def test_a_server_that_breaks_off_is_an_error():
 async def test_what_cannot_be_read_is_an_error():
     async with conversation() as talk:
         taker = Taker()
-        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        pumping = asyncio.ensure_future(talk.response.pump(taker))
         await talk.send(chunk(b"one"))
         await taker.until(1)
         await talk.send(b"no chunk\r\n")
@@ -245,7 +247,7 @@ async def test_what_cannot_be_read_is_an_error():
 async def test_who_is_cancelled_leaves_nothing_open(waits_at):
     async with conversation() as talk:
         taker = Taker(waits_at=waits_at)
-        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        pumping = asyncio.ensure_future(talk.response.pump(taker))
         await talk.send(chunk(b"one"))
         await taker.until(1)
         if waits_at == b"two":
@@ -255,18 +257,18 @@ async def test_who_is_cancelled_leaves_nothing_open(waits_at):
         pumping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await pumping
-        assert talk.reply.connection is None
+        assert talk.response.connection is None
 
 
 async def test_what_nobody_waits_for_any_more_is_let_go_of():
     async with conversation() as talk:
         taker = Taker(fails_at=b"two")
-        pumping = asyncio.ensure_future(talk.reply.pump(taker))
+        pumping = asyncio.ensure_future(talk.response.pump(taker))
         await talk.send(chunk(b"one"))
         await taker.until(1)
         await asyncio.sleep(0)  # the task waits for what comes next
-        talk.reply.parser.feed(chunk(b"two"), talk.reply.pieces)
-        talk.reply.arrived()
+        talk.response.parser.feed(chunk(b"two"))
+        talk.response.wake()
         pumping.cancel()  # before the task has been woken
         with pytest.raises(asyncio.CancelledError):
             await pumping

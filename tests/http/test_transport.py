@@ -6,7 +6,7 @@ import socket
 import httpx
 import pytest
 
-from proxy.http import Http1Transport
+from proxy.http.transport import Http1Transport
 from tests.http.rawserver import OK, forever, raw_server, sends
 
 LOOPS = [pytest.param(("asyncio", {"use_uvloop": uv}), id="uvloop" if uv else "asyncio") for uv in (False, True)]

@@ -7,10 +7,12 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from proxy.http import Http1Transport, Timeouts, origin_of
-from proxy.http.connection import Http1Connection, Reply
+from proxy.http.connect import origin_of
+from proxy.http.connection import Http1Connection, RequestTimeouts
 from proxy.http.parser import request_head
 from proxy.http.pool import Usage
+from proxy.http.response import Http1Response
+from proxy.http.transport import Http1Transport
 from tests.http.rawserver import OK, forever, raw_server, sends
 from tests.http.test_transport import LOOPS, asked, fetch, fetch_within
 
@@ -271,7 +273,7 @@ async def test_a_thousand_cancelled_requests_leave_nothing_behind(carrier):
         assert len(asyncio.all_tasks()) == tasks_before
         assert transport.usage == Usage(0, 0, 0)
     gc.collect()
-    assert not [thing for thing in gc.get_objects() if isinstance(thing, Http1Connection | Reply)]
+    assert not [thing for thing in gc.get_objects() if isinstance(thing, Http1Connection | Http1Response)]
 
 
 async def test_a_request_makes_no_garbage_that_only_the_collector_finds(carrier):
@@ -283,7 +285,7 @@ async def test_a_request_makes_no_garbage_that_only_the_collector_finds(carrier)
         try:
             for _ in range(10):
                 await fetch(transport, server.url)
-            assert not [thing for thing in gc.get_objects() if isinstance(thing, Reply)]
+            assert not [thing for thing in gc.get_objects() if isinstance(thing, Http1Response)]
         finally:
             gc.enable()
 
@@ -332,24 +334,24 @@ async def test_a_reply_can_be_closed_twice_and_read_after_its_end(carrier):
         await response.stream.aclose()
 
 
-async def reply_of(transport, server):
+async def response_of(transport, server):
     url = httpx.URL(server.url)
     head = request_head(b"GET", b"/", [(b"host", url.netloc)])
-    return await transport.send(origin_of(url), "GET", head, b"", Timeouts(5, 5, 5, 5))
+    return await transport.send(origin_of(url), "GET", head, b"", RequestTimeouts(5, 5, 5, 5))
 
 
-async def everything(reply):
+async def everything(response):
     parts = []
-    while part := await reply.read():
+    while part := await response.read():
         parts.append(part)
     return b"".join(parts)
 
 
 async def test_a_body_that_came_with_its_head_is_taken_at_once(carrier):
     async with raw_server(forever) as server:
-        reply = await reply_of(carrier(), server)
-        assert reply.take_whole() == b"ok"
-        assert await reply.read() == b""
+        response = await response_of(carrier(), server)
+        assert response.take_whole() == b"ok"
+        assert await response.read() == b""
 
 
 @pytest.mark.parametrize("rest", [b"k", b""], ids=["goes on", "breaks off"])
@@ -363,15 +365,15 @@ async def test_a_body_of_which_there_is_more_to_come_is_read(carrier, rest):
         await peer.send(rest)
 
     async with raw_server(in_parts) as server:
-        reply = await reply_of(carrier(), server)
-        assert reply.take_whole() is None
+        response = await response_of(carrier(), server)
+        assert response.take_whole() is None
         taken.set()
         if rest:
-            assert await everything(reply) == b"ok"
+            assert await everything(response) == b"ok"
         else:
             with pytest.raises(httpx.RemoteProtocolError):
-                await everything(reply)
-            assert reply.take_whole() is None
+                await everything(response)
+            assert response.take_whole() is None
 
 
 async def test_the_latest_connection_is_used_first(carrier):

@@ -8,7 +8,7 @@ import httpx
 import pytest
 import trustme
 
-from proxy.http import Http1Transport
+from proxy.http.transport import Http1Transport
 from tests.http.rawserver import forever, raw_server, sends
 from tests.http.test_transport import LOOPS, asked, fetch
 

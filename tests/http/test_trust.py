@@ -9,7 +9,7 @@ import trustme
 
 from proxy import app
 from proxy.config import UpstreamConfig, WebFetchConfig
-from proxy.http import trust
+from proxy.http.connect import client_context
 from proxy.loop.errors import ToolError
 from proxy.tools.mcp.transport import SessionTransport
 from proxy.tools.web.fetch import web_fetch_tool
@@ -28,17 +28,17 @@ def trusted(tmp_path, monkeypatch):
         file = tmp_path / "authority.pem"
         authority.cert_pem.write_to_path(file)
         monkeypatch.setenv("SSL_CERT_FILE", str(file))
-        trust.client_context.cache_clear()
+        client_context.cache_clear()
 
     yield trust_in
     monkeypatch.undo()
-    trust.client_context.cache_clear()
+    client_context.cache_clear()
 
 
 async def through_an_upstream(transport, url):
     client = app.http_client_for(UpstreamConfig(base_url=url, api_key="k", transport=transport))
     try:
-        await (await client.prepare("GET", "/", ()).send(b"", key="k")).aclose()
+        await (await client.send(client.prepare("GET", "/", ()), b"", key="k")).aclose()
     finally:
         await client.aclose()
 
@@ -82,7 +82,7 @@ async def test_an_authority_of_ones_own_is_trusted_everywhere_and_no_other(way, 
 
 
 def test_certificates_and_names_are_verified():
-    context = trust.client_context()
+    context = client_context()
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
 
@@ -90,5 +90,5 @@ def test_certificates_and_names_are_verified():
 def test_where_the_system_trusts_nobody_mozillas_list_is_used(monkeypatch):
     nothing = ssl.get_default_verify_paths()._replace(cafile=None, capath=None)
     monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: nothing)
-    context = trust.client_context.__wrapped__()
+    context = client_context.__wrapped__()
     assert context.cert_store_stats()["x509_ca"] > 50

@@ -7,7 +7,8 @@ import pytest
 import respx
 
 from proxy.config import Timeouts
-from proxy.http.client import HttpxClient
+from proxy.http.client import HttpClient
+from proxy.http.transport import HttpxTransport
 from proxy.loop.errors import Overloaded, UpstreamError, UpstreamTimeout
 from proxy.upstreams.connection import Connection
 
@@ -16,7 +17,7 @@ URL = "https://up.example/v4"
 
 async def post(response):
     """What a POST gives when this is the response or the exception."""
-    connection = Connection("up", HttpxClient(httpx.AsyncHTTPTransport(), URL + "/", Timeouts()))
+    connection = Connection("up", HttpClient(HttpxTransport(httpx.AsyncHTTPTransport()), URL + "/", Timeouts()))
     with respx.mock:
         respx.post(f"{URL}/chat/completions").mock(side_effect=[response])
         try:

@@ -16,7 +16,7 @@ import orjson
 from proxy import __version__
 from proxy.config import HttpToolConfig
 from proxy.http.connect import reason
-from proxy.http.decode import Inflate
+from proxy.http.decode import Inflater
 from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidArguments, ToolError, ToolUnavailable
 from proxy.redact import redactor
@@ -111,28 +111,29 @@ async def _refusal(response: httpx.Response) -> str:
 
 
 async def _read(response: httpx.Response, most: int) -> _Answer:
-    try:
-        inflate = Inflate(response.headers.get("content-encoding", ""))
-    except ValueError as exc:
-        raise ToolError("The API's answer is compressed in a way that was not asked for.") from exc
-    body = bytearray()
-    try:
-        async for data in response.aiter_raw():
-            for piece in inflate.feed(data):
-                body += piece
-                if len(body) > most:
-                    break
-            if len(body) > most:
-                break
-    except ValueError as exc:
-        raise ToolError("The API's answer cannot be decompressed.") from exc
+    body = await _body(response, most)
     return _Answer(
         status=response.status_code,
         content_type=response.headers.get("content-type", "").partition(";")[0].strip().lower(),
         charset=response.charset_encoding or "utf-8",
-        body=bytes(body[:most]),
+        body=body[:most],
         whole=len(body) <= most,
     )
+
+
+async def _body(response: httpx.Response, most: int) -> bytes:
+    """The body, decompressed as it comes: no further than the first piece that exceeds `most` bytes."""
+    body = bytearray()
+    try:
+        inflater = Inflater(response.headers.get("content-encoding", ""))
+        async for data in response.aiter_raw():
+            for piece in inflater.feed(data):
+                body += piece
+                if len(body) > most:
+                    return bytes(body)
+    except ValueError as exc:
+        raise ToolError(f"The API's answer cannot be decompressed: {exc}.") from exc
+    return bytes(body)
 
 
 def _as_text(answer: _Answer) -> str:

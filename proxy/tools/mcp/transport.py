@@ -17,7 +17,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from proxy.http.trust import client_context
+from proxy.http.connect import client_context
 
 # In seconds. Silence of this length while a message is awaited, an open stream of changes included, counts as a break.
 _TIMEOUT = httpx2.Timeout(10.0, read=300.0)

@@ -5,7 +5,6 @@ was counted.
 """
 
 import ssl
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from urllib.parse import urljoin
 
 import httpcore
 
+from proxy.http.decode import Inflater
 from proxy.loop.errors import ToolError, ToolUnavailable
 from proxy.tools.web.guard import Target, UrlGuard, parse_url
 from proxy.tools.web.network import GuardedBackend, Resolve
@@ -23,7 +23,6 @@ ACCEPT = "text/html,application/xhtml+xml,application/json;q=0.9,text/*;q=0.9,ap
 # Seconds. The call as a whole is bounded by the registry.
 _TIMEOUTS = {"connect": 5.0, "read": 20.0, "write": 5.0, "pool": 5.0}
 _REDIRECTS = (301, 302, 303, 307, 308)
-_WINDOW = 64 * 1024  # bytes that are unpacked at a time
 
 Wanted: TypeAlias = Callable[[str], None]
 """Raises `ToolError` for a content type whose body is not worth reading."""
@@ -154,45 +153,17 @@ def _next(target: Target, location: str) -> Target:
 
 async def _body(response: httpcore.Response, most_bytes: int) -> tuple[bytes, bool]:
     """The first `most_bytes` of a body, unpacked as it comes, and whether there was more."""
-    unpack = _unpacker(_header(response, b"content-encoding").strip().lower())
     body = bytearray()
-    async for data in response.aiter_stream():
-        for piece in unpack(data):
-            body += piece
-            if len(body) > most_bytes:
-                return bytes(body[:most_bytes]), True
+    try:
+        inflater = Inflater(_header(response, b"content-encoding"))
+        async for data in response.aiter_stream():
+            for piece in inflater.feed(data):
+                body += piece
+                if len(body) > most_bytes:
+                    return bytes(body[:most_bytes]), True
+    except ValueError as exc:
+        raise ToolError("The page is packed in a way that cannot be read.") from exc
     return bytes(body), False
-
-
-def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """A function that undoes a content encoding, a window at a time; some servers pack what nobody asked them to."""
-    if encoding in ("", "identity"):
-        return lambda data: iter((data,))
-    if encoding in ("gzip", "x-gzip", "deflate"):
-        return _Inflate(bare=encoding == "deflate")
-    raise ToolError("The page is packed in a way that cannot be read.")
-
-
-class _Inflate:
-    """Unpacks gzip, zlib, and where it is `bare` also the deflate without a head that some servers send for zlib."""
-
-    def __init__(self, *, bare: bool) -> None:
-        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: finds out whether it is gzip or zlib
-        self._may_be_bare = bare
-
-    def __call__(self, data: bytes) -> Iterator[bytes]:
-        piece = b""
-        while (data or len(piece) == _WINDOW) and not self._inflate.eof:
-            try:
-                piece = self._inflate.decompress(data, _WINDOW)
-            except zlib.error as exc:
-                if not self._may_be_bare:
-                    raise ToolError("The page is packed in a way that cannot be read.") from exc
-                self._inflate, piece = zlib.decompressobj(-zlib.MAX_WBITS), b""
-            else:
-                yield piece
-                data = self._inflate.unconsumed_tail
-            self._may_be_bare = False
 
 
 def _header(response: httpcore.Response, name: bytes) -> str:

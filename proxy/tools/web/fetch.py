@@ -16,7 +16,7 @@ from cachetools import TTLCache
 
 from proxy import __version__
 from proxy.config import WebFetchConfig
-from proxy.http.trust import client_context
+from proxy.http.connect import client_context
 from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ToolError, ToolUnavailable
 from proxy.ports import Clock

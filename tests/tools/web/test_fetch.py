@@ -718,12 +718,5 @@ def test_the_end_of_a_cut_page_is_told():
     )
 
 
-def test_a_window_of_unpacked_bytes_is_never_large():
-    unpack = page_client._Inflate(bare=False)  # noqa: SLF001 - what bounds memory
-    pieces = list(unpack(gzip.compress(bytes(3_000_000))))
-    assert sum(map(len, pieces)) == 3_000_000
-    assert max(map(len, pieces)) <= 64 * 1024
-
-
 def test_parsing_of_urls_is_the_guards():
     assert parse_url("site.test/x").url == "https://site.test/x"

@@ -1,0 +1,248 @@
+"""Responses to our requests: `Response`, what its readers see; `Http1Response`, one on a connection of our own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextvars import Context, copy_context
+from types import coroutine as awaitable_generator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import httpx
+
+from proxy.http.parser import Head, Headers, ResponseParser
+
+if TYPE_CHECKING:
+    from proxy.http.connection import Http1Connection
+
+Handle: TypeAlias = Callable[[bytes], Coroutine[Any, Any, bool]]
+"""Takes a part of a body; returns true when it needs no more."""
+
+
+class Response(httpx.AsyncByteStream):
+    """Status, headers, and the body's bytes as they come, still encoded as the headers say.
+
+    It has to be closed. Read to its end, its connection is used again; closed before, its connection is closed too.
+
+    Attributes:
+        status: the HTTP status.
+        headers: in the order of the response, names in lower case.
+    """
+
+    __slots__ = ("headers", "status")
+
+    status: int
+    headers: Headers
+
+    def header(self, name: bytes) -> bytes:
+        """The first value of a header, empty where there is none; `name` in lower case."""
+        for known, value in self.headers:
+            if known == name:
+                return value
+        return b""
+
+    def take_whole(self) -> bytes | None:
+        """The rest of the body, where all of it has come already; None: there may be more to read."""
+        return None
+
+    async def read(self) -> bytes:
+        """The next part of the body; empty at its end. Raises `httpx.HTTPError`."""
+        raise NotImplementedError
+
+    async def pump(self, handle: Handle) -> None:
+        """Give the body to `handle` as it comes, until it needs no more or the body ends.
+
+        Raises:
+            httpx.HTTPError: the body broke off, or cannot be read.
+            Exception: whatever `handle` raises.
+        """
+        while (part := await self.read()) and not await handle(part):
+            pass
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The parts of the body, for httpx."""
+        while part := await self.read():
+            yield part
+
+
+class Http1Response(Response):
+    """A response on one of our connections."""
+
+    __slots__ = (
+        "_context",
+        "_handle",
+        "_rest",
+        "_seconds",
+        "_too_slow",
+        "_waiter",
+        "connection",
+        "due",
+        "failure",
+        "head",
+        "parser",
+        "unread",
+    )
+
+    def __init__(self, connection: "Http1Connection", seconds: float | None, *, to_head: bool) -> None:
+        """A response that is to come, with at most so many `seconds` of silence between its parts."""
+        self.parser = ResponseParser(to_head=to_head)
+        self.connection: Http1Connection | None = connection  # until it is complete, or has failed
+        self.head: Head  # before anybody is given the response
+        self.failure: httpx.TransportError | None = None
+        self.unread = 0
+        self.due: float | None = None
+        self._seconds = seconds
+        self._handle: Handle | None = None  # takes what arrives in the callback in which it arrives
+        self._context: Context | None = None  # in which that is done
+        self._rest: Coroutine[Any, Any, object] | None = None  # what is still to be awaited of it
+        self._too_slow: type[httpx.TimeoutException] = httpx.ReadTimeout
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def read(self) -> bytes:
+        """The next part of the body; waits until there is one. Empty at its end.
+
+        Raises:
+            httpx.ReadTimeout: nothing came for too long.
+            httpx.TransportError: the response broke off, or cannot be read.
+        """
+        while not self.parser.pieces:
+            if self.parser.complete:
+                return b""
+            try:
+                await self.wait(self._seconds, httpx.ReadTimeout)
+            except BaseException:
+                self.close()
+                raise
+        return self._take()
+
+    async def pump(self, handle: Handle) -> None:
+        """Give the body to `handle` as it comes, until it needs no more or the body ends.
+
+        What arrives is handled in the callback in which it arrives: to wake a task for it would take another round of
+        the event loop, for each chunk of each stream (21 % of a chunk's instructions). Only where `handle` has to wait
+        for something, such as a client that does not read, the task goes on with it; what comes meanwhile is buffered,
+        and beyond the buffer the server is not read from.
+
+        Raises:
+            httpx.ReadTimeout: nothing came for too long.
+            httpx.TransportError: the response broke off, or cannot be read.
+            Exception: whatever `handle` raises.
+        """
+        self._context = copy_context()
+        try:
+            while data := await self.read():
+                if await handle(data):
+                    return
+                if self.parser.pieces or self.parser.complete or self.connection is None:
+                    continue
+                self._handle = handle
+                await self.wait(self._seconds, httpx.ReadTimeout)
+                self._handle = None  # from here on the task handles what comes
+                rest, self._rest = self._rest, None
+                if rest is not None and await rest:
+                    return
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            if self._rest is not None:  # no longer awaited by anybody
+                self._rest.close()
+            self._handle = self._context = self._rest = None
+
+    def wake(self) -> None:
+        """Give what has arrived to the handler of `pump`, or wake the reader."""
+        if self._handle is not None and self._context is not None and self.parser.pieces:
+            coroutine = self._handle(self._take())
+            if self._seconds is not None and self.connection is not None:
+                self.due = self.connection.loop.time() + self._seconds
+            try:
+                waiting = self._context.run(coroutine.send, None)
+            except StopIteration as stop:
+                self._rest = _finished(stop.value) if stop.value else None
+            except Exception as exc:  # noqa: BLE001 - raised again where it is pumped
+                self._rest = _finished(exc)
+            else:
+                self._rest = _resumed(coroutine, waiting)
+            if self._rest is not None:
+                self._handle = None
+        if self._handle is None or self.connection is None:
+            waiter = self._waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    def take_whole(self) -> bytes | None:
+        """The rest of the body, where all of it has come; None: there is more to read."""
+        return self._take() if self.parser.complete and self.failure is None else None
+
+    def close(self) -> None:
+        """Do without the rest; a connection on which there is a rest is closed."""
+        if self.connection is not None:
+            self.connection.close()
+
+    async def aclose(self) -> None:
+        """Do without the rest, as `close` does."""
+        if self.connection is not None:
+            self.connection.close()
+
+    def _take(self) -> bytes:
+        """The pieces that have come, which makes room for more."""
+        pieces = self.parser.pieces
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self.unread = 0
+        if self.connection is not None and self.connection.reading_paused:
+            self.connection.resume_reading()
+        return data
+
+    async def wait(self, seconds: float | None, too_slow: type[httpx.TimeoutException]) -> None:
+        """Wait until something has happened. Raises the failure of the response, or `too_slow`."""
+        connection = self.connection
+        if connection is None:
+            raise self.new_failure()
+        self._waiter = connection.loop.create_future()
+        if seconds is not None:
+            self._too_slow = too_slow
+            self.due = connection.loop.time() + seconds
+            connection.watch(self.due)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = self.due = None
+
+    def new_failure(self) -> httpx.TransportError:
+        """Why nothing can happen any more: a new exception each time, for one that is raised leads back here."""
+        failure = self.failure or httpx.ReadError("The response is complete.")
+        again = type(failure)(str(failure))
+        again.__cause__ = failure.__cause__
+        return again
+
+    def give_up(self) -> None:
+        """End a wait in which nothing has happened for too long."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(self._too_slow("The server was silent for too long."))
+
+
+@awaitable_generator
+def _resumed(work: Coroutine[Any, Any, bool], waiting: Any) -> Generator[Any, Any, bool]:
+    """The rest of a coroutine that was started by hand, and is now `waiting` for something."""
+    try:
+        while True:
+            try:
+                sent = yield waiting
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as exc:  # noqa: BLE001 - it is the coroutine's
+                waiting = work.throw(exc)
+            else:
+                waiting = work.send(sent)
+    except StopIteration as stop:
+        return bool(stop.value)
+
+
+async def _finished(outcome: object) -> object:
+    """The outcome of a coroutine that has ended already, to be awaited like the rest of one that has not."""
+    if isinstance(outcome, Exception):
+        try:
+            raise outcome
+        finally:
+            del outcome  # its traceback leads back to this frame
+    return outcome
