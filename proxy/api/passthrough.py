@@ -17,13 +17,13 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade expect".split()
 )
-# What belongs between this client and this proxy alone, and what would choose another account at the upstream.
+# Headers between this client and this proxy alone, and those that would choose another account at the upstream.
 _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
     b"host content-length authorization api-key x-api-key cookie openai-organization openai-project "
     b"x-organization-id x-request-id forwarded x-real-ip x-original-url x-original-host x-rewrite-url "
     b"x-http-method-override x-server-tools x-tool-events".split()
 )
-# What says where a request comes from; and names that a CGI-like upstream takes for others (nginx drops them as well).
+# Headers about the origin of a request, and names that a CGI-like upstream takes for others (nginx drops them as well).
 _NOT_FORWARDED_LIKE = re.compile(rb"x-forwarded-.*|.*_.*", re.DOTALL)
 _NOT_RELAYED = _HOP_BY_HOP | frozenset(b"set-cookie date server x-request-id".split())
 

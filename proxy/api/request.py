@@ -21,7 +21,7 @@ from proxy.loop.limits import LimitOverrides, Limits
 from proxy.loop.offer import EVERY_TOOL, TOOL_FIELDS, Offer, ToolSelection, make_offer, take_prefix
 from proxy.ports import Model, Ports
 
-# Names of models and of tools are a stranger's to choose: so many policies are kept, and no long header in one.
+# Clients choose the names of models and tools, so the cache is bounded, and long headers are not cached.
 _MAX_POLICIES = 5000
 _MAX_CACHED_HEADER = 256
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may stand in a header
@@ -53,7 +53,7 @@ class Caller:
 
     @property
     def scope(self) -> str:
-        """The owner of what is kept between this caller's requests, which no other caller may see."""
+        """The owner of the data between this caller's requests, which no other caller may see."""
         if self.name is not None:
             return f"client:{self.name}"
         return f"key:{sha256(self.upstream_key.encode()).hexdigest()}" if self.upstream_key else "anyone"

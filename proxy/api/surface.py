@@ -97,9 +97,9 @@ class Surface:
             show: for each loop, by its index, takes what the client may see.
             tell: takes the progress events; None: nobody wants them.
             toolset: runs the calls; None: the server tools as they are.
-            keep: whether what stays hidden from the client is kept for when it comes back.
+            keep: whether what stays hidden from the client is stored for its next request.
         """
-        # A model that is offered none of our tools is told nothing of them.
+        # A model that is offered none of our tools gets no guidance about them.
         limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
         runner = self._runner
         if toolset is not None:
@@ -130,7 +130,7 @@ class Surface:
     async def _kept(self, work: Coroutine[Any, Any, Respond], owner: str, run_id: str) -> Respond:
         """An answer, once the store has what of it the client is not shown.
 
-        The store has it before other choices end: a client that streams knows the calls, whatever becomes of those.
+        The store has it before other choices end: a client that streams has seen the calls, whatever becomes of those.
         """
         answer = await work
         if answer.continuation is not None:

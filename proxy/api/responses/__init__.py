@@ -1,1 +1,1 @@
-"""The Responses API: a codec at the edge. The loop behind it is that of Chat Completions, and knows nothing of it."""
+"""The Responses API: a codec at the edge. The loop behind it is that of Chat Completions."""

@@ -4,7 +4,7 @@
     function_call_output, custom_tool_call_output                    a tool message straight after it, in call order
     message of anyone else                                           a message
     web_search_call, our own mcp_call                                nothing: what they found is not in them
-    TURNS, which no client can send                                  the messages of a kept response
+    TURNS, which no client can send                                  the messages of a stored response
 
 Each item is checked when it is read; one of a type that has no such form is refused, never dropped in silence.
 """
@@ -206,7 +206,7 @@ class _Writer:
         """Write the message of the assistant that was gathered, and the results of its calls."""
         texts, thoughts, calls = self._texts, self._thoughts, self._calls
         self._texts, self._thoughts, self._calls = [], [], []
-        if not texts and not calls:  # thoughts alone are no message: some upstreams refuse one that says nothing
+        if not texts and not calls:  # reasoning alone is no message: some upstreams refuse an empty one
             return
         message: Json = {"role": "assistant", "content": "\n\n".join(texts) or None}
         if thoughts:

@@ -123,7 +123,7 @@ class ConfiguredSearch:
     def _configured(self, call: ToolCall) -> ToolCall:
         try:
             arguments = orjson.loads(call.arguments) if call.name == SEARCH else None
-        except orjson.JSONDecodeError:  # the tool says what is wrong with it
+        except orjson.JSONDecodeError:  # the tool refuses it, with the reason
             return call
         if not isinstance(arguments, dict):
             return call

@@ -121,16 +121,16 @@ class ResponseStore:
 
     async def find(self, identity: str) -> StoredResponse:
         """The response with that id. Raises `NotFound`."""
-        kept = await self._look_up(identity)
-        if kept is None:
+        stored = await self._look_up(identity)
+        if stored is None:
             raise NotFound(f"Response with id {identity[:128]!r} not found.")
-        return kept
+        return stored
 
     async def input_items(self, identity: str) -> list[Json]:
         """The conversation that a response answers, as far back as it is stored. Raises `NotFound`."""
-        kept = await self.find(identity)
-        chain, _ = await self._chain(kept.previous)
-        return [*(item for one in chain for item in one.items), *kept.input]
+        stored = await self.find(identity)
+        chain, _ = await self._chain(stored.previous)
+        return [*(item for one in chain for item in one.items), *stored.input]
 
     async def delete(self, identity: str) -> None:
         """Delete a response, with what its run has hidden from the client. Raises `NotFound`."""
@@ -142,16 +142,16 @@ class ResponseStore:
         """The items of a request, references resolved, behind the chain of responses that it continues.
 
         Raises:
-            PreviousResponseNotFound: there is no such response, or one before it is gone.
+            PreviousResponseNotFound: there is no such response, or one before it has expired.
             ItemNotFound: there is no such item.
         """
         chain, missing = await self._chain(previous)
         if missing is not None:
             raise PreviousResponseNotFound(missing[:128])
         if chain:
-            ids = [kept.response["id"] for kept in chain]
+            ids = [stored.response["id"] for stored in chain]
             await self._store.renew(self._owner, [*ids, *(identity.removeprefix(_PREFIX) for identity in ids)])
-        known = {item["id"] for kept in chain for item in kept.items}
+        known = {item["id"] for stored in chain for item in stored.items}
         looked_up: dict[str, dict[str, Json]] = {}
         own: list[Json] = []
         for item in items:
@@ -159,17 +159,17 @@ class ResponseStore:
                 own.append(item)
             elif item["id"] not in known:  # it is in the conversation already
                 own.append(await self._item(item["id"], looked_up))
-        return History([item for kept in chain for item in kept.items_for_model], own)
+        return History([item for stored in chain for item in stored.items_for_model], own)
 
     async def _chain(self, last: str | None) -> tuple[list[StoredResponse], str | None]:
-        """A response and all that it continues, the oldest first; and the id of the first one that is gone."""
+        """A response and all that it continues, the oldest first; and the id of the first one that is not stored."""
         chain: list[StoredResponse] = []
         while last is not None:
-            kept = await self._look_up(last)
-            if kept is None:
+            stored = await self._look_up(last)
+            if stored is None:
                 break
-            chain.append(kept)
-            last = kept.previous
+            chain.append(stored)
+            last = stored.previous
         return chain[::-1], last
 
     async def _item(self, identity: str, looked_up: dict[str, dict[str, Json]]) -> Json:
@@ -177,8 +177,8 @@ class ResponseStore:
         match = _ITEM_ID.fullmatch(identity)
         run_id = match[1] if match else ""
         if run_id not in looked_up:
-            kept = await self._look_up(response_id(run_id))
-            looked_up[run_id] = {item["id"]: item for item in kept.items} if kept else {}
+            stored = await self._look_up(response_id(run_id))
+            looked_up[run_id] = {item["id"]: item for item in stored.items} if stored else {}
         if identity not in looked_up[run_id]:
             raise ItemNotFound(identity[:128])
         return looked_up[run_id][identity]

@@ -3,7 +3,7 @@
 function     a function; flat here, nested there
 custom       a function with one string, `input`; a call comes back as `custom_tool_call`
 namespace    its functions, each as `NAMESPACE__NAME`; a call comes back with `name` and `namespace`
-             (both are the client's: where a server tool has such a name, the model knows them under another one)
+             (both are the client's: where a server tool has such a name, the model sees another one)
 web_search   the server's search, with its settings
 the others   hosted tools that are not available here: left out, and named
 """
