@@ -1,0 +1,60 @@
+"""Which calls are run, whole turns and early starts alike."""
+
+from msgspec.structs import replace
+
+from proxy.loop.actions import Stop, Tally
+from proxy.loop.chat import ToolResult
+from proxy.loop.decisions import CallHistory, decide
+from proxy.loop.limits import Limits
+from tests.playbook import SEARCH, TIME, call
+
+TOOLS = {name: tool for tool in (SEARCH, TIME) for name in tool.names}
+
+
+def history(tools=TOOLS, **limits):
+    return CallHistory(tools, Limits(**limits), None, Tally())
+
+
+def ran(decisions):
+    return [decision.run is not None for decision in decisions]
+
+
+def test_a_call_by_an_alias_is_run_under_its_tools_own_name():
+    [decision] = decide([call("browser.search")], history(), None)
+    assert decision.run == call("web_search")
+
+
+def test_deciding_changes_nothing():
+    known = history()
+    wanted = [call(id="a"), call("current_time", "{}", id="b"), call("nobody")]
+    assert decide(wanted, known, None) == decide(wanted, known, None)
+    assert known == history()
+
+
+def test_a_call_that_is_beyond_the_budget_permits_no_further_one():
+    wanted = [call(), call("current_time", "{}"), call("current_time", '{"zone":1}')]
+    decisions = decide(wanted, history(max_tool_calls=1), None)
+    assert ran(decisions) == [True, False, False]
+    assert [decision.stop for decision in decisions] == [None, Stop.MAX_TOOL_CALLS, Stop.MAX_TOOL_CALLS]
+
+
+def test_a_call_that_is_beyond_its_tools_own_limit_leaves_the_others():
+    tools = {**TOOLS, "web_search": replace(SEARCH, max_calls=1)}
+    decisions = decide([call(), call(arguments="{}"), call("current_time", "{}")], history(tools), None)
+    assert ran(decisions) == [True, False, True]
+    assert decisions[-1].stop is None
+
+
+def test_a_limit_that_was_reached_before_refuses_every_call():
+    decisions = decide([call(), call("current_time", "{}")], history(), Stop.DEADLINE)
+    assert ran(decisions) == [False, False]
+    assert {decision.stop for decision in decisions} == {Stop.DEADLINE}
+
+
+def test_a_repeated_call_is_answered_once_and_then_stops_the_run():
+    known = history()
+    known.finish(decide([call()], known, None), [ToolResult("found")])
+    again = decide([call()], known, None)
+    assert again[0].result.content.endswith("\n\nfound")
+    assert known.begin(again) == ()
+    assert decide([call()], known, None)[0].stop is Stop.REPEATED_CALL
