@@ -1,1 +1,1 @@
-"""What outlives a request: continuations."""
+"""What outlives a request: continuations, quotas, and results of tools."""

@@ -1,14 +1,14 @@
 """Everything that outlives a request, opened from one URL: in this process, or in a Redis that many processes share."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 from proxy.config import StateConfig
-from proxy.ports import Caches, Clock, ContinuationStore, Leases, Observer, Rates, Readiness
-from proxy.stores.leases import LocalLeases
+from proxy.ports import Caches, Clock, ContinuationStore, Leases, Observer, Rates, Readiness, Results
 from proxy.stores.memory import MemoryStore
-from proxy.stores.rates import LocalRates
+from proxy.stores.quota import LocalLeases, LocalRates
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,9 @@ class State:
 
     Attributes:
         rates: counts requests per minute.
-        readiness: whether what is shared can be reached, for `/readyz`.
-        running: what has to go on while the process serves.
+        leases: counts open requests.
+        readiness: whether a shared store can be reached, for `/readyz`.
+        running: runs the background tasks of the stores while the process serves.
     """
 
     continuations: ContinuationStore
@@ -33,32 +34,57 @@ def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: 
     """The state that `state.url` names.
 
     Args:
-        config: where it is and how much of it there may be.
-        clock: tells how old an entry is.
-        observe: told how much is kept.
-        caches: those of this process.
+        config: the URL and the bounds.
+        clock: times expiry and renewals.
+        observe: takes the events of the stores.
+        caches: the tools' caches in this process.
         memory: bytes that this process may use for it.
     """
-    local = local_state(config, clock=clock, observe=observe, caches=caches, memory=memory)
-    if config.url.startswith("memory:"):
-        return local
-    from proxy.stores.redis.state import shared_state  # noqa: PLC0415 - needs the extra `redis`
-
-    return shared_state(config, clock=clock, observe=observe, local=local)
-
-
-def local_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: Caches, memory: int) -> State:
-    """`state: memory://`, and what stands in for Redis while that is away."""
-    return State(
+    local = State(
         continuations=MemoryStore(config, clock=clock, max_bytes=min(config.max_bytes, memory), observe=observe),
         rates=LocalRates(clock),
         leases=LocalLeases(),
         caches=caches,
         readiness=lambda: Readiness("memory", usable=True),
-        running=_nothing,
+        running=nullcontext,
     )
+    if config.url.startswith("memory:"):
+        return local
+    return _shared_state(config, clock=clock, observe=observe, local=local)
 
 
-@asynccontextmanager
-async def _nothing() -> AsyncIterator[None]:
-    yield
+def _shared_state(config: StateConfig, *, clock: Clock, observe: Observer, local: State) -> State:
+    """`state: redis://`; `local` stands in while Redis is away."""
+    # redis-py is an extra.
+    from proxy.stores.redis.connection import SharedRedis  # noqa: PLC0415
+    from proxy.stores.redis.continuations import RedisContinuations  # noqa: PLC0415
+    from proxy.stores.redis.quota import RedisLeases, RedisRates  # noqa: PLC0415
+    from proxy.stores.redis.results import RedisResults  # noqa: PLC0415
+
+    shared = SharedRedis(config.url, clock=clock, observe=observe)
+    leases = RedisLeases(shared, clock=clock)
+
+    def cache(tool: str, seconds: float) -> Results:
+        own = local.caches(tool, seconds)
+        return RedisResults(shared, tool=tool, seconds=seconds, local=own, clock=clock)
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[None]:
+        await shared.probe()
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(shared.watch()), group.create_task(leases.keep())]
+                yield
+                for task in tasks:
+                    task.cancel()
+        finally:
+            await shared.aclose()
+
+    return State(
+        continuations=RedisContinuations(shared, config, local=local.continuations),
+        rates=RedisRates(shared, local=local.rates),
+        leases=leases,
+        caches=cache,
+        readiness=shared.readiness,
+        running=running,
+    )

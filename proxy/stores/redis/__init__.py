@@ -1,5 +1,5 @@
 """`state: redis://`: several workers and replicas behave as one.
 
-Whatever Redis cannot do at the moment, the process does by itself: a request is never refused for want of Redis.
+While Redis is away, each process uses a state of its own: no request is refused because of it.
 Every key begins with `toolproxy:` and expires.
 """

@@ -1,7 +1,7 @@
 import asyncio
 
 from proxy.app import SystemClock
-from proxy.stores.redis.leases import RedisLeases
+from proxy.stores.redis.quota import RedisLeases
 
 
 def leases(shared, *, seconds=15.0):

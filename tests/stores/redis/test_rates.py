@@ -1,6 +1,6 @@
 from proxy.app import SystemClock
-from proxy.stores.rates import LocalRates
-from proxy.stores.redis.rates import RedisRates
+from proxy.stores.quota import LocalRates
+from proxy.stores.redis.quota import RedisRates
 
 KEY = "toolproxy:rate:app"
 
