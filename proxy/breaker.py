@@ -11,7 +11,7 @@ no client's failures count for more than half of `threshold`. Failures that no r
 request that something else can answer (a *spare*, such as a fallback model) need not wait for that agreement: any
 failures in a row open the breaker for it, and for it alone.
 
-A call that its client gave up, or that was refused for what it asked, is neither a success nor a failure. A probe whose
+A call that its client gave up, or that the service refused, is neither a success nor a failure. A probe whose
 outcome is never reported is therefore followed by the next one after another `seconds`.
 """
 

@@ -36,7 +36,7 @@ _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR, _LAST_STATUS = 400, 500, 599
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a code that only its upstream knows says in OpenAI's words. `status` is for where HTTP says nothing."""
+    """The meaning of an upstream's own code in OpenAI's terms. `status` is for errors inside an HTTP success."""
 
     status: int
     code: str
@@ -62,13 +62,13 @@ ZAI_CODES: Mapping[str, Meaning] = {
     "1301": Meaning(400, "content_filter"),
     "1302": Meaning(429, "rate_limit_exceeded"),
     "1305": Meaning(429, "rate_limit_exceeded"),  # the service is overloaded, not the account
-    "1308": Meaning(429, "insufficient_quota", final=True),  # the window is spent; the message says until when
+    "1308": Meaning(429, "insufficient_quota", final=True),  # the window is spent; the message holds its end
     "1313": Meaning(429, "rate_limit_exceeded", final=True),  # banned for unfair use
 }
 _TOO_LONG = re.compile(r"maximum context length|context window|prompt is too long|reduce the length", re.IGNORECASE)
 _AUTH_STATUSES = (401, 403)
 _PAYMENT_REQUIRED = 402
-# What OpenAI, DeepSeek and servers like them say of an account without credit, some of them with status 429.
+# The codes of OpenAI, DeepSeek and servers like them for an account without credit, some of them with status 429.
 _NO_CREDIT_CODES = frozenset({
     "insufficient_quota", "insufficient_balance", "insufficient_credits", "billing_hard_limit_reached",
     "billing_not_active",
@@ -123,7 +123,7 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
     elif _TOO_LONG.search(message):
         code = "context_length_exceeded"
     advice = _advice(headers)
-    of_account = meaning.of_account if meaning is not None else _of_account(status, given)
+    of_account = meaning.of_account if meaning is not None else _account_code(status, given)
     if of_account or status in _AUTH_STATUSES or (meaning is not None and meaning.final):
         advice["x-should-retry"] = "false"
     return UpstreamRefused(
@@ -137,20 +137,20 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
     )
 
 
-def _of_account(status: int, code: str | None) -> str | None:
-    """The code for clients of the operator whose key or account is refused; None where neither is."""
+def _account_code(status: int, code: str | None) -> str | None:
+    """The code for clients where the upstream refuses the operator's key or account; None where it does not."""
     if status == _PAYMENT_REQUIRED or code in _NO_CREDIT_CODES:
         return _NO_CREDIT
     return _KEY_REFUSED if status in _AUTH_STATUSES else None
 
 
 def _advice(headers: Mapping[str, str]) -> dict[str, str]:
-    """What an upstream says about trying again."""
+    """The headers in which an upstream advises on retries."""
     return {name: headers[name] for name in ("retry-after", "retry-after-ms", "x-should-retry") if name in headers}
 
 
 def _find(body: Any) -> Json:
-    """The object that holds message, code, type and param, however deep it lies."""
+    """The object that holds message, code, type and param, at whatever depth."""
     if not isinstance(body, dict):
         return {}
     error = body.get("error")
@@ -165,18 +165,18 @@ def _find(body: Any) -> Json:
 
 
 def _detailed(detail: Any) -> Json:
-    """What `detail` says: a text, the faults of a request one by one, or an object as any other."""
+    """Message and param from `detail`: a text, a list of the request's faults, or an error object."""
     if isinstance(detail, dict):
         return _find(detail)
     faults = [fault for fault in detail if isinstance(fault, dict)] if isinstance(detail, list) else []
     if not faults:
         return {"message": detail}
-    said = [": ".join(filter(None, (_place(fault), _words(fault.get("msg"))))) for fault in faults]
-    return {"message": "; ".join(said), "param": _place(faults[0]), "type": None}
+    texts = [": ".join(filter(None, (_place(fault), _words(fault.get("msg"))))) for fault in faults]
+    return {"message": "; ".join(texts), "param": _place(faults[0]), "type": None}
 
 
 def _place(fault: Json) -> str | None:
-    """Where in the request a fault lies: `messages.0.content`."""
+    """The path of a fault in the request: `messages.0.content`."""
     where = fault.get("loc")
     return ".".join(str(step) for step in where if step != "body") if isinstance(where, list) else None
 
@@ -204,13 +204,13 @@ def _text(value: Any) -> str | None:
 
 
 def _plain_text(body: bytes) -> str:
-    """A body that is no JSON as a message; HTML says nothing that helps."""
+    """A body that is no JSON as a message; HTML helps nobody."""
     text = body.decode("utf-8", "replace").strip()
     return "" if text.startswith(("<", "{", "[")) else text
 
 
 def _words(value: Any) -> str:
-    """Whatever an upstream has put where a text belongs, as one."""
+    """Any JSON value as text, for upstreams that put something else where text belongs."""
     try:
         return value if isinstance(value, str) else orjson.dumps(value).decode()
     except orjson.JSONEncodeError:
@@ -241,8 +241,8 @@ def may_work_elsewhere(failure: ProxyError) -> bool:
     return isinstance(failure, UpstreamError | Overloaded)
 
 
-def asked_delay(failure: ProxyError, now: float) -> float:
-    """The seconds that a failure asks to wait, from `now` on a wall clock; 0 where it does not, or they are over.
+def retry_after(failure: ProxyError, now: float) -> float:
+    """Seconds from `now`, on a wall clock, until a retry is welcome; 0 where none is given or it is over.
 
     `retry-after-ms` is OpenAI's, and finer than Retry-After: seconds, or a date (RFC 9110, section 10.2.3).
     """

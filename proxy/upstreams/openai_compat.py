@@ -43,7 +43,7 @@ class OpenAICompatible:
         connection: the way to the upstream.
         profile: its quirks.
         api_key: sent with each request.
-        of_client: whether the key is the client's own: what the upstream says of it is then for the client.
+        of_client: whether the key is the client's own, so that errors about it are for the client.
     """
 
     name: str

@@ -92,7 +92,7 @@ GLM = Profile(
     whole_functions=True,
     # An empty result makes a conversation fail (1213, 1214).
     string_tool_content=True,
-    # Interleaved thinking wants it back unchanged; GLM-5 loops when it is dropped.
+    # Interleaved thinking needs it back unchanged; GLM-5 loops when it is dropped.
     reasoning_field="reasoning_content",
     native_search=True,
     # A blank answer after a tool result: without thinking it has been seen to come.

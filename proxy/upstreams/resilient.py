@@ -20,7 +20,7 @@ from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused
 from proxy.ports import Answer, Clock, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed, fault_of
-from proxy.upstreams.failures import asked_delay, is_transient, may_work_elsewhere
+from proxy.upstreams.failures import is_transient, may_work_elsewhere, retry_after
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests
 
@@ -138,7 +138,7 @@ class Resilient:
                 except RequestError as exc:
                     if failure is None:
                         raise
-                    # A fallback that cannot do what the request asks for says nothing about the request.
+                    # The first failure matters more than that a fallback cannot do what the request asks for.
                     raise failure from exc
                 except ProxyError as exc:
                     failure = exc
@@ -160,10 +160,10 @@ class Resilient:
         """Wait for another attempt, or switch to the next candidate; False where neither can help."""
         shared = self._shared
         fields = {"upstream": self.name, **fault_of(failure), "seconds": seconds}
-        asked = asked_delay(failure, shared.clock.time())
-        # A client can wait for longer than a proxy; its error says for how long.
-        if asked <= shared.backoff.longest and self._retried < self._retries and is_transient(failure):
-            wait = max(asked, shared.backoff.wait(self._retried))
+        least = retry_after(failure, shared.clock.time())
+        # A client can wait for longer than a proxy; Retry-After is in its error.
+        if least <= shared.backoff.longest and self._retried < self._retries and is_transient(failure):
+            wait = max(least, shared.backoff.wait(self._retried))
             self._retried += 1
             shared.observe("upstream.retried", **fields, wait=round(wait, 3))
             await shared.clock.sleep(wait)

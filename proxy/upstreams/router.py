@@ -62,7 +62,7 @@ class ConfigRouter:
         else:
             first = self._bind(name, entry, client)
         fallbacks = self._fallbacks(entry, client) if entry.fallbacks else ()
-        # Clients' failures are told apart by their names; clients without one, by the key that goes upstream.
+        # The breaker counts failures by the client's name; without one, by the key that goes upstream.
         client_name = request_context.fields().get("client") or hash(self._key(entry, client))
         retries = self._upstreams[entry.upstream].retries
         upstream = Resilient((first, *fallbacks), self._shared, retries=retries, client=str(client_name))

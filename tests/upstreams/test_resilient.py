@@ -15,7 +15,7 @@ from proxy.loop.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from proxy.upstreams.failures import asked_delay
+from proxy.upstreams.failures import retry_after
 from proxy.upstreams.profile import GLM, GPT_OSS
 from proxy.upstreams.resilient import BreakerGuard, Resilience, Resilient
 
@@ -198,7 +198,7 @@ DATE_LIKE = st.from_regex(r"(Wed, )?[0-9]{1,3}[ -]Oct[ -][0-9]{1,12} [0-9]{1,3}(
 
 @given(st.one_of(st.text(), DATE_LIKE))
 def test_no_retry_after_breaks_anything(value):
-    assert asked_delay(refused(503, **{"retry-after": value, "retry-after-ms": value}), NOON) >= 0
+    assert retry_after(refused(503, **{"retry-after": value, "retry-after-ms": value}), NOON) >= 0
 
 
 @pytest.mark.parametrize(
