@@ -86,7 +86,8 @@ def descriptions() -> dict[tuple[str, str], str]:
 def events() -> str:
     """The table of log events."""
     rows = [
-        f"| `{name}` | {logging.getLevelName(event.level).lower()} | {event.says} |" for name, event in EVENTS.items()
+        f"| `{name}` | {logging.getLevelName(event.level).lower()} | {event.meaning} |"
+        for name, event in EVENTS.items()
     ]
     return "\n".join(["| event | level | |", "|---|---|---|", *rows])
 

@@ -41,125 +41,140 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ServerConfig(Value, frozen=True, kw_only=True):
-    """`server:`: where the proxy listens and how much it takes on."""
+    """`server:`: the address of the proxy, its processes, and the bounds of what clients may send."""
 
-    host: Text = "127.0.0.1"  # the address to listen on; beyond loopback only with clients, or with allow_anonymous
-    port: Port = 8080  # 0: any free one
-    workers: Count = 1  # processes that share the port
-    max_body_bytes: Count = 32 * 1024 * 1024  # a larger request: 413
-    # bytes that bodies of a worker's open requests may take, parsed; beyond: 503; None: half of the memory there is
+    host: Text = "127.0.0.1"  # Address to listen on; one beyond loopback requires clients, or allow_anonymous.
+    port: Port = 8080  # Port to listen on; 0 takes any free port.
+    workers: Count = 1  # Number of worker processes, which share the port.
+    max_body_bytes: Count = 32 * 1024 * 1024  # Largest request body in bytes; a larger one is refused with 413.
+    # Memory in bytes for the parsed bodies of a worker's open requests; beyond it: 503. None: half of its memory.
     max_body_memory: Count | None = None
-    max_concurrent_requests: Count = 1000  # of each worker
-    max_queued_requests: CountOrNone | None = None  # wait for a place among those; None: a tenth as many
-    queue_timeout_seconds: Seconds = 0.5  # that long; it absorbs a burst, and what waits longer is overload
-    keepalive_seconds: Seconds = 15  # an SSE comment whenever a stream would be silent this long
-    shutdown_grace_seconds: Seconds = 30  # open requests may finish after SIGTERM
-    allow_anonymous: bool = False  # serve beyond loopback without clients
-    max_headers: Count = 100  # as Envoy and HAProxy
-    max_header_bytes: Count = 64 * 1024  # Envoy: 60 KiB
-    header_timeout_seconds: Seconds = 20  # for a whole head, from connecting on; Apache's RequestReadTimeout
-    body_timeout_seconds: Seconds = 30  # of silence in a body
-    min_body_rate: Count = 500  # bytes per second, after the first body_timeout_seconds; Apache's MinRate
-    send_timeout_seconds: Seconds = 60  # in which a client has to take something of what is sent; nginx's send_timeout
-    idle_timeout_seconds: Seconds = 75  # between two requests of one connection; nginx's keepalive_timeout
+    max_concurrent_requests: Count = 1000  # Requests that each worker answers at the same time.
+    # Requests that may queue when the limit is reached. None: 10 % of max_concurrent_requests.
+    max_queued_requests: CountOrNone | None = None
+    queue_timeout_seconds: Seconds = 0.5  # How long a queued request waits before it is refused with 503.
+    keepalive_seconds: Seconds = 15  # A stream that is silent for so long is sent an SSE comment.
+    shutdown_grace_seconds: Seconds = 30  # How long open requests may go on after SIGTERM.
+    allow_anonymous: bool = False  # Permits an address beyond loopback without clients.
+    max_headers: Count = 100  # Largest number of headers in a request; the same as in Envoy and HAProxy.
+    max_header_bytes: Count = 64 * 1024  # Largest size of all headers of a request together; Envoy allows 60 KiB.
+    # Time for the head of a request, connecting included; like Apache's RequestReadTimeout.
+    header_timeout_seconds: Seconds = 20
+    body_timeout_seconds: Seconds = 30  # Longest silence while a request body is received.
+    # Bytes per second that a body must arrive with after body_timeout_seconds; like Apache's MinRate.
+    min_body_rate: Count = 500
+    # Longest time in which a client takes nothing of what is sent to it; like nginx's send_timeout.
+    send_timeout_seconds: Seconds = 60
+    # Longest idle time of a connection between two requests; like nginx's keepalive_timeout.
+    idle_timeout_seconds: Seconds = 75
 
 
 class ClientConfig(Value, frozen=True, kw_only=True):
-    """An entry of `clients:`: who may call, and how far."""
+    """An entry of `clients:`: who may call the proxy, and within which limits."""
 
-    name: Text  # for logs, metrics and the debug pages; unique
-    key: Key | None = None  # what the client sends as its key; either this or key_sha256
-    key_sha256: Sha256 | None = None  # what `toolproxy hash-key` prints
-    models: tuple[Text, ...] = ("*",)  # glob patterns
-    tools: tuple[Text, ...] | None = None  # the server tools that its requests may use; None: all
-    requests_per_minute: Count | None = None  # beyond: 429
-    max_concurrent_requests: Count | None = None  # beyond: 429
-    limits: LimitOverrides | None = None  # what is different for it
-    admin: bool = False  # may read /debug
+    name: Text  # Unique name of the client in logs, metrics and the debug pages.
+    key: Key | None = None  # The key that the client sends; set either this or key_sha256.
+    key_sha256: Sha256 | None = None  # SHA-256 of the client's key, as `toolproxy hash-key` prints it.
+    models: tuple[Text, ...] = ("*",)  # Glob patterns of the models that the client may use.
+    tools: tuple[Text, ...] | None = None  # Server tools that the client's requests may use. None: all.
+    # Requests in any 60 seconds; further ones are refused with 429. None: no limit.
+    requests_per_minute: Count | None = None
+    # Open requests at the same time; further ones are refused with 429. None: no limit.
+    max_concurrent_requests: Count | None = None
+    limits: LimitOverrides | None = None  # Values that replace those of `limits` for this client.
+    admin: bool = False  # Permits the client to read /debug.
 
 
 class Timeouts(Value, frozen=True, kw_only=True):
-    """Of one upstream, in seconds; `read` is the silence between two reads."""
+    """Timeouts of one upstream, in seconds."""
 
-    connect: Seconds = 10  # seconds
-    read: Seconds = 300  # seconds of silence between two reads; a whole tool turn of GLM has been seen to take 78 s
-    write: Seconds = 60  # seconds of silence while the request is sent
-    pool: Seconds = 10  # seconds to wait for a connection
+    connect: Seconds = 10  # Seconds to establish a connection.
+    read: Seconds = 300  # Longest silence in seconds between two reads; GLM has taken 78 s for a tool turn.
+    write: Seconds = 60  # Longest silence in seconds while the request is sent.
+    pool: Seconds = 10  # Seconds to wait for a free connection.
 
 
 class BreakerConfig(Value, frozen=True, kw_only=True):
-    """`breaker:`: when something that fails again and again is left alone, and for how long."""
+    """`breaker:`: when calls of something that keeps failing are suspended, and for how long."""
 
-    failures: Count = 10  # in a row; of one client's requests at most half of them count against others
-    seconds: Seconds = 10  # until one call tries whether it has recovered; nginx's fail_timeout
+    # Consecutive failures that open the breaker; one client's requests cause at most half of them.
+    failures: Count = 10
+    seconds: Seconds = 10  # Seconds until one call tests whether the upstream has recovered; like nginx's fail_timeout.
 
 
 class UpstreamConfig(Value, frozen=True, kw_only=True):
-    """An entry of `upstreams:`."""
+    """An entry of `upstreams:`: a server that answers with models."""
 
-    base_url: Url  # '/chat/completions' is appended, never '/v1'
-    api_key: Key  # or from_client: the key that the app sends goes there (then without clients)
-    profile: Literal["glm", "gpt_oss", "openai"] = "openai"  # what is particular about its models
-    timeouts: Timeouts = Timeouts()  # in seconds
-    retries: CountOrNone = 2  # of one request, over all of its turns
-    breaker: BreakerConfig = BreakerConfig()  # when it is left alone, and for how long
-    max_connections: Count = 1000  # at the same time
-    transport: Literal["auto", "httpx"] = "auto"  # what carries the requests; httpx: the stock one
-    headers: dict[HeaderName, HeaderValue] = {}  # sent with every request
-    forward_headers: tuple[HeaderName, ...] = ("traceparent", "tracestate")  # of the client's, with every request
+    base_url: Url  # URL to which '/chat/completions' is appended; '/v1' is not.
+    # Key of the upstream; from_client forwards the key of the request, and requires that there are no clients.
+    api_key: Key
+    profile: Literal["glm", "gpt_oss", "openai"] = "openai"  # Peculiarities of the upstream's models.
+    timeouts: Timeouts = Timeouts()  # Timeouts in seconds.
+    retries: CountOrNone = 2  # Retries of one request, over all of its turns.
+    breaker: BreakerConfig = BreakerConfig()  # When calls are suspended after failures, and for how long.
+    max_connections: Count = 1000  # Largest number of connections at the same time.
+    # HTTP client for the upstream; httpx selects the library's own transport.
+    transport: Literal["auto", "httpx"] = "auto"
+    headers: dict[HeaderName, HeaderValue] = {}  # Headers that are sent with every request.
+    # Headers of the client's request that are forwarded.
+    forward_headers: tuple[HeaderName, ...] = ("traceparent", "tracestate")
 
 
 class ModelConfig(Value, frozen=True, kw_only=True):
     """An entry of `models:`: a name that clients send."""
 
-    upstream: Text  # a name in `upstreams`
-    model: Text | None = None  # the upstream's name for it; None: the same
-    fallbacks: tuple[Text, ...] = ()  # other names in `models`, tried in order when its upstream fails
-    vision_model: Text | None = None  # takes its place where the last user message carries an image
-    tools: tuple[Text, ...] | None = None  # the server tools that it may use; None: all
-    limits: LimitOverrides | None = None  # what is different for it
+    upstream: Text  # Name of the upstream, a key of `upstreams`.
+    model: Text | None = None  # The upstream's name for the model. None: the same name.
+    fallbacks: tuple[Text, ...] = ()  # Other names in `models`, tried in order when the upstream fails.
+    # The name in `models` that answers instead when the last user message has an image.
+    vision_model: Text | None = None
+    tools: tuple[Text, ...] | None = None  # Server tools that the model may use. None: all.
+    limits: LimitOverrides | None = None  # Values that replace those of `limits` for this model.
 
 
 class ToolConfig(Value, frozen=True, kw_only=True):
-    """What every entry of `tools:` may say."""
+    """Keys of every entry of `tools:`."""
 
-    aliases: tuple[Text, ...] = ()  # other names under which a model or a client may call it
-    timeout: Seconds | None = None  # seconds for one call, its retries included; None: limits.tool_timeout
-    retries: CountOrNone = 0  # after a failure that another try may mend; only for tools that may safely run twice
-    max_concurrent_calls: Count | None = None  # of all requests together; the others wait; None: no limit
-    cache_seconds: Annotated[float, Meta(ge=0)] = 0  # how long equal calls of the same client get the same result
-    max_calls: Count | None = None  # in one request; None: no limit
-    fallback: Text | None = None  # another tool of this file, tried when this one fails
-    offer: OfferMode | None = None  # None: what `offer.mode` says
-    eager: bool = True  # false for a tool that changes things: its calls wait for the end of their turn
+    aliases: tuple[Text, ...] = ()  # Other names under which models and clients may call the tool.
+    timeout: Seconds | None = None  # Seconds for one call, retries included. None: limits.tool_timeout.
+    retries: CountOrNone = 0  # Retries after a failure that may be temporary; only for tools that may safely run twice.
+    # Calls at the same time, of all requests together; further calls wait. None: no limit.
+    max_concurrent_calls: Count | None = None
+    # How long equal calls of one client get the same result, in seconds; 0: no cache.
+    cache_seconds: Annotated[float, Meta(ge=0)] = 0
+    max_calls: Count | None = None  # Calls in one request. None: no limit.
+    fallback: Text | None = None  # Another tool of this file, called when this one fails.
+    offer: OfferMode | None = None  # When the tool is offered to the model. None: as `offer.mode` says.
+    eager: bool = True  # Calls may start before the turn has ended; false for a tool that changes things.
 
 
 class SerperConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: serper`: Google's results from serper.dev."""
 
-    api_key: Key  # of serper.dev
-    base_url: Url = "https://google.serper.dev"  # where it is reached
-    endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"  # what is searched
-    retries: CountOrNone = 1  # after a failure that another try may mend
+    api_key: Key  # Key of serper.dev.
+    base_url: Url = "https://google.serper.dev"  # URL of the API.
+    endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"  # Kind of search.
+    retries: CountOrNone = 1  # Retries after a failure that may be temporary.
 
 
 class SerperScrapeConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: serper_scrape`: one web page as text, read by serper.dev."""
 
-    api_key: Key  # of serper.dev
-    base_url: Url = "https://scrape.serper.dev"  # where it is reached
-    retries: CountOrNone = 1  # after a failure that another try may mend
+    api_key: Key  # Key of serper.dev.
+    base_url: Url = "https://scrape.serper.dev"  # URL of the API.
+    retries: CountOrNone = 1  # Retries after a failure that may be temporary.
 
 
 class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: zai_search`: GLM's own search."""
 
-    api_key: Key  # of Z.AI
-    base_url: Url = "https://api.z.ai/api/paas/v4"  # /web_search or /chat/completions is appended
-    mode: Literal["api", "chat"] = "api"  # the search endpoint, or a request to GLM with its own search
-    retries: CountOrNone = 1  # after a failure that another try may mend
-    model: Text = "glm-4.7"  # mode chat: the model that searches
-    search_engine: Text | None = None  # Z.AI's name for it; None: what suits the mode
+    api_key: Key  # Key of Z.AI.
+    base_url: Url = "https://api.z.ai/api/paas/v4"  # URL to which /web_search or /chat/completions is appended.
+    # api calls the search endpoint; chat asks a GLM model that searches by itself.
+    mode: Literal["api", "chat"] = "api"
+    retries: CountOrNone = 1  # Retries after a failure that may be temporary.
+    model: Text = "glm-4.7"  # The model that searches, with mode chat.
+    search_engine: Text | None = None  # Z.AI's name of the search engine. None: the one that suits the mode.
 
 
 class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
@@ -170,13 +185,15 @@ class WebFetchConfig(ToolConfig, frozen=True, kw_only=True):
     not name. An entry is `host`, `*.host`, an address or a network such as 10.1.0.0/16; `host:port` is that port only.
     """
 
-    max_concurrent_calls: Count | None = 32  # each may hold max_bytes several times over
-    allow_hosts: tuple[Text, ...] = ()  # opened beyond what is open anyway
-    deny_hosts: tuple[Text, ...] = ()  # closed, whatever is open
-    max_bytes: Count = 5 * 1024 * 1024  # of one page, unpacked; what is behind is not read
-    max_characters: Count = 20_000  # of its text, in one result; three bytes each still fit into max_result_bytes
-    user_agent: HeaderValue | None = None  # None: toolproxy's own
-    respect_robots: bool = True  # what robots.txt closes is not read
+    # Calls at the same time, of all requests together; each may hold several times max_bytes.
+    max_concurrent_calls: Count | None = 32
+    allow_hosts: tuple[Text, ...] = ()  # Hosts that are opened in addition to public ones.
+    deny_hosts: tuple[Text, ...] = ()  # Hosts that are closed, even if allow_hosts has them.
+    max_bytes: Count = 5 * 1024 * 1024  # Largest part of a page that is read, in bytes after decompression.
+    # Characters of text in one result; at three bytes each they fit into limits.max_result_bytes.
+    max_characters: Count = 20_000
+    user_agent: HeaderValue | None = None  # User-Agent header. None: that of toolproxy.
+    respect_robots: bool = True  # Obey the robots.txt of the page's site.
 
 
 class ClockConfig(ToolConfig, frozen=True, kw_only=True):
@@ -186,28 +203,30 @@ class ClockConfig(ToolConfig, frozen=True, kw_only=True):
 class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: http`: any HTTP API. `{name}` stands for an argument; what it may be is in `tools.http_template`."""
 
-    description: Text  # for the model: what it does, and when to use it
-    url: Text  # placeholders in path and query, never in scheme, host or port
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"  # of HTTP
-    headers: dict[HeaderName, HeaderValue] = {}  # the place of keys; no placeholders
-    query: dict[str, Any] = {}  # single values or lists, each literal or with placeholders
-    body: Any = None  # sent as JSON; None: arguments that stand nowhere else, for POST, PUT and PATCH
-    parameters: dict[str, Any] = {}  # a JSON Schema of type object
-    result: Any = "text"  # or {json_pointer: /a/b}: that part of a JSON answer (RFC 6901)
-    idempotent: bool = False  # POST or PATCH: another try does no harm, so `retries` may be set
-    max_response_bytes: Count = 4 * 1024 * 1024  # no more is read; text is cut there, JSON is refused
+    description: Text  # What the tool does and when to use it, for the model.
+    url: Text  # URL with placeholders in path and query; scheme, host and port have none.
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"  # HTTP method.
+    headers: dict[HeaderName, HeaderValue] = {}  # Headers, such as those with keys; they have no placeholders.
+    query: dict[str, Any] = {}  # Query parameters: single values or lists, with or without placeholders.
+    body: Any = None  # Body, sent as JSON. None: POST, PUT and PATCH send the arguments that have no placeholder.
+    parameters: dict[str, Any] = {}  # JSON Schema of the arguments, of type object.
+    result: Any = "text"  # `text`, or {json_pointer: /a/b} for that part of a JSON answer (RFC 6901).
+    idempotent: bool = False  # A repeated POST or PATCH does no harm, so `retries` may be set.
+    # Bytes that are read of an answer; longer text is cut, longer JSON refused.
+    max_response_bytes: Count = 4 * 1024 * 1024
     secrets: tuple[str, ...] = ()  # not in the file: what the environment put into the entry, masked in results
 
 
 class McpConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: mcp`: the tools of an MCP server, at a URL or of a command that is started."""
 
-    url: Url | None = None  # of the server; either this or command
-    command: tuple[Text, ...] | None = None  # starts the server, spoken to over its standard input and output
-    headers: dict[HeaderName, HeaderValue] = {}  # sent to the url
-    env: dict[str, str] = {}  # environment of the command
-    allow: tuple[Text, ...] = ("*",)  # glob patterns of its tools
-    # of its tools' names; None: the entry's name and '_'
+    url: Url | None = None  # URL of the server; set either this or command.
+    # Command that starts the server, which then uses standard input and output.
+    command: tuple[Text, ...] | None = None
+    headers: dict[HeaderName, HeaderValue] = {}  # Headers for the url.
+    env: dict[str, str] = {}  # Environment of the command.
+    allow: tuple[Text, ...] = ("*",)  # Glob patterns of the server's tools that are used.
+    # Prefix of the names of the server's tools. None: the name of the entry and '_'.
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
 
     def prefix_of(self, name: str) -> str:
@@ -237,30 +256,34 @@ TOOL_TYPES: dict[str, type[ToolConfig]] = {
 
 
 class OfferConfig(Value, frozen=True, kw_only=True):
-    """`offer:`: which tools are shown to the model."""
+    """`offer:`: when tools are offered to the model."""
 
-    mode: OfferMode = "always"  # of tools without an `offer:` of their own
-    prefix: Text | None = None  # on_request: the last user message begins with it (it is taken off)
-    model_suffix: Text | None = None  # on_request: the model's name ends with it (it is taken off)
+    mode: OfferMode = "always"  # When tools without an `offer` of their own are offered.
+    prefix: Text | None = None  # on_request: beginning of the last user message that requests tools; it is removed.
+    model_suffix: Text | None = None  # on_request: end of the model's name that requests tools; it is removed.
 
 
 class StateConfig(Value, frozen=True, kw_only=True):
-    """`state:`: what outlives a request."""
+    """`state:`: what is kept between requests."""
 
-    url: StateUrl = "memory://"  # or redis://host:6379/0, for several workers or replicas
-    ttl: Seconds = 86400  # seconds from the last write, or from when a response was last continued
-    max_entries: Count = 10000  # beyond: the oldest of the client that has most make room
-    max_bytes: Count = 256 * 1024 * 1024  # the same; with memory:// an eighth of the memory there is, if that is less
+    # memory:// for each process by itself; redis://host:6379/0 for several workers or replicas.
+    url: StateUrl = "memory://"
+    ttl: Seconds = 86400  # Seconds that an entry is kept after it was written or last continued.
+    max_entries: Count = 10000  # Largest number of entries; beyond it, the client with the most loses its oldest.
+    # Largest size of all entries in bytes; with memory:// at most an eighth of the worker's memory.
+    max_bytes: Count = 256 * 1024 * 1024
 
 
 class TelemetryConfig(Value, frozen=True, kw_only=True):
-    """`telemetry:`: what operators see."""
+    """`telemetry:`: logs, metrics and traces."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"  # the quietest events that are written
-    log_format: Literal["json", "console"] = "json"  # JSON lines, or text for people
-    log_content: bool = False  # what was said, in log, traces and debug pages; keys never
-    metrics: bool = True  # GET /metrics
-    otlp_endpoint: Url | None = None  # base URL of an OTLP/HTTP receiver for traces; needs the extra otel
+    log_level: Literal["debug", "info", "warning", "error"] = "info"  # Lowest level of events that are logged.
+    log_format: Literal["json", "console"] = "json"  # JSON lines, or text for people.
+    # Write messages, arguments and results to log, traces and debug pages; keys are always masked.
+    log_content: bool = False
+    metrics: bool = True  # Serve GET /metrics.
+    # Base URL of an OTLP/HTTP receiver for traces; needs the extra otel. None: no traces.
+    otlp_endpoint: Url | None = None
 
 
 class Disabled(Value, frozen=True, kw_only=True):
@@ -278,15 +301,15 @@ class Disabled(Value, frozen=True, kw_only=True):
 class Config(Value, frozen=True, kw_only=True):
     """The whole file. What is disabled for want of a key is in `disabled` and in no other place."""
 
-    server: ServerConfig = ServerConfig()  # where it listens and how much it takes on
-    clients: tuple[ClientConfig, ...] = ()  # who may call; none: anyone, on loopback only
-    upstreams: dict[str, UpstreamConfig] = {}  # where models are, by a name of your own
-    models: dict[str, ModelConfig] = {}  # the names that clients send; `*`: any other
-    tools: dict[ToolName, ToolConfig] = {}  # the whitelist, by the name that models call; nothing else is ever run
-    offer: OfferConfig = OfferConfig()  # which tools are shown to the model
-    limits: Limits = Limits()  # of one request
-    state: StateConfig = StateConfig()  # what outlives a request
-    telemetry: TelemetryConfig = TelemetryConfig()  # what operators see
+    server: ServerConfig = ServerConfig()  # Address, processes and bounds.
+    clients: tuple[ClientConfig, ...] = ()  # Clients that may call; without any, everyone may, on loopback only.
+    upstreams: dict[str, UpstreamConfig] = {}  # Servers of models, by names of your choice.
+    models: dict[str, ModelConfig] = {}  # Models by the names that clients send; `*` stands for any other name.
+    tools: dict[ToolName, ToolConfig] = {}  # Server tools by the names that models call; no other tool is ever run.
+    offer: OfferConfig = OfferConfig()  # When tools are offered to the model.
+    limits: Limits = Limits()  # Limits of one request.
+    state: StateConfig = StateConfig()  # What is kept between requests.
+    telemetry: TelemetryConfig = TelemetryConfig()  # Logs, metrics and traces.
     disabled: dict[str, Disabled] = {}
     secrets: frozenset[str] = frozenset()  # what variables with a secret's name have put into it
     places: dict[str, str] = {}  # where each part of the file stands: path -> `config.yaml:LINE`

@@ -1,4 +1,4 @@
-"""Every event: how loud it is in the log, and what it says. `docs/operations.md` shows this table."""
+"""Every event, its level in the log and its meaning; the table of `docs/operations.md` is made from it."""
 
 import logging
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One kind of event: the level of its line, and when it is told."""
+    """One kind of event: the level of its line, and its meaning."""
 
     level: int
-    says: str
+    meaning: str
 
 
 _DEBUG, _INFO, _WARNING, _ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
@@ -19,48 +19,64 @@ _DEBUG, _INFO, _WARNING, _ERROR = logging.DEBUG, logging.INFO, logging.WARNING, 
 EVENTS: Final[Mapping[str, Event]] = {
     "configuration.disabled": Event(
         _WARNING,
-        "an upstream, tool or client has no key, and is left out; of a tool, its `fallback` where that answers",
+        "An upstream, tool or client has no key and is disabled; `fallback` names the tool that replaces it.",
     ),
-    "configuration.doubtful": Event(_WARNING, "something in the configuration is hardly what was meant"),
-    "state.unavailable": Event(_WARNING, "Redis cannot be reached: each process goes on with a state of its own"),
-    "state.recovered": Event(_WARNING, "Redis is there again"),  # whoever saw that it was lost wants to know
-    "answer.unfit": Event(_INFO, "an answer does not fit the JSON Schema that it was to fit; it is asked for again"),
-    "state.not_shared": Event(_WARNING, "several workers, and each keeps its own state"),
-    "observer.failed": Event(_ERROR, "an observer of ours has a bug; told once for each event that it fails on"),
-    "worker.died": Event(_ERROR, "a worker has ended by itself, and another takes its place"),
-    "request.refused": Event(_INFO, "what came was no HTTP that is spoken here, or too much or too slow"),
-    "probe.completed": Event(_DEBUG, "an answer to a health check or a scrape"),
-    "request.started": Event(_DEBUG, "a request has come"),
-    "response.started": Event(_DEBUG, "the first byte of its answer has left"),
-    "request.completed": Event(_INFO, "its answer is complete, or nobody waits for it any more (status 499)"),
-    "request.crashed": Event(_ERROR, "a bug of ours, with its traceback"),
-    "continuation.sought": Event(_DEBUG, "a history names earlier runs: how many, and how many are still kept"),
-    "continuation.kept": Event(_DEBUG, "what a client was not shown is kept until it returns"),
-    "turn.started": Event(_DEBUG, "an upstream call of the loop begins"),
-    "turn.completed": Event(_INFO, "it has given a whole turn"),
-    "turn.failed": Event(_WARNING, "it has given none, after all retries and fallbacks"),
-    "turn.abandoned": Event(_INFO, "it was stopped: the client has left, or the request's time is over"),
-    "relay.started": Event(_DEBUG, "a request that needs no tool is handed to its upstream"),
-    "relay.completed": Event(_DEBUG, "its answer was handed back"),
-    "relay.failed": Event(_WARNING, "there is no whole answer, after all retries and fallbacks"),
-    "relay.abandoned": Event(_DEBUG, "it was stopped: the client has left, or the request's time is over"),
-    "upstream.answered": Event(_DEBUG, "one attempt at an upstream has succeeded"),
-    "upstream.retried": Event(_WARNING, "one has failed, and the same is tried again after `wait` seconds"),
-    "upstream.fell_back": Event(_WARNING, "one has failed, and the next model of `fallbacks` is tried"),
-    "upstream.breaker_opened": Event(_WARNING, "an upstream keeps failing, and is left alone for `seconds`"),
-    "upstream.breaker_closed": Event(_INFO, "it answers again"),
-    "tool.started": Event(_DEBUG, "a tool is called"),
-    "tool.completed": Event(_INFO, "it has given a result"),
-    "tool.failed": Event(_WARNING, "it could not do what it was asked; the model is told why"),
-    "tool.crashed": Event(_ERROR, "a bug in a tool, with its traceback; the model is told that it failed"),
-    "tool.abandoned": Event(_INFO, "it was stopped: nobody waits for its result any more"),
-    "tool.fell_back": Event(_WARNING, "it has failed, and its `fallback` is tried"),
-    "tool.retried": Event(_WARNING, "what it needs did not answer, and it is called again"),
-    "tool.breaker_opened": Event(_WARNING, "it keeps failing, and is left alone for `seconds`"),
-    "mcp.connected": Event(_INFO, "an MCP server has been reached, and says which tools it has"),
-    "mcp.lost": Event(_WARNING, "an MCP server cannot be reached; it is tried again"),
-    "mcp.tool_refused": Event(_WARNING, "an MCP server has a tool that cannot be offered, and why"),
-    "tool.cache_hit": Event(_DEBUG, "an equal call was made before, and its result is used again"),
+    "configuration.doubtful": Event(_WARNING, "A setting is valid but probably a mistake."),
+    "state.unavailable": Event(_WARNING, "Redis cannot be reached; each process uses a state of its own."),
+    # As loud as `state.unavailable`: whoever was alarmed by that needs to see this.
+    "state.recovered": Event(_WARNING, "Redis can be reached again."),
+    "answer.unfit": Event(_INFO, "An answer does not match the required JSON Schema; the model is asked again."),
+    "state.not_shared": Event(_WARNING, "Several workers run without shared state; each keeps its own."),
+    "observer.failed": Event(
+        _ERROR,
+        "A log, metrics or trace handler raised an exception; logged once per kind of event.",
+    ),
+    "worker.died": Event(_ERROR, "A worker process ended unexpectedly; another one is started."),
+    "request.refused": Event(_INFO, "The server refused a connection's data: not valid HTTP, too large or too slow."),
+    "probe.completed": Event(_DEBUG, "A health check or a scrape was answered."),
+    "request.started": Event(_DEBUG, "A request arrived."),
+    "response.started": Event(_DEBUG, "The first byte of a response was sent."),
+    "request.completed": Event(_INFO, "A response is complete, or the client disconnected before that (status 499)."),
+    "request.crashed": Event(_ERROR, "A bug in the proxy, with its traceback."),
+    "continuation.sought": Event(
+        _DEBUG,
+        "A history refers to earlier runs; how many, and how many of those are still stored.",
+    ),
+    "continuation.kept": Event(
+        _DEBUG,
+        "The part of a run that the client does not see was stored for its next request.",
+    ),
+    "turn.started": Event(_DEBUG, "An upstream call of the tool loop started."),
+    "turn.completed": Event(_INFO, "An upstream call of the tool loop gave a complete turn."),
+    "turn.failed": Event(_WARNING, "An upstream call of the tool loop failed, after all retries and fallbacks."),
+    "turn.abandoned": Event(
+        _INFO,
+        "An upstream call of the tool loop was cancelled: the client disconnected, or the time of the request is up.",
+    ),
+    "relay.started": Event(_DEBUG, "A request that needs no tool loop was passed to its upstream."),
+    "relay.completed": Event(_DEBUG, "The upstream's response was passed to the client."),
+    "relay.failed": Event(_WARNING, "A relayed request got no complete response, after all retries and fallbacks."),
+    "relay.abandoned": Event(
+        _DEBUG,
+        "A relayed request was cancelled: the client disconnected, or the time of the request is up.",
+    ),
+    "upstream.answered": Event(_DEBUG, "One attempt at an upstream succeeded."),
+    "upstream.retried": Event(_WARNING, "One attempt at an upstream failed; it is repeated after `wait` seconds."),
+    "upstream.fell_back": Event(_WARNING, "One attempt at an upstream failed; the next model of `fallbacks` is tried."),
+    "upstream.breaker_opened": Event(_WARNING, "An upstream failed repeatedly; calls are suspended for `seconds`."),
+    "upstream.breaker_closed": Event(_INFO, "An upstream has recovered; calls are no longer suspended."),
+    "tool.started": Event(_DEBUG, "A tool call started."),
+    "tool.completed": Event(_INFO, "A tool call gave a result."),
+    "tool.failed": Event(_WARNING, "A tool call failed; the model is given the reason."),
+    "tool.crashed": Event(_ERROR, "A bug in a tool, with its traceback; the model is given an error message."),
+    "tool.abandoned": Event(_INFO, "A tool call was cancelled because its result is no longer needed."),
+    "tool.fell_back": Event(_WARNING, "A tool call failed; the tool's `fallback` is called."),
+    "tool.retried": Event(_WARNING, "A tool call failed for a reason that may be temporary; it is repeated."),
+    "tool.breaker_opened": Event(_WARNING, "A tool failed repeatedly; calls are suspended for `seconds`."),
+    "mcp.connected": Event(_INFO, "A session with an MCP server began, and its tools are known."),
+    "mcp.lost": Event(_WARNING, "An MCP server cannot be reached; connecting is retried."),
+    "mcp.tool_refused": Event(_WARNING, "A tool of an MCP server cannot be offered; `why` has the reason."),
+    "tool.cache_hit": Event(_DEBUG, "A tool call was answered with the cached result of an equal call."),
 }
 
 
