@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope
 from proxy.api.body_memory import SHARE, Share
 from proxy.api.race import ClientLeft, connection_of
 from proxy.config import ServerConfig
-from proxy.loop import numbers
+from proxy.loop import rawjson
 from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidJson, RequestError, RequestTimeout, RequestTooLarge
 from proxy.ports import Clock
@@ -122,7 +122,7 @@ def parse_object(body: bytes) -> Json:
         RequestError: it is JSON, but no object.
     """
     try:
-        request = numbers.loads(body)
+        request = rawjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise InvalidJson(f"The request body is not valid JSON: {exc.msg}.") from exc
     if not isinstance(request, dict):

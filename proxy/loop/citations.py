@@ -29,7 +29,9 @@ _CANDIDATE = re.compile(r"https?://[^\s<>\"`|\\^{}]+", re.IGNORECASE)
 # What may follow a URL without belonging to it; a full stop only where no further word follows at once.
 _GOES_ON = re.compile(r"[\w/%=&?#~+@$-]|[.:!,;](?=[\w/])")
 
-_OPENING = "【"
+OPENING = "【"
+"""Every mark begins with it."""
+
 _MARK = re.compile(r"【([0-9]{1,6})†(?:L([0-9]{1,6}))?[^【】\n]{0,100}】")
 _BEGINNING_OF_A_MARK = re.compile(r"【(?:[0-9]{1,6}(?:†[^【】\n]{0,107})?)?\Z")
 # Where a sentence begins that a mark may stand behind, and how far back it is looked for.
@@ -38,19 +40,24 @@ _LONGEST_SENTENCE = 1000
 
 
 class MarkFilter(Struct):
-    """Takes gpt-oss's marks out of a text that comes in pieces; at most one that is not whole yet is held back."""
+    """Takes gpt-oss's marks out of a text that comes in pieces.
 
-    cite: Cite
-    _held: str = ""
+    Attributes:
+        cite: the page that a mark means; None: the marks mean nothing and stay.
+        buffer: the beginning of a mark that is not whole yet.
+    """
+
+    cite: Cite | None
+    buffer: str = ""
 
     def feed(self, text: str) -> tuple[str, list[Citation]]:
         """The text that may be shown now, and the citations in it."""
-        if not self._held and _OPENING not in text:
+        if self.cite is None or (not self.buffer and OPENING not in text):
             return text, []
-        text = self._held + text
+        text = self.buffer + text
         beginning = _BEGINNING_OF_A_MARK.search(text)
         whole = text[: beginning.start()] if beginning else text
-        self._held = text[len(whole) :]
+        self.buffer = text[len(whole) :]
         shown, cited, at = "", [], 0
         for mark in _MARK.finditer(whole):
             shown += whole[at : mark.start()]
@@ -60,15 +67,13 @@ class MarkFilter(Struct):
         return shown + whole[at:], cited
 
     def close(self) -> str:
-        """What was held back and is no mark."""
-        held, self._held = self._held, ""
-        return held
+        """The rest of the text: a beginning that became no mark."""
+        rest, self.buffer = self.buffer, ""
+        return rest
 
 
 def without_marks(text: str, cite: Cite | None) -> tuple[str, list[Citation]]:
     """A whole text without gpt-oss's marks, and the citations in it; None: its marks mean nothing and stay."""
-    if cite is None or _OPENING not in text:
-        return text, []
     marks = MarkFilter(cite)
     shown, cited = marks.feed(text)
     return shown + marks.close(), cited

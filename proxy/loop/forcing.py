@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import NoFinalAnswer
-from proxy.loop.leaks import holds_raw_format
+from proxy.loop.leaks.filter import holds_raw_format
 from proxy.loop.prompts import retell
 
 

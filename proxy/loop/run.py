@@ -20,13 +20,12 @@ from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, ToolResult, Turn, add_us
 from proxy.loop.citations import without_marks
 from proxy.loop.continuation import Continuation, visible_message
 from proxy.loop.decisions import CallDecision, CallHistory, ToolDialect, decide
-from proxy.loop.details import count_indices
 from proxy.loop.forcing import Forcing, is_answer, is_blank, may_be_shorter
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, freed, upstream_request
 from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, with_guidance
 from proxy.loop.results import failure
-from proxy.loop.seams import separator_after
+from proxy.loop.seams import count_indices, separator_after
 from proxy.loop.transcript import Transcript
 
 

@@ -1,19 +1,29 @@
-"""The seam between the texts of two turns, which a stream joins: one blank line, whatever the texts begin and end with.
+"""The seams between the turns of one stream: blank lines in its text, and the indices of its `reasoning_details`.
 
-A stream cannot take back what was shown. So of the newlines at the end of a text only two are shown at once, the end of
-its line and a blank line; the others wait for more text of that turn, and are dropped where another turn follows.
+Text: one blank line between two turns, whatever their texts begin and end with. A stream cannot take back what was
+shown. So of the newlines at the end of a text only two are shown at once, the end of its line and a blank line; the
+others wait for more text of that turn, and are dropped where another turn follows.
+
+`reasoning_details`, in which OpenRouter and Vercel's gateway send the model's thoughts, encrypted ones among them: SDKs
+join the entries of a stream that have the same index, and every turn counts from 0. In a stream of several turns each
+one therefore gets indices of its own: two encrypted entries joined are unreadable.
 """
 
 import re
+from typing import Any
 
 from msgspec import Struct
+
+from proxy.loop.chat import Json
+
+DETAILS = "reasoning_details"
 
 _NEWLINES = 2
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)+")
 
 
 def separator_after(text: str) -> str | None:
-    """What makes one blank line between a turn's text and the next turn's; None where nothing was said."""
+    """The newlines that make one blank line between a turn's text and the next turn's; None after a blank text."""
     words = text.rstrip()
     return "\n" * max(0, _NEWLINES - text.count("\n", len(words))) if words else None
 
@@ -30,29 +40,77 @@ def without_blank_lines_after(text: str) -> str:
 
 
 class Ending(Struct):
-    """The end of a turn's text so far. What is shown does not depend on how the text is cut."""
+    """The end of a turn's text so far. The text shown does not depend on how the text is cut.
 
-    _newlines: int = 0  # since the last word, as far as they were shown
-    _held: list[str] = []
+    Attributes:
+        newlines: shown since the last word; 0 means that nothing is buffered either.
+    """
+
+    newlines: int = 0
+    _buffer: list[str] = []
 
     def feed(self, text: str) -> str:
-        """What of the text, and of what was held before it, may be shown now."""
-        if not self._newlines and text[-1:] > " ":  # most pieces end within a word
+        """The part of the text, and of the buffer before it, that may be shown now."""
+        if not self.newlines and text[-1:] > " ":  # most pieces end within a word
             return text
         shown, blanks = "", text
         if words := text.rstrip():
             shown, blanks = self.close() + words, text[len(words) :]
-            self._newlines = 0
-        room = _NEWLINES - self._newlines
+            self.newlines = 0
+        room = _NEWLINES - self.newlines
         lines = blanks.split("\n", room)
         rest = lines[-1] if len(lines) > room else ""
-        self._newlines += len(lines) - 1
+        self.newlines += len(lines) - 1
         if rest:
-            self._held.append(rest)
+            self._buffer.append(rest)
         return shown + blanks[: len(blanks) - len(rest)]
 
     def close(self) -> str:
-        """What was held back."""
-        held = "".join(self._held)
-        self._held.clear()
-        return held
+        """The newlines that are buffered; the buffer is empty afterwards."""
+        rest = "".join(self._buffer)
+        self._buffer.clear()
+        return rest
+
+
+def shifted(details: Any, by: int) -> Any:
+    """The entries of one turn with their indices raised."""
+    if not by or not isinstance(details, list):
+        return details
+    return [detail if _index(detail) is None else {**detail, "index": detail["index"] + by} for detail in details]
+
+
+def count_indices(message: Json) -> int:
+    """How many indices the entries of a message take."""
+    details = message.get(DETAILS)
+    if not isinstance(details, list):
+        return 0
+    return max([index for detail in details if (index := _index(detail)) is not None], default=-1) + 1
+
+
+def _index(detail: Any) -> int | None:
+    index = detail.get("index") if isinstance(detail, dict) else None
+    return index if isinstance(index, int) else None
+
+
+class ThoughtsInDetails(Struct):
+    """Replaces thoughts that entries repeat by those that are shown beside them: leaked calls are taken out of both."""
+
+    _entry: Json = {}  # the latest that repeats a thought
+
+    def replaced(self, details: Any, thought: str, shown: str) -> Any:
+        """The entries, with `shown` in place of the `thought`; an entry of which nothing is shown is left out."""
+        if not thought or not isinstance(details, list):
+            return details
+        entries: list[Any] = []
+        for detail in details:
+            if not isinstance(detail, dict) or detail.get("text") != thought:
+                entries.append(detail)
+            else:
+                self._entry = detail
+                if shown:
+                    entries.append({**detail, "text": shown})
+        return entries
+
+    def entries_of(self, thought: str) -> list[Json]:
+        """The entries that repeat a thought which is shown later than it came."""
+        return [{**self._entry, "text": thought}] if self._entry else []

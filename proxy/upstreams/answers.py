@@ -7,10 +7,9 @@ from typing import Any
 
 import orjson
 
-from proxy.loop import numbers, sse
-from proxy.loop.assembler import as_text
-from proxy.loop.chat import Json
-from proxy.loop.endings import inferred_reason
+from proxy.loop import rawjson, sse
+from proxy.loop.calls import as_text
+from proxy.loop.chat import Json, inferred_reason
 from proxy.loop.errors import UpstreamError
 from proxy.upstreams import failures
 from proxy.upstreams.names import ToolNames
@@ -87,7 +86,7 @@ def fill_in(answer: Json, request: Json) -> bool:
 def parse_object(raw: bytes) -> Json:
     """A JSON object. Raises `UpstreamError` where it is none."""
     try:
-        answer = numbers.loads(raw)
+        answer = rawjson.loads(raw)
     except orjson.JSONDecodeError:
         answer = _parse_leniently(raw)
     if not isinstance(answer, dict):

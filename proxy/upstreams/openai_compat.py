@@ -11,11 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.http.response import Response
-from proxy.loop import numbers, sse
+from proxy.loop import rawjson, sse
 from proxy.loop.actions import CallUpstream
-from proxy.loop.assembler import NO_REASON, Assembler, has_index, missing_index, turn_from_completion
-from proxy.loop.chat import Json, Turn
-from proxy.loop.endings import inferred_reason
+from proxy.loop.assembler import NO_REASON, Assembler
+from proxy.loop.calls import has_index, missing_index
+from proxy.loop.chat import Json, Turn, inferred_reason
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
 from proxy.loop.rawjson import replace_model
 from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
@@ -59,16 +59,18 @@ class OpenAICompatible:
         content, names = serialize(call, self.profile, self.model, latest)
         if names is not None:
             call = replace(call, renamed=names.originals)
+        assembler = Assembler(call)
         try:
             if not call.body.get("stream"):
                 raw = await self.connection.whole(content, key=self.api_key)
                 answer, _ = parse_completion(raw, self.profile, names, call.body)
-                return turn_from_completion(answer, call)
-            reader = _TurnReader(self.profile, names, Assembler(call), show, eager)
+                assembler.feed_whole(answer)
+                return assembler.finish()
+            reader = _TurnReader(self.profile, names, assembler, show, eager)
             await self._read_stream(content, reader)
-            for visible in reader.assembler.close(done=reader.done):
+            for visible in assembler.close(done=reader.done):
                 await show(visible)
-            return reader.assembler.finish()
+            return assembler.finish()
         except ProxyError as exc:
             self._redact(exc)
             raise
@@ -178,7 +180,7 @@ class _TurnReader(Struct, eq=False):
             if event.data[:6] == _DONE:
                 self.done = True
                 break
-            chunk, _ = parse_chunk(event, self.profile, self.names, numbers.loads)
+            chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
             for visible in assembler.feed(chunk):
                 await self.show(visible)
             for ready in assembler.take_ready():
@@ -224,7 +226,7 @@ class _RelayReader:
         """The event for the client: its original bytes, unless an OpenAI SDK cannot read them."""
         chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads)
         if changed or _lacks_index(chunk):
-            chunk, _ = parse_chunk(event, self.profile, self.names, numbers.loads)
+            chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
             changed = True
         self.usage = chunk.get("usage") or self.usage
         for choice in chunk["choices"]:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.loop.actions import Buffering, CallUpstream
-from proxy.loop.assembler import PROOF_CHARACTERS, turn_from_completion
+from proxy.loop.assembler import PROOF_CHARACTERS
 from proxy.loop.assembler import Assembler as AssemblerOfCall
 from proxy.loop.chat import ToolCall
 from proxy.loop.citations import CITATIONS
@@ -42,6 +42,12 @@ def feed(assembler, *chunks):
     return [shown for one in chunks for shown in assembler.feed(one)]
 
 
+def whole(completion, call=PLAIN):
+    assembler = AssemblerOfCall(call)
+    assembler.feed_whole(completion)
+    return assembler.finish()
+
+
 def finish(assembler):
     assembler.close()
     return assembler.finish()
@@ -72,7 +78,7 @@ def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
 class LongWay(AssemblerOfCall):
     """One that looks at everything."""
 
-    def _speak_on(self, choice):
+    def _append_text(self, chunk):
         return None
 
 
@@ -117,19 +123,6 @@ def test_what_a_search_found_is_shown_also_while_the_text_beside_it_waits():
     feed(assembler, chunk({"content": "It "}, web_search=[1]))
     (shown,) = feed(assembler, chunk({"content": "a"}, web_search=[2]))  # which may be the beginning of a name
     assert (shown["choices"], shown["web_search"]) == ([], [2])
-
-
-def test_only_what_says_nothing_else_goes_the_short_way(monkeypatch):
-    assembler = Assembler()
-    feed(assembler, chunk({"role": "assistant", "content": "It"}))
-    looked_at = []
-    monkeypatch.setattr(assembler, "_take", lambda choice: looked_at.append(choice) or False)
-    feed(assembler, chunk({"content": " is"}), chunk({"content": " nine"}))
-    assert looked_at == []
-    feed(
-        assembler, chunk({"content": " o'clock"}, "stop"), chunk({"content": "."}, new_field=1), chunk({"refusal": "x"})
-    )
-    assert len(looked_at) == 3
 
 
 def test_where_nothing_can_be_called_text_is_only_text():
@@ -267,7 +260,7 @@ def test_pieces_with_an_empty_id_and_type_leave_those_of_the_first_one():
         chunk({}, "tool_calls"),
         chunk({"role": "assistant", "content": ""}, "tool_calls", usage={"total_tokens": 3}),
     )
-    assert [list(delta["tool_calls"][0]) for delta in deltas(shown)[1:]] == [["index", "function"]] * 3
+    assert [set(delta["tool_calls"][0]) for delta in deltas(shown)[1:]] == [{"index", "function"}] * 3
     turn = finish(assembler)
     assert turn.message["tool_calls"] == [
         {"id": "a", "type": "function", "function": {"name": "open_door", "arguments": '{"n":1}'}}
@@ -424,8 +417,13 @@ def test_a_whole_answer_is_a_turn_with_its_message_as_received():
         "tool_calls": [{"index": 0, "function": {"name": "x", "arguments": {}}}],
     }
     body = {"id": "up", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": {"a": 1}}
-    turn = turn_from_completion(body, PLAIN)
-    assert turn.message is message
+    turn = whole(body, PLAIN)
+    assert turn.message == {
+        **message,
+        "tool_calls": [
+            {"index": 0, "id": "call_rt3_0", "type": "function", "function": {"name": "x", "arguments": "{}"}}
+        ],
+    }
     assert turn.calls == (ToolCall("call_rt3_0", "x", "{}"),)
     assert turn.envelope == {"id": "up"}
 
@@ -441,7 +439,7 @@ def test_a_whole_answer_is_a_turn_with_its_message_as_received():
 )
 def test_an_answer_that_is_no_completion_is_no_turn(body):
     with pytest.raises(UpstreamError):
-        turn_from_completion(body, PLAIN)
+        whole(body, PLAIN)
 
 
 @given(st.data())
@@ -460,7 +458,7 @@ def test_however_the_arguments_are_cut_the_call_is_the_same(data):
 def test_an_entry_of_a_whole_answer_that_is_no_function_stays_as_it_is():
     entry = {"id": "c", "type": "custom", "custom": {"name": "x", "input": "raw"}}
     body = {"choices": [{"message": {"tool_calls": [dict(entry)]}, "finish_reason": "tool_calls"}]}
-    assert turn_from_completion(body, PLAIN).message["tool_calls"] == [entry]
+    assert whole(body, PLAIN).message["tool_calls"] == [entry]
 
 
 def test_a_turn_that_is_held_whole_shows_nothing_until_somebody_decides():
@@ -538,7 +536,7 @@ def test_the_same_goes_for_whole_answers():
     call = CallUpstream({}, number=1, tools=TOOLS)
 
     def read(message):
-        return turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+        return whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
 
     assert read({"content": f"Hm {LEAK}"}).calls == (ToolCall("call_t1_0", "search", '{"q":"x"}'),)
     assert read({"content": None, "reasoning": LEAK}).calls == (ToolCall("call_t1_0", "search", '{"q":"x"}'),)
@@ -561,8 +559,8 @@ def test_however_a_text_is_cut_the_turn_is_the_same_as_the_whole_answers(pieces,
     turn = assembler.finish()
     call = CallUpstream({}, number=3, run_id="r", tools=TOOLS, client_tools=frozenset({"open_door"}))
     message = {"role": "assistant", "content": text}
-    whole = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
-    assert (turn.text, turn.calls, turn.garbled) == (whole.text, whole.calls, whole.garbled)
+    at_once = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    assert (turn.text, turn.calls, turn.garbled) == (at_once.text, at_once.calls, at_once.garbled)
     seen = "".join(delta.get("content") or "" for delta in deltas([*shown, *turn.buffered]))
     assert seen == (turn.text if turn.text.strip() else "")
 
@@ -592,7 +590,7 @@ def test_a_leak_under_a_name_that_the_upstream_was_told_is_a_call_of_the_clients
 def test_a_whole_answer_in_parts_is_read_for_leaks_as_well():
     message = {"role": "assistant", "content": [{"type": "text", "text": "Hm"}, {"type": "text", "text": LEAK}]}
     call = CallUpstream({}, number=1, tools=TOOLS)
-    turn = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    turn = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
     assert ([one.name for one in turn.calls], turn.text) == (["search"], "Hm")
 
 
@@ -709,8 +707,8 @@ def test_a_whole_answer_in_parts_stays_as_received_where_nothing_leaked():
     parts = [THINKING, {"type": "text", "text": "Hi"}]
     message = {"role": "assistant", "content": list(parts)}
     call = CallUpstream({}, number=1, tools=TOOLS)
-    turn = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    turn = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
     assert (turn.message["content"], turn.text) == (parts, "Hi")
     message = {"role": "assistant", "content": [THINKING, {"type": "text", "text": f"Hm {LEAK}"}]}
-    turn = turn_from_completion({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
+    turn = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
     assert (turn.message["content"], len(turn.calls)) == ([THINKING, {"type": "text", "text": "Hm "}], 1)

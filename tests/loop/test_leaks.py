@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.leaks import MAX_HELD, Leak, LeakFilter, clean_name, fits, holds_raw_format, may_leak
+from proxy.loop.leaks import Leak, clean_name, fits
+from proxy.loop.leaks.filter import MAX_BUFFERED, LeakFilter, holds_raw_format
 
 SEARCH = {"type": "object", "properties": {"query": {"type": "string"}, "n": {}}, "required": ["query"]}
 TOOLS = {"web_search": SEARCH, "webSearch": SEARCH, "open_door": {"type": "object", "properties": {"door": {}}}}
@@ -207,16 +208,6 @@ def test_the_short_way_leads_to_the_same_place_as_the_long_one(pieces):
     assert (short.leaks, short.garbled) == (long.leaks, long.garbled)
 
 
-@given(PROSE)
-def test_a_whole_text_that_may_hold_no_leak_holds_none(text):
-    assert may_leak(text) or read(text) == (text, [], False)
-
-
-@pytest.mark.parametrize("text", [text for text, *_ in LEAKED])
-def test_a_whole_text_that_holds_a_leak_is_looked_at(text):
-    assert may_leak(text)
-
-
 def test_plain_text_goes_the_short_way_and_nothing_of_it_is_held():
     leaks = LeakFilter(TOOLS)
     leaks.feed("It")
@@ -268,7 +259,7 @@ def test_text_is_shown_while_it_comes_but_for_what_may_become_a_marker():
 def test_no_more_is_held_back_than_a_call_may_be_long(opening):
     leaks = LeakFilter(TOOLS)
     leaks.feed(opening)
-    assert len(leaks.feed("x" * MAX_HELD)) == MAX_HELD + len(opening)
+    assert len(leaks.feed("x" * MAX_BUFFERED)) == MAX_BUFFERED + len(opening)
 
 
 @pytest.mark.parametrize(

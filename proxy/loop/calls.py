@@ -1,0 +1,220 @@
+"""The tool calls of one turn: put together from the fragments of a stream, or read from a whole message.
+
+Calls of server tools are hidden from the client. Its own calls get indices without gaps and ids of this run, so that it
+cannot see that others were made.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import orjson
+from msgspec import Struct, field
+
+from proxy.loop.actions import CallUpstream
+from proxy.loop.chat import Json, ToolCall, name_of
+from proxy.loop.continuation import client_call_id
+from proxy.loop.leaks import Leak
+from proxy.loop.leaks.glm import split_glued_name
+from proxy.loop.sse import dumps
+
+# An escaped character, a backslash whose character is still to come, a quotation mark or a bracket.
+_MARK = re.compile(r'\\.|\\|["{}\[\]]', re.DOTALL)
+
+
+class ObjectScanner(Struct):
+    """Finds the end of a JSON object that comes in pieces, looking at each character once.
+
+    It counts brackets and does not parse: what it takes for an object may be none, but every object is found.
+    """
+
+    _depth: int = 0
+    _in_string: bool = False
+    _backslash: str = ""  # at the end of the last piece
+    _done: bool = False  # the object is whole, or the text is none
+
+    def feed(self, piece: str) -> bool:
+        """Take the next piece in; whether the object ends with it, but for blanks."""
+        if self._depth == 0 and (begun := piece.lstrip()):
+            self._done = self._done or begun[0] != "{"
+        if self._done:
+            return False
+        text, self._backslash = self._backslash + piece, ""
+        for match in _MARK.finditer(text):
+            mark = match.group()
+            if mark == "\\":
+                self._backslash = mark
+            elif mark == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string and len(mark) == 1:
+                self._depth += 1 if mark in "{[" else -1
+                if self._depth == 0:
+                    self._done = True
+                    return not text[match.end() :].strip()
+        return False
+
+
+class PartialCall(Struct):
+    """A tool call of which more may come.
+
+    Attributes:
+        id: the upstream's.
+        fields: its other fields as received, for the entry in the message.
+        arguments: their pieces.
+        client_index: its index in the client's stream; None: it is not the client's.
+        client_id: the id that the client gets.
+        announced: whether it was among the `ready` ones.
+        is_whole: whether the arguments are an object already; nothing can follow one.
+    """
+
+    id: str
+    type: str = "function"
+    name: str = ""
+    arguments: list[str] = []
+    fields: Json = {}
+    client_index: int | None = None
+    client_id: str | None = None
+    announced: bool = False
+    is_whole: bool = False
+    _scanner: ObjectScanner = field(default_factory=ObjectScanner)
+
+    def append(self, arguments: str) -> None:
+        """Add a piece of the arguments."""
+        self.arguments.append(arguments)
+        if self._scanner.feed(arguments):
+            try:
+                orjson.loads("".join(self.arguments))
+            except orjson.JSONDecodeError:
+                return
+            self.is_whole = True
+
+    def entry(self) -> Json:
+        """The call as an entry of a message's `tool_calls`."""
+        entry = {**self.fields, "id": self.id, "type": self.type}
+        if self.type == "function":
+            function = {"name": self.name, "arguments": "".join(self.arguments)}
+            entry["function"] = {**(self.fields.get("function") or {}), **function}
+        return entry
+
+
+class CallAssembler:
+    """Collects the calls of one turn.
+
+    Args:
+        call: the upstream call that the turn answers; names the tools, and those that are the client's.
+
+    Attributes:
+        calls: index -> call.
+        shown: how many of them are the client's.
+    """
+
+    def __init__(self, call: CallUpstream) -> None:
+        self._call = call
+        self.calls: dict[int, PartialCall] = {}
+        self.shown = 0
+
+    def add(self, fragments: Sequence[Json], *, are_whole: bool = False) -> list[Json]:
+        """Take fragments of calls in, or the entries of a whole message.
+
+        Returns:
+            The fragments of the client's own calls, as the client gets them.
+
+        Raises:
+            UpstreamError: arguments are nested too deep.
+        """
+        shown: list[Json] = []
+        for position, fragment in enumerate(fragments):
+            index = position if are_whole else self._index_of(fragment)
+            call = self.calls.get(index)
+            if call is None:
+                call = self.calls[index] = PartialCall(fragment.get("id") or self._new_id(index))
+            call.id = fragment.get("id") or call.id
+            call.type = fragment.get("type") or call.type
+            call.fields.update(fragment)
+            function = fragment.get("function") or {}
+            arguments = as_text(function.get("arguments"))
+            name = name_of(fragment) if are_whole else function.get("name")
+            if name and not call.name:
+                call.name, arguments = split_glued_name(name, arguments, self._call.tools)
+            if are_whole:
+                call.arguments.append(arguments)
+            else:
+                call.append(arguments)
+            if call.name in self._call.client_tools:
+                shown.append(self._opening(call) if call.client_id is None else _more_of(call, fragment, arguments))
+        return shown
+
+    def add_leaked(self, leak: Leak) -> list[Json]:
+        """Take in a call that was found in a text; what the client gets of it, as a list of one entry or none."""
+        index = max(self.calls, default=-1) + 1
+        name = self._call.renamed.get(leak.name, leak.name)
+        call = self.calls[index] = PartialCall(self._new_id(index), name=name, arguments=[leak.arguments])
+        return [self._opening(call)] if name in self._call.client_tools else []
+
+    def ready(self) -> list[ToolCall]:
+        """The server's calls whose arguments have become complete since the last time."""
+        ready: list[ToolCall] = []
+        last = max(self.calls, default=0)
+        for index, call in self.calls.items():
+            if call.announced or not call.name or call.client_id or not (index < last or call.is_whole):
+                continue
+            call.announced = True
+            ready.append(ToolCall(call.id, call.name, "".join(call.arguments)))
+        return ready
+
+    def entries(self) -> list[Json]:
+        """The calls as a message's `tool_calls`."""
+        return [self.calls[index].entry() for index in sorted(self.calls)]
+
+    def client_ids(self) -> tuple[str | None, ...]:
+        """For each of the entries the id that the client gets; None: the call is not the client's."""
+        return tuple([self.calls[index].client_id for index in sorted(self.calls)]) if self.calls else ()
+
+    def _index_of(self, fragment: Json) -> int:
+        index = fragment.pop("index", None)
+        if isinstance(index, int) and index >= 0:
+            return index
+        return missing_index(fragment, {index: call.id for index, call in self.calls.items()})
+
+    def _new_id(self, index: int) -> str:
+        """An id, unique in this run, for a call without one: the tool message that answers it has to name it."""
+        return f"call_{self._call.run_id}t{self._call.number}_{index}"
+
+    def _opening(self, call: PartialCall) -> Json:
+        """The first fragment that the client gets of a call of its own."""
+        call.client_index = self.shown
+        call.client_id = client_call_id(self._call.run_id, self.shown)
+        self.shown += 1
+        return {**call.entry(), "index": call.client_index, "id": call.client_id}
+
+
+def _more_of(call: PartialCall, fragment: Json, arguments: str) -> Json:
+    """A later fragment for the client. Readers of a stream join repeated strings, so id, type and name come once."""
+    rest = {key: value for key, value in fragment.items() if key not in ("id", "type")}
+    return {**rest, "index": call.client_index, "function": {"arguments": arguments}}
+
+
+def as_text(arguments: object) -> str:
+    """Arguments as JSON text: ZOAS and native Ollama have them as an object. Raises `UpstreamError`: it is too deep."""
+    if arguments is None:
+        return ""
+    return arguments if isinstance(arguments, str) else dumps(arguments).decode()
+
+
+def has_index(fragment: Json) -> bool:
+    """Whether a fragment of a call has an index; Z.AI has been seen to send -1, Mistral none."""
+    index = fragment.get("index")
+    return isinstance(index, int) and index >= 0
+
+
+def missing_index(fragment: Json, known: Mapping[int, str]) -> int:
+    """The index of a fragment without one: a new id opens a call, anything else goes on with the last one.
+
+    Args:
+        fragment: of a call.
+        known: the calls of the turn so far, index -> id.
+    """
+    last, identity = max(known, default=-1), fragment.get("id")
+    for index, known_id in known.items():
+        if identity and known_id == identity:
+            return index
+    return last + 1 if identity or last < 0 else last

@@ -1,0 +1,247 @@
+"""The filter that takes leaked calls out of a text while it is streamed.
+
+They are read as calls and never shown, nor are GLM-4.5v's marks around an answer, `<|begin_of_box|>` and
+`<|end_of_box|>`. What only looks similar stays text: markers in code (a user asking about `<tool_call>`), harmony's
+words without harmony's structure, JSON that the client asked for.
+
+Every character is looked at a bounded number of times, and no more than `MAX_BUFFERED` are ever buffered.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from proxy.loop.chat import Json
+from proxy.loop.leaks import Found, Leak, clean_name, glm, harmony, may_be_arguments, read_arguments
+
+# More text than this is no tool call: it is shown, whatever it began with.
+MAX_BUFFERED = 64 * 1024
+# Text is taken in pieces of this size, so that cutting a call out of it never copies more.
+_STEP = 4096
+
+_BOXES = ("<|begin_of_box|>", "<|end_of_box|>")
+_MARKERS = (glm.OPEN, glm.ARGUMENT, *harmony.MARKS)
+_MARKS = (*_MARKERS, *_BOXES)
+_LONGEST_MARK = max(map(len, _MARKS))
+# Each alternative begins with a plain character: what begins with none of them is then skipped at C's speed.
+_TOKEN = re.compile("``*|~~*|\n|" + "|".join(map(re.escape, _MARKS)))
+_FENCE = 3  # as many backticks open a block of code
+_QUOTE = re.compile(r'\\.|"', re.DOTALL)
+_CODE = re.compile(r"(```|~~~).*?(?:\1|\Z)|(`+)[^\n]*?\2", re.DOTALL)
+_A_LETTER = "\u00aa"  # one that no name begins with
+
+
+_Mode: TypeAlias = Literal[
+    "beginning",  # nothing but blanks has come, or what may be the arguments of a tool
+    "text",
+    "fence",  # in a block of code
+    "inline",  # in a span of code
+    "glm",
+    "harmony",  # to the end of the turn
+    "json",  # to the end of the turn
+]
+
+
+class LeakFilter(Struct):
+    """Takes a text in pieces and returns what of it may be shown; collects `leaks` and notes whether it was `garbled`.
+
+    Args:
+        tools: the names that may be called -> their JSON Schemas.
+        json_expected: whether the client asked for JSON, so that a text that is one object is an answer.
+    """
+
+    tools: Mapping[str, Json]
+    json_expected: Callable[[], bool] = bool  # returns False
+    leaks: list[Leak] = []
+    garbled: bool = False  # raw model format that is no call of any tool was taken out
+    _mode: _Mode = "beginning"
+    _fence: str = ""  # what closes the code that the text is in
+    _buffer: str = ""
+    _searched: int = 0
+    _quoted_to: int = 0  # how far the quotes of a call in Hermes form were counted ...
+    _in_string: bool = False  # ... and whether that is inside of a JSON string
+    _shown: str = ""  # the latest text that was shown; what comes next may go on with its last word
+    _names: str = ""  # the `name_lines` of the tools
+
+    def __post_init__(self) -> None:
+        self._names = harmony.name_lines(self.tools)
+
+    def feed(self, text: str) -> str:
+        """The text that may be shown now.
+
+        Most pieces come while nothing is buffered, hold no mark, and end with no word that a header begins with. They
+        are shown at once, which saves a third of the instructions of a chunk.
+        """
+        if self._mode == "beginning" and not self._buffer and text[:1] not in ("", "{") and not text[0].isspace():
+            self._mode = "text"
+        has_mark = "<" in text or "`" in text or "~" in text or "=" in text
+        if self._mode == "text" and not self._buffer and not has_mark and len(text) <= _STEP:
+            words = text[-harmony.LONGEST_NAME :].rsplit(None, 1)
+            word = words[-1] if words else ""
+            is_plain = word.rstrip(".,").isalnum() and f"\n{word}" not in self._names
+            if is_plain or not harmony.may_begin_header(text, self._names):
+                self._shown = text
+                return text
+        return "".join([self._feed(text[at : at + _STEP]) for at in range(0, len(text), _STEP)])
+
+    def close(self) -> str:
+        """The rest of this text, without leaks. More may follow, as text."""
+        text, self._buffer = self._buffer, ""
+        mode, self._mode = self._mode, "text"
+        match mode:
+            case "glm":
+                self._shown = ""
+                return self._collect(glm.read(text, self.tools, is_whole=False))
+            case "harmony":
+                return self._collect(harmony.read(text, self.tools))
+            case "json":
+                return self._collect(read_arguments(text, self.tools))
+        return text
+
+    def _collect(self, found: Found) -> str:
+        self.leaks += found.leaks
+        self.garbled = self.garbled or found.garbled
+        return found.text
+
+    def _feed(self, text: str) -> str:
+        self._buffer += text
+        shown: list[str] = []
+        while True:
+            before = self._mode
+            shown.append(self._advance())
+            if self._mode == before:
+                return "".join(shown)
+
+    def _advance(self) -> str:
+        """One step; a step that changes the mode is followed by another."""
+        match self._mode:
+            case "beginning":
+                return self._begin()
+            case "glm":
+                return self._buffer_glm()
+            case "json":
+                if may_be_arguments(self._buffer, self.tools):
+                    return self._limit_buffer()
+                self._mode = "text"
+                return ""
+            case "harmony":
+                return self._limit_buffer()
+            case _:
+                return self._scan()
+
+    def _begin(self) -> str:
+        begun = self._buffer.lstrip()
+        if begun.startswith("{") and not self.json_expected():
+            self._mode = "json"
+        elif begun or len(self._buffer) > harmony.LONGEST_NAME:
+            self._mode = "text"
+        return ""
+
+    def _scan(self) -> str:
+        """Text up to the first marker outside of code; a possible beginning of one stays in the buffer."""
+        shown: list[str] = []
+        at = 0
+        while match := _TOKEN.search(self._buffer, at):
+            mark, start, at = match.group(), match.start(), match.end()
+            if mark[0] in "`~" and at == len(self._buffer):
+                return "".join((*shown, self._release(start)))  # there may be more of them
+            if mark in _MARKERS:
+                if self._mode == "text" and (mark != glm.ARGUMENT or self._follows_a_name(start)):
+                    return "".join((*shown, self._begin_call(mark, start)))
+            elif mark in _BOXES:
+                if self._mode == "text":
+                    shown.append(self._release(start))
+                    self._buffer, self._shown, at = self._buffer[len(mark) :], "", 0
+            elif mark == "\n":
+                self._mode = "text" if self._mode == "inline" else self._mode
+            elif mark[0] == "`" or len(mark) >= _FENCE:
+                self._pass_fence(mark)
+        return "".join((*shown, self._release(len(self._buffer) - self._undecided(at))))
+
+    def _pass_fence(self, mark: str) -> None:
+        """Code begins or ends: a block with three or more, a span with any number, each ended by its like."""
+        if self._mode == "text":
+            self._mode = "fence" if len(mark) >= _FENCE else "inline"
+            self._fence = mark
+        elif mark == self._fence or (self._mode == "fence" and mark.startswith(self._fence)):
+            self._mode = "text"
+
+    def _follows_a_name(self, end: int) -> bool:
+        """Whether the name of a tool stands right before this place."""
+        name = harmony.last_word(self._with_context(end))
+        return bool(name) and clean_name(name.strip(), self.tools) in self.tools
+
+    def _begin_call(self, mark: str, start: int) -> str:
+        self._mode = "glm" if mark in (glm.OPEN, glm.ARGUMENT) else "harmony"
+        self._searched = self._quoted_to = 0
+        self._in_string = False
+        if mark == glm.ARGUMENT:
+            start -= len(harmony.last_word(self._buffer[:start]))
+        elif self._mode == "harmony":
+            start -= harmony.header_length(self._with_context(start), self.tools)
+        return self._release(max(0, start))
+
+    def _with_context(self, end: int) -> str:
+        """The buffer up to a place, behind a character that stands for the last one that was shown.
+
+        A word that goes on with what was shown before is none by itself, however the text was cut.
+        """
+        last = self._shown[-1:]
+        context = _A_LETTER if last.isalnum() or last == "_" else last if last in ".=-" else ""
+        return context + self._buffer[:end]
+
+    def _undecided(self, begin: int) -> int:
+        """How many characters at the end may be the beginning of a marker, or belong to one that follows."""
+        if self._mode != "text":
+            return 0
+        at = self._buffer.rfind("<", max(begin, len(self._buffer) - _LONGEST_MARK))
+        if at >= 0 and not any(mark.startswith(self._buffer[at:]) for mark in _MARKS):
+            at = -1
+        end = at if at >= 0 else len(self._buffer)
+        before = self._with_context(end)
+        header = harmony.possible_header_length(before, self.tools, self._names, is_marked=at >= 0)
+        return len(self._buffer) - end + header
+
+    def _buffer_glm(self) -> str:
+        while (end := self._buffer.find(glm.CLOSE, self._searched)) >= 0:
+            end += len(glm.CLOSE)
+            call = self._buffer[:end]
+            if call.count("<arg_value>") > call.count("</arg_value>") or self._ends_in_string(end):
+                self._searched = end  # the mark is part of a value
+                continue
+            self._buffer = self._buffer[end:]
+            self._mode = "text"
+            self._shown = ""
+            return self._collect(glm.read(call, self.tools, is_whole=True))
+        self._searched = max(self._searched, len(self._buffer) - len(glm.CLOSE))
+        return self._limit_buffer()
+
+    def _ends_in_string(self, end: int) -> bool:
+        """Whether a call in Hermes form is inside of a JSON string there; to be asked for one end after another."""
+        if glm.HERMES.match(self._buffer):
+            for mark in _QUOTE.finditer(self._buffer, self._quoted_to, end):
+                self._in_string ^= mark[0] == '"'
+            self._quoted_to = end
+        return self._in_string
+
+    def _limit_buffer(self) -> str:
+        """Nothing while the buffer has room; all of it as text as soon as it has not."""
+        if len(self._buffer) <= MAX_BUFFERED:
+            return ""
+        self._mode = "text"
+        return self._release(len(self._buffer))
+
+    def _release(self, end: int) -> str:
+        shown, self._buffer = self._buffer[:end], self._buffer[end:]
+        self._shown = shown or self._shown
+        return shown
+
+
+def holds_raw_format(text: str) -> bool:
+    """Whether a text still holds markers of a raw format outside of code: it is no answer then."""
+    if "<" not in text:  # every marker begins with it; to take code out of a long answer takes far longer
+        return False
+    plain = _CODE.sub("", text)
+    return glm.OPEN in plain or any(marker in plain for marker in harmony.MARKS)

@@ -1,0 +1,119 @@
+"""Harmony, gpt-oss's raw format: headers of role, recipient and channel between marks like `<|call|>`."""
+
+import re
+from collections.abc import Mapping
+
+from proxy.loop.chat import Json
+from proxy.loop.leaks import Found, Leak, bare_name, clean_name, fitting_tool, parsed
+
+MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|end|>", "<|return|>")
+# No bare name in front of harmony's marks is longer.
+LONGEST_NAME = 128
+
+_MESSAGE = "<|message|>"
+_ROLE, _COMMENTARY = "assistant", "commentary"
+_ANY_MARK = re.compile(r"<\|\w+\|>")
+_SEGMENT_END = re.compile(r"<\|(?:call|end|return)\|>|(?=<\|start\|>)")
+_RECIPIENT = re.compile(r"\bto=\s*([\w.-]+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+# Role, recipient, channel, recipient, content type: in this order, each of them optional, and nothing else.
+_HEADER = re.compile(
+    r"\s*(?:<\|start\|>)?\s*(?:[\w.-]+)?\s*(?:to=\s*[\w.-]+)?\s*(?:<\|channel\|>\s*\w+)*"
+    r"\s*(?:to=\s*[\w.-]+)?\s*(?:<\|constrain\|>)?\s*\w*\s*"
+)
+_WORD_AT_END = re.compile(r"[\w.=-]+\Z")
+# A header whose marks before the recipient were lost: `commentary to=functions.web_search json` in front of a mark, and
+# the beginnings of one. Every part of it is bounded, so that a window at the end of a text is enough.
+_RECIPIENT_AT_END = r"(?:commentary\s{1,8})?to=\s{0,4}[\w.-]{1,128}(?:\s{1,4}\w{1,16})?\s{0,4}\Z"
+_HEADER_AT_END = re.compile(rf"(?<!\w){_RECIPIENT_AT_END}")
+_HEADER_BEGUN = re.compile(rf"(?<!\w)(?:(?:commentary\s{{1,8}})?to=\s{{0,4}}\Z|{_RECIPIENT_AT_END})")
+_BEGUN_COMMENTARY = "|".join(_COMMENTARY[:end] for end in range(len(_COMMENTARY), 0, -1))
+_CHANNEL_BEGUN = re.compile(rf"(?<!\w)(?:commentary\s{{1,8}}(?:to?)?|{_BEGUN_COMMENTARY}|to?)\Z")
+_LONGEST_HEADER, _LONGEST_CHANNEL = 192, 24
+
+
+def read(text: str, tools: Mapping[str, Json]) -> Found:
+    """The calls and the user's text in a text from harmony's first mark on; without harmony's structure it is text."""
+    leaks: list[Leak] = []
+    shown: list[str] = []
+    for segment in _SEGMENT_END.split(text):
+        header, mark, body = segment.partition(_MESSAGE)
+        if not mark:
+            header, brace, rest = segment.partition("{")
+            header, body = (header, brace + rest) if brace and _RECIPIENT.search(header) else ("", segment)
+        if not _HEADER.fullmatch(header) or (not mark and _ANY_MARK.search(body)):
+            return Found(text)
+        if _RECIPIENT.search(header) and "<|" not in header and not body.lstrip().startswith("{"):
+            return Found(text)
+        channel = _CHANNEL.search(header)
+        name = _recipient(header, tools) or (fitting_tool(parsed(body), tools) if channel else None)
+        if name is not None:
+            leaks.append(Leak(name, body.strip()))
+        elif channel is None or channel[1] != "analysis":
+            shown.append(body)
+    visible = "".join(shown)
+    return Found(visible, tuple(leaks), garbled=not (leaks or visible.strip()))
+
+
+def _recipient(header: str, tools: Mapping[str, Json]) -> str | None:
+    """The tool that a header addresses: by `to=`, or by a bare name in front of its marks."""
+    match = _RECIPIENT.search(header)
+    if match:
+        return clean_name(match[1], tools)
+    name = clean_name(header, tools)
+    return name if name in tools else None
+
+
+# -- headers whose first marks were lost: plain words, until the mark that follows them --
+
+
+def name_lines(tools: Mapping[str, Json]) -> str:
+    """All words that may begin a header, each behind a line end: one search finds whether a word begins like one."""
+    return "\n".join(("", *tools, _ROLE, _COMMENTARY, "functions.", "to="))
+
+
+def last_word(text: str) -> str:
+    """The last word of a text, with the blanks behind it; empty where it ends with none, or with a very long one."""
+    text = text[-LONGEST_NAME:]
+    words = text.rsplit(None, 1)
+    match = _WORD_AT_END.search(words[-1]) if words else None
+    return text[text.rindex(words[-1]) + match.start() :] if match else ""
+
+
+def header_length(before: str, tools: Mapping[str, Json]) -> int:
+    """How many characters at the end of a text belong to the mark behind it: a name, or a recipient."""
+    if match := _HEADER_AT_END.search(before[-_LONGEST_HEADER:]):
+        return len(match[0])
+    name = last_word(before)  # web_search<|channel|>commentary
+    return len(name) if name and clean_name(name.strip(), tools) in (*tools, _ROLE) else 0
+
+
+def possible_header_length(before: str, tools: Mapping[str, Json], names: str, *, is_marked: bool) -> int:
+    """How many characters at the end of a text may belong to a mark that has not come yet, or not as a whole.
+
+    Args:
+        before: the text.
+        tools: the names that may be called -> their JSON Schemas.
+        names: their `name_lines`.
+        is_marked: whether the beginning of a mark follows the text, so that a name in it has to be whole.
+    """
+    window = before[-_LONGEST_HEADER:]
+    if "to=" in window and (match := (_HEADER_AT_END if is_marked else _HEADER_BEGUN).search(window)):
+        return len(match[0])
+    word = last_word(before)
+    if is_marked:
+        name = bare_name(word.strip())
+        return len(word) if name in tools or name == _ROLE else 0
+    length = len(word) if word and _begins_name(word.strip(), names) else 0
+    match = _CHANNEL_BEGUN.search(before[-_LONGEST_CHANNEL:])
+    return max(length, len(match[0])) if match else length
+
+
+def may_begin_header(text: str, names: str) -> bool:
+    """Whether the last word of a plain text may belong to a header that goes on behind it."""
+    word = last_word(text).rstrip()
+    return bool(word) and (_begins_name(word, names) or _CHANNEL_BEGUN.search(word) is not None)
+
+
+def _begins_name(word: str, names: str) -> bool:
+    return f"\n{bare_name(word)}" in names or f"\n{word}" in names
