@@ -13,7 +13,7 @@ import certifi
 import httpx
 from msgspec import Struct
 
-# RFC 8305, section 8: how long an address is waited for before the next one is tried beside it.
+# RFC 8305, section 8: the time after which the next address is tried beside one that has not answered.
 STAGGER_SECONDS = 0.25
 
 _PORTS = {"http": 80, "https": 443}
@@ -34,7 +34,7 @@ class Origin(Struct, frozen=True, cache_hash=True):
 def origin_of(url: httpx.URL) -> Origin:
     """The server of a URL. Raises `httpx.UnsupportedProtocol` where it is neither http nor https."""
     if url.scheme not in _PORTS:
-        raise httpx.UnsupportedProtocol(f"{url.scheme or 'No scheme'}: only http and https are spoken.")
+        raise httpx.UnsupportedProtocol(f"{url.scheme or 'No scheme'}: only http and https are supported.")
     return Origin(url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme], url.scheme == "https")
 
 
@@ -53,10 +53,10 @@ def client_context() -> ssl.SSLContext:
 
 
 async def connect(host: str, port: int) -> socket.socket:
-    """A connection to whichever of a name's addresses answers first (RFC 8305, "happy eyeballs").
+    """A socket that is connected to the first of a name's addresses that answers (RFC 8305, "happy eyeballs").
 
     Raises:
-        OSError: none does, or there is no such name.
+        OSError: none answers, or there is no such name.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -70,7 +70,7 @@ async def connect(host: str, port: int) -> socket.socket:
 
 
 def in_turn(addresses: Iterable[_Address]) -> Sequence[_Address]:
-    """One of each family in turn, the resolver's favourite first: a family without a route costs one attempt."""
+    """Addresses of the families in turn, the resolver's favourite first: a family without a route costs one attempt."""
     families: dict[int, list[_Address]] = {}
     for address in addresses:
         families.setdefault(address[0], []).append(address)
@@ -79,14 +79,14 @@ def in_turn(addresses: Iterable[_Address]) -> Sequence[_Address]:
 
 
 async def _race(addresses: Sequence[_Address]) -> socket.socket | OSError:
-    """The first that is connected, or why the first that was tried is not."""
+    """The first socket that is connected, or the error of the first address that was tried."""
     tasks: list[asyncio.Task[socket.socket | OSError]] = []
     winner: socket.socket | None = None
     try:
         async with asyncio.TaskGroup() as group:
-            for last, address in _marked(addresses):
+            for number, address in enumerate(addresses, 1):
                 tasks.append(group.create_task(_attempt(address)))
-                winner = await _first_of(tasks, None if last else STAGGER_SECONDS)
+                winner = await _first_of(tasks, STAGGER_SECONDS if number < len(addresses) else None)
                 if winner is not None:
                     break
             for task in tasks:
@@ -99,16 +99,12 @@ async def _race(addresses: Sequence[_Address]) -> socket.socket | OSError:
     return winner or results[0]
 
 
-def _marked(addresses: Sequence[_Address]) -> Iterable[tuple[bool, _Address]]:
-    return ((at == len(addresses), address) for at, address in enumerate(addresses, 1))
-
-
 async def _first_of(
-    tasks: Iterable["asyncio.Task[socket.socket | OSError]"], patience: float | None
+    tasks: Iterable["asyncio.Task[socket.socket | OSError]"], seconds: float | None
 ) -> socket.socket | None:
-    """The first success among attempts; None when the newest has failed, or `patience` is at its end."""
+    """The first success among attempts; None when the newest has failed, or the time is over."""
     *_, newest = tasks
-    ends = None if patience is None else asyncio.get_running_loop().time() + patience
+    ends = None if seconds is None else asyncio.get_running_loop().time() + seconds
     while True:
         for task in tasks:
             if task.done() and isinstance(result := task.result(), socket.socket):
@@ -134,7 +130,7 @@ async def _connect(address: _Address) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setblocking(False)
-        # Each write is a whole request; and a server that vanished without a word is noticed while it is silent.
+        # Each write is a whole request; and a server that has vanished is noticed while it is silent.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         await asyncio.get_running_loop().sock_connect(sock, where)

@@ -9,13 +9,16 @@ Any fault closes the connection at once, a cancelled reader included: half a res
 import asyncio
 import select
 from collections.abc import AsyncIterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from msgspec import Struct
 
 from proxy.http.connect import Origin
 from proxy.http.response import Http1Response
+
+if TYPE_CHECKING:
+    from proxy.http.pool import Pool
 
 # Unread bytes of a response beyond which its server is not read from any longer.
 MAX_UNREAD_BYTES = 64 * 1024
@@ -32,26 +35,14 @@ class RequestTimeouts(Struct, frozen=True):
     pool: float | None = None
 
 
-class Owner(Protocol):
-    """The pool of a connection, as far as the connection uses it."""
-
-    def idle(self, connection: "Http1Connection", seconds: float | None) -> None:
-        """A response is complete, and another request may follow; the server waits for it that many seconds."""
-        ...
-
-    def gone(self, connection: "Http1Connection") -> None:
-        """The connection is closed, or about to be. Called once."""
-        ...
-
-
 class Http1Connection(asyncio.Protocol):
     """A connected protocol, made by a pool, which then adopts it."""
 
     __slots__ = (
         "_closed",
         "_lost",
-        "_owner",
         "_poll",
+        "_pool",
         "_response",
         "_sent",
         "_timer",
@@ -72,7 +63,7 @@ class Http1Connection(asyncio.Protocol):
         self.requests = 0
         self.has_answered = False  # whether a byte of the latest response has come
         self.expires = 0.0  # set by the pool: when it has been idle for too long
-        self._owner: Owner | None = None
+        self._pool: Pool | None = None
         self._transport: Any = None
         self._closed = False
         self._lost: asyncio.Future[None] = loop.create_future()
@@ -84,9 +75,9 @@ class Http1Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
-    def adopt(self, owner: Owner) -> None:
+    def adopt(self, pool: "Pool") -> None:
         """Set the owning pool."""
-        self._owner = owner
+        self._pool = pool
         if self._closed:  # it has not lived that long
             self._leave()
 
@@ -247,12 +238,12 @@ class Http1Connection(asyncio.Protocol):
         self._response = None
         response.connection = None
         sent = self._sent and not self._writing_paused and not self._transport.get_write_buffer_size()
-        if self._owner is None or not sent or not response.parser.reusable:
+        if self._pool is None or not sent or not response.parser.reusable:
             self.close()
             return
         if self.reading_paused:
             self.resume_reading()
-        self._owner.idle(self, response.parser.idle_seconds)
+        self._pool.idle(self, response.parser.idle_seconds)
 
     def _break(self, error: httpx.TransportError) -> None:
         """Close the connection; its response, if it is not complete, gets the error."""
@@ -271,9 +262,9 @@ class Http1Connection(asyncio.Protocol):
         self._leave()
 
     def _leave(self) -> None:
-        owner, self._owner = self._owner, None
-        if owner is not None:
-            owner.gone(self)
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.gone(self)
 
     def _tick(self) -> None:
         self._timer = None

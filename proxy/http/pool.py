@@ -1,7 +1,7 @@
-"""Connections that can be used again, and who waits for one: a bounded number, first come, first served.
+"""Connections that can be used again, and requests that wait for one: a bounded number, first come, first served.
 
-A *place* is the right to have one connection; there are `max_connections` of them. Whoever waits is given an idle
-connection (with its place) or a bare place, in the order of asking. While somebody waits, nothing is idle.
+A *place* is the right to have one connection; there are `max_connections` of them. A request that waits is given an
+idle connection (with its place) or a bare place, in the order of asking. While a request waits, no connection is idle.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from proxy.http.connection import Http1Connection, RequestTimeouts
 Connect: TypeAlias = Callable[[Origin, float | None], Awaitable[Http1Connection]]
 _Waiter: TypeAlias = asyncio.Future[Http1Connection | None]
 
-# Below the least that balancers wait for the next request (AWS 60 s, nginx 75 s); what waits less says so, or is seen
-# to have closed when the next request comes.
+# Below the least that balancers wait for the next request (AWS 60 s, nginx 75 s). A server that waits less says so, or
+# its closed connection is noticed when the next request comes.
 IDLE_SECONDS = 30.0
 
 
 class Usage(Struct, frozen=True):
-    """How many connections have a place, how many of them are idle, and how many requests wait for one."""
+    """Numbers of connections that have a place, of idle ones among them, and of requests that wait for one."""
 
     open: int
     idle: int
@@ -32,7 +32,7 @@ class Usage(Struct, frozen=True):
 
 
 class Pool:
-    """The connections of one transport. Implements `connection.Owner`.
+    """The connections of one transport.
 
     Args:
         connect: makes a connection, within so many seconds.
@@ -50,7 +50,7 @@ class Pool:
         self._sweep: asyncio.TimerHandle | None = None
 
     def take(self, origin: Origin) -> Http1Connection | None:
-        """An idle connection that can be used, the latest first; None: there is none, or others wait for it."""
+        """An idle connection that can be used, the latest first; None: there is none, or requests wait for one."""
         same = self._idle.get(origin)
         while same and not self._waiting:
             connection, _ = same.popitem()
@@ -63,7 +63,7 @@ class Pool:
         """A connection for one request; it comes back by itself.
 
         Args:
-            origin: to whom.
+            origin: the server.
             timeouts: `pool` and `connect`.
             fresh: one that has not been used before.
 
@@ -83,18 +83,27 @@ class Pool:
             connection.close()
 
     def idle(self, connection: Http1Connection, seconds: float | None) -> None:
-        """A connection has come back."""
+        """Take a connection back, whose server waits for another request for so many seconds; None: not known."""
         waiter = self._next_waiter() if self._waiting else None
-        if waiter is None:
-            self._keep(connection, seconds)
-        elif self._waiting[waiter] == connection.origin:
-            del self._waiting[waiter]
-            waiter.set_result(connection)
-        else:
-            connection.close()  # its place goes to the waiter
+        if waiter is not None:
+            if self._waiting[waiter] == connection.origin:
+                del self._waiting[waiter]
+                waiter.set_result(connection)
+            else:
+                connection.close()  # its place goes to the waiter
+            return
+        # A request that is on its way when the server's time is over would meet a closed door: a second less.
+        wait = IDLE_SECONDS if seconds is None else min(IDLE_SECONDS, seconds - 1)
+        if wait <= 0:
+            connection.close()
+            return
+        connection.expires = connection.loop.time() + wait
+        self._idle.setdefault(connection.origin, OrderedDict())[connection] = None
+        if self._sweep is None:
+            self._sweep = connection.loop.call_later(IDLE_SECONDS / 4, self._expire, connection.loop)
 
     def gone(self, connection: Http1Connection) -> None:
-        """A connection is closed."""
+        """Forget a connection that is closed."""
         self._connections.discard(connection)
         if same := self._idle.get(connection.origin):
             same.pop(connection, None)
@@ -102,11 +111,11 @@ class Pool:
 
     @property
     def usage(self) -> Usage:
-        """As it is now."""
+        """The numbers at this moment."""
         return Usage(self._places_taken, sum(map(len, self._idle.values())), len(self._waiting))
 
     async def aclose(self) -> None:
-        """Close every connection; whoever waits for one is told."""
+        """Close every connection; requests that wait for one fail."""
         for waiter in list(self._waiting):
             if not waiter.done():
                 waiter.set_exception(httpx.CloseError("The transport was closed."))
@@ -120,17 +129,6 @@ class Pool:
         for connection in closing:
             await connection.wait_closed()
 
-    def _keep(self, connection: Http1Connection, seconds: float | None) -> None:
-        # A request that is on its way when the server's time is over would meet a closed door: a second less.
-        wait = IDLE_SECONDS if seconds is None else min(IDLE_SECONDS, seconds - 1)
-        if wait <= 0:
-            connection.close()
-            return
-        connection.expires = connection.loop.time() + wait
-        self._idle.setdefault(connection.origin, OrderedDict())[connection] = None
-        if self._sweep is None:
-            self._sweep = connection.loop.call_later(IDLE_SECONDS / 4, self._expire, connection.loop)
-
     def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweep = None
         now = loop.time()
@@ -141,7 +139,7 @@ class Pool:
         if self._idle:
             self._sweep = loop.call_later(IDLE_SECONDS / 4, self._expire, loop)
 
-    async def _place(self, origin: Origin, patience: float | None) -> Http1Connection | None:
+    async def _place(self, origin: Origin, seconds: float | None) -> Http1Connection | None:
         """A place: with a connection that has just come back, or bare (None)."""
         if not self._waiting:
             if self._places_taken >= self._max_connections:
@@ -152,7 +150,7 @@ class Pool:
         waiter: _Waiter = asyncio.get_running_loop().create_future()
         self._waiting[waiter] = origin
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 return await self._given(waiter)
         except TimeoutError as exc:
             raise httpx.PoolTimeout("All connections are in use.") from exc
@@ -163,18 +161,16 @@ class Pool:
         except asyncio.CancelledError:
             self._waiting.pop(waiter, None)
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._hand_on(waiter.result())  # given in the very moment in which it was no longer wanted
+                # It was served in the very moment in which it was cancelled.
+                if connection := waiter.result():
+                    self.idle(connection, None)
+                else:
+                    self._free()
             raise
 
-    def _hand_on(self, connection: Http1Connection | None) -> None:
-        if connection is None:
-            self._free()
-        else:
-            self.idle(connection, None)
-
-    async def _make(self, origin: Origin, patience: float | None) -> Http1Connection:
+    async def _make(self, origin: Origin, seconds: float | None) -> Http1Connection:
         try:
-            connection = await self._connect(origin, patience)
+            connection = await self._connect(origin, seconds)
         except BaseException:
             self._free()
             raise
@@ -183,7 +179,7 @@ class Pool:
         return connection
 
     def _free(self) -> None:
-        """A place is free: the next one's who waits."""
+        """Give a place that is free to the next waiter."""
         waiter = self._next_waiter()
         if waiter is None:
             self._places_taken -= 1
@@ -200,7 +196,7 @@ class Pool:
         return None
 
     def _give_one_up(self) -> None:
-        """Close a connection that is idle, if there is one: its place is needed for another origin."""
+        """Close an idle connection, if there is one: its place is needed for another origin."""
         for same in self._idle.values():
             if same:
                 next(iter(same)).close()

@@ -1,14 +1,14 @@
 """Responses to our requests: `Response`, what its readers see; `Http1Response`, one on a connection of our own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import Context, copy_context
-from types import coroutine as awaitable_generator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx
 
 from proxy.http.parser import Head, Headers, ResponseParser
+from proxy.timeouts import resumed
 
 if TYPE_CHECKING:
     from proxy.http.connection import Http1Connection
@@ -160,7 +160,7 @@ class Http1Response(Response):
             except Exception as exc:  # noqa: BLE001 - raised again where it is pumped
                 self._rest = _finished(exc)
             else:
-                self._rest = _resumed(coroutine, waiting)
+                self._rest = resumed(coroutine, waiting)
             if self._rest is not None:
                 self._handle = None
         if self._handle is None or self.connection is None:
@@ -218,24 +218,6 @@ class Http1Response(Response):
         """End a wait in which nothing has happened for too long."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(self._too_slow("The server was silent for too long."))
-
-
-@awaitable_generator
-def _resumed(work: Coroutine[Any, Any, bool], waiting: Any) -> Generator[Any, Any, bool]:
-    """The rest of a coroutine that was started by hand, and is now `waiting` for something."""
-    try:
-        while True:
-            try:
-                sent = yield waiting
-            except GeneratorExit:
-                work.close()
-                raise
-            except BaseException as exc:  # noqa: BLE001 - it is the coroutine's
-                waiting = work.throw(exc)
-            else:
-                waiting = work.send(sent)
-    except StopIteration as stop:
-        return bool(stop.value)
 
 
 async def _finished(outcome: object) -> object:

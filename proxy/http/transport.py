@@ -79,7 +79,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
 
     @property
     def usage(self) -> Usage:
-        """How many connections there are, and how many requests want one."""
+        """Numbers of connections, and of requests that wait for one."""
         return self._pool.usage
 
     async def aclose(self) -> None:
@@ -87,29 +87,25 @@ class Http1Transport(httpx.AsyncBaseTransport):
         await self._pool.aclose()
 
     async def _connect(self, origin: Origin, seconds: float | None) -> Http1Connection:
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
-                return await self._connected(origin)
+                sock = await connect.connect(origin.host, origin.port)
+                try:
+                    _, made = await loop.create_connection(
+                        lambda: Http1Connection(origin, loop),
+                        sock=sock,
+                        ssl=(self._ssl_context or client_context()) if origin.secure else None,
+                        server_hostname=origin.host if origin.secure else None,
+                    )
+                except BaseException:
+                    sock.close()
+                    raise
+                return made
         except TimeoutError as exc:
             raise httpx.ConnectTimeout(f"No connection to {origin.host} in time.") from exc
-        except (OSError, UnicodeError) as exc:  # TLS's errors are OSErrors; a name that is none is a UnicodeError
+        except (OSError, UnicodeError) as exc:  # TLS's errors are OSErrors; an invalid host name is a UnicodeError
             raise httpx.ConnectError(str(exc) or type(exc).__name__) from exc
-
-    async def _connected(self, origin: Origin) -> Http1Connection:
-        loop = asyncio.get_running_loop()
-        sock = await connect.connect(origin.host, origin.port)
-        context = (self._ssl_context or client_context()) if origin.secure else None
-        try:
-            _, connection = await loop.create_connection(
-                lambda: Http1Connection(origin, loop),
-                sock=sock,
-                ssl=context,
-                server_hostname=origin.host if origin.secure else None,
-            )
-        except BaseException:
-            sock.close()
-            raise
-        return connection
 
 
 class HttpxTransport:
@@ -165,7 +161,7 @@ class _HttpxResponse(Response):
 
 
 def _body(request: httpx.Request) -> bytes | AsyncIterable[bytes]:
-    """The body, framed as its headers say. Raises `httpx.LocalProtocolError` where they lie."""
+    """The body, framed as its headers say. Raises `httpx.LocalProtocolError` where it has another length."""
     stream = request.stream
     length = request.headers.get("content-length")
     chunked = "transfer-encoding" in request.headers

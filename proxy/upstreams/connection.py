@@ -1,4 +1,4 @@
-"""One upstream's HTTP: requests out, responses in, exceptions of httpx translated once."""
+"""One upstream's HTTP: its headers on requests, its error responses and the exceptions of httpx as errors of ours."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -14,24 +14,24 @@ from proxy.http.response import Handle, Response
 from proxy.loop.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout
 from proxy.upstreams import failures
 
-# Error bodies are read to tell the client what is wrong, and no further.
+# As much of an error's body as can hold its message.
 MAX_ERROR_BYTES = 64 * 1024
 # A whole completion: the longest honest one is some 131,072 tokens of text, and a few images in base64.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-# A redirect is no answer either: it would send the request, or its client, to a place that nobody configured.
+# A redirect is an error as well: it would send the request, or its client, to an address that nobody configured.
 _FIRST_BAD_STATUS, _FIRST_CLIENT_ERROR = 300, 400
 _COMPLETIONS = "/chat/completions"
 FOREIGN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL)
 
 
 class Connection:
-    """The door to one upstream.
+    """Access to one upstream. Every method raises `ProxyError` for what goes wrong there.
 
     Args:
-        name: as in the configuration; the only thing that errors say about where the upstream is.
-        client: sends its requests; closed by `aclose`.
-        headers: that every request has.
-        forward_headers: the names of those that requests have from the client's requests.
+        name: in the configuration; errors say nothing else of where the upstream is.
+        client: sends the requests; closed by `aclose`.
+        headers: added to every request, in place of others of the same names.
+        forward_headers: names of headers that are copied from our clients' requests.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Connection:
         await self._client.aclose()
 
     def forwarding(self, client_headers: Sequence[tuple[bytes, bytes]]) -> "Connection":
-        """The connection for one request, with those of its client's headers that go on; itself where there are none.
+        """This connection with the headers of one client's request that are forwarded; itself where there are none.
 
         Args:
-            client_headers: of the request, names in lower case.
+            client_headers: of the client's request, names in lower case.
         """
         if not self._forwards:
             return self
@@ -76,11 +76,7 @@ class Connection:
         self._stream = self._stream.with_headers(headers)
 
     async def whole(self, content: bytes, *, key: str) -> bytes:
-        """The body of a whole completion.
-
-        Raises:
-            ProxyError: there is none, or the upstream says what is wrong.
-        """
+        """The body of a completion that is not streamed."""
         response = await self.complete(content, key=key, stream=False)
         if (body := response.take_whole()) is not None:
             return body
@@ -90,55 +86,42 @@ class Connection:
             await response.aclose()
 
     async def complete(self, content: bytes, *, key: str, stream: bool) -> Response:
-        """Ask for a completion; its body is decoded. The response has to be closed.
-
-        Raises:
-            ProxyError: there is no response, or the upstream says what is wrong.
-        """
+        """The response to a completion request, its body decompressed. It has to be closed."""
         try:
             response = await self._client.send(self._stream if stream else self._whole, content, key=key)
         except FOREIGN as exc:
             raise self.ours(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
-            await self._refuse(response)
+            await self._raise_failure(response)
         return decoded(response)
 
     async def send(self, method: str, path: str, headers: Headers, content: bytes, *, key: str) -> Response:
-        """Ask for anything else below the base URL; its body stays as it is. The response has to be closed.
-
-        Raises:
-            ProxyError: there is no response, or the upstream says what is wrong.
-        """
+        """The response to any other request below the base URL, its body as it came. It has to be closed."""
         headers = with_own(with_own(headers, self._forwarded), self._own)
         try:
             response = await self._client.send(self._client.prepare(method, path, headers), content, key=key)
         except FOREIGN as exc:
             raise self.ours(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
-            await self._refuse(response)
+            await self._raise_failure(response)
         return response
 
     async def read(self, response: Response) -> bytes:
-        """What has come of the body; nothing at its end. Raises `UpstreamError` when it breaks off."""
+        """The next part of a body; empty at its end."""
         try:
             return await response.read()
         except FOREIGN as exc:
             raise self.ours(exc) from exc
 
     async def pump(self, response: Response, handle: Handle) -> None:
-        """Give the body to `handle` as it comes, until it has enough or the body ends.
-
-        Raises:
-            UpstreamError: it breaks off.
-            Exception: whatever `handle` raises.
-        """
+        """Give a body to `handle` as it comes, until it needs no more or the body ends."""
         try:
             await response.pump(handle)
         except (httpx.HTTPError, httpx.StreamError) as exc:
             raise self.ours(exc) from exc
 
     async def read_whole(self, response: Response) -> bytes:
-        """The body at once. Raises `UpstreamError` when it breaks off or is too large."""
+        """The whole of a body, of at most `MAX_ANSWER_BYTES`."""
         parts: list[bytes] = []
         size = 0
         while part := await self.read(response):
@@ -148,27 +131,20 @@ class Connection:
                 raise UpstreamError(f"The upstream {self.name!r} sent more than {MAX_ANSWER_BYTES} bytes.")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _refuse(self, response: Response) -> NoReturn:
-        """Raise what a response that is an error says, and close it."""
-        async with aclosing(response):
-            raise await self._failure(response)
-
-    async def _failure(self, response: Response) -> ProxyError:
-        """The error that a response stands for, going by its status."""
-        if response.status < _FIRST_CLIENT_ERROR:
-            message = f"The upstream {self.name!r} answered with a redirect, which is not followed."
-            return UpstreamError(message, headers={"x-should-retry": "false"})
-        body = bytearray()
-        plain = decoded(response)
-        try:
+    async def _raise_failure(self, response: Response) -> NoReturn:
+        """Raise the error that a response of this status stands for, and close the response."""
+        async with aclosing(decoded(response)) as plain:
+            if response.status < _FIRST_CLIENT_ERROR:
+                message = f"The upstream {self.name!r} answered with a redirect, which is not followed."
+                raise UpstreamError(message, headers={"x-should-retry": "false"})
+            body = bytearray()
             while len(body) <= MAX_ERROR_BYTES and (part := await self.read(plain)):
                 body += part
-        except UpstreamError as exc:
-            return exc
-        return failures.from_response(response.status, httpx.Headers(response.headers), bytes(body[:MAX_ERROR_BYTES]))
+        body = body[:MAX_ERROR_BYTES]
+        raise failures.from_response(response.status, httpx.Headers(response.headers), bytes(body))
 
     def ours(self, exc: Exception) -> ProxyError:
-        """An exception of httpx as one of ours. What it says is for the log alone: it may hold addresses."""
+        """An exception of httpx as one of ours. Its own message is for the log alone: it may hold addresses."""
         error = self._meaning(exc)
         error.why = reason(exc)
         if isinstance(error, UpstreamError):
@@ -196,7 +172,7 @@ def _doing(timeout: httpx.TimeoutException) -> str:
 
 
 def _completion_headers(accept: bytes) -> Headers:
-    """The headers of a Chat Completions call: nothing of the client's goes on but its body.
+    """The headers of a Chat Completions request; of the client's request only the body is sent on.
 
     `identity`: a compressed stream would have to be unpacked, and 48 KB of it can become 50 MB.
     """
@@ -209,11 +185,6 @@ def _completion_headers(accept: bytes) -> Headers:
 
 
 def with_own(headers: Headers, own: Sequence[tuple[bytes, bytes]]) -> Headers:
-    """Headers with `own` in the places of those that have the same names."""
+    """Headers with `own` in place of those of the same names."""
     names = {name for name, _ in own}
     return (*(header for header in headers if header[0] not in names), *own)
-
-
-def is_event_stream(response: Response) -> bool:
-    """By prefix: Z.AI writes `text/event-stream;charset=UTF-8`."""
-    return response.header(b"content-type").lower().startswith(b"text/event-stream")

@@ -22,7 +22,7 @@ from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
 from proxy.redact import redactor
 from proxy.upstreams import failures
 from proxy.upstreams.answers import parse_chunk, parse_completion, parse_object
-from proxy.upstreams.connection import Connection, is_event_stream
+from proxy.upstreams.connection import Connection
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.request_body import LatestRequests, as_json, prepare, serialize
@@ -128,7 +128,8 @@ class OpenAICompatible:
         decoder = sse.Decoder()
         connection = self.connection
         async with aclosing(await connection.complete(content, key=self.api_key, stream=True)) as response:
-            if not is_event_stream(response):
+            # By prefix: Z.AI sends `text/event-stream;charset=UTF-8`.
+            if not response.header(b"content-type").lower().startswith(b"text/event-stream"):
                 failures.raise_if_failed(parse_object(await connection.read_whole(response)))
                 raise UpstreamError("The upstream answered a stream with something else.")
             await connection.pump(response, lambda data: reader.take(decoder.feed(data)))
