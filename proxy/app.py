@@ -4,7 +4,7 @@ import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
@@ -59,44 +59,25 @@ def create_app(
     clock: Clock | None = None,
     lifecycle: Lifecycle | None = None,
 ) -> ASGIApp:
-    """The proxy as an ASGI application: layers of its own around Starlette's router.
-
-    `Starlette` itself would put its error handling around them, of which nothing is left to do here.
+    """The proxy as an ASGI application: middleware of its own around Starlette's router.
 
     Args:
-        config: what `config_file.load` has read.
+        config: the configuration, as `config_file.load` reads it.
         tools: more tools, beside those of the configuration.
-        transport: carries every request to upstreams and tools; None: one of its own for each.
-        clock: for tests that do not want to wait.
-        lifecycle: through which the server says that it is about to stop.
+        transport: carries every request to upstreams and tools; None: each has one of its own.
+        clock: the time; tests give one that they move.
+        lifecycle: where the server notes that it is about to stop.
 
     Raises:
         ConfigurationError: a tool cannot be made, or two have the same name.
     """
     clock = clock or SystemClock()
     telemetry = build_telemetry(config, clock, version=__version__)
-    connections = {
-        name: Connection(
-            name,
-            http_client_for(upstream, transport, telemetry.extra_headers),
-            headers=upstream.headers,
-            forward_headers=upstream.forward_headers,
-        )
-        for name, upstream in config.upstreams.items()
-    }
-    breakers = {
-        name: Breaker(threshold=upstream.breaker.failures, seconds=upstream.breaker.seconds)
-        for name, upstream in config.upstreams.items()
-    }
-    client = tool_client(transport, telemetry.extra_headers)
     observe = telemetry.observe
-    state = open_state(
-        config.state,
-        clock=clock,
-        observe=observe,
-        caches=local_caches(clock),
-        memory=_memory_of_worker(config.server) // 8,
-    )
+    client = tool_client(transport, telemetry.extra_headers)
+    connections = _connections_of(config, transport, telemetry.extra_headers)
+    breakers = _breakers_of(config)
+    state = _state_of(config, clock, observe)
     registry = registry_of(config, client, tools, clock=clock, observe=observe, caches=state.caches)
     sources = sources_of(config, clock, observe)
     ports = Ports(
@@ -114,6 +95,7 @@ def create_app(
         scrape=telemetry.scrape,
         history=telemetry.history,
     )
+    closing = [client.aclose, *(connection.aclose for connection in connections.values())]
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -121,16 +103,44 @@ def create_app(
             async with state.running(), sources_running(sources, registry.put_group):
                 yield
         finally:
-            await client.aclose()
-            for connection in connections.values():
-                await connection.aclose()
+            for close in closing:
+                await close()
             await asyncio.to_thread(telemetry.close)
 
-    traced = [telemetry.incoming] if telemetry.incoming else []
+    layers = [*([telemetry.incoming] if telemetry.incoming else []), *_layers(ports, state)]
+    return _wrapped(_router_of(ports, lifespan), layers)
+
+
+def _connections_of(
+    config: Config, transport: httpx.AsyncBaseTransport | None, extra_headers: ExtraHeaders | None
+) -> dict[str, Connection]:
+    return {
+        name: Connection(
+            name,
+            http_client_for(upstream, transport, extra_headers),
+            headers=upstream.headers,
+            forward_headers=upstream.forward_headers,
+        )
+        for name, upstream in config.upstreams.items()
+    }
+
+
+def _breakers_of(config: Config) -> dict[str, Breaker]:
+    return {
+        name: Breaker(threshold=upstream.breaker.failures, seconds=upstream.breaker.seconds)
+        for name, upstream in config.upstreams.items()
+    }
+
+
+def _state_of(config: Config, clock: Clock, observe: Observer) -> State:
+    memory = _memory_of_worker(config.server) // 8
+    return open_state(config.state, clock=clock, observe=observe, caches=local_caches(clock), memory=memory)
+
+
+def _router_of(ports: Ports, lifespan: Callable[[Any], AbstractAsyncContextManager[None]]) -> Router:
     hot = _hot_paths(ports)
-    # Redirects would be put together from the Host header.
-    router = _Router(hot, _routes(ports, hot), default=_not_routed, lifespan=lifespan, redirect_slashes=False)
-    return _wrapped(router, [*traced, *_layers(ports, state)])
+    # Starlette would make redirects from the Host header.
+    return _Router(hot, _routes(ports, hot), default=_not_routed, lifespan=lifespan, redirect_slashes=False)
 
 
 class _Router(Router):
@@ -199,8 +209,7 @@ def tool_client(
     """
 
     async def add_headers(request: httpx.Request) -> None:
-        if extra_headers is not None:
-            request.headers.update(list(extra_headers()))
+        request.headers.update(list(extra_headers() if extra_headers else ()))
 
     return httpx.AsyncClient(
         # Not the stock transport, which keeps connections of calls that were given up, as those of clients that leave.
@@ -208,7 +217,7 @@ def tool_client(
         timeout=httpx.Timeout(None),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         trust_env=False,
-        event_hooks={"request": [add_headers]},
+        event_hooks={"request": [add_headers] if extra_headers else []},
     )
 
 

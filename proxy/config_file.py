@@ -19,16 +19,11 @@ import msgspec
 import yaml
 
 from proxy import config as c
+from proxy.config_messages import PATTERNS, VARIABLE, in_plain_words, kind_of, variable_fault, why_no_key, yaml_hint
 from proxy.config_rules import Parts, doubts, reference_faults
 from proxy.loop.errors import ConfigurationError
 from proxy.loop.limits import LimitOverrides, Limits
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_BEGUN = re.compile(r"\$\{[A-Za-z0-9_]{0,64}")
-# Where keys are copied from examples: `<your key>`, `your-api-key`, `sk-...`, `changeme`.
-_PLACEHOLDER = re.compile(
-    r"<.*>|(sk-)?(\.{3}|x{3,})|your[-_].*|.*[-_]here|(change|replace)[-_]?me|todo|placeholder", re.IGNORECASE
-)
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
 _NOT_IN_FILE = ("disabled", "secrets", "places", "warnings", "max_output_tokens", "max_tool_timeout")
 
@@ -49,12 +44,12 @@ def load(path: Path, environ: Mapping[str, str]) -> c.Config:
 
 
 def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -> c.Config:
-    """The same for a text; `name` stands in the faults. Raises `ConfigurationError`."""
+    """Read and check the text of a file; `name` is the file's in messages. Raises `ConfigurationError`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as exc:
         line = exc.problem_mark.line + 1 if exc.problem_mark else 1
-        raise ConfigurationError([f"{name}:{line}: is not YAML: {exc.problem}{_hint(text, exc)}"]) from exc
+        raise ConfigurationError([f"{name}:{line}: is not YAML: {exc.problem}{yaml_hint(text, exc)}"]) from exc
     except (yaml.YAMLError, RecursionError) as exc:
         raise ConfigurationError([f"{name}: cannot be read as YAML: {' '.join(str(exc).split())}"]) from exc
     if root is None:
@@ -74,16 +69,6 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
     warnings = tuple(f"{name}:{line}: {path}: {message}" for line, path, message in doubtful)
     places = {path: f"{name}:{line}" for path, line in reader.lines.items()}
     return msgspec.structs.replace(config, warnings=warnings, places=places)
-
-
-def _hint(text: str, exc: yaml.MarkedYAMLError) -> str:
-    """What to do about the fault of YAML that this file invites: `{api_key: ${KEY}}`."""
-    mark = exc.problem_mark
-    line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
-    found = _VARIABLE.search(line)
-    if found is None or "flow" not in (exc.context or ""):
-        return ""
-    return f'; inside braces or brackets a variable needs quotes: "{found[0]}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +99,7 @@ class _Reader:
     unset: list[str] | None = None  # variables without a value in the entry that is being read
     substituted: dict[int, list[str]] = field(default_factory=dict)  # nodes with variables, and what these were
     from_environment: list[str] = field(default_factory=list)  # the same of the entry that is being read
-    secrets: set[str] = field(default_factory=set)  # values of variables that, by their names, hold secrets
+    secrets: set[str] = field(default_factory=set)  # values of variables whose names are those of secrets
     loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
 
     def fault(self, path: _Path, message: str) -> Any:
@@ -161,7 +146,7 @@ class _Reader:
         if len(self.faults) > before:
             return value
         unset = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
-        if why := unset if missing else _why_no_key(entry):
+        if why := unset if missing else why_no_key(entry):
             self.disabled[path.name] = c.Disabled(where=path.name, why=why, variables=tuple(missing), entry=entry)
             return None
         return value
@@ -169,7 +154,7 @@ class _Reader:
     def pairs(self, node: yaml.Node, path: _Path) -> Iterator[tuple[str, yaml.Node, _Path]]:
         """The entries of a mapping."""
         if not isinstance(node, yaml.MappingNode):
-            self.fault(path, f"must be a mapping, not {_kind_of(node)}")
+            self.fault(path, f"must be a mapping, not {kind_of(node)}")
             return
         if any(not isinstance(key_node, yaml.ScalarNode) for key_node, _ in node.value):
             self.fault(path, "a key must be a single value (is there a brace too many?)")
@@ -226,7 +211,7 @@ class _Reader:
     def tool(self, node: yaml.Node, path: _Path) -> Any:
         """An entry of `tools:`, whose `type` says which keys it may have."""
         if not isinstance(node, yaml.MappingNode):
-            return self.fault(path, f"must be a mapping, not {_kind_of(node)}")
+            return self.fault(path, f"must be a mapping, not {kind_of(node)}")
         named = [(value, key.start_mark.line + 1) for key, value in node.value if key.value == "type"]
         if not named:
             return self.fault(path.key("type", path.line), f"is missing; known are {', '.join(c.TOOL_TYPES)}")
@@ -248,7 +233,7 @@ class _Reader:
             try:
                 msgspec.convert(key, key_kind)
             except msgspec.ValidationError:
-                self.fault(at, _PATTERNS[key_kind])
+                self.fault(at, PATTERNS[key_kind])
                 continue
             values[key] = self.value(value_node, kind, at)
         if any(value is _FAULTY for value in values.values()) and len(self.faults) == before:
@@ -261,7 +246,7 @@ class _Reader:
 
     def sequence(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
         if not isinstance(node, yaml.SequenceNode):
-            return self.fault(path, f"must be a list, not {_kind_of(node)}")
+            return self.fault(path, f"must be a list, not {kind_of(node)}")
         before = len(self.faults)
         items = [self.value(item, kind, path.item(at, item.start_mark.line + 1)) for at, item in enumerate(node.value)]
         if any(item is _FAULTY for item in items) and len(self.faults) == before:
@@ -287,7 +272,7 @@ class _Reader:
         except UnicodeEncodeError:  # an escaped one, say
             return self.fault(path, "holds half of a character")
         except msgspec.ValidationError as exc:
-            return self.fault(path, _in_plain_words(str(exc), kind))
+            return self.fault(path, in_plain_words(str(exc), kind))
 
     def substitute(self, node: yaml.Node, path: _Path) -> bool | None:
         """Replace the variables in a node and below; True where there were any, None after a fault."""
@@ -295,14 +280,14 @@ class _Reader:
             if id(node) in self.substituted:  # an anchor's
                 self.from_environment += self.substituted[id(node)]
                 return True
-            if fault := _variable_fault(node.value):
+            if fault := variable_fault(node.value):
                 self.fault(path, fault)
                 return None
-            if not _VARIABLE.search(node.value):
+            if not VARIABLE.search(node.value):
                 return False
             missing: list[str] = []
             found = self.substituted[id(node)] = []
-            node.value = _VARIABLE.sub(lambda match: self.lookup(match, missing, found), node.value)
+            node.value = VARIABLE.sub(lambda match: self.lookup(match, missing, found), node.value)
             self.from_environment += found
             if missing and self.unset is None:
                 self.fault(path, f"{', '.join(missing)} is not set")
@@ -327,77 +312,6 @@ class _Reader:
         if c.SECRET_NAME.search(name):
             self.secrets.add(value)
         return value
-
-
-def _variable_fault(text: str) -> str | None:
-    """What is wrong with a variable in a text, if anything is."""
-    if any("${" in (match[2] or "") for match in _VARIABLE.finditer(text)):
-        return "the default of a variable cannot hold another variable"
-    begun = _BEGUN.search(_VARIABLE.sub("", text))
-    if begun is None:
-        return None
-    if "}" not in _VARIABLE.sub("", text)[begun.end() :]:
-        return f"{begun[0]} has no closing brace: write ${{NAME}} or ${{NAME:-default}}"
-    return f"{begun[0]}...}} is no variable: a name has letters, digits and '_'"
-
-
-def _why_no_key(entry: Any) -> str | None:
-    """Why an upstream, tool or client has no key that could be one; None where it has, or needs none."""
-    for name in ("api_key", "key"):
-        key = getattr(entry, name, None)
-        if key == "":
-            return f"{name} is empty"
-        if isinstance(key, str) and _PLACEHOLDER.fullmatch(key):
-            return f"{name} is a placeholder, not a key"
-    return None
-
-
-def _kind_of(node: yaml.Node) -> str:
-    if isinstance(node, yaml.SequenceNode):
-        return "a list"
-    if isinstance(node, yaml.MappingNode):
-        return "a mapping"
-    return "empty" if node.tag == "tag:yaml.org,2002:null" else "a single value"
-
-
-def _in_plain_words(message: str, kind: Any) -> str:
-    """What msgspec says of a value ("Expected `int`, got `str`"), as people say it."""
-    message = message.replace("`", "").split(" - at ")[0]
-    if typing.get_origin(kind) is typing.Literal:
-        return f"must be one of {', '.join(map(str, typing.get_args(kind)))}"
-    if "matching regex" in message:
-        return _PATTERNS.get(kind, "has characters that cannot stand there")
-    if message.endswith("of length >= 1"):
-        return "must not be empty"
-    if found := _OUT_OF_RANGE.fullmatch(message):
-        return f"must be {_COMPARED[found[1]]} {float(found[2]):.15g}"
-    if found := _OF_ANOTHER_TYPE.fullmatch(message):
-        return f"must be {_KINDS.get(found[1], found[1])}, not {_KINDS.get(found[2], found[2])}"
-    return message[:1].lower() + message[1:]
-
-
-_OUT_OF_RANGE = re.compile(r"Expected \w+ ([<>]=?) ([-0-9.e+]+)")
-_COMPARED = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
-_OF_ANOTHER_TYPE = re.compile(r"Expected (\w+)(?: \| null)?, got (\w+)")
-_KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a mapping",
-    "null": "empty",
-}
-_PATTERNS: Mapping[Any, str] = {
-    c.Url: "must be an http:// or https:// URL of a host, without user, query or fragment",
-    c.StateUrl: "must be memory://, or redis:// or rediss:// with [user:password@]host[:port][/db]",
-    c.Key: "must be printable ASCII without blanks: it has to fit into a header",
-    c.HeaderName: "has characters that no header's name may have",
-    c.HeaderValue: "must be printable ASCII: it has to fit into a header",
-    c.Sha256: "must be 64 hexadecimal digits, as `toolproxy hash-key` prints them",
-    c.FunctionName: "must be module:function, or the name of an entry point",
-    c.ToolName: "a tool's name may have letters, digits, '_' and '-', at most 64 of them",
-}
 
 
 def _line_of(path: str, lines: Mapping[str, int]) -> int:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from proxy.telemetry.lines import LineStream
+from proxy.telemetry.log import LineStream
 
 
 class Writes:

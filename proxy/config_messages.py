@@ -1,0 +1,97 @@
+"""The words of faults in a configuration file, for people who do not know YAML's terms or msgspec's."""
+
+import re
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from proxy import config as c
+
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_BEGUN = re.compile(r"\$\{[A-Za-z0-9_]{0,64}")
+# Where keys are copied from examples: `<your key>`, `your-api-key`, `sk-...`, `changeme`.
+_PLACEHOLDER = re.compile(
+    r"<.*>|(sk-)?(\.{3}|x{3,})|your[-_].*|.*[-_]here|(change|replace)[-_]?me|todo|placeholder", re.IGNORECASE
+)
+_OUT_OF_RANGE = re.compile(r"Expected \w+ ([<>]=?) ([-0-9.e+]+)")
+_COMPARED = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
+_OF_ANOTHER_TYPE = re.compile(r"Expected (\w+)(?: \| null)?, got (\w+)")
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "empty",
+}
+PATTERNS: Mapping[Any, str] = {
+    c.Url: "must be an http:// or https:// URL of a host, without user, query or fragment",
+    c.StateUrl: "must be memory://, or redis:// or rediss:// with [user:password@]host[:port][/db]",
+    c.Key: "must be printable ASCII without blanks: it has to fit into a header",
+    c.HeaderName: "has characters that no header's name may have",
+    c.HeaderValue: "must be printable ASCII: it has to fit into a header",
+    c.Sha256: "must be 64 hexadecimal digits, as `toolproxy hash-key` prints them",
+    c.FunctionName: "must be module:function, or the name of an entry point",
+    c.ToolName: "a tool's name may have letters, digits, '_' and '-', at most 64 of them",
+}
+
+
+def yaml_hint(text: str, exc: yaml.MarkedYAMLError) -> str:
+    """Advice about the commonest YAML error in this file: `{api_key: ${KEY}}`; empty where that is not the error."""
+    mark = exc.problem_mark
+    line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+    found = VARIABLE.search(line)
+    if found is None or "flow" not in (exc.context or ""):
+        return ""
+    return f'; inside braces or brackets a variable needs quotes: "{found[0]}"'
+
+
+def variable_fault(text: str) -> str | None:
+    """The fault of a `${NAME}` in a text, if it has one."""
+    if any("${" in (match[2] or "") for match in VARIABLE.finditer(text)):
+        return "the default of a variable cannot hold another variable"
+    begun = _BEGUN.search(VARIABLE.sub("", text))
+    if begun is None:
+        return None
+    if "}" not in VARIABLE.sub("", text)[begun.end() :]:
+        return f"{begun[0]} has no closing brace: write ${{NAME}} or ${{NAME:-default}}"
+    return f"{begun[0]}...}} is no variable: a name has letters, digits and '_'"
+
+
+def why_no_key(entry: Any) -> str | None:
+    """Why the key of an upstream, tool or client cannot be one; None where it can, or where it needs no key."""
+    for name in ("api_key", "key"):
+        key = getattr(entry, name, None)
+        if key == "":
+            return f"{name} is empty"
+        if isinstance(key, str) and _PLACEHOLDER.fullmatch(key):
+            return f"{name} is a placeholder, not a key"
+    return None
+
+
+def kind_of(node: yaml.Node) -> str:
+    """A YAML node in plain words: a list, a mapping, empty or a single value."""
+    if isinstance(node, yaml.SequenceNode):
+        return "a list"
+    if isinstance(node, yaml.MappingNode):
+        return "a mapping"
+    return "empty" if node.tag == "tag:yaml.org,2002:null" else "a single value"
+
+
+def in_plain_words(message: str, kind: Any) -> str:
+    """A message of msgspec ("Expected `int`, got `str`") in plain words."""
+    message = message.replace("`", "").split(" - at ")[0]
+    if typing.get_origin(kind) is typing.Literal:
+        return f"must be one of {', '.join(map(str, typing.get_args(kind)))}"
+    if "matching regex" in message:
+        return PATTERNS.get(kind, "has characters that cannot stand there")
+    if message.endswith("of length >= 1"):
+        return "must not be empty"
+    if found := _OUT_OF_RANGE.fullmatch(message):
+        return f"must be {_COMPARED[found[1]]} {float(found[2]):.15g}"
+    if found := _OF_ANOTHER_TYPE.fullmatch(message):
+        return f"must be {_KINDS.get(found[1], found[1])}, not {_KINDS.get(found[2], found[2])}"
+    return message[:1].lower() + message[1:]
