@@ -1,5 +1,6 @@
 """Heads and bodies as bytes: however they are cut, and whatever they hold."""
 
+import re
 from itertools import pairwise
 
 import h11
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.http.parser import MAX_HEAD_BYTES, ResponseParser, request_head
+from proxy.http.parser import MAX_HEAD_BYTES, ResponseParser, field_name, is_clean, request_head
 
 
 def read(*parts, to_head=False, ended=False):
@@ -196,3 +197,88 @@ def test_a_request_head_is_what_was_given():
 def test_a_request_line_says_one_thing(target):
     with pytest.raises(httpx.LocalProtocolError):
         request_head(b"GET", target, [])
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"1;" + b"e" * 1500 + b"\r\nx\r\n",
+        b"0" * 1500 + b"1\r\nx\r\n",
+        b"1\r\nx\r\n0\r\nx-trailer: " + b"y" * 1500,
+        b"1\r\nx\r\n0\r\n" + b"x: y\r\n" * 300,
+    ],
+    ids=["an extension", "a size", "a trailer", "trailers"],
+)
+@pytest.mark.parametrize("pace", [1, 100, 10_000])
+def test_bytes_between_the_pieces_of_a_body_are_bounded(rest, pace):
+    parts = [rest[at : at + pace] for at in range(0, len(rest), pace)]
+    with pytest.raises(httpx.RemoteProtocolError, match="between its chunks"):
+        read(CHUNKED, *parts)
+
+
+def test_many_small_chunks_at_once_are_read():
+    body, parser = read(CHUNKED + b"1;a=b\r\nx\r\n" * 10_000 + b"0\r\n\r\n")
+    assert (body, parser.complete, parser.reusable) == (b"x" * 10_000, True, True)
+
+
+def test_the_padded_chunk_sizes_of_old_servers_are_read():
+    assert read(CHUNKED + b"2   \r\nok\r\n0\r\n\r\n")[0] == b"ok"
+
+
+@pytest.mark.parametrize("more", [b"\r\n", b"\n", b"x", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nno"])
+@given(cuts=places)
+def test_what_follows_the_last_chunk_is_not_read_and_its_connection_not_used_again(more, cuts):
+    *first, last = cut(CHUNKED + b"2\r\nok\r\n0\r\nx: y\r\n\r\n", cuts)
+    body, parser = read(*first, last + more)
+    assert (body, parser.complete, parser.reusable) == (b"ok", True, False)
+
+
+@pytest.mark.parametrize("lengths", [b"content-length: 2\r\n" * 2, b"content-length: 2, 2\r\n"])
+def test_two_lengths_are_an_error_even_where_they_are_equal(lengths):
+    with pytest.raises(httpx.RemoteProtocolError):
+        read(b"HTTP/1.1 200 OK\r\n" + lengths + b"\r\nok")
+
+
+@pytest.mark.parametrize(
+    "line", [b"HTTP/1.1 099 No", b"HTTP/1.1 200 a\x00b", b"HTTP/2.0 200 OK", b"\r\nHTTP/1.1 200 OK"]
+)
+def test_a_status_line_that_llhttp_accepts_and_we_do_not(line):
+    with pytest.raises(httpx.RemoteProtocolError):
+        read(line + b"\r\ncontent-length: 0\r\n\r\n")
+
+
+# RFC 9110, section 5.5, as an expression: what the short way has to agree with.
+LINES = re.compile(rb"(?:[\t\x20-\x7e\x80-\xff]*\r\n)*")
+
+
+@pytest.mark.parametrize("name", [b"host", b"X-Request-Id", b"a!#$%&'*+.^_`|~9"])
+def test_a_name_is_a_token_and_means_the_same_in_any_case(name):
+    assert field_name(name) == name.lower()
+
+
+@given(st.binary(max_size=4))
+def test_nothing_else_is_a_name(name):
+    assert (field_name(name) is not None) == (re.fullmatch(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) is not None)
+
+
+@pytest.mark.parametrize("line", [b"a: b\rc", b"a: b\nc", b"a: b\n\rc", b"a: \x00", b"a: \x7f", b"a: \x0b"])
+def test_a_line_holds_nothing_that_ends_it_or_controls_anything(line):
+    assert is_clean(b"x: y\r\n", line_ends=1)
+    assert not is_clean(line + b"\r\n", line_ends=1)
+    assert not is_clean(b"x: y\r\n" + line, line_ends=1)
+
+
+def test_a_lone_cr_and_a_lone_lf_do_not_make_a_line_end():
+    assert not is_clean(b"a: b\rc\nd: e\r\n", line_ends=2)
+
+
+PIECES = st.sampled_from([b"a", b": ", b"\t", b"\r\n", b"\r", b"\n", b"\x00", b"\x7f", b"\xe9"])
+
+
+@given(st.lists(PIECES).map(b"".join), st.integers(0, 4))
+def test_a_block_is_as_many_whole_lines_as_are_said(block, line_ends):
+    clean = is_clean(block + b"\r\n", line_ends=line_ends)
+    assert clean == (LINES.fullmatch(block + b"\r\n") is not None and block.count(b"\r\n") + 1 == line_ends)
