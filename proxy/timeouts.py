@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which may take so many seconds from the moment in which it first waits.
+    """The result of `work`, which may take `seconds` from the moment in which it first waits.
 
     Raises:
         TimeoutError: it took longer.

@@ -66,7 +66,7 @@ class Inflater:
 
 
 class DecodedResponse(Response):
-    """A response whose server compressed it although nobody asked for that; its body is unpacked piece by piece."""
+    """A response whose server compressed it unasked; its body is unpacked piece by piece."""
 
     __slots__ = ("_inflater", "_pieces", "_response")
 

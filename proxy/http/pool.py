@@ -35,7 +35,7 @@ class Pool:
     """The connections of one transport.
 
     Args:
-        connect: makes a connection, within so many seconds.
+        connect: makes a connection to an origin, within a number of seconds.
         max_connections: open at the same time.
     """
 
@@ -83,7 +83,7 @@ class Pool:
             connection.close()
 
     def idle(self, connection: Http1Connection, seconds: float | None) -> None:
-        """Take a connection back, whose server waits for another request for so many seconds; None: not known."""
+        """Take back a connection, whose server waits `seconds` for another request; None: not known."""
         waiter = self._next_waiter() if self._waiting else None
         if waiter is not None:
             if self._waiting[waiter] == connection.origin:

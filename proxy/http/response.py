@@ -82,7 +82,7 @@ class Http1Response(Response):
     )
 
     def __init__(self, connection: "Http1Connection", seconds: float | None, *, to_head: bool) -> None:
-        """A response that is to come, with at most so many `seconds` of silence between its parts."""
+        """A response that is to come, with at most `seconds` of silence between its parts."""
         self.parser = ResponseParser(to_head=to_head)
         self.connection: Http1Connection | None = connection  # until it is complete, or has failed
         self.head: Head  # before anybody is given the response
