@@ -1,7 +1,7 @@
-"""What is known of the request that is being answered: its id, client, model, tokens, whatever its log line is to say.
+"""What is known of the request that is being answered: id, client, model, tokens and whatever else its log lines have.
 
-Facts are noted where they come up and read where the request is told of: in each of its log lines, its metrics, its
-story. They belong to the request's own context, so whatever it starts notes and reads the same ones.
+Fields are added where they become known, and read by the log, the metrics and the record of the request. They belong to
+the context of the request, so tasks that it starts add to and read the same ones.
 """
 
 from collections.abc import Mapping
@@ -13,22 +13,22 @@ _fields: ContextVar[dict[str, object] | None] = ContextVar("toolproxy_fields", d
 
 
 def start(request_id: str) -> None:
-    """A request has come, of which nothing else is known yet."""
+    """Begin the fields of a request with its id."""
     _fields.set({"request_id": request_id})
 
 
 def clear() -> None:
-    """It is over; what this context does from now on is not for it."""
+    """Detach this context from the request, which has ended."""
     _fields.set(None)
 
 
 def add(fields: Mapping[str, object]) -> None:
-    """Know more of it; a newer value takes the place of an older one. Nothing where no request is being answered."""
+    """Add fields, or replace their values; nothing happens where no request is being answered."""
     current = _fields.get()
     if current is not None:
         current.update(fields)
 
 
 def fields() -> Mapping[str, object]:
-    """All that is known; nothing where no request is being answered."""
+    """All fields; none where no request is being answered."""
     return _fields.get() or _NONE

@@ -49,13 +49,14 @@ class FanOut:
 
     def wants(self, event: str) -> bool:
         """Whether any subscriber handles events of that name."""
-        return bool(self._handlers_of(event))
+        handlers = self._handlers.get(event)
+        return bool(self._handlers_of(event) if handlers is None else handlers)
 
     def _handlers_of(self, event: str) -> list[Handler]:
-        if event not in self._handlers:
-            found = [subscriber.handler(event) for subscriber in self._subscribers]
-            self._handlers[event] = [handler for handler in found if handler is not None]
-        return self._handlers[event]
+        """Ask every subscriber, once for each name of an event."""
+        found = [subscriber.handler(event) for subscriber in self._subscribers]
+        handlers = self._handlers[event] = [handler for handler in found if handler is not None]
+        return handlers
 
     def _report(self, handler: Handler, event: str) -> None:
         """Log the exception that is being handled, once for each handler and event."""

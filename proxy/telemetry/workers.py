@@ -1,6 +1,6 @@
-"""Several workers that count and remember together: each in files of its own, and whichever is asked reads them all.
+"""The directory in which several workers share metrics and records: each writes files of its own, and reads all.
 
-prometheus_client looks at `PROMETHEUS_MULTIPROC_DIR` when it is imported: the directory is made before any worker.
+prometheus_client reads `PROMETHEUS_MULTIPROC_DIR` when it is imported, so the directory is made before any worker.
 """
 
 import os
@@ -16,17 +16,17 @@ from proxy.loop.errors import ConfigurationError
 
 VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
-_WHAT_IS_OPEN = re.compile(r"gauge_live[a-z]+_(\d+)\.db")
+_GAUGE_FILE = re.compile(r"gauge_live[a-z]+_(\d+)\.db")
 
 
 @contextmanager
 def counting_together(config: Config) -> Iterator[None]:
-    """Makes the directory, and removes it when the workers have stopped.
+    """Make the directory, and remove it when the workers have stopped; a single worker uses its own memory.
 
-    It lies below the one that the environment names, if it names one. A single worker counts in its own memory.
+    It is made in the directory that the environment variable names, if that is set.
 
     Raises:
-        ConfigurationError: it cannot be made.
+        ConfigurationError: the directory cannot be made.
     """
     given = os.environ.pop(VARIABLE, None)
     if config.server.workers == 1 or not config.telemetry.metrics:
@@ -43,20 +43,20 @@ def counting_together(config: Config) -> Iterator[None]:
 
 
 def directory() -> str | None:
-    """Where this worker counts together with others; None where it is alone."""
+    """The shared directory; None where there is one worker only."""
     return os.environ.get(VARIABLE)
 
 
 def remove_gauges_of_dead_workers(where: Path) -> None:
-    """What a worker that is gone has counted stays; what it had open does not."""
+    """Remove the gauges of workers that have ended, such as their open requests; their counters stay."""
     for path in where.glob("gauge_live*.db"):
-        match = _WHAT_IS_OPEN.fullmatch(path.name)
-        if match and not _lives(int(match[1])):
+        match = _GAUGE_FILE.fullmatch(path.name)
+        if match and not _is_running(int(match[1])):
             with suppress(FileNotFoundError):  # another worker was asked at the same time
                 path.unlink()
 
 
-def _lives(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
