@@ -6,7 +6,7 @@ here are about time: when the deadline has passed, the run is made to end, and t
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 
 from msgspec import Struct
@@ -163,8 +163,10 @@ class ToolCalls:
             task.cancel()
         self._started.clear()
 
-    async def run_all(self, calls: Iterable[ToolCall]) -> Sequence[ToolResult]:
+    async def run_all(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult]:
         """The results of the calls of a complete turn, in their order."""
+        if len(calls) == 1 and not self._started:
+            return [await self._call(calls[0])]  # without a task, which costs a loop 5 % of its instructions
         tasks = [self._started.pop(call) if call in self._started else self._begin(call) for call in calls]
         self.abandon()
         return [await task for task in tasks]  # `gather` would cost another round of the event loop

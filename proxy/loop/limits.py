@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
@@ -66,16 +67,27 @@ class Limits(Struct, frozen=True, kw_only=True):
         """The text for the system message on the tools and the budget; None without `guidance`."""
         if not self.guidance:
             return None
-        return GUIDANCE.format(tools=", ".join(tools), calls=self.max_tool_calls, rounds=self.max_turns - 1)
+        return _guidance(tuple(tools), self.max_tool_calls, self.max_turns - 1)
 
     def budget_note(self, used: Tally) -> str | None:
         """The note on what is left of the budget, for the end of a round's results; None without `guidance`."""
         if not self.guidance:
             return None
         calls, rounds = self.max_tool_calls - used.total_tool_calls, self.max_turns - 1 - used.turns
-        return BUDGET_LEFT.format(calls=calls, rounds=rounds)
+        return _budget_left(calls, rounds)
 
     @property
     def allow_tools(self) -> bool:
         """Whether there can be any round of tools at all."""
         return self.max_turns > 1 and self.max_tool_calls > 0
+
+
+# The same few texts for most requests; to format one takes 3,000 instructions.
+@lru_cache(maxsize=256)
+def _guidance(tools: tuple[str, ...], calls: int, rounds: int) -> str:
+    return GUIDANCE.format(tools=", ".join(tools), calls=calls, rounds=rounds)
+
+
+@lru_cache(maxsize=256)
+def _budget_left(calls: int, rounds: int) -> str:
+    return BUDGET_LEFT.format(calls=calls, rounds=rounds)
