@@ -18,28 +18,13 @@ Known only at the end of a turn: whether it is the answer. The beginning of a tu
 until it is long enough to be one. A whole completion takes the same path: it is one chunk, whose delta is a message.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.calls import CallAssembler
-from proxy.loop.chat import (
-    BROKEN_OFF,
-    TEXT_FIELDS,
-    Json,
-    ToolCall,
-    Turn,
-    calls_of,
-    inferred_reason,
-    parts_beside_text,
-    text_of,
-    thoughts_of,
-)
+from proxy.loop.chat import BROKEN_OFF, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, inferred_reason
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError
-from proxy.loop.leaks import Leak
-from proxy.loop.leaks.filter import LeakFilter
-from proxy.loop.seams import DETAILS, Ending, ThoughtsInDetails, shifted, without_blank_lines_before
+from proxy.loop.seams import DETAILS, shifted
+from proxy.loop.texts import ShownText, TurnTexts
 
 # A forced turn that has written this much text is taken for an answer and shown from then on. "I'll search for ..."
 # before one more tool call is shorter; at a model's usual pace the wait is a second or two.
@@ -47,14 +32,13 @@ PROOF_CHARACTERS = 160
 
 NO_REASON = "The upstream's stream ended without a finish_reason."
 
-# Calls leak into the model's text and its thoughts, which come under one of two names.
-_LEAKY_FIELDS = ("content", "reasoning_content", "reasoning")
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
 _PLAIN_CHOICE = frozenset({"index", "delta", "finish_reason", "logprobs"})
 _FOLDED_KEYS = frozenset({*TEXT_FIELDS, "tool_calls"})
 _LIVE_KEYS = frozenset({*_FOLDED_KEYS, DETAILS, CITATIONS, "audio"})  # what a stream is made of
 _SEARCH_RESULTS = "web_search"  # of GLM's native search, beside the choices
 _NOT_IN_ENVELOPE = ("choices", "usage")
+_EMPTY: tuple[object, ...] = (None, "", [])
 
 
 class Assembler:
@@ -72,36 +56,29 @@ class Assembler:
     def __init__(self, call: CallUpstream) -> None:
         self._call = call
         self._calls = CallAssembler(call)
-        self._filters: dict[str, LeakFilter] = {}  # of the fields that have come
-        self._marks = MarkFilter(call.cite)
-        self._ending = Ending()
-        self._details = ThoughtsInDetails()
-        self._buffering = call.buffering
-        self._buffer: list[Json] = []
-        self._blank = ""  # text before the first word
-        self._text_begun = False
-        self._text_length = 0
-        self._texts: dict[str, list[str]] = {}
-        self._parts: list[Any] = []  # parts of the content that are no text: thoughts, mostly
+        self._texts = TurnTexts(call)
+        self._shown: ShownText | None = None  # as soon as there is any
         self._message: Json = {"role": "assistant"}  # without its texts and calls
         self._aside: list[Json] = []  # deltas that are shown if this is the last turn
         self._choice: Json = {}
         self._envelope: Json = {}
         self._usage: Json | None = None
         self._finish_reason = ""
-        self._active_fields: list[str] = []  # of the latest delta that was not empty
+        self._buffering = call.buffering
+        self._buffer: list[Json] = []
+        self._active: list[str] = []  # the fields of the latest delta that was not empty
         self._fast_field = ""  # the only one of them, where more of it can take the fast path
-        self._keys: set[str] = set()  # of the latest chunk that did not take it
+        self._keys: tuple[str, ...] = ()  # of the latest chunk that did not take it
 
     def feed(self, chunk: Json) -> list[Json]:
         """Take one chunk in (and apart) and return what may be shown now, in order."""
         if usage := chunk.pop("usage", None):
             self._usage = usage
-        if self._fast_field and chunk.keys() == self._keys:
+        if self._fast_field and tuple(chunk) == self._keys:
             shown = self._append_text(chunk)
             if shown is not None:
                 return shown
-        self._keys = set(chunk)
+        self._keys = tuple(chunk)
         for key in chunk:
             if key not in self._envelope and key not in _NOT_IN_ENVELOPE:
                 self._envelope[key] = chunk[key]
@@ -115,13 +92,6 @@ class Assembler:
         visible = self._release(visible)
         self._fast_field = self._next_fast_field()
         return visible
-
-    def _next_fast_field(self) -> str:
-        """The field of which more can take the fast path; empty while anything else has to be looked at."""
-        if len(self._active_fields) != 1 or self._buffering is not Buffering.NONE or _SEARCH_RESULTS in self._keys:
-            return ""
-        field = self._active_fields[0]
-        return field if field in self._texts and (self._text_begun or field != "content") else ""
 
     def _append_text(self, chunk: Json) -> list[Json] | None:
         """Take the fast path, as nearly all chunks do: more of the text of the chunk before, and nothing else.
@@ -141,43 +111,46 @@ class Assembler:
         if choice.get("index") or choice.get("logprobs") or choice.get("finish_reason"):
             return None
         choice["finish_reason"] = None
-        if leaks := self._filters.get(field):
-            text = leaks.feed(text)
-        self._texts[field].append(text)
-        if field != "content" or (
-            text[-1:] > " " and OPENING not in text and not (self._ending.newlines or self._marks.buffer)
-        ):
-            delta[field] = text
-            return [chunk] if text else []
-        return [chunk] if self._show_content(delta, text) else []
+        known, shown = self._texts.fields[field], self._shown
+        if known.leaks is not None:
+            text = known.leaks.feed(text)
+        known.pieces.append(text)
+        if field == "content" and shown is not None:
+            is_plain = text[-1:] > " " and OPENING not in text
+            if not is_plain or shown.ending.newlines or shown.marks.buffer:
+                return [chunk] if shown.append(delta, text) else []
+        delta[field] = text
+        return [chunk] if text else []
+
+    def _next_fast_field(self) -> str:
+        """The field of which more can take the fast path; empty while anything else has to be looked at."""
+        if len(self._active) != 1 or self._buffering is not Buffering.NONE or _SEARCH_RESULTS in self._keys:
+            return ""
+        field = self._active[0]
+        if field == "content":
+            return field if self._shown is not None and self._shown.begun else ""
+        return field if field in self._texts.fields else ""
 
     def feed_whole(self, completion: Json) -> None:
-        """Take in a whole completion, of which nothing is shown before its turn is finished.
+        """Take in a whole completion; nothing of it is shown before its turn is finished.
 
         Raises:
             UpstreamError: it is no completion.
         """
         self._usage, choices = completion.pop("usage", None), completion.pop("choices", None)
+        self._envelope = completion
         self._choice = choice = choices[0] if choices else {}
-        message, reason = choice.pop("message", None), choice.pop("finish_reason", None)
+        message, self._finish_reason = choice.pop("message", None), choice.pop("finish_reason", None)
         if not isinstance(message, dict):
             raise UpstreamError("The upstream's answer holds no message.")
-        if not reason:
+        if not self._finish_reason:
             raise UpstreamError("The upstream's answer has no finish_reason.")
-        self._message, self._finish_reason, self._envelope = message, reason, completion
-        delta: Json = {}
-        for field in TEXT_FIELDS:
-            if text := message.get(field):
-                delta[field] = text
-        if isinstance(delta.get("content"), list):
-            self._split_parts(delta)
-        self._fold_texts(delta)
+        self._message = message
+        self._texts.fold_whole(message)
         if entries := message.get("tool_calls"):
-            self._calls.add(entries, are_whole=True)
-        if self._filters:
-            self._close_filters(delta)
-            for leak in self._leaks():
-                self._calls.add_leaked(leak)
+            self._calls.add_whole(entries)
+        for leak in self._texts.leaks(has_calls=bool(entries)):
+            self._calls.add_leaked(leak)
 
     def take_ready(self) -> list[ToolCall]:
         """The calls that are not the client's and whose arguments have become complete since this was last asked."""
@@ -194,23 +167,22 @@ class Assembler:
                 in it can be relied on.
         """
         delta: Json = {}
-        self._close_filters(delta)
+        self._texts.close(delta)
         self._show_text(delta)
         if DETAILS in delta:
             delta[DETAILS] = shifted(delta[DETAILS], self._call.first_detail)
-        for leak in self._leaks():
+        for leak in self._texts.leaks(has_calls=bool(self._calls.calls)):
             delta.setdefault("tool_calls", []).extend(self._calls.add_leaked(leak))
         if not self._finish_reason and done:
             reason = inferred_reason(self._whole_message(), self._call.body, self._usage)
-            self._finish_reason = reason or ("stop" if self._is_garbled() else "")
+            self._finish_reason = reason or ("stop" if self._texts.is_garbled() else "")
         if not self._finish_reason:
             raise UpstreamError(NO_REASON)
-        rest = self._marks.close()
-        # A turn that calls the server's tools, and none of the client's, is followed by another one.
-        if not self._calls.calls or self._calls.shown or self._finish_reason in BROKEN_OFF:
-            rest += self._ending.close()
-        if rest:
-            delta["content"] = delta.get("content", "") + rest
+        if self._shown is not None:
+            # A turn that calls the server's tools, and none of the client's, is followed by another one.
+            is_followed = self._calls.calls and not self._calls.shown and self._finish_reason not in BROKEN_OFF
+            if rest := self._shown.close(is_followed=bool(is_followed)):
+                delta["content"] = delta.get("content", "") + rest
         return self._release([self._chunk(delta)] if any(delta.values()) else [])
 
     def finish(self) -> Turn:
@@ -225,7 +197,7 @@ class Assembler:
             self._usage,
             buffered=tuple(self._buffer),
             aside=tuple(map(self._chunk, self._aside)),
-            garbled=self._is_garbled(),
+            garbled=self._texts.is_garbled(),
             client_ids=self._calls.client_ids(),
             step=self._call.step,
         )
@@ -233,32 +205,13 @@ class Assembler:
     def _whole_message(self) -> Json:
         """The assistant message as received, its leaked calls among its calls."""
         message = {**self._message}
-        for field, pieces in self._texts.items():
-            text = "".join(pieces)
-            if (text or field in message) and not (self._parts and field == "reasoning_content"):  # it is in the parts
-                message[field] = text
-        received = self._message.get("content")
-        if self._parts or isinstance(received, list):
-            text = "".join(self._texts.get("content", ()))
-            beside = parts_beside_text(self._parts)
-            message["content"] = [*beside, {"type": "text", "text": text}] if text else beside
-            if isinstance(received, list) and text == text_of(self._message):
-                message["content"] = received
+        if self._texts.fields:
+            self._texts.complete(message)
         if self._calls.calls:
             message["tool_calls"] = self._calls.entries()
         else:
             message.setdefault("content", "")
         return message
-
-    def _is_garbled(self) -> bool:
-        return any(leaks.garbled for leaks in self._filters.values())
-
-    def _leaks(self) -> list[Leak]:
-        """The leaked calls that count. One in the model's thoughts does only where the turn has no text and no call."""
-        leaks = self._filters["content"].leaks if "content" in self._filters else []
-        if leaks or self._calls.calls or "".join(self._texts.get("content", ())).strip():
-            return leaks
-        return [leak for leaks in self._filters.values() for leak in leaks.leaks]
 
     def _chunk(self, delta: Json) -> Json:
         return {**self._envelope, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
@@ -274,88 +227,28 @@ class Assembler:
                 self._choice[key] = value
         delta = choice["delta"] = choice.get("delta") or {}
         delta.pop("role", None)
-        if isinstance(delta.get("content"), list):
-            self._split_parts(delta)
-        has_other_fields = not delta.keys() <= _FOLDED_KEYS
-        if has_other_fields:
-            self._fold_others(delta)
-        self._fold_texts(delta)
-        self._show_text(delta)
-        if (fragments := delta.pop("tool_calls", None)) and (shown := self._calls.add(fragments)):
-            delta["tool_calls"] = shown
-        if has_other_fields or DETAILS in delta:
-            self._show_others(delta)
-        return any(value not in (None, "", []) for value in delta.values())
-
-    def _split_parts(self, delta: Json) -> None:
-        """Make text and thoughts of content in parts, as Mistral streams it."""
-        content = delta["content"]
-        self._parts += parts_beside_text(content)
-        delta["content"] = text_of(delta)
-        if thoughts := thoughts_of(content):
-            delta["reasoning_content"] = (delta.get("reasoning_content") or "") + thoughts
-
-    def _fold_others(self, delta: Json) -> None:
-        for key, value in delta.items():
-            if key not in _FOLDED_KEYS and value is not None:
+        for key in delta.keys() - _FOLDED_KEYS:
+            if (value := delta[key]) is not None:
                 known = self._message.get(key)
                 self._message[key] = known + value if isinstance(known, list) and isinstance(value, list) else value
-
-    def _fold_texts(self, delta: Json) -> None:
-        """Fold the texts in, and leave of them in the delta what is no leak.
-
-        When the model goes on to something else, the rest of its text before is shown with it.
-        """
-        active = [field for field in delta if field in _FOLDED_KEYS and delta[field]]
-        for field in active:
-            if not isinstance(text := delta[field], str):
-                continue
-            leaks = self._filters.get(field)
-            if leaks is None and self._call.tools and field in _LEAKY_FIELDS:
-                leaks = self._filters[field] = LeakFilter(self._call.known_names, json_expected=self._call.expects_json)
-            shown = delta[field] = leaks.feed(text) if leaks else text
-            self._texts.setdefault(field, []).append(shown)
-            if DETAILS in delta:
-                delta[DETAILS] = self._details.replaced(delta[DETAILS], text, shown)
+        active, fragments = self._texts.fold(delta), delta.pop("tool_calls", None)
+        if fragments:
+            active.append("tool_calls")
         if active:
-            self._active_fields = active
-            self._close_filters(delta, but=active)
-
-    def _close_filters(self, delta: Json, *, but: Sequence[str] = ()) -> None:
-        """Show text that was buffered as a possible leak."""
-        for field, leaks in self._filters.items():
-            if field in but or not (rest := leaks.close()):
-                continue
-            self._texts.setdefault(field, []).append(rest)
-            delta[field] = rest
-            if field != "content" and (details := self._details.entries_of(rest)):
-                delta[DETAILS] = [*details, *(delta.get(DETAILS) or ())]
+            self._active = active
+            self._texts.close(delta, but=active)  # the rest of a text is shown with what the model goes on to
+        self._show_text(delta)
+        if fragments and (shown := self._calls.add(fragments)):
+            delta["tool_calls"] = shown
+        if not delta.keys() <= _FOLDED_KEYS:
+            self._show_others(delta)
+        return any(value not in _EMPTY for value in delta.values())
 
     def _show_text(self, delta: Json) -> None:
-        """Buffer blank text until words follow, and set the first words apart from what was shown before."""
-        text = delta.get("content")
-        if not isinstance(text, str) or not text:
-            return
-        self._text_length += len(text.strip())
-        if not self._text_begun:
-            text = self._blank + text
-            if text.isspace():
-                self._blank = text
-                del delta["content"]
-                return
-            self._text_begun = True
-            separator = self._call.separator
-            if separator is not None:
-                text = separator + without_blank_lines_before(text)
-        self._show_content(delta, text)
-
-    def _show_content(self, delta: Json, text: str) -> bool:
-        """Put text into the delta without marks, with at most one blank line at its end; whether any is left."""
-        text, citations = self._marks.feed(self._ending.feed(text))
-        delta["content"] = text
-        if citations:
-            delta[CITATIONS] = citations
-        return bool(text or citations)
+        if isinstance(text := delta.get("content"), str) and text:
+            if self._shown is None:
+                self._shown = ShownText(self._call.separator, MarkFilter(self._call.cite))
+            self._shown.show(delta, text)
 
     def _show_others(self, delta: Json) -> None:
         """Show the other fields: text as it comes, objects and lists only where the turn is the last one.
@@ -367,7 +260,7 @@ class Assembler:
             delta[DETAILS] = shifted(details, self._call.first_detail)
         is_hidden = bool(self._calls.calls) and not self._calls.shown
         aside: Json = {}
-        for key in [key for key in delta if key not in _LIVE_KEYS]:
+        for key in delta.keys() - _LIVE_KEYS:
             if is_hidden or not isinstance(delta[key], str):
                 value = delta.pop(key)
                 if value is not None:
@@ -380,7 +273,7 @@ class Assembler:
         if self._buffering is Buffering.NONE:
             return visible
         self._buffer += visible
-        is_long_enough = self._text_length >= PROOF_CHARACTERS and not self._calls.calls
+        is_long_enough = self._shown is not None and self._shown.length >= PROOF_CHARACTERS and not self._calls.calls
         if not (self._calls.shown or is_long_enough) or self._buffering is Buffering.ALL:
             return []
         self._buffering = Buffering.NONE

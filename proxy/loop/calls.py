@@ -58,7 +58,8 @@ class PartialCall(Struct):
 
     Attributes:
         id: the upstream's.
-        fields: its other fields as received, for the entry in the message.
+        fields: its fields as received, the latest of each.
+        received: its entry in a whole message; None: it was streamed.
         arguments: their pieces.
         client_index: its index in the client's stream; None: it is not the client's.
         client_id: the id that the client gets.
@@ -71,6 +72,7 @@ class PartialCall(Struct):
     name: str = ""
     arguments: list[str] = []
     fields: Json = {}
+    received: Json | None = None
     client_index: int | None = None
     client_id: str | None = None
     announced: bool = False
@@ -89,6 +91,8 @@ class PartialCall(Struct):
 
     def entry(self) -> Json:
         """The call as an entry of a message's `tool_calls`."""
+        if self.received is not None:
+            return self.received
         entry = {**self.fields, "id": self.id, "type": self.type}
         if self.type == "function":
             function = {"name": self.name, "arguments": "".join(self.arguments)}
@@ -96,24 +100,21 @@ class PartialCall(Struct):
         return entry
 
 
-class CallAssembler:
+class CallAssembler(Struct):
     """Collects the calls of one turn.
 
-    Args:
-        call: the upstream call that the turn answers; names the tools, and those that are the client's.
-
     Attributes:
+        call: the upstream call that the turn answers; names the tools, and those that are the client's.
         calls: index -> call.
         shown: how many of them are the client's.
     """
 
-    def __init__(self, call: CallUpstream) -> None:
-        self._call = call
-        self.calls: dict[int, PartialCall] = {}
-        self.shown = 0
+    call: CallUpstream
+    calls: dict[int, PartialCall] = {}
+    shown: int = 0
 
-    def add(self, fragments: Sequence[Json], *, are_whole: bool = False) -> list[Json]:
-        """Take fragments of calls in, or the entries of a whole message.
+    def add(self, fragments: Sequence[Json]) -> list[Json]:
+        """Take fragments of calls in.
 
         Returns:
             The fragments of the client's own calls, as the client gets them.
@@ -122,8 +123,8 @@ class CallAssembler:
             UpstreamError: arguments are nested too deep.
         """
         shown: list[Json] = []
-        for position, fragment in enumerate(fragments):
-            index = position if are_whole else self._index_of(fragment)
+        for fragment in fragments:
+            index = self._index_of(fragment)
             call = self.calls.get(index)
             if call is None:
                 call = self.calls[index] = PartialCall(fragment.get("id") or self._new_id(index))
@@ -132,23 +133,35 @@ class CallAssembler:
             call.fields.update(fragment)
             function = fragment.get("function") or {}
             arguments = as_text(function.get("arguments"))
-            name = name_of(fragment) if are_whole else function.get("name")
-            if name and not call.name:
-                call.name, arguments = split_glued_name(name, arguments, self._call.tools)
-            if are_whole:
-                call.arguments.append(arguments)
-            else:
-                call.append(arguments)
-            if call.name in self._call.client_tools:
+            if not call.name and (name := function.get("name")):
+                call.name, arguments = split_glued_name(name, arguments, self.call.tools)
+            call.append(arguments)
+            if call.name in self.call.client_tools:
                 shown.append(self._opening(call) if call.client_id is None else _more_of(call, fragment, arguments))
         return shown
+
+    def add_whole(self, entries: Sequence[Json]) -> None:
+        """Take the entries of a whole message in, which stay as received but for what is missing or wrong in them.
+
+        Raises:
+            UpstreamError: arguments are nested too deep.
+        """
+        for index, entry in enumerate(entries):
+            if not entry.get("id"):
+                entry["id"] = self._new_id(index)
+            if isinstance(function := entry.get("function"), dict):
+                name, arguments = function.get("name") or "", as_text(function.get("arguments"))
+                function["name"], function["arguments"] = split_glued_name(name, arguments, self.call.tools)
+            call = self.calls[index] = PartialCall(entry["id"], received=entry)
+            if self.call.client_tools and name_of(entry) in self.call.client_tools:
+                self._show(call)
 
     def add_leaked(self, leak: Leak) -> list[Json]:
         """Take in a call that was found in a text; what the client gets of it, as a list of one entry or none."""
         index = max(self.calls, default=-1) + 1
-        name = self._call.renamed.get(leak.name, leak.name)
+        name = self.call.renamed.get(leak.name, leak.name)
         call = self.calls[index] = PartialCall(self._new_id(index), name=name, arguments=[leak.arguments])
-        return [self._opening(call)] if name in self._call.client_tools else []
+        return [self._opening(call)] if name in self.call.client_tools else []
 
     def ready(self) -> list[ToolCall]:
         """The server's calls whose arguments have become complete since the last time."""
@@ -177,14 +190,18 @@ class CallAssembler:
 
     def _new_id(self, index: int) -> str:
         """An id, unique in this run, for a call without one: the tool message that answers it has to name it."""
-        return f"call_{self._call.run_id}t{self._call.number}_{index}"
+        return f"call_{self.call.run_id}t{self.call.number}_{index}"
 
     def _opening(self, call: PartialCall) -> Json:
         """The first fragment that the client gets of a call of its own."""
-        call.client_index = self.shown
-        call.client_id = client_call_id(self._call.run_id, self.shown)
-        self.shown += 1
+        self._show(call)
         return {**call.entry(), "index": call.client_index, "id": call.client_id}
+
+    def _show(self, call: PartialCall) -> None:
+        """Give a call of the client's its index and its id in the client's stream."""
+        call.client_index = self.shown
+        call.client_id = client_call_id(self.call.run_id, self.shown)
+        self.shown += 1
 
 
 def _more_of(call: PartialCall, fragment: Json, arguments: str) -> Json:

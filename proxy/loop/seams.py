@@ -90,27 +90,3 @@ def count_indices(message: Json) -> int:
 def _index(detail: Any) -> int | None:
     index = detail.get("index") if isinstance(detail, dict) else None
     return index if isinstance(index, int) else None
-
-
-class ThoughtsInDetails(Struct):
-    """Replaces thoughts that entries repeat by those that are shown beside them: leaked calls are taken out of both."""
-
-    _entry: Json = {}  # the latest that repeats a thought
-
-    def replaced(self, details: Any, thought: str, shown: str) -> Any:
-        """The entries, with `shown` in place of the `thought`; an entry of which nothing is shown is left out."""
-        if not thought or not isinstance(details, list):
-            return details
-        entries: list[Any] = []
-        for detail in details:
-            if not isinstance(detail, dict) or detail.get("text") != thought:
-                entries.append(detail)
-            else:
-                self._entry = detail
-                if shown:
-                    entries.append({**detail, "text": shown})
-        return entries
-
-    def entries_of(self, thought: str) -> list[Json]:
-        """The entries that repeat a thought which is shown later than it came."""
-        return [{**self._entry, "text": thought}] if self._entry else []

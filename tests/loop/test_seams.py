@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 
 from proxy.loop.seams import (
     Ending,
-    ThoughtsInDetails,
     count_indices,
     separator_after,
     shifted,
@@ -98,22 +97,3 @@ def test_those_of_the_first_turn_stay_as_they_are():
 )
 def test_a_message_takes_as_many_indices_as_it_counts_to(message, count):
     assert count_indices(message) == count
-
-
-def test_entries_say_no_more_of_the_thoughts_than_is_shown_of_them():
-    details = ThoughtsInDetails()
-    sealed = {"type": "reasoning.encrypted", "data": "x", "index": 1}
-    entry = {"type": "reasoning.text", "text": "I call <", "index": 0}
-    assert details.entries_of("x") == []
-    assert details.replaced([entry, sealed, "odd"], "I call <", "I call ") == [
-        {**entry, "text": "I call "},
-        sealed,
-        "odd",
-    ]
-    assert details.replaced([{**entry, "text": "tool"}], "tool", "") == []
-    assert details.entries_of("<tool") == [{**entry, "text": "<tool"}]
-
-
-@pytest.mark.parametrize(("details", "said"), [("odd", "x"), ([{"text": ""}], "")])
-def test_entries_that_repeat_nothing_stay_as_they_are(details, said):
-    assert ThoughtsInDetails().replaced(details, said, "") == details

@@ -78,9 +78,9 @@ class LeakFilter(Struct):
             self._mode = "text"
         has_mark = "<" in text or "`" in text or "~" in text or "=" in text
         if self._mode == "text" and not self._buffer and not has_mark and len(text) <= _STEP:
-            words = text[-harmony.LONGEST_NAME :].rsplit(None, 1)
+            words = text.rsplit(None, 1)
             word = words[-1] if words else ""
-            is_plain = word.rstrip(".,").isalnum() and f"\n{word}" not in self._names
+            is_plain = (word.isalnum() or word.rstrip(".,").isalnum()) and f"\n{word}" not in self._names
             if is_plain or not harmony.may_begin_header(text, self._names):
                 self._shown = text
                 return text
@@ -237,6 +237,11 @@ class LeakFilter(Struct):
         shown, self._buffer = self._buffer[:end], self._buffer[end:]
         self._shown = shown or self._shown
         return shown
+
+
+def may_leak(text: str) -> bool:
+    """Whether a whole text can hold a call: every marker begins like a tag, and bare arguments with a brace."""
+    return "<" in text or text.lstrip()[:1] == "{"
 
 
 def holds_raw_format(text: str) -> bool:

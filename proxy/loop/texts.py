@@ -1,0 +1,170 @@
+"""The texts of one turn: taken in without the calls that leaked into them, and made ready for the client's stream."""
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from proxy.loop.actions import CallUpstream
+from proxy.loop.chat import TEXT_FIELDS, Json, parts_beside_text, text_of, thoughts_of
+from proxy.loop.citations import CITATIONS, MarkFilter
+from proxy.loop.leaks import Leak
+from proxy.loop.leaks.filter import LeakFilter, may_leak
+from proxy.loop.seams import DETAILS, Ending, without_blank_lines_before
+
+# Calls leak into the model's text and its thoughts, which come under one of two names.
+_LEAKY_FIELDS = ("content", "reasoning_content", "reasoning")
+
+
+class FieldText(Struct):
+    """The text of one field of the message: its pieces so far, and the filter that they have passed."""
+
+    pieces: list[str] = []
+    leaks: LeakFilter | None = None
+
+
+class TurnTexts(Struct):
+    """The texts of a turn, by their fields.
+
+    Attributes:
+        call: the upstream call that the turn answers; names the tools whose calls may leak.
+        fields: the fields that have come, by name.
+    """
+
+    call: CallUpstream
+    fields: dict[str, FieldText] = {}
+    _parts: list[Any] = []  # parts of the content that are no text: thoughts, mostly
+    _detail: Json = {}  # the latest entry of `reasoning_details` that repeats a thought
+
+    def fold(self, delta: Json) -> list[str]:
+        """Take the texts of a delta in, and leave of them in the delta what is no leak.
+
+        Returns:
+            The names of its texts.
+        """
+        if isinstance(content := delta.get("content"), list):  # as Mistral streams it
+            self._parts += parts_beside_text(content)
+            delta["content"] = text_of(delta)
+            if thoughts := thoughts_of(content):
+                delta["reasoning_content"] = (delta.get("reasoning_content") or "") + thoughts
+        names: list[str] = []
+        for name in TEXT_FIELDS:
+            if not isinstance(text := delta.get(name), str) or not text:
+                continue
+            names.append(name)
+            known = self.fields.get(name)
+            if known is None:
+                known = self.fields[name] = FieldText()
+                if self.call.tools and name in _LEAKY_FIELDS:
+                    known.leaks = LeakFilter(self.call.known_names, json_expected=self.call.expects_json)
+            shown = text if known.leaks is None else known.leaks.feed(text)
+            known.pieces.append(shown)
+            delta[name] = shown
+            if isinstance(details := delta.get(DETAILS), list):
+                delta[DETAILS] = self._without_leaks(details, text, shown)
+        return names
+
+    def fold_whole(self, message: Json) -> None:
+        """Take the texts of a whole message in, if a call may have leaked into one of them."""
+        for name in _LEAKY_FIELDS if self.call.tools else ():
+            text = text_of(message) if name == "content" else message.get(name)
+            if isinstance(text, str) and text and may_leak(text):
+                self.fold({**message})
+                self.close({})
+                return
+
+    def close(self, delta: Json, *, but: list[str] | None = None) -> None:
+        """Put text into the delta that was buffered as a possible leak, of all fields `but` these."""
+        for name, known in self.fields.items():
+            if known.leaks is None or (but is not None and name in but) or not (rest := known.leaks.close()):
+                continue
+            known.pieces.append(rest)
+            delta[name] = rest
+            if name != "content" and self._detail:
+                delta[DETAILS] = [{**self._detail, "text": rest}, *(delta.get(DETAILS) or ())]
+
+    def leaks(self, *, has_calls: bool) -> list[Leak]:
+        """The leaked calls that count. One in the model's thoughts does only where the turn has no text and no call."""
+        if not self.fields:
+            return []
+        content = self.fields.get("content")
+        leaks = content.leaks.leaks if content and content.leaks else []
+        if leaks or has_calls or (content and "".join(content.pieces).strip()):
+            return leaks
+        return [leak for known in self.fields.values() if known.leaks for leak in known.leaks.leaks]
+
+    def is_garbled(self) -> bool:
+        """Whether raw model format that is no call of any tool was taken out of a text."""
+        return bool(self.fields) and any(known.leaks.garbled for known in self.fields.values() if known.leaks)
+
+    def complete(self, message: Json) -> None:
+        """Put the texts into the message; content in parts stays as received where nothing leaked into it."""
+        for name, known in self.fields.items():
+            text = "".join(known.pieces)
+            if name == "content" and isinstance(message.get(name), list):
+                if text != text_of(message):
+                    message[name] = self._in_parts(text)
+            elif (text or name in message) and not (self._parts and name == "reasoning_content"):  # it is in the parts
+                message[name] = text
+        if self._parts and not isinstance(message.get("content"), list):
+            message["content"] = self._in_parts(message.get("content") or "")
+
+    def _in_parts(self, text: str) -> list[Json]:
+        parts = parts_beside_text(self._parts)
+        return [*parts, {"type": "text", "text": text}] if text else parts
+
+    def _without_leaks(self, details: list[Any], thought: str, shown: str) -> list[Any]:
+        """The entries of `reasoning_details`, with `shown` where they repeat the `thought` that it is left of."""
+        entries: list[Any] = []
+        for detail in details:
+            if not isinstance(detail, dict) or detail.get("text") != thought:
+                entries.append(detail)
+            else:
+                self._detail = detail
+                if shown:
+                    entries.append({**detail, "text": shown})
+        return entries
+
+
+class ShownText(Struct):
+    """The text of a turn as its stream shows it: set apart from the turn before, and without gpt-oss's marks.
+
+    Attributes:
+        separator: what sets it apart from text that the client has already; None: there is none.
+        marks: the filter that takes gpt-oss's marks out of it.
+        begun: whether a word has been shown.
+        length: of the text so far, in characters other than blanks around its pieces.
+    """
+
+    separator: str | None
+    marks: MarkFilter
+    begun: bool = False
+    length: int = 0
+    ending: Ending = field(default_factory=Ending)
+    _blank: str = ""  # text before the first word
+
+    def show(self, delta: Json, text: str) -> None:
+        """Leave of the `text` in the delta what may be shown; blank text is buffered until a word follows."""
+        self.length += len(text.strip())
+        if not self.begun:
+            text = self._blank + text
+            if text.isspace():
+                self._blank = text
+                del delta["content"]
+                return
+            self.begun = True
+            if self.separator is not None:
+                text = self.separator + without_blank_lines_before(text)
+        self.append(delta, text)
+
+    def append(self, delta: Json, text: str) -> bool:
+        """Put more text into the delta, without marks and blank lines at its end; whether any is left."""
+        text, citations = self.marks.feed(self.ending.feed(text))
+        delta["content"] = text
+        if citations:
+            delta[CITATIONS] = citations
+        return bool(text or citations)
+
+    def close(self, *, is_followed: bool) -> str:
+        """The rest of the text, which ends with at most one blank line where another turn is to follow."""
+        rest = self.marks.close() if self.marks.buffer else ""
+        return rest if is_followed else rest + self.ending.close()
