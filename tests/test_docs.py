@@ -42,6 +42,14 @@ def test_every_file_that_is_linked_or_drawn_exists(page):
         assert path.exists(), path
 
 
+def test_every_file_that_contributing_names_exists():
+    named = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", (ROOT / "CONTRIBUTING.md").read_text()))
+    roots = {"proxy": ROOT, "tests": ROOT}
+    for name in named:
+        assert (roots.get(name.partition("/")[0], ROOT / "proxy") / name).exists(), name
+    assert len(named) > 20
+
+
 def test_every_test_that_the_documents_name_exists():
     text = "\n".join(page.read_text() for page in PAGES)
     source = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
