@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 import orjson
 from msgspec import Struct
 
+from proxy.loop.search import SearchHit
+
 Json: TypeAlias = dict[str, Any]
 
 # The text fields of a message that arrive in pieces. `reasoning_content` is the name at Z.AI and llama.cpp,
@@ -51,10 +53,17 @@ class ToolCall(Struct, frozen=True):
 
 
 class ToolOutput(Struct, frozen=True):
-    """What a tool returned: text for the model, and the pages that it comes from, URL -> title."""
+    """What a tool returned.
+
+    Attributes:
+        text: for the model.
+        sources: the pages that it comes from, URL -> title.
+        hits: what a search found, page by page; empty for tools that do not search.
+    """
 
     text: str
     sources: Mapping[str, str] = MappingProxyType({})
+    hits: tuple[SearchHit, ...] = ()
 
 
 class ToolResult(Struct, frozen=True):

@@ -7,7 +7,6 @@ The address is the operator's, so it may be a private one; the template keeps ar
 
 import re
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -20,6 +19,7 @@ from proxy.http.decode import Inflater
 from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidArguments, ToolError, ToolUnavailable
 from proxy.redact import redactor
+from proxy.tools import json_pointer
 from proxy.tools.http.faults import pointer_in
 from proxy.tools.http.template import Request, host_of, parameters_of, strings_in, template_of
 from proxy.tools.tool import Tool
@@ -34,7 +34,6 @@ _SECRET_HEADER = re.compile("auth|cookie|key|pass|secret|signature|token", re.IG
 _SHORTEST_SECRET = 4
 _WORD = re.compile(r'[^\s=;,"]{8,}')
 _MASK = "[secret]"
-_INDEX = re.compile(r"0|[1-9][0-9]{0,17}")  # Python reads no number of more than 4300 digits
 
 
 def http_tool(name: str, config: HttpToolConfig, client: httpx.AsyncClient) -> Tool:
@@ -167,29 +166,12 @@ def _part(answer: _Answer, pointer: tuple[str, ...]) -> str:
     if not answer.whole:
         raise ToolError(f"The API's answer is longer than {len(answer.body)} bytes.")
     try:
-        found = value_at(orjson.loads(answer.body), pointer)
+        found = json_pointer.resolve(orjson.loads(answer.body), pointer)
     except orjson.JSONDecodeError as exc:
         raise ToolError("The API's answer is not JSON.") from exc
     except LookupError as exc:
         raise ToolError("The API's answer lacks the part that is wanted of it.") from exc
     return found if isinstance(found, str) else orjson.dumps(found).decode()
-
-
-def value_at(document: Any, pointer: tuple[str, ...]) -> Any:
-    """The value in a JSON document that the steps of a pointer (RFC 6901) lead to.
-
-    Raises:
-        LookupError: there is none.
-    """
-    for step in pointer:
-        match document:
-            case dict():
-                document = document[step]
-            case list() if _INDEX.fullmatch(step):
-                document = document[int(step)]
-            case _:
-                raise LookupError(step)
-    return document
 
 
 def secrets_in(config: HttpToolConfig) -> set[str]:

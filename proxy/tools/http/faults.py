@@ -1,12 +1,12 @@
 """The faults of an entry of `type: http`, found at start."""
 
-import re
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import orjson
 
 from proxy.config import HttpToolConfig
+from proxy.tools import json_pointer
 from proxy.tools.arguments import schema_fault
 from proxy.tools.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
 
@@ -21,7 +21,6 @@ _WRONG_URL = (
     "must be http:// or https://, a host and a path, without user, fragment and blanks; "
     "a placeholder may stand in the path and the query only"
 )
-_POINTER = re.compile(r"(/([^~]|~[01])*)?")
 
 
 def faults(config: HttpToolConfig) -> Iterator[Fault]:
@@ -58,9 +57,7 @@ def pointer_in(result: Any) -> tuple[str, ...] | None:
         case "text":
             return None
         case {"json_pointer": str(pointer)} if len(result) == 1:
-            if not _POINTER.fullmatch(pointer):
-                raise ValueError("a JSON pointer is empty or begins with '/', and has '~' only as ~0 and ~1")
-            return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+            return json_pointer.parse(pointer)
         case _:
             raise ValueError("must be text, or {json_pointer: /a/b}")
 

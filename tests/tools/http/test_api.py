@@ -18,8 +18,8 @@ from proxy.loop.chat import ToolCall
 from proxy.loop.errors import ConfigurationError, InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools.catalog import Resources, tools_of
 from proxy.tools.http import template as http_template
-from proxy.tools.http.api import value_at
 from proxy.tools.http.faults import pointer_in
+from proxy.tools.json_pointer import resolve
 from proxy.tools.registry import Registry
 from tests import hostile
 from tests.fakes import FakeClock, FakeUpstream, streamed
@@ -459,11 +459,11 @@ def test_a_pointer_leads_where_it_was_made_to_lead(keys):
     for key in reversed(keys):
         document = {key: document}
     pointer = "".join("/" + key.replace("~", "~0").replace("/", "~1") for key in keys)
-    assert value_at(document, pointer_in({"json_pointer": pointer})) == "found"
+    assert resolve(document, pointer_in({"json_pointer": pointer})) == "found"
 
 
 @given(st.text("/~01a9", max_size=8) | st.integers(10**17, 10**30).map("/{}".format), hostile.json_values)
 def test_any_pointer_finds_a_value_or_none(pointer, document):
     steps = hostile.outcome(ValueError, lambda: pointer_in({"json_pointer": pointer}))
     if not isinstance(steps, ValueError):
-        hostile.outcome(LookupError, lambda: value_at(document, steps))
+        hostile.outcome(LookupError, lambda: resolve(document, steps))

@@ -1,0 +1,113 @@
+"""What a web search is asked for and what it finds, whatever provider runs it. Pure values.
+
+A hit is the one record of a page found: the text for the model, the sources and citations for the client, and the
+result blocks of every API are made of it. Filters are what a request demands of all of its searches; they are sent to a
+provider that understands them, and hold afterwards in any case.
+"""
+
+import re
+from functools import lru_cache
+from typing import Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+Size: TypeAlias = Literal["low", "medium", "high"]
+
+DOMAIN = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?(/[^\s?#\\]{0,500})?", re.IGNORECASE)
+"""A domain, and possibly a path below it, as a filter names them: `example.com`, `example.com/blog`."""
+
+
+class SearchHit(Struct, frozen=True):
+    """One page that a search found.
+
+    Attributes:
+        url: absolute, http or https, without tracking parameters.
+        title: plain text on one line; the host where the provider gives no title.
+        text: what the provider says of the page: a snippet, or the text of the page itself. Plain text.
+        published: the day on which the page appeared, `YYYY-MM-DD`; None: unknown.
+        updated: the day on which the page was last changed; None: unknown.
+        site: the name of the site or publisher, if the provider gives one.
+        score: the provider's own measure of relevance.
+    """
+
+    url: str
+    title: str
+    text: str = ""
+    published: str | None = None
+    updated: str | None = None
+    site: str | None = None
+    score: float | None = None
+
+
+class SearchFilters(Struct, frozen=True):
+    """What a request demands of its searches.
+
+    Attributes:
+        allow: domains, or paths below a domain; if there are any, no other page reaches model or client.
+        block: domains, or paths below a domain, whose pages reach neither model nor client.
+        country: two letters, lower case.
+        region: of the user, in words.
+        city: of the user, in words.
+        size: how much text a search may bring.
+    """
+
+    allow: tuple[str, ...] = ()
+    block: tuple[str, ...] = ()
+    country: str | None = None
+    region: str | None = None
+    city: str | None = None
+    size: Size | None = None
+
+    def permits(self, url: str) -> bool:
+        """Whether the page at `url` may reach model and client."""
+        if self.allow and not any(covers(rule, url) for rule in self.allow):
+            return False
+        return not any(covers(rule, url) for rule in self.block)
+
+    @property
+    def place(self) -> str | None:
+        """The user's city, region and country in one line."""
+        named = [name for name in (self.city, self.region, self.country and self.country.upper()) if name]
+        return ", ".join(named) or None
+
+
+NO_FILTERS = SearchFilters()
+
+
+def covers(rule: str, url: str) -> bool:
+    """Whether a filter's `rule` covers the page at `url`.
+
+    A domain covers its subdomains; `*.example.com` covers only those. A path covers itself and what is below it;
+    `*` in a path stands for any characters.
+    """
+    domain, path = _parsed(rule)
+    try:
+        parts = urlsplit(url)
+        host = _ascii(parts.hostname or "")
+    except ValueError:  # not a URL: no allowed page, and no page that a client could reach
+        return False
+    below = host.endswith("." + domain.removeprefix("*."))
+    if not below and (domain.startswith("*.") or host != domain):
+        return False
+    return path is None or bool(path.match(unquote(parts.path)))
+
+
+@lru_cache(maxsize=1024)
+def _parsed(rule: str) -> tuple[str, "re.Pattern[str] | None"]:
+    """The domain of a rule in ASCII, and a pattern of the paths that it covers."""
+    domain, slash, path = rule.partition("/")
+    path = unquote(path).rstrip("/")
+    pattern = "/" + ".*".join(re.escape(piece) for piece in path.split("*"))
+    return _ascii(domain), re.compile(pattern + r"(?:/|\Z)", re.DOTALL) if slash and path else None
+
+
+def _ascii(host: str) -> str:
+    """A host in lower case and punycode, without the dot of a name that is written in full."""
+    host = host.lower().rstrip(".")
+    if host.isascii():
+        return host
+    try:
+        return host.encode("idna").decode()
+    except UnicodeError:
+        return host
