@@ -69,6 +69,7 @@ class Breaker(Struct, kw_only=True):
     _weight: int = 0  # of the failures, with no more than its share for any client
     _of_clients: dict[str, int] = {}
     _open_until: float = 0.0
+    _is_shut: bool = False
 
     def allows(self, now: float, *, spare: bool = False) -> bool:
         """Whether a call may be made now. To be asked once for each call, since a True may be the one probe.
@@ -83,14 +84,27 @@ class Breaker(Struct, kw_only=True):
             return False
         self.state = State.HALF_OPEN
         self._open_until = now + self.seconds
+        self._is_shut = False
         return True
 
     def wait(self, now: float) -> float:
         """Seconds until a call may be allowed; 0 where one is now."""
         return 0.0 if self.state is State.CLOSED else max(0.0, self._open_until - now)
 
+    def shut(self, now: float, seconds: float) -> None:
+        """Open it for `seconds`: the service has said that calls are in vain until then.
+
+        The success of a call that began earlier does not close it.
+        """
+        self._weight = self._failures = self.threshold
+        self.state = State.OPEN
+        self._open_until = now + seconds
+        self._is_shut = True
+
     def succeeded(self) -> bool:
         """Count a success, whenever its call began; whether this closed the breaker."""
+        if self._is_shut:
+            return False
         self._failures = self._weight = 0
         self._of_clients.clear()
         was_closed = self.state is State.CLOSED

@@ -70,6 +70,16 @@ def test_what_began_before_it_opened_and_succeeds_later_closes_it():
     assert breaker.allows(1)
 
 
+def test_one_that_is_shut_stays_so_for_as_long_as_the_service_says():
+    breaker = Breaker(threshold=2, seconds=10)
+    breaker.shut(0, 600)
+    breaker.succeeded()  # of a call that began before
+    assert (breaker.allows(599), breaker.wait(599)) == (False, 1)
+    assert [breaker.allows(600), breaker.allows(600)] == [True, False]
+    breaker.succeeded()
+    assert breaker.allows(600)
+
+
 @given(st.lists(st.tuples(st.sampled_from(["ask", "fine", "bad"]), st.integers(0, 30))))
 def test_it_never_stays_shut_for_longer_than_its_seconds(steps):
     breaker, now = Breaker(threshold=2, seconds=10), 0

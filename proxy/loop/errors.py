@@ -11,7 +11,7 @@ The others never reach a client: a `ToolError` becomes a result for the model, a
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypedDict, Unpack
+from typing import ClassVar, Literal, TypeAlias, TypedDict, Unpack
 
 
 class _Fields(TypedDict, total=False):
@@ -226,10 +226,34 @@ class ToolTimeout(ToolError):
     outcome = "timeout"
 
 
+Cause: TypeAlias = Literal["key", "quota", "busy", "down"]
+"""Why a service does not serve: the key is refused, the credit is used up, too many requests, or it does not work."""
+
+
 class ToolUnavailable(ToolError):
-    """The service of the tool cannot be reached or is busy; another try may succeed."""
+    """The service that a tool depends on does not serve.
+
+    Args:
+        message: for the model.
+        why: for the log.
+        cause: `down` and `busy` may be mended by another try, `quota` by time, `key` only by another configuration.
+        wait: seconds until the service may be asked again, if it says so.
+    """
 
     outcome = "unavailable"
+
+    def __init__(
+        self, message: str, *, why: str | None = None, cause: Cause = "down", wait: float | None = None
+    ) -> None:
+        super().__init__(message, why=why)
+        self.cause = cause
+        self.wait = wait
+
+
+class NotUnderstood(ToolError):
+    """A service refuses a request for what it asks; another service would as well."""
+
+    outcome = "invalid_request"
 
 
 class InvalidArguments(ToolError):

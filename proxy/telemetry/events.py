@@ -72,7 +72,10 @@ EVENTS: Final[Mapping[str, Event]] = {
     "tool.abandoned": Event(_INFO, "A tool call was cancelled because its result is no longer needed."),
     "tool.fell_back": Event(_WARNING, "A tool call failed; the tool's `fallback` is called."),
     "tool.retried": Event(_WARNING, "A tool call failed for a reason that may be temporary; it is repeated."),
-    "tool.breaker_opened": Event(_WARNING, "A tool failed repeatedly; calls are suspended for `seconds`."),
+    "tool.breaker_opened": Event(
+        _WARNING, "A tool failed repeatedly, or its service refuses calls (`cause`); calls are suspended for `seconds`."
+    ),
+    "tool.breaker_closed": Event(_INFO, "A tool's service works again; calls are no longer suspended."),
     "mcp.connected": Event(_INFO, "A session with an MCP server began, and its tools are known."),
     "mcp.lost": Event(_WARNING, "An MCP server cannot be reached; connecting is retried."),
     "mcp.tool_refused": Event(_WARNING, "A tool of an MCP server cannot be offered; `why` has the reason."),

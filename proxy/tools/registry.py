@@ -9,16 +9,19 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
+from itertools import pairwise
 from typing import Protocol, TypeAlias
 
 import orjson
 from cachetools import TTLCache
+from msgspec import to_builtins
 from msgspec.structs import replace
 
-from proxy.breaker import Breaker
+from proxy.breaker import Breaker, State
 from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec
-from proxy.loop.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
+from proxy.loop.errors import Cause, InvalidArguments, NotUnderstood, ToolError, ToolTimeout, ToolUnavailable
 from proxy.loop.offer import SEARCH
+from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Caches, Clock, NoObserver, Observer, Readiness
 from proxy.timeouts import within
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
@@ -26,6 +29,8 @@ from proxy.tools.browser import PARAMETERS
 from proxy.tools.tool import Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
+_LONGEST_WAIT = 5.0  # seconds; a service that is busy for longer is left to the fallback
+_QUOTA_SECONDS = 900.0  # how long a service without credit is skipped that does not say when that is renewed
 # Seconds for servers whose tools come and go: the first request should see them, and a slow server may come later.
 _START_PATIENCE = 5.0
 
@@ -62,6 +67,11 @@ class Registry:
         self._groups: dict[str, list[str]] = {}
         for tool in tools:
             self._add(tool)
+
+    def skipped(self) -> dict[str, str]:
+        """The tools whose service is not asked at the moment, and why."""
+        now = self._clock.monotonic()
+        return {name: entry.cause for name, entry in self._entries.items() if entry.breaker.wait(now)}
 
     @property
     def origins(self) -> dict[str, str]:
@@ -100,7 +110,15 @@ class Registry:
         spec = replace(tool, group=group, searches=is_search, alias_parameters=own)
         self.specs = {**self.specs, tool.name: spec}
 
-    async def execute(self, call: ToolCall, *, patience: float, at_most: float = math.inf, scope: str) -> ToolOutput:
+    async def execute(
+        self,
+        call: ToolCall,
+        *,
+        patience: float,
+        at_most: float = math.inf,
+        scope: str,
+        filters: SearchFilters = NO_FILTERS,
+    ) -> ToolOutput:
         """Run one call, as `ports.Toolset` has it.
 
         Raises:
@@ -109,31 +127,35 @@ class Registry:
         entry = self._entries.get(call.name)
         if entry is None:
             raise ToolError(f"There is no tool named {call.name!r}.")
-        try:
-            return await self._run(entry, call, min(entry.tool.timeout or patience, at_most), scope)
-        except InvalidArguments:
-            raise
-        except ToolError as exc:
-            # One step only: a fallback's own fallback would make chains, and circles.
-            other = self._entries.get(entry.tool.fallback or "")
-            if other is None:
+        # A fallback's own fallbacks are not asked: that would make circles.
+        chain = [entry, *(other for name in entry.tool.fallbacks if (other := self._entries.get(name)))]
+        for tried, following in pairwise(chain):
+            try:
+                return await self._run(tried, call, min(tried.tool.timeout or patience, at_most), scope, filters)
+            except (InvalidArguments, NotUnderstood):
                 raise
-            self._observe("tool.fell_back", tool=call.name, to=other.tool.name, outcome=exc.outcome, why=exc.why)
-            return await self._run(other, call, min(other.tool.timeout or patience, at_most), scope)
+            except ToolError as exc:
+                names = {"tool": tried.tool.name, "to": following.tool.name}
+                self._observe("tool.fell_back", **names, outcome=exc.outcome, why=exc.why)
+        last = chain[-1]
+        return await self._run(last, call, min(last.tool.timeout or patience, at_most), scope, filters)
 
-    async def _run(self, entry: "_Entry", call: ToolCall, seconds: float, scope: str) -> ToolOutput:
+    async def _run(
+        self, entry: "_Entry", call: ToolCall, seconds: float, scope: str, filters: SearchFilters
+    ) -> ToolOutput:
         arguments = parse_arguments(call.arguments, entry.validator, repair=entry.tool.repair)
         try:
             if entry.cache is None:
-                return await within(seconds, self._try(entry, arguments))
+                return await within(seconds, self._try(entry, arguments, filters))
             was_run = False
 
             async def run() -> ToolOutput:
                 nonlocal was_run
                 was_run = True
-                return await self._try(entry, arguments)
+                return await self._try(entry, arguments, filters)
 
-            key = f"{scope}\n{orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS).decode()}"
+            asked = [arguments, filters] if filters != NO_FILTERS else arguments
+            key = f"{scope}\n{orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()}"
             async with asyncio.timeout(seconds):
                 output = await entry.cache.get_or_run(key, run)
             if not was_run:
@@ -143,41 +165,65 @@ class Registry:
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
         return output
 
-    async def _try(self, entry: "_Entry", arguments: Json) -> ToolOutput:
+    async def _try(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
         """Call the tool once it has a slot, and again where another try may succeed and does no harm."""
         async with entry.slots:
             for attempt in range(entry.tool.retries):
                 try:
-                    return await self._call(entry, arguments)
+                    return await self._call(entry, arguments, filters)
                 except ToolUnavailable as exc:
+                    wait = exc.wait or _FIRST_WAIT * 2**attempt
+                    if exc.cause in ("key", "quota") or wait > _LONGEST_WAIT:
+                        raise
                     self._observe(
                         "tool.retried", tool=entry.tool.name, attempt=attempt + 1, outcome=exc.outcome, why=exc.why
                     )
-                    await self._clock.sleep(_FIRST_WAIT * 2**attempt)
-            return await self._call(entry, arguments)
+                    await self._clock.sleep(wait)
+            return await self._call(entry, arguments, filters)
 
-    async def _call(self, entry: "_Entry", arguments: Json) -> ToolOutput:
+    async def _call(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
         """Call the tool, unless its circuit breaker is open."""
-        now = self._clock.monotonic()
-        if not entry.breaker.allows(now):
-            wait = entry.breaker.wait(now)
-            raise ToolUnavailable(f"This tool keeps failing and is not called now; it may work in {wait:.0f} seconds.")
+        entry.expect_closed(self._clock.monotonic())
+        tool = entry.tool
         try:
-            output = await entry.tool.run(arguments)
-        except ToolUnavailable:
-            self._failed(entry)
+            output = await (tool.run_filtered(arguments, filters) if tool.run_filtered else tool.run(arguments))
+        except ToolUnavailable as exc:
+            self._failed(entry, exc)
             raise
         if isinstance(output, str):
             output = ToolOutput(output)
         elif not isinstance(output, ToolOutput):
             raise ToolError("The tool returned something that is not text.")
-        entry.breaker.succeeded()
+        if entry.breaker.succeeded():
+            self._observe("tool.breaker_closed", tool=entry.tool.name)
         return output
 
-    def _failed(self, entry: "_Entry") -> None:
-        """Count a failure of what the tool depends on; too many in a row open the circuit breaker."""
-        if entry.breaker.failed(self._clock.monotonic()):
-            self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=entry.breaker.seconds)
+    def _failed(self, entry: "_Entry", error: ToolUnavailable | None = None) -> None:
+        """Count a failure of the service that a tool depends on; open its breaker where further calls are in vain."""
+        now = self._clock.monotonic()
+        was_open = entry.breaker.state is State.OPEN
+        seconds = _skip_seconds(error)
+        if seconds is not None:
+            entry.breaker.shut(now, seconds)
+        elif not entry.breaker.failed(now):
+            return
+        entry.cause = error.cause if error else "down"
+        if not was_open:
+            told = None if seconds == math.inf else entry.breaker.wait(now)
+            self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=told, cause=entry.cause)
+
+
+def _skip_seconds(error: ToolUnavailable | None) -> float | None:
+    """How long a service is skipped that says why it does not serve; None: its failures are counted."""
+    match error and error.cause:
+        case "key":
+            return math.inf  # until the configuration is loaded again
+        case "quota":
+            return (error and error.wait) or _QUOTA_SECONDS
+        case "busy" if error and (error.wait or 0) > _LONGEST_WAIT:
+            return error.wait
+        case _:
+            return None
 
 
 class _Entry:
@@ -189,6 +235,16 @@ class _Entry:
         self.breaker = Breaker()
         self.cache = caches(tool.name, tool.cache_seconds) if tool.cache_seconds else None
         self.slots = asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else nullcontext()
+        self.cause: Cause = "down"  # why the breaker was opened
+
+    def expect_closed(self, now: float) -> None:
+        """Raise `ToolUnavailable` while the breaker is open."""
+        if self.breaker.allows(now):
+            return
+        wait = self.breaker.wait(now)
+        when = f"; it may work in {wait:.0f} seconds" if wait < math.inf else ""
+        told = f"This tool keeps failing and is not called now{when}."
+        raise ToolUnavailable(told, why=f"skipped: {self.cause}", cause=self.cause, wait=wait)
 
 
 class ResultCache:

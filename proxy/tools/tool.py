@@ -14,9 +14,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeAlias
 
 from proxy.loop.chat import Json, ToolOutput, ToolSpec
+from proxy.loop.search import SearchFilters
 from proxy.tools.python.function import Function
 
 Run: TypeAlias = Callable[[Json], Awaitable[str | ToolOutput]]
+RunFiltered: TypeAlias = Callable[[Json, SearchFilters], Awaitable[ToolOutput]]
 
 # The rule of OpenAI and GLM for a function's name.
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -33,7 +35,8 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
         retries: how often a call is tried again after `ToolUnavailable`; only for tools that may safely run twice.
         max_concurrent: calls of all requests that may run at the same time; None: any number.
         cache_seconds: how long a result serves equal calls of the same caller; 0: every call is run.
-        fallback: the tool that is tried with the same arguments when this one fails.
+        fallback: the tools that are tried in order with the same arguments when this one fails.
+        run_filtered: takes the place of `run` for a tool that applies the filters of a request itself.
         origin: where it comes from, for `toolproxy check`.
 
     Raises:
@@ -46,8 +49,14 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
     retries: int = 0
     max_concurrent: int | None = None
     cache_seconds: float = 0
-    fallback: str | None = None
+    fallback: str | tuple[str, ...] | None = None
+    run_filtered: RunFiltered | None = None
     origin: str = "built in"
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """The names in `fallback`."""
+        return (self.fallback,) if isinstance(self.fallback, str) else self.fallback or ()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
