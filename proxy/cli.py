@@ -170,7 +170,7 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
         lines.append(f"  {name}: {state}, at {model.upstream} as {'any name' if name == '*' else model.model or name}")
     lines.append("tools:")
     lines += [f"  {name}: {_tool_state(name, tool, origins)}" for name, tool in config.tools.items()]
-    instead = {f"tools.{name}": tool.fallback for name, tool in answered_by_fallback(config)}
+    instead = {f"tools.{name}": " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(config)}
     lines += _disabled("tools", config, instead)
     lines += [f"  installed, not configured: {origin}" for origin in not_configured(config)]
     lines.append("clients:")
@@ -196,7 +196,7 @@ def type_name(tool: object) -> str:
     return names[type(tool)]
 
 
-def _disabled(section: str, config: Config, instead: Mapping[str, str | None] = MappingProxyType({})) -> list[str]:
+def _disabled(section: str, config: Config, instead: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     """The entries of a section that cannot be used; of those that have one, what answers `instead`."""
     return [
         f"  {where.removeprefix(f'{section}.')}: "

@@ -143,9 +143,28 @@ class ToolConfig(Value, frozen=True, kw_only=True):
     # How long equal calls of one client get the same result, in seconds; 0: no cache.
     cache_seconds: Annotated[float, Meta(ge=0)] = 0
     max_calls: Count | None = None  # Calls in one request. None: no limit.
-    fallback: Text | None = None  # Another tool of this file, called when this one fails.
+    # Another tool of this file, or a list of them in order, called when this one fails.
+    fallback: Text | tuple[Text, ...] | None = None
     offer: OfferMode | None = None  # When the tool is offered to the model. None: as `offer.mode` says.
     eager: bool = True  # Calls may start before the turn has ended; false for a tool that changes things.
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """The names in `fallback`."""
+        return (self.fallback,) if isinstance(self.fallback, str) else self.fallback or ()
+
+
+class SearchConfig(ToolConfig, frozen=True, kw_only=True):
+    """`type: search`: web search by a shipped provider, or by one that is described here. See docs/search.md."""
+
+    provider: str | dict[str, Any]  # the name of a shipped provider, or a description
+    api_key: Key | None = None  # of the provider; `none` asks without a key where the provider allows it
+    base_url: Url | None = None  # in place of the provider's own address
+    content: Literal["snippets", "page"] = "snippets"  # page: the text of pages where the provider gives it
+    max_characters_per_result: Count | None = None  # of one page's text; default 1500, with `content: page` 6000
+    block_domains: tuple[Text, ...] = ()  # domains, or paths below a domain, whose pages nobody sees
+    options: dict[str, Any] = {}  # the provider's own settings
+    retries: CountOrNone = 1  # after a failure that another try may mend
 
 
 class SerperConfig(ToolConfig, frozen=True, kw_only=True):
@@ -248,6 +267,7 @@ TOOL_TYPES: dict[str, type[ToolConfig]] = {
     "http": HttpToolConfig,
     "mcp": McpConfig,
     "python": PythonToolConfig,
+    "search": SearchConfig,
     "serper": SerperConfig,
     "serper_scrape": SerperScrapeConfig,
     "web_fetch": WebFetchConfig,

@@ -113,7 +113,8 @@ class _Reader:
         if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
             if node.tag == "tag:yaml.org,2002:null":
                 return None
-            (kind,) = (option for option in typing.get_args(kind) if option is not type(None))
+            options = [option for option in typing.get_args(kind) if option is not type(None)]
+            kind = next((option for option in options if _is_for(option, node)), options[0])
         if kind in (Limits, LimitOverrides):
             return self.limits(node, kind, path)
         if isinstance(kind, type) and issubclass(kind, c.Value):
@@ -312,6 +313,12 @@ class _Reader:
         if c.SECRET_NAME.search(name):
             self.secrets.add(value)
         return value
+
+
+def _is_for(kind: Any, node: yaml.Node) -> bool:
+    """Whether a node is a mapping, a list or a single value as the kind is."""
+    nodes = {dict: yaml.MappingNode, tuple: yaml.SequenceNode}
+    return isinstance(node, nodes.get(typing.get_origin(kind), yaml.ScalarNode))
 
 
 def _line_of(path: str, lines: Mapping[str, int]) -> int:

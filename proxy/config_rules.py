@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from proxy import config as c
 from proxy.tools.arguments import schema_fault
 from proxy.tools.http import faults as http_tool
+from proxy.tools.search.faults import config_faults as search_faults
 from proxy.tools.web.guard import UrlGuard
 
 SHORTEST_CLIENT_KEY = 8
@@ -190,8 +191,9 @@ def _state_faults(config: c.Config) -> _Faults:
 
 def _fallback_faults(parts: Parts) -> _Faults:
     for name, tool in parts.tools.items():
-        if tool.fallback is not None and (tool.fallback not in parts.names_in("tools") or tool.fallback == name):
-            yield f"tools.{name}.fallback", f"there is no other tool {tool.fallback!r}"
+        for other in tool.fallbacks:
+            if other not in parts.names_in("tools") or other == name:
+                yield f"tools.{name}.fallback", f"there is no other tool {other!r}"
 
 
 def _telemetry_faults(config: c.Config) -> _Faults:
@@ -224,8 +226,8 @@ def _mcp_faults(parts: Parts) -> _Faults:
         if find_spec("mcp") is None:
             yield f"{path}.type", "mcp needs an extra: pip install 'toolproxy-server[mcp]'"
     for name, tool in parts.tools.items():
-        if tool.fallback in servers:
-            yield f"tools.{name}.fallback", f"{tool.fallback!r} is a server of several tools"
+        for other in servers.keys() & set(tool.fallbacks):
+            yield f"tools.{name}.fallback", f"{other!r} is a server of several tools"
 
 
 def _tool_faults(parts: Parts) -> _Faults:
@@ -235,6 +237,8 @@ def _tool_faults(parts: Parts) -> _Faults:
         if parts.is_faulty(where):
             continue
         match tool:
+            case c.SearchConfig():
+                yield from ((f"{where}.{key}", message) for key, message in search_faults(tool))
             case c.HttpToolConfig():
                 yield from ((f"{where}.{key}", message) for key, message in http_tool.faults(tool))
             case c.PythonToolConfig(parameters=dict(schema)) if fault := schema_fault(schema):
@@ -270,7 +274,7 @@ def doubts(parts: Parts) -> _Faults:
         if 0 < len(client.key or "") < SHORT_CLIENT_KEY:
             yield f"{path}.key", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"
     for path, entry in parts.entries.items():
-        key, url = getattr(entry, "api_key", ""), getattr(entry, "base_url", "")
+        key, url = getattr(entry, "api_key", None) or "", getattr(entry, "base_url", None) or ""
         if 0 < len(key) < _SHORT_API_KEY and key != "from_client" and _is_public(url):
             yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
 

@@ -41,7 +41,7 @@ def check(tmp_path, capsys, monkeypatch):
 
 
 VARIABLE = "inside braces or brackets a variable needs quotes"
-TOOL_TYPES = "clock, http, mcp, python, serper, serper_scrape, web_fetch, zai_search"
+TOOL_TYPES = "clock, http, mcp, python, search, serper, serper_scrape, web_fetch, zai_search"
 FAULTY = {
     "a list": ("[]", "1: must be a mapping, not a list"),
     "a sentence": ("just text", "1: must be a mapping, not a single value"),

@@ -20,7 +20,19 @@ from tests.serving import CONFIG, proxy_of
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 KEYS = dict.fromkeys(
-    ("ZAI_API_KEY", "GMI_API_KEY", "SERPER_API_KEY", "TOOLPROXY_KEY", "WEATHER_KEY", "TICKETS_TOKEN", "WIKI_TOKEN"), "k"
+    (
+        "ZAI_API_KEY",
+        "GMI_API_KEY",
+        "SERPER_API_KEY",
+        "TAVILY_API_KEY",
+        "BRAVE_API_KEY",
+        "CORP_SEARCH_KEY",
+        "TOOLPROXY_KEY",
+        "WEATHER_KEY",
+        "TICKETS_TOKEN",
+        "WIKI_TOKEN",
+    ),
+    "k",
 )
 
 

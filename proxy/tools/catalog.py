@@ -18,6 +18,7 @@ from proxy.config import (
     HttpToolConfig,
     McpConfig,
     PythonToolConfig,
+    SearchConfig,
     SerperConfig,
     SerperScrapeConfig,
     ToolConfig,
@@ -84,6 +85,10 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # no
     A type is imported where there is a tool of it: all of them take a quarter of a second.
     """
     match entry:
+        case SearchConfig():
+            from proxy.tools.search.tool import search_tool
+
+            return search_tool(name, entry, resources.client, resources.clock)
         case SerperConfig():
             from proxy.tools.search.serper import serper_tool
 
@@ -131,7 +136,7 @@ def answered_by_fallback(config: Config) -> Iterator[tuple[str, ToolConfig]]:
     """Tools without a key of their own whose fallback has one: they are offered, and the fallback does the work."""
     for where, disabled in config.disabled.items():
         section, _, name = where.partition(".")
-        if section == "tools" and disabled.entry is not None and disabled.entry.fallback in config.tools:
+        if section == "tools" and disabled.entry is not None and config.tools.keys() & set(disabled.entry.fallbacks):
             yield name, disabled.entry
 
 

@@ -1,0 +1,124 @@
+"""Hits made of what providers answer, and as a model reads them: one form of text and sources for all of them."""
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+from datetime import date
+from typing import Any
+
+from msgspec.structs import replace
+
+from proxy.loop.chat import Json, ToolOutput
+from proxy.loop.search import SearchHit
+from proxy.tools import json_pointer
+from proxy.tools.search.dates import day_of
+from proxy.tools.search.description import Fields
+from proxy.tools.search.urls import canonical, host_of, page_key
+
+# Elements that providers put into titles and snippets. Anything else in angle brackets may be the page's own text,
+# such as `List<String>`.
+_MARKUP = re.compile(
+    r"</?(?:a|abbr|b|big|blockquote|br|cite|code|div|em|font|h[1-6]|i|img|li|mark|ol|p|pre|q|s|small|span|strong|sub|sup|"
+    r"table|tbody|td|th|thead|tr|u|ul|wbr)(?:\s[^<>]{0,500})?/?>|<!--.*?-->|<(script|style)\b.*?</\1\s*>",
+    re.IGNORECASE | re.DOTALL,
+)
+_BLANKS = re.compile(r"[^\S\n]+")
+_BLANK_LINES = re.compile(r"\n\s*\n\s*")
+_LONGEST_TITLE = 300  # characters; a title is a line
+
+
+def hit_of(row: Json, fields: Fields, today: date, *, page: str = "") -> SearchHit | None:
+    """One result as a hit; None: it has no URL of a page.
+
+    Args:
+        row: the provider's own object.
+        fields: where it has what.
+        today: what dates such as `2 days ago` are counted from.
+        page: where it has the page's text; if there is none, its snippet is taken.
+    """
+    url = canonical(first_of(row, fields.url))
+    if url is None:
+        return None
+    score = first_of(row, fields.score)
+    return SearchHit(
+        url=url,
+        title=line(first_of(row, fields.title))[:_LONGEST_TITLE] or host_of(url),
+        text=(page and passage(first_of(row, page))) or line(first_of(row, fields.text)),
+        published=day_of(first_of(row, fields.published), today),
+        updated=day_of(first_of(row, fields.updated), today),
+        site=line(first_of(row, fields.site)) or None,
+        score=float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None,
+    )
+
+
+def one_for_each_page(hits: Iterable[SearchHit | None]) -> list[SearchHit]:
+    """The hits without those of a page that came before; the longer text is kept."""
+    found: dict[str, SearchHit] = {}
+    for hit in hits:
+        if hit is None:
+            continue
+        key = page_key(hit.url)
+        first = found.setdefault(key, hit)
+        if len(hit.text) > len(first.text):
+            found[key] = replace(first, text=hit.text)
+    return list(found.values())
+
+
+def output_of(query: str, hits: Sequence[SearchHit], *, answer: str | None = None, most_characters: int) -> ToolOutput:
+    """What a search found, for the model and for the client.
+
+    Args:
+        query: what was searched for.
+        hits: in the provider's order.
+        answer: a direct answer of the provider.
+        most_characters: of each hit's text; the rest is cut off.
+    """
+    cut = tuple(replace(hit, text=_cut(hit.text, most_characters)) for hit in hits)
+    if not cut and not answer:
+        return ToolOutput(f'No results for "{query}".')
+    blocks = [f'Results for "{query}":', *([f"Direct answer:\n{line(answer)}"] if answer else []), *map(_entry, cut)]
+    return ToolOutput("\n\n".join(blocks), {hit.url: hit.title for hit in cut}, cut)
+
+
+def line(value: object) -> str:
+    """A provider's words on one line, without markup and entities; the items of a list follow each other."""
+    return " ".join(passage(value).split())
+
+
+def passage(value: object) -> str:
+    """A provider's words with their line breaks, without markup and entities."""
+    match value:
+        case str():
+            plain = _MARKUP.sub(" ", html.unescape(_MARKUP.sub(" ", value)))
+            return _BLANK_LINES.sub("\n\n", _BLANKS.sub(" ", plain)).strip()
+        case bool() | None:
+            return ""
+        case int() | float():
+            return str(value)
+        case list():
+            return " … ".join(text for item in value if (text := passage(item)))
+        case _:
+            return ""
+
+
+def _entry(hit: SearchHit) -> str:
+    """One hit. Hits carry no numbers: gpt-oss takes numbered ones for pages of a browser, which it may not have."""
+    dated = hit.published or (f"updated {hit.updated}" if hit.updated else "")
+    where = " - ".join(part for part in (hit.site, dated) if part)
+    return "\n".join(part for part in (hit.title, hit.url, where, hit.text) if part)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most].rstrip()} […]"
+
+
+def first_of(document: Any, pointers: str) -> Any:
+    """What the first of some pointers leads to that is there and not empty; None: nothing."""
+    for pointer in pointers.split(" or ") if pointers else ():
+        try:
+            found = json_pointer.resolve(document, json_pointer.parse(pointer.strip()))
+        except LookupError:
+            continue
+        if found not in (None, "", [], {}):
+            return found
+    return None

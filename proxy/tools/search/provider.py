@@ -1,0 +1,271 @@
+"""A search provider made of its description: a query in, a request out; an answer in, hits or a refusal out. Pure.
+
+    SearchQuery --request--> SearchRequest ~~> status, headers, body --read--> Found | Refused
+
+Filters that a provider cannot apply are applied here afterwards, and those that it can apply as well: providers leak.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import date
+from typing import Any, Literal
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+
+import orjson
+from msgspec import Struct
+
+from proxy.loop.errors import Cause
+from proxy.loop.search import SearchFilters, SearchHit
+from proxy.tools.search.countries import ENGLISH_NAMES
+from proxy.tools.search.dates import days_before
+from proxy.tools.search.description import Description, Meaning, Refusal
+from proxy.tools.search.hits import first_of, hit_of, one_for_each_page
+from proxy.tools.search.query import SearchQuery
+from proxy.tools.search.template import ABSENT, as_text, filled, names_in
+
+KEYLESS = "none"
+"""The `api_key` of a provider that is to be asked without one."""
+
+PLACEHOLDERS = frozenset(
+    ("query", "count", "recency", "since", "country", "language", "allow", "block", "city", "region", "place", "size")
+)
+
+# What a status means where a description has no rule for it.
+_MEANINGS: Mapping[int, Meaning] = {401: "key", 402: "quota", 403: "key", 408: "down", 425: "busy", 429: "busy"}
+_SUCCESS, _CLIENT_ERRORS = range(200, 300), range(400, 500)
+_LONGEST_WAIT = 40 * 86400.0  # seconds; a quota that is counted by the month
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+class SearchRequest(Struct, frozen=True):
+    """What a search sends; `body`: JSON, or None."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes | None
+
+
+class Found(Struct, frozen=True):
+    """What a search found: the hits in the provider's order, and a direct answer where it gives one."""
+
+    hits: tuple[SearchHit, ...]
+    answer: str | None = None
+
+
+class Refused(Struct, frozen=True):
+    """Why a search found nothing out.
+
+    Attributes:
+        means: what kind of refusal it is.
+        status: of the HTTP answer.
+        wait: seconds until the provider may be asked again, if it says so.
+        hint: what the operator can do about it.
+    """
+
+    means: Cause | Literal["input"]
+    status: int
+    wait: float | None = None
+    hint: str | None = None
+
+
+class Provider:
+    """A described provider, ready to be asked.
+
+    Args:
+        description: it has no `faults`.
+        api_key: the operator's; `none` asks without one.
+        base_url: takes the place of scheme, host and leading path of the description's `url`.
+        options: in place of the description's own.
+        page: whether hits have the text of pages, where the provider can.
+    """
+
+    def __init__(
+        self,
+        description: Description,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        page: bool = False,
+    ) -> None:
+        self.description = description
+        self._api_key = api_key or ""
+        self._options = {**description.options, **(options or {})}
+        keyless = description.keyless if api_key == KEYLESS else None
+        self._url = _with_base((keyless and keyless.url) or description.url, base_url)
+        self._page = extra = description.page if page else None
+        self._headers = {**(keyless.headers if keyless else description.headers), **(extra.headers if extra else {})}
+        self._query = {**description.query, **(extra.query if extra else {})}
+        self._body = {**description.body, **extra.body} if extra and extra.body else description.body
+        names = set(names_in([self._url, self._query, self._body]))
+        self._sends_allow, self._sends_block = "allow" in names, "block" in names
+
+    def request(self, query: SearchQuery, today: date) -> SearchRequest:
+        """What to send for a query."""
+        values = self._values(query, today)
+        key = {"api_key": self._api_key}
+        pairs = [(name, filled(part, values | key)) for name, part in self._query.items()]
+        url = filled(
+            self._url, {name: quote(as_text(value), safe="") for name, value in (values | key).items() if value}
+        )
+        parts = urlsplit(url)
+        added = urlencode([(name, as_text(item)) for name, value in pairs for item in _each(value)], quote_via=quote)
+        body = ABSENT if self._body is None else filled(self._body, values | key)
+        return SearchRequest(
+            method=self.description.method,
+            url=urlunsplit(parts._replace(query="&".join(part for part in (parts.query, added) if part))),
+            headers={name: as_text(filled(value, key)) for name, value in self._headers.items()},
+            body=None if body is ABSENT else orjson.dumps(body),
+        )
+
+    def read(
+        self, query: SearchQuery, status: int, headers: Mapping[str, str], body: bytes, today: date
+    ) -> Found | Refused:
+        """What an answer says; `headers` are in lower case."""
+        try:
+            answer = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            answer = None
+        means, hint = self._meaning(status, answer)
+        if means == "empty":
+            return Found(())
+        if means is not None:
+            return Refused(means, status, self._wait(headers, answer), hint)
+        if not isinstance(answer, dict | list):
+            return Refused("down", status)
+        rows = [row for row in self._rows(answer) if isinstance(row, dict)]
+        hits = (hit_of(row, self.description.fields, today, page=self._page.text if self._page else "") for row in rows)
+        permitted = [hit for hit in one_for_each_page(hits) if query.filters.permits(hit.url)]
+        said = first_of(answer, self.description.answer) if self.description.answer else None
+        # A direct answer may come from any page, a blocked one too.
+        filtered = bool(query.filters.allow or query.filters.block)
+        return Found(tuple(permitted[: query.count]), said if isinstance(said, str) and not filtered else None)
+
+    def cannot(self) -> list[str]:
+        """What the provider itself cannot filter by, and what becomes of it, for `toolproxy check`."""
+        names = set(names_in([self._url, self._query, self._body]))
+        operator = self.description.site_operator
+        missing = []
+        if not (self._sends_allow or operator):
+            missing.append("allowed_domains (filtered afterwards)")
+        if not (self._sends_block or operator):
+            missing.append("blocked_domains (filtered afterwards)")
+        if not names & {"recency", "since"}:
+            missing.append("recency")
+        missing += [name for name in ("country", "language") if name not in names and "place" not in names]
+        return missing
+
+    def _values(self, query: SearchQuery, today: date) -> dict[str, Any]:
+        """The placeholders' values, in the provider's words."""
+        most, filters = self.description.most, query.filters
+        allow = _bounded(filters.allow, most.allow) if self._sends_allow else ()
+        block = _bounded(filters.block, most.block) if self._sends_block else ()
+        if self.description.exclusive and allow:
+            block = ()
+        values: dict[str, Any] = {
+            "query": self._text(query),
+            "count": min(query.count if self._applies(filters, allow, block) else 2 * query.count, most.count),
+            "recency": query.recency,
+            "since": days_before(today, query.recency).isoformat() if query.recency else None,
+            "country": query.country,
+            "language": query.language,
+            "allow": list(allow),
+            "block": list(block),
+            "city": filters.city,
+            "region": filters.region,
+            "place": filters.place,
+            "size": filters.size or "medium",
+        }
+        return {**self._options, **{name: self._worded(name, value) for name, value in values.items()}}
+
+    def _worded(self, name: str, value: Any) -> Any:
+        """A value in the provider's words; one that it has no word for is left out."""
+        words = self.description.values.get(name)
+        if value is None or words is None:
+            return value
+        return ENGLISH_NAMES.get(value) if words == "names" else words.get(str(value))
+
+    def _applies(self, filters: SearchFilters, allow: tuple[str, ...], block: tuple[str, ...]) -> bool:
+        """Whether the provider applies all filters by itself, so that nothing is dropped afterwards."""
+        return self.description.site_operator or (filters.allow == allow and filters.block == block)
+
+    def _text(self, query: SearchQuery) -> str:
+        """The query as the provider takes it, with `site:` operators where they fit."""
+        text = self._cut(query.text)
+        if not self.description.site_operator:
+            return text
+        sites = " OR ".join(f"site:{rule}" for rule in query.filters.allow) if not self._sends_allow else ""
+        without = " ".join(f"-site:{rule}" for rule in query.filters.block) if not self._sends_block else ""
+        with_sites = " ".join(part for part in (text, sites and f"({sites})", without) if part)
+        return with_sites if self._cut(with_sites) == with_sites else text
+
+    def _cut(self, text: str) -> str:
+        """A query within the provider's bounds, cut between words where it is too long."""
+        most = self.description.most
+        if most.query_words is not None:
+            text = " ".join(words[: most.query_words]) if len(words := text.split()) > most.query_words else text
+        if most.query_characters is not None and len(text) > most.query_characters:
+            text = text[: most.query_characters + 1].rsplit(" ", 1)[0][: most.query_characters]
+        return text
+
+    def _rows(self, answer: Any) -> Iterator[Any]:
+        """The results of an answer; a list that is not there is an empty one."""
+        listed = self.description.results
+        for pointers in (listed,) if isinstance(listed, str) else listed:
+            rows = first_of(answer, pointers)
+            if isinstance(rows, list):
+                yield from rows
+
+    def _meaning(self, status: int, answer: Any) -> tuple[Meaning | None, str | None]:
+        """What an answer means if it is a refusal, with the rule's hint; None: it is none."""
+        for rule in self.description.errors:
+            if _fits(rule, status, answer):
+                return rule.means, rule.hint
+        if status in _SUCCESS:
+            return None, None
+        return _MEANINGS.get(status, "input" if status in _CLIENT_ERRORS else "down"), None
+
+    def _wait(self, headers: Mapping[str, str], answer: Any) -> float | None:
+        wait = self.description.wait
+        said = [headers.get("retry-after"), headers.get(wait.header or ""), wait.at and first_of(answer, wait.at)]
+        for value in said:
+            found = _NUMBER.match(as_text(value).strip()) if value not in (None, "") else None
+            if found:
+                return min(float(found[0]), _LONGEST_WAIT)
+        return None
+
+
+def _fits(rule: Refusal, status: int, answer: Any) -> bool:
+    statuses = (rule.status,) if isinstance(rule.status, int) else rule.status
+    if statuses and status not in statuses:
+        return False
+    if rule.unless and first_of(answer, rule.unless) is not None:
+        return False
+    if not rule.at:
+        return bool(statuses)
+    found = first_of(answer, rule.at)
+    if found is None:
+        return False
+    texts = (rule.text,) if isinstance(rule.text, str) else rule.text
+    said = as_text(found).lower()
+    return not texts or any(text.lower() in said for text in texts)
+
+
+def _bounded(rules: tuple[str, ...], most: int | None) -> tuple[str, ...]:
+    """The rules if there are no more than the provider takes; else none: half a list is another question."""
+    return rules if most is None or len(rules) <= most else ()
+
+
+def _each(value: Any) -> Iterator[Any]:
+    """The values of one parameter: a list repeats its name."""
+    if value is not ABSENT:
+        yield from value if isinstance(value, list) else [value]
+
+
+def _with_base(url: str, base_url: str | None) -> str:
+    """The URL under another address: an operator's own server, or a test's."""
+    if base_url is None:
+        return url
+    parts = urlsplit(url)
+    return base_url.rstrip("/") + urlunsplit(("", "", parts.path, parts.query, ""))

@@ -1,0 +1,249 @@
+"""Every shipped provider against the answers that it documents: `answers/NAME.yaml` has them."""
+
+from datetime import date
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from proxy.loop.search import SearchFilters, SearchHit
+from proxy.tools.search.description import description, read_description, shipped
+from proxy.tools.search.faults import faults
+from proxy.tools.search.provider import Found, Provider, Refused
+from proxy.tools.search.query import SearchQuery, query_of
+
+TODAY = date(2026, 11, 23)
+ANSWERS = {file.stem: yaml.safe_load(file.read_text()) for file in (Path(__file__).parent / "answers").glob("*.yaml")}
+QUERY = SearchQuery("who won", 10)
+PLAIN = {
+    "url": "https://search.example/api",
+    "query": {"q": "{query}", "n": "{count}"},
+    "results": "/hits",
+    "fields": {"url": "/u", "title": "/t", "text": "/s", "published": "/d"},
+}
+
+
+def provider(name, **options):
+    return Provider(description(name), api_key="sk-test-key", **options)
+
+
+def described(**changes):
+    return Provider(read_description({**PLAIN, **changes}), api_key="sk-test-key")
+
+
+def read(asked, status, body, headers=None, query=QUERY):
+    content = body.encode() if isinstance(body, str) else orjson.dumps(body)
+    return asked.read(query, status, headers or {}, content, TODAY)
+
+
+def cases(kind):
+    return [
+        pytest.param(name, case, id=f"{name}-{number}")
+        for name, answer in sorted(ANSWERS.items())
+        for number, case in enumerate(answer.get(kind, ()))
+    ]
+
+
+def test_every_shipped_provider_has_its_documented_answers():
+    assert set(shipped()) == set(ANSWERS)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_description_has_no_fault_and_says_where_a_key_is_to_be_had(name):
+    shipped_one = description(name)
+    assert list(faults(shipped_one)) == []
+    assert shipped_one.title
+    assert shipped_one.about
+    assert shipped_one.site
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_its_documented_answer_becomes_hits(name):
+    known = ANSWERS[name]
+    for case in (known, *known.get("also", ())):
+        found = read(provider(name), 200, case["answer"])
+        assert found == Found(tuple(SearchHit(**{"text": "", **hit}) for hit in case["hits"]), known.get("says"))
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_an_answer_without_results_is_nothing_found(name):
+    assert read(provider(name), 200, ANSWERS[name]["empty"]) == Found(())
+
+
+@pytest.mark.parametrize(("name", "case"), cases("nothing"))
+def test_a_refusal_that_means_nothing_found_is_no_failure(name, case):
+    assert read(provider(name), case["status"], case["body"]) == Found(())
+
+
+@pytest.mark.parametrize(("name", "case"), cases("errors"))
+def test_a_documented_error_has_its_meaning_and_its_wait(name, case):
+    refused = read(provider(name), case["status"], case["body"], case.get("headers"))
+    assert isinstance(refused, Refused)
+    assert (refused.means, refused.wait) == (case["means"], case.get("wait"))
+    assert case.get("hint", "") in (refused.hint or "")
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_an_answer_that_is_no_json_is_a_provider_that_does_not_work(name):
+    assert read(provider(name), 200, "<html>a captive portal</html>") == Refused("down", 200)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_no_page_of_a_blocked_domain_is_a_hit(name):
+    answer = orjson.loads(orjson.dumps(ANSWERS[name]["answer"]).replace(b"example.", b"blocked."))
+    filters = SearchFilters(block=("blocked.com", "blocked.org", "blocked.net", "blocked.cn", "arxiv.org"))
+    assert read(provider(name), 200, answer, query=SearchQuery("who won", 10, filters=filters)) == Found(())
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_only_pages_of_allowed_domains_are_hits(name):
+    query = SearchQuery("who won", 10, filters=SearchFilters(allow=("example.com",)))
+    found = read(provider(name), 200, ANSWERS[name]["answer"], query=query)
+    assert {hit.url for hit in found.hits} == {
+        hit["url"] for hit in ANSWERS[name]["hits"] if hit["url"].startswith("https://example.com/")
+    }
+    assert found.answer is None
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_the_key_goes_out_and_a_request_says_no_more_than_it_was_asked(name):
+    request = provider(name).request(query_of({"query": "who won"}), TODAY)
+    sent = f"{request.url} {dict(request.headers)} {request.body!r}"
+    assert ("sk-test-key" in sent) != (name == "searxng")
+    assert "who won" in sent or "who%20won" in sent
+    assert "{" not in request.url
+    assert "null" not in sent
+
+
+def test_what_a_request_asks_for_is_sent_in_the_providers_words():
+    query = query_of(
+        {"query": "who won", "recency": "week", "country": "CA", "num_results": 3},
+        SearchFilters(allow=("a.com",), block=("b.com",), city="Nanaimo", country="us", size="high"),
+    )
+    request = provider("tavily").request(query, TODAY)
+    assert (request.method, request.url) == ("POST", "https://api.tavily.com/search")
+    assert request.headers == {"authorization": "Bearer sk-test-key"}
+    assert orjson.loads(request.body) == {
+        "query": "who won",
+        "max_results": 3,
+        "time_range": "week",
+        "country": "canada",
+        "include_domains": ["a.com"],
+        "exclude_domains": ["b.com"],
+        "search_depth": "basic",
+    }
+
+
+def test_dates_are_counted_back_from_today_and_empty_objects_are_left_out():
+    dated = orjson.loads(provider("parallel").request(SearchQuery("x", 5, recency="week"), TODAY).body)
+    assert dated["advanced_settings"]["source_policy"] == {"after_date": "2026-11-16"}
+    plain = orjson.loads(provider("parallel").request(SearchQuery("x", 5), TODAY).body)
+    assert plain["advanced_settings"] == {"max_results": 5}
+
+
+def test_with_both_lists_a_provider_that_takes_one_gets_the_allowed_domains_and_twice_the_count():
+    query = SearchQuery("x", 5, filters=SearchFilters(allow=("a.com",), block=("a.com/private",)))
+    body = orjson.loads(provider("exa").request(query, TODAY).body)
+    assert (body["includeDomains"], body["numResults"]) == (["a.com"], 10)
+    assert "excludeDomains" not in body
+
+
+def test_more_domains_than_a_provider_takes_are_filtered_afterwards_alone():
+    query = SearchQuery("x", 5, filters=SearchFilters(allow=tuple(f"{number}.com" for number in range(21))))
+    body = orjson.loads(provider("perplexity").request(query, TODAY).body)
+    assert "search_domain_filter" not in body
+    assert body["max_results"] == 10
+
+
+def test_site_operators_are_added_where_the_query_has_room_for_them():
+    filters = SearchFilters(allow=("a.com", "b.org"), block=("c.net",))
+    assert "site" in provider("brave").request(SearchQuery("who won", 5, filters=filters), TODAY).url
+    long = provider("brave").request(SearchQuery("word " * 48, 5, filters=filters), TODAY)
+    assert "site" not in long.url
+
+
+def test_a_query_that_is_too_long_is_cut_between_words():
+    body = orjson.loads(provider("tavily").request(SearchQuery("seven8 " * 100, 5), TODAY).body)
+    assert len(body["query"]) <= 400
+    assert body["query"].endswith("seven8")
+
+
+def test_without_a_key_a_keyless_provider_is_asked_in_its_own_way():
+    keyless = Provider(description("you"), api_key="none").request(QUERY, TODAY)
+    assert keyless.url == "https://api.you.com/v1/agents/search"
+    assert dict(keyless.headers) == {}
+
+
+def test_another_address_replaces_scheme_host_and_port():
+    asked = Provider(description("searxng"), base_url="http://127.0.0.1:9/searx/")
+    assert asked.request(QUERY, TODAY).url.startswith("http://127.0.0.1:9/searx/search?q=who%20won")
+
+
+def test_the_text_of_pages_takes_the_place_of_snippets_where_it_is_asked_for():
+    asked = provider("tavily", page=True)
+    assert orjson.loads(asked.request(QUERY, TODAY).body)["include_raw_content"] == "markdown"
+    row = {"title": "T", "url": "https://a.com/", "content": "snippet", "raw_content": "# Head\n\n\n\nBody"}
+    assert read(asked, 200, {"results": [row]}).hits[0].text == "# Head\n\nBody"
+
+
+def test_options_of_the_tool_replace_those_of_the_description():
+    assert orjson.loads(provider("tavily", options={"depth": "advanced"}).request(QUERY, TODAY).body)[
+        "search_depth"
+    ] == ("advanced")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"query": {"q": "{question}"}}, "query: there is no placeholder {question}"),
+        ({"query": {"q": "{query|shout}"}}, "query: there is no operator 'shout'"),
+        ({"query": {"n": "{count}"}}, "{query} stands neither"),
+        ({"headers": {"x-q": "{query}"}}, "headers.x-q: there is no placeholder {query}"),
+        ({"results": "hits"}, "results: 'hits': a JSON pointer is empty or begins with '/'"),
+        ({"body": {"q": "{query}"}}, "body: GET has none"),
+    ],
+)
+def test_a_fault_in_a_description_is_named(changes, fault):
+    assert any(fault in found for found in faults(read_description({**PLAIN, **changes})))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"url": "https://x.example"}, "missing required field `fields`"),
+        ({**PLAIN, "metod": "GET"}, "unknown field `metod`"),
+        ({**PLAIN, "errors": [{"means": "broke"}]}, "Invalid enum value 'broke' - at `$.errors[0].means`"),
+    ],
+)
+def test_a_description_of_the_wrong_form_says_where(data, message):
+    with pytest.raises(ValueError, match=message.replace("$", r"\$").replace("[", r"\[").replace("]", r"\]")):
+        read_description(data)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"t": "no URL"},
+        {"u": "javascript:alert(1)"},
+        {"u": "/relative"},
+        {"u": "https://user:password@a.com/"},
+        {"u": 7},
+        {"u": None},
+        {"u": "https://a.com/\nhttps://b.com/"},
+        "not an object",
+        None,
+    ],
+)
+def test_a_result_without_the_address_of_a_page_is_dropped(row):
+    assert read(described(), 200, {"hits": [row]}) == Found(())
+
+
+@pytest.mark.parametrize("answer", [{"hits": "many"}, {"hits": {"u": "https://a.com"}}, [], {}])
+def test_an_answer_without_a_list_where_the_results_stand_is_nothing_found(answer):
+    assert read(described(), 200, answer) == Found(())
+
+
+@pytest.mark.parametrize("answer", [7, None, "text", True])
+def test_an_answer_that_is_no_document_is_a_provider_that_does_not_work(answer):
+    assert read(described(), 200, orjson.dumps(answer).decode()) == Refused("down", 200)
