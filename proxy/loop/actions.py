@@ -1,14 +1,14 @@
 """The actions that a `Run` asks for: a closed union, for `match`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, ToolCall, Turn, add_usage, text_of
+from proxy.loop.chat import Json, ToolCall, Turn, text_of
 from proxy.loop.citations import Cite
 from proxy.loop.continuation import Continuation
 from proxy.loop.forcing import AnswerStep, AnswerSteps, Forcing
@@ -145,6 +145,29 @@ class Tally(Struct):
         """OpenAI's `usage`, with `server_tool_use` beside it."""
         use = {"turns": self.turns, "tool_calls": self.total_tool_calls, "web_search_requests": self.web_searches}
         return {**_NO_TOKENS, **(self.usage or {}), "server_tool_use": {**self.tool_calls, **use}}
+
+
+def add_usage(total: Json | None, usage: Json | None) -> Json | None:
+    """The sum of two counts, field by field, details included; None: the upstream sent no count."""
+    if total is None or usage is None:
+        return total or usage
+    return _sum(total, usage, _add)
+
+
+def _sum(left: Json, right: Json, add: Callable[[Any, Any], Any]) -> Json:
+    return {**left, **{key: add(left.get(key), count) for key, count in right.items()}}
+
+
+def _add(left: Any, right: Any) -> Any:
+    if isinstance(left, dict) and isinstance(right, dict):
+        return _sum(left, right, _add_counts)  # no count is deeper than in details
+    return _add_counts(left, right)
+
+
+def _add_counts(left: Any, right: Any) -> Any:
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        return left + right
+    return right if left is None else left
 
 
 def sum_of(tallies: Sequence[Tally]) -> Tally:

@@ -124,7 +124,9 @@ class CallAssembler(Struct):
         """
         shown: list[Json] = []
         for fragment in fragments:
-            index = self._index_of(fragment)
+            index = fragment.pop("index", None)
+            if not isinstance(index, int) or index < 0:
+                index = missing_index(fragment, {at: call.id for at, call in self.calls.items()})
             call = self.calls.get(index)
             if call is None:
                 call = self.calls[index] = PartialCall(fragment.get("id") or self._new_id(index))
@@ -181,12 +183,6 @@ class CallAssembler(Struct):
     def client_ids(self) -> tuple[str | None, ...]:
         """For each of the entries the id that the client gets; None: the call is not the client's."""
         return tuple([self.calls[index].client_id for index in sorted(self.calls)]) if self.calls else ()
-
-    def _index_of(self, fragment: Json) -> int:
-        index = fragment.pop("index", None)
-        if isinstance(index, int) and index >= 0:
-            return index
-        return missing_index(fragment, {index: call.id for index, call in self.calls.items()})
 
     def _new_id(self, index: int) -> str:
         """An id, unique in this run, for a call without one: the tool message that answers it has to name it."""

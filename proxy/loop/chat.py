@@ -4,7 +4,7 @@ Wire JSON stays JSON: messages, chunks and bodies are plain dicts, and whatever 
 untouched. The frozen values below are what the loop itself reasons about.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -40,7 +40,7 @@ class ToolCall(Struct, frozen=True):
 
     @property
     def fingerprint(self) -> tuple[str, str]:
-        """The same for two calls that ask for the same thing, whatever the order and spacing of their arguments.
+        """A key that is equal for calls of one tool with equal arguments, whatever their order and spacing.
 
         No text at all and `null` are no arguments, as `{}` is.
         """
@@ -67,7 +67,7 @@ class ToolOutput(Struct, frozen=True):
 
 
 class ToolResult(Struct, frozen=True):
-    """What the model is told about one call: `content`. The rest is for the run: `failed`, and what may be cited."""
+    """The result of one call: `content` for the model; for the run whether it `failed`, and the pages to cite."""
 
     content: str
     failed: bool = False
@@ -130,7 +130,7 @@ class Turn(Struct, frozen=True):
         calls: the function calls in the message, in order.
         usage: the upstream's own count, or None where it sent none.
         buffered: chunks of a stream that were not shown, because the turn had to prove to be the answer first.
-        aside: chunks of a stream with what its server says beside the answer; shown if the turn is the last one.
+        aside: chunks of a stream with other fields than the answer; shown if the turn is the last one.
         garbled: raw model format that means nothing was taken out of its text.
         client_ids: for each entry of the message's `tool_calls` the id that the client gets; None: not the client's.
         step: by which its model was made to answer (`forcing.AnswerStep`); None: it was not.
@@ -150,15 +150,13 @@ class Turn(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What the model says to the user; empty where it says nothing."""
+        """The text for the user; empty where there is none."""
         return text_of(self.message)
 
 
 def text_of(message: Json) -> str:
     """The text of a message, whose content may be a string or a list of parts."""
     content = message.get("content")
-    if type(content) is str:  # as nearly always
-        return content
     if isinstance(content, list):
         return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
     return content if isinstance(content, str) else ""
@@ -199,11 +197,7 @@ def in_plain_text(message: Json) -> Json:
 
 
 def calls_of(message: Json) -> tuple[ToolCall, ...]:
-    """The function calls in an assistant message.
-
-    Entries of other types are not calls of functions (bigmodel reports its own MCP results as `type: mcp`) and are
-    passed over.
-    """
+    """The function calls in an assistant message. bigmodel reports results of its own MCP servers beside them."""
     calls: list[ToolCall] = []
     for entry in message.get("tool_calls") or ():
         if entry.get("type", "function") == "function":
@@ -215,18 +209,8 @@ def calls_of(message: Json) -> tuple[ToolCall, ...]:
 def name_of(tool: Json) -> str | None:
     """The name of an entry of a request's `tools`; None for hosted tools, which have none."""
     detail = tool.get(tool.get("type", "function"))
-    name = detail.get("name") if detail.__class__ is dict else None
-    return name if name.__class__ is str else None
-
-
-def carries_image(messages: Sequence[Json]) -> bool:
-    """Whether the last user message holds an image."""
-    for message in reversed(messages):
-        if message.get("role") == "user":
-            content = message.get("content")
-            parts = content if isinstance(content, list) else ()
-            return any(isinstance(part, dict) and part.get("type") == "image_url" for part in parts)
-    return False
+    name = detail.get("name") if isinstance(detail, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def inferred_reason(message: Json, request: Json, usage: Any) -> str | None:
@@ -241,8 +225,7 @@ def inferred_reason(message: Json, request: Json, usage: Any) -> str | None:
         usage: the upstream's count of tokens, if it sent one.
 
     Returns:
-        `tool_calls` where whole calls were made, else `length` where `max_tokens` was reached, else `stop`; None where
-        the message holds nothing whole, so that nothing says that the answer is complete.
+        `tool_calls` for whole calls, else `length` where `max_tokens` was reached, else `stop`; None: nothing is whole.
     """
     calls = message.get("tool_calls") or ()
     if calls and all(map(_is_whole, calls)):
@@ -272,31 +255,3 @@ def _is_whole(call: Json) -> bool:
     except orjson.JSONDecodeError:
         return False
     return True
-
-
-def add_usage(total: Json | None, usage: Json | None) -> Json | None:
-    """The sum of two counts, field by field, details included. None stands for "the upstream did not say"."""
-    if total is None or usage is None:
-        return total or usage
-    return _sum(total, usage, _add)
-
-
-def _sum(left: Mapping[str, Any], right: Mapping[str, Any], add: Callable[[Any, Any], Any]) -> Json:
-    total = {**left}
-    for key, count in right.items():
-        known = total.get(key)
-        # Two numbers, as nearly always, are a sum without any further question.
-        total[key] = known + count if known.__class__ is int and count.__class__ is int else add(known, count)
-    return total
-
-
-def _add(left: Any, right: Any) -> Any:
-    if isinstance(left, dict) and isinstance(right, dict):
-        return _sum(left, right, _add_counts)  # no count is deeper than in details
-    return _add_counts(left, right)
-
-
-def _add_counts(left: Any, right: Any) -> Any:
-    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
-        return left + right
-    return right if left is None else left

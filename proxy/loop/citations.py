@@ -74,6 +74,8 @@ class MarkFilter(Struct):
 
 def without_marks(text: str, cite: Cite | None) -> tuple[str, list[Citation]]:
     """A whole text without gpt-oss's marks, and the citations in it; None: its marks mean nothing and stay."""
+    if OPENING not in text:
+        return text, []
     marks = MarkFilter(cite)
     shown, cited = marks.feed(text)
     return shown + marks.close(), cited
@@ -87,7 +89,9 @@ def annotations(text: str, sources: Mapping[str, str], citations: Sequence[Citat
         sources: URL -> title, of all that the tools of this answer returned.
         citations: what stood in the text as marks, in order.
     """
-    spans = [*_urls_in(text, sources), *_before_marks(text, citations)]
+    spans = [*_urls_in(text, sources)] if sources else []
+    if citations:
+        spans += _before_marks(text, citations)
     return [
         {
             "type": "url_citation",
@@ -98,8 +102,6 @@ def annotations(text: str, sources: Mapping[str, str], citations: Sequence[Citat
 
 
 def _urls_in(text: str, sources: Mapping[str, str]) -> Iterable[tuple[int, int, str]]:
-    if not sources:
-        return
     known = {url.rstrip("/"): url for url in sources}
     longest_first = sorted(known, key=len, reverse=True)
     for candidate in _CANDIDATE.finditer(text):

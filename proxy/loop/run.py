@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from proxy.loop.actions import Action, Buffering, CallTools, CallUpstream, Respond, Stop, Tally, demands_json
-from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, ToolResult, Turn, add_usage
+from proxy.loop.actions import Action, Buffering, CallTools, CallUpstream, Respond, Stop, Tally, add_usage, demands_json
+from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, ToolResult, Turn
 from proxy.loop.citations import without_marks
 from proxy.loop.continuation import Continuation, visible_message
 from proxy.loop.decisions import CallDecision, CallHistory, ToolDialect, decide

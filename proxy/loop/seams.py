@@ -55,7 +55,7 @@ class Ending(Struct):
             return text
         shown, blanks = "", text
         if words := text.rstrip():
-            shown, blanks = self.close() + words, text[len(words) :]
+            shown, blanks = (self.close() if self._buffer else "") + words, text[len(words) :]
             self.newlines = 0
         room = _NEWLINES - self.newlines
         lines = blanks.split("\n", room)

@@ -144,7 +144,7 @@ def encode(payload: Any) -> bytes:
 
 
 def dumps(payload: Any) -> bytes:
-    """What an upstream has said, as JSON. orjson reads 1024 levels of nesting and writes 254."""
+    """JSON of an upstream, as bytes. Raises `UpstreamError` beyond 254 levels: orjson reads 1024 and writes no more."""
     try:
         return orjson.dumps(payload)
     except orjson.JSONEncodeError as exc:

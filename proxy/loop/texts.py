@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import TEXT_FIELDS, Json, parts_beside_text, text_of, thoughts_of
-from proxy.loop.citations import CITATIONS, MarkFilter
+from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.leaks import Leak
 from proxy.loop.leaks.filter import LeakFilter, may_leak
 from proxy.loop.seams import DETAILS, Ending, without_blank_lines_before
@@ -131,40 +131,38 @@ class ShownText(Struct):
     Attributes:
         separator: what sets it apart from text that the client has already; None: there is none.
         marks: the filter that takes gpt-oss's marks out of it.
-        begun: whether a word has been shown.
         length: of the text so far, in characters other than blanks around its pieces.
+        is_buffering: whether a plain piece needs a look, too: before the first word, after a line end, in a mark.
     """
 
     separator: str | None
     marks: MarkFilter
-    begun: bool = False
     length: int = 0
-    ending: Ending = field(default_factory=Ending)
+    is_buffering: bool = True
+    _ending: Ending = field(default_factory=Ending)
+    _begun: bool = False
     _blank: str = ""  # text before the first word
 
     def show(self, delta: Json, text: str) -> None:
         """Leave of the `text` in the delta what may be shown; blank text is buffered until a word follows."""
         self.length += len(text.strip())
-        if not self.begun:
+        if not self._begun:
             text = self._blank + text
             if text.isspace():
                 self._blank = text
                 del delta["content"]
                 return
-            self.begun = True
+            self._begun = True
             if self.separator is not None:
                 text = self.separator + without_blank_lines_before(text)
-        self.append(delta, text)
-
-    def append(self, delta: Json, text: str) -> bool:
-        """Put more text into the delta, without marks and blank lines at its end; whether any is left."""
-        text, citations = self.marks.feed(self.ending.feed(text))
-        delta["content"] = text
-        if citations:
-            delta[CITATIONS] = citations
-        return bool(text or citations)
+        delta["content"] = text = self._ending.feed(text)
+        if OPENING in text or self.marks.buffer:
+            delta["content"], citations = self.marks.feed(text)
+            if citations:
+                delta[CITATIONS] = citations
+        self.is_buffering = bool(self._ending.newlines or self.marks.buffer)
 
     def close(self, *, is_followed: bool) -> str:
         """The rest of the text, which ends with at most one blank line where another turn is to follow."""
         rest = self.marks.close() if self.marks.buffer else ""
-        return rest if is_followed else rest + self.ending.close()
+        return rest if is_followed or not self._ending.newlines else rest + self._ending.close()

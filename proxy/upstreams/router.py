@@ -8,7 +8,7 @@ from msgspec import Struct
 from proxy import request_context
 from proxy.breaker import Backoff, Breaker
 from proxy.config import Config, ModelConfig
-from proxy.loop.chat import Json, carries_image
+from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidApiKey, ModelNotFound
 from proxy.ports import Clock, Headers, Model, Observer
 from proxy.upstreams.connection import Connection
@@ -124,3 +124,13 @@ class ConfigRouter:
                 self._bound[model.upstream, bound.model] = bound
         connection = bound.connection.forwarding(client.headers)
         return bound if connection is bound.connection else replace(bound, connection=connection)
+
+
+def carries_image(messages: Sequence[Json]) -> bool:
+    """Whether the last user message holds an image."""
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            content = message.get("content")
+            parts = content if isinstance(content, list) else ()
+            return any(isinstance(part, dict) and part.get("type") == "image_url" for part in parts)
+    return False

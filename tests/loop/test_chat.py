@@ -1,12 +1,10 @@
 import orjson
 import pytest
 
-from proxy.loop.actions import Tally, sum_of
+from proxy.loop.actions import Tally, add_usage, sum_of
 from proxy.loop.chat import (
     Turn,
-    add_usage,
     calls_of,
-    carries_image,
     in_plain_text,
     inferred_reason,
     name_of,
@@ -15,6 +13,7 @@ from proxy.loop.chat import (
     thoughts_of,
 )
 from proxy.loop.limits import Limits
+from proxy.upstreams.router import carries_image
 from tests.playbook import call
 
 
