@@ -40,10 +40,7 @@ class ToolCall(Struct, frozen=True):
 
     @property
     def fingerprint(self) -> tuple[str, str]:
-        """A key that is equal for calls of one tool with equal arguments, whatever their order and spacing.
-
-        No text at all and `null` are no arguments, as `{}` is.
-        """
+        """A key, equal for calls of one tool with equal arguments; no text and `null` are no arguments, as `{}` is."""
         try:
             parsed = orjson.loads(self.arguments) if self.arguments.strip() else None
             arguments = orjson.dumps({} if parsed is None else parsed, option=orjson.OPT_SORT_KEYS).decode()
@@ -216,8 +213,7 @@ def name_of(tool: Json) -> str | None:
 def inferred_reason(message: Json, request: Json, usage: Any) -> str | None:
     """The finish_reason of an answer that came to an orderly end without one.
 
-    Some servers leave it out, or send `null` or `""`, in answers that are whole all the same: xAI behind OpenRouter
-    where `max_tokens` was reached, Snowflake, Nebius.
+    xAI behind OpenRouter (where `max_tokens` was reached), Snowflake and Nebius leave it out, or send `null` or `""`.
 
     Args:
         message: the assistant message.
@@ -233,15 +229,11 @@ def inferred_reason(message: Json, request: Json, usage: Any) -> str | None:
     function = message.get("function_call")
     if isinstance(function, dict) and function.get("name"):
         return "function_call"
-    if _limit_reached(request, usage):
-        return "length"
-    return "stop" if not calls and (text_of(message) or message.get("refusal")) else None
-
-
-def _limit_reached(request: Json, usage: Any) -> bool:
     written = usage.get("completion_tokens") if isinstance(usage, dict) else None
     limits = [limit for name in _TOKEN_LIMITS if isinstance(limit := request.get(name), int)]
-    return isinstance(written, int) and bool(limits) and written >= min(limits)
+    if isinstance(written, int) and limits and written >= min(limits):
+        return "length"
+    return "stop" if not calls and (text_of(message) or message.get("refusal")) else None
 
 
 def _is_whole(call: Json) -> bool:
