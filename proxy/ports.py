@@ -155,7 +155,7 @@ class Eager(Protocol):
         """Start `call`, whose arguments are complete, if it may start early."""
         ...
 
-    def abandon(self) -> None:
+    def abandon_early(self) -> None:
         """Cancel the calls that were started: their turn has failed."""
         ...
 

@@ -19,7 +19,8 @@ from starlette.types import Receive, Scope
 from proxy.loop.errors import MaxDurationExceeded
 
 CONNECTION: Final = "toolproxy.connection"
-_HAS_LEFT: Final = 0.0  # the deadline, in the event loop's time, of a request whose client has left
+# Where the deadline of a request is moved when its client leaves: the timeout then cancels the task at once.
+_HAS_LEFT: Final = 0.0
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
@@ -86,7 +87,7 @@ async def while_wanted(
         async with asyncio.timeout(seconds) as deadline:
             if connection is None:
                 companions.append(asyncio.create_task(_wait_for_departure(receive, deadline)))
-            elif not connection.call_when_left(partial(_end, deadline)):
+            elif not connection.call_when_left(partial(_expire_now, deadline)):
                 raise ClientLeft
             if beside is not None:
                 companions.append(asyncio.create_task(beside()))
@@ -104,7 +105,7 @@ async def while_wanted(
             companion.cancel()
 
 
-def _end(deadline: asyncio.Timeout) -> None:
+def _expire_now(deadline: asyncio.Timeout) -> None:
     if not deadline.expired():
         deadline.reschedule(_HAS_LEFT)
 
@@ -112,4 +113,4 @@ def _end(deadline: asyncio.Timeout) -> None:
 async def _wait_for_departure(receive: Receive, deadline: asyncio.Timeout) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    _end(deadline)
+    _expire_now(deadline)

@@ -1,7 +1,8 @@
 """Which calls of a turn are run, and what answers the others.
 
-`decide` is the only place where this is decided, both for a whole turn and for a call that could start while its turn
-is still being written. It changes nothing; what became of the decisions is recorded in the `CallHistory`.
+`decide` decides about the server's calls of a turn that need not be the answer, both for a whole turn and for a call
+that could start while its turn is still being written; `Run.receive_turn` refuses the calls of a forced turn. It changes
+nothing: what became of its decisions is recorded in the `CallHistory`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -121,7 +122,7 @@ def decide(calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None) -
     Args:
         calls: the server's calls of the turn, as the model wrote them.
         history: the calls of the turns before.
-        stop: the limit that permits no further call; None: the budget in `history.limits` holds.
+        stop: a limit that was reached before, so that no call is run; None: calls run while the budget lasts.
     """
     most, total, by_tool = history.limits.max_tool_calls, history.tally.total_tool_calls, {**history.tally.tool_calls}
     first: dict[tuple[str, str], CallDecision] = {}  # of equal calls

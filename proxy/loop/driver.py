@@ -157,7 +157,7 @@ class ToolCalls:
         if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._started)) is not None:
             self._started[resolved] = self._begin(resolved)
 
-    def abandon(self) -> None:
+    def abandon_early(self) -> None:
         """Cancel the calls that were started early: their turn has failed, or does not want them."""
         for task in self._started.values():
             task.cancel()
@@ -168,7 +168,7 @@ class ToolCalls:
         if len(calls) == 1 and not self._started:
             return [await self._call(calls[0])]  # without a task, which costs a loop 5 % of its instructions
         tasks = [self._started.pop(call) if call in self._started else self._begin(call) for call in calls]
-        self.abandon()
+        self.abandon_early()
         return [await task for task in tasks]  # `gather` would cost another round of the event loop
 
     async def aclose(self) -> None:

@@ -27,7 +27,8 @@ class Profile:
         lists: fields that have to be a list, where OpenAI also takes a single value.
         efforts: values of `reasoning_effort` that the upstream refuses -> the fields that replace it; a field that the
             request has already keeps its value.
-        refused: fields that ask for what the upstream cannot do -> the value that is harmless; any other is a 400.
+        unsupported: fields that ask for what the upstream cannot do -> the value that is harmless; the proxy answers any
+            other with 400.
         tool_choices: the only values of `tool_choice` that the upstream accepts; None: all of OpenAI's.
         honours_no_tools: whether `tool_choice: none` keeps the models from calling tools; if not, tools are removed.
         json_schema: whether the upstream enforces `response_format: json_schema`.
@@ -47,7 +48,7 @@ class Profile:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     lists: frozenset[str] = frozenset()
     efforts: Mapping[str, Json] = field(default_factory=dict)
-    refused: Mapping[str, Any] = field(default_factory=dict)
+    unsupported: Mapping[str, Any] = field(default_factory=dict)
     tool_choices: frozenset[str] | None = None
     honours_no_tools: bool = True
     json_schema: bool = True
@@ -82,7 +83,7 @@ GLM = Profile(
         "xhigh": {"reasoning_effort": "max"},
     },
     # Not in the specification, and nothing that a proxy could do instead.
-    refused={"n": 1, "logprobs": False, "top_logprobs": 0},
+    unsupported={"n": 1, "logprobs": False, "top_logprobs": 0},
     # Anything else is refused: 400 "Tool choice must be auto".
     tool_choices=frozenset({"auto"}),
     honours_no_tools=False,

@@ -118,7 +118,7 @@ def prepare(request: Json, profile: Profile) -> Json:
     """
     if profile is OPENAI and request.get("tools") != []:
         return request
-    for name, harmless in profile.refused.items():
+    for name, harmless in profile.unsupported.items():
         if request.get(name) not in (None, False, harmless):
             raise RequestError(f"'{name}' is not supported by the upstream of this model.", param=name)
     body = dict(request)

@@ -90,7 +90,7 @@ class Resilient:
         timer = FirstByteTimer(show, self._shared.clock)
 
         def attempt(candidate: OpenAICompatible) -> Awaitable[Turn]:
-            eager.abandon()  # the calls that an earlier attempt has started
+            eager.abandon_early()  # the calls that an earlier attempt has started
             return candidate.complete(call, timer.show, eager, self._latest_requests)
 
         return self._attempt(attempt, timer)

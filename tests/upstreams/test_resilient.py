@@ -101,7 +101,7 @@ class Attempt:
     def start(self, call):
         raise AssertionError
 
-    def abandon(self):
+    def abandon_early(self):
         self.abandoned += 1
 
 
