@@ -1,8 +1,8 @@
 """Which calls of a turn are run, and what answers the others.
 
 `decide` decides about the server's calls of a turn that need not be the answer, both for a whole turn and for a call
-that could start while its turn is still being written; `Run.receive_turn` refuses the calls of a forced turn. It changes
-nothing: what became of its decisions is recorded in the `CallHistory`.
+that could start while its turn is still being written; `Run.receive_turn` refuses the calls of a forced turn. It
+changes nothing: what became of its decisions is recorded in the `CallHistory`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

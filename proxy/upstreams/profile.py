@@ -27,8 +27,8 @@ class Profile:
         lists: fields that have to be a list, where OpenAI also takes a single value.
         efforts: values of `reasoning_effort` that the upstream refuses -> the fields that replace it; a field that the
             request has already keeps its value.
-        unsupported: fields that ask for what the upstream cannot do -> the value that is harmless; the proxy answers any
-            other with 400.
+        unsupported: fields that ask for what the upstream cannot do -> the value that is harmless; the proxy answers
+            any other with 400.
         tool_choices: the only values of `tool_choice` that the upstream accepts; None: all of OpenAI's.
         honours_no_tools: whether `tool_choice: none` keeps the models from calling tools; if not, tools are removed.
         json_schema: whether the upstream enforces `response_format: json_schema`.
