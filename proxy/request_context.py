@@ -8,27 +8,10 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Final
 
-_NONE: Final[Mapping[str, object]] = {}
-_fields: ContextVar[dict[str, object] | None] = ContextVar("toolproxy_fields", default=None)
+fields: Final[ContextVar[dict[str, object]]] = ContextVar("toolproxy_fields")
+"""The fields, beginning with `request_id`; `fields.get({})` has none where no request is being answered."""
 
 
-def start(request_id: str) -> None:
-    """Begin the fields of a request with its id."""
-    _fields.set({"request_id": request_id})
-
-
-def clear() -> None:
-    """Detach this context from the request, which has ended."""
-    _fields.set(None)
-
-
-def add(fields: Mapping[str, object]) -> None:
+def add(more: Mapping[str, object]) -> None:
     """Add fields, or replace their values; nothing happens where no request is being answered."""
-    current = _fields.get()
-    if current is not None:
-        current.update(fields)
-
-
-def fields() -> Mapping[str, object]:
-    """All fields; none where no request is being answered."""
-    return _fields.get() or _NONE
+    fields.get({}).update(more)

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import orjson
 from starlette.types import Message, Receive, Scope
 
 from proxy.api.body_memory import SHARE, Share
-from proxy.api.race import ClientLeft, connection_of
+from proxy.api.race import CONNECTION, ClientConnection, ClientLeft
 from proxy.config import ServerConfig
 from proxy.loop import rawjson
 from proxy.loop.chat import Json
@@ -23,13 +23,17 @@ MOST_MESSAGES, MOST_TOOLS = 10_000, 1024
 _Fault: TypeAlias = tuple[str, str]
 """The place in a field that is at fault, and what it must be."""
 
-_HEADERS = "toolproxy.headers"
+HEADERS: Final = "toolproxy.headers"
+"""The key in a scope for the first header of each name, there once `header` has been called."""
+
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"})
 
 
 def header(scope: Scope, name: bytes) -> str | None:
     """The value of a request header, the first one where there are several; `name` in lower case."""
-    known: Mapping[bytes, bytes] = scope.get(_HEADERS) or headers_of(scope)
+    known: Mapping[bytes, bytes] | None = scope.get(HEADERS)
+    if known is None:
+        known = scope[HEADERS] = dict(reversed(scope["headers"]))
     value = known.get(name)
     return None if value is None else value.decode("latin-1")
 
@@ -37,14 +41,6 @@ def header(scope: Scope, name: bytes) -> str | None:
 def is_forwarded(scope: Scope) -> bool:
     """Whether a request comes through another proxy, by its own account."""
     return not _FORWARDED.isdisjoint(name for name, _ in scope["headers"])
-
-
-def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
-    """The request's headers by name, the first of each name."""
-    known: Mapping[bytes, bytes] | None = scope.get(_HEADERS)
-    if known is None:
-        known = scope[_HEADERS] = dict(reversed(scope["headers"]))
-    return known
 
 
 async def read_body(scope: Scope, receive: Receive, server: ServerConfig, clock: Clock) -> bytes:
@@ -57,7 +53,7 @@ async def read_body(scope: Scope, receive: Receive, server: ServerConfig, clock:
         ClientLeft: the client left while it was sending.
     """
     share: Share | None = scope.get(SHARE)
-    connection = connection_of(scope)
+    connection: ClientConnection | None = scope.get("extensions", {}).get(CONNECTION)
     body = connection.take_body() if connection is not None else None
     if body is None:
         body = await _receive_body(scope, receive, share, server, clock)

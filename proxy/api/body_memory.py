@@ -66,12 +66,12 @@ class Share(Struct):
 
     def announce(self, size: int) -> None:
         """Check whether a body of `size` bytes would fit now. Raises `Overloaded`, `RequestTooLarge`."""
-        self._reserve(size * _PLAIN)
-        self.release()
+        self.reserve(size * _PLAIN)
+        self.reserve(0)
 
     def count_arrived(self, size: int) -> None:
         """Count the `size` bytes of a body that have arrived so far. Raises `Overloaded`, `RequestTooLarge`."""
-        self._reserve(size * _PLAIN)
+        self.reserve(size * _PLAIN)
 
     def count_parsed(self, text: bytes) -> None:
         """Count JSON that is about to be parsed, no longer as arrived. Raises `Overloaded`, `RequestTooLarge`."""
@@ -79,15 +79,11 @@ class Share(Struct):
         # The exact cost takes as long to find as the text takes to parse, and matters only when memory is short.
         if 2 * (self.memory.used - self.reserved + cost) > self.memory.limit:
             cost = self.parsed + cost_of(text)
-        self._reserve(cost)
+        self.reserve(cost)
         self.parsed = cost
 
-    def release(self) -> None:
-        """Return everything: the request is over."""
-        self.memory.used -= self.reserved
-        self.reserved = self.parsed = 0
-
-    def _reserve(self, cost: int) -> None:
+    def reserve(self, cost: int) -> None:
+        """Reserve `cost` bytes in place of those so far; 0 returns them. Raises `Overloaded`, `RequestTooLarge`."""
         memory = self.memory
         others = memory.used - self.reserved
         if cost > memory.limit:

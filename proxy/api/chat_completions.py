@@ -19,7 +19,6 @@ from proxy.loop import sse
 from proxy.loop.actions import Respond, sum_of
 from proxy.loop.chat import Json, text_of
 from proxy.loop.citations import CITATIONS, Citation, annotations, without_marks
-from proxy.ports import Show
 
 
 class ChatCompletions(Surface):
@@ -29,38 +28,44 @@ class ChatCompletions(Surface):
         """ASGI."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
         request = await self.resolver.resolve(scope, parse_chat_request(body), body=body)
-        if request.chat.get("stream"):
-            await self.send_stream(request, partial(self._stream, request), scope, receive, send)
-        else:
-            await self.send_whole(request, partial(self._whole, request), scope, receive, send)
-
-    async def _whole(self, request: ResolvedRequest) -> tuple[bytes, Headers]:
         if not request.offer.in_play:
-            relayed = await request.model.upstream.relay(*_for_upstream(request))
-            note_use(relayed.usage)
-            return relayed.body, ()
-        completion = self._completion(request)
+            if request.chat.get("stream"):
+                await self.send_stream(request, partial(_relay_stream, request), scope, receive, send)
+            else:
+                await self.send_whole(request, partial(_relay, request), scope, receive, send)
+            return
+        run_ids = [token_hex(16)]
+        while len(run_ids) < (request.chat.get("n") or 1):
+            run_ids.append(token_hex(16))
+        created = int(self.ports.clock.time())
+        completion = Completion(f"chatcmpl-{run_ids[0]}", run_ids, created, request.model.name)
+        if request.chat.get("stream"):
+            await self.send_stream(request, partial(self._stream, request, completion), scope, receive, send)
+        else:
+            await self.send_whole(request, partial(self._whole, request, completion), scope, receive, send)
+
+    async def _whole(self, request: ResolvedRequest, completion: "Completion") -> tuple[bytes, Headers]:
         events: list[Json] | None = [] if request.wants_events else None
         tell = None if events is None else collect(events)
         answers = await self.run(request, completion.run_ids, show=show_nothing, tell=tell)
         return sse.dumps(whole_completion(answers, completion, events=events)), tool_headers(answers)
 
-    async def _stream(self, request: ResolvedRequest, stream: EventStream) -> None:
-        if not request.offer.in_play:
-            note_use(await request.model.upstream.relay_stream(*_for_upstream(request), stream.write))
-            await stream.close()
-            return
-        completion = self._completion(request)
+    async def _stream(self, request: ResolvedRequest, completion: "Completion", stream: EventStream) -> None:
         options = request.chat.get("stream_options") or {}
         writer = CompletionStream(stream, completion, include_usage=bool(options.get("include_usage")))
         tell = writer.tell if request.wants_events else None
         await writer.finish(await self.run(request, completion.run_ids, show=writer.show, tell=tell))
 
-    def _completion(self, request: ResolvedRequest) -> "Completion":
-        run_ids = [token_hex(16)]
-        while len(run_ids) < (request.chat.get("n") or 1):
-            run_ids.append(token_hex(16))
-        return Completion(f"chatcmpl-{run_ids[0]}", run_ids, int(self.ports.clock.time()), request.model.name)
+
+async def _relay(request: ResolvedRequest) -> tuple[bytes, Headers]:
+    relayed = await request.model.upstream.relay(*_for_upstream(request))
+    note_use(relayed.usage)
+    return relayed.body, ()
+
+
+async def _relay_stream(request: ResolvedRequest, stream: EventStream) -> None:
+    note_use(await request.model.upstream.relay_stream(*_for_upstream(request), stream.write))
+    await stream.close()
 
 
 def _for_upstream(request: ResolvedRequest) -> tuple[bytes, Json]:
@@ -99,23 +104,19 @@ class CompletionStream:
         self._citations: dict[int, list[Citation]] = {}
         self._events: list[Json] = []
 
-    def show(self, index: int) -> Show:
-        """Shows upstream chunks, with what may be seen of them, as chunks of this completion's choice `index`."""
-
-        def show(chunk: Json) -> Awaitable[None]:
-            opening = self._opening(index, chunk) if self._events or index not in self._texts else b""
-            for choice in chunk["choices"]:
-                choice["index"] = index
-                delta = choice["delta"]
-                if isinstance(text := delta.get("content"), str):
-                    if cited := delta.pop(CITATIONS, None):
-                        shown = sum(map(len, self._texts[index]))
-                        self._citations.setdefault(index, []).extend((shown + at, url) for at, url in cited)
-                    self._texts[index].append(text)
-            chunk.update(self._head)
-            return self._stream.write(opening + sse.encode(chunk) if opening else sse.encode(chunk))
-
-        return show
+    def show(self, index: int, chunk: Json) -> Awaitable[None]:
+        """Show an upstream chunk, with what may be seen of it, as a chunk of this completion's choice `index`."""
+        opening = self._opening(index, chunk) if self._events or index not in self._texts else b""
+        for choice in chunk["choices"]:
+            choice["index"] = index
+            delta = choice["delta"]
+            if isinstance(text := delta.get("content"), str):
+                if cited := delta.pop(CITATIONS, None):
+                    shown = sum(map(len, self._texts[index]))
+                    self._citations.setdefault(index, []).extend((shown + at, url) for at, url in cited)
+                self._texts[index].append(text)
+        chunk.update(self._head)
+        return self._stream.write(opening + sse.encode(chunk) if opening else sse.encode(chunk))
 
     async def tell(self, event: Json) -> None:
         """One progress event, as a chunk without choices.
@@ -132,7 +133,9 @@ class CompletionStream:
         for index, answer in enumerate(answers):
             chunks.append(self._opening(index, answer.turn.envelope))
             cited = annotations("".join(self._texts[index]), answer.sources, self._citations.get(index, ()))
-            chunks.append(self._chunk(index, {"annotations": cited} if cited else {}, answer.finish_reason))
+            delta = {"annotations": cited} if cited else {}
+            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": answer.finish_reason}
+            chunks.append(sse.encode({**self._head, "choices": [choice]}))
         if self._include_usage:
             usage = sum_of([answer.tally for answer in answers]).as_usage()
             chunks.append(sse.encode({**self._head, "choices": [], "usage": usage}))
@@ -154,14 +157,12 @@ class CompletionStream:
                 }
                 if self._include_usage:
                     self._head["usage"] = None
-            chunks.append(self._chunk(index, {"role": "assistant", "content": ""}, None))
+            delta = {"role": "assistant", "content": ""}
+            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+            chunks.append(sse.encode({**self._head, "choices": [choice]}))
         while self._events:
             chunks.append(sse.encode({**self._head, "choices": [], "tool_event": self._events.pop(0)}))
         return b"".join(chunks)
-
-    def _chunk(self, index: int, delta: Json, finish_reason: str | None) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return sse.encode({**self._head, "choices": [choice]})
 
 
 def whole_completion(answers: Sequence[Respond], completion: Completion, *, events: list[Json] | None = None) -> Json:

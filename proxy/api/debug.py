@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import header, is_forwarded
 from proxy.api.replies import Headers, send_bytes, send_json
-from proxy.api.request import caller_of
+from proxy.api.request import CALLER, Caller
 from proxy.loop.chat import Json
 from proxy.loop.errors import AdminOnly, NotFound
 from proxy.ports import History, Ports
@@ -87,7 +87,7 @@ class Debug:
         await send_bytes(send, 200, _HEADERS, page.encode())
 
     def _may_read(self, scope: Scope) -> bool:
-        caller = caller_of(scope)
+        caller: Caller = scope[CALLER]
         if caller.name is not None or self._allow_anonymous:
             return caller.admin
         is_local = _is_loopback(scope.get("client")) and _is_loopback(scope.get("server"))

@@ -6,7 +6,7 @@ from functools import partial
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.replies import send_bytes, send_json
-from proxy.api.request import caller_of
+from proxy.api.request import CALLER, Caller
 from proxy.breaker import State
 from proxy.loop.chat import Json
 from proxy.loop.errors import MethodNotAllowed, ModelNotFound
@@ -25,7 +25,7 @@ class Models:
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """ASGI."""
-        caller = caller_of(scope)
+        caller: Caller = scope[CALLER]
         usable: dict[str, Json] = {
             name: {"id": name, "object": "model", "created": self._created, "owned_by": self._owners[name]}
             for name in self._router.names()

@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 from proxy import request_context
 from proxy.api.body import header, parse_object, read_body
 from proxy.api.race import while_wanted
-from proxy.api.request import Caller, caller_of
+from proxy.api.request import CALLER, Caller
 from proxy.loop.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.loop.rawjson import replace_model
 from proxy.ports import Model, Ports, RawRequest
@@ -52,7 +52,7 @@ class Passthrough:
         """ASGI."""
         path = _path_below_v1(scope)
         body = await read_body(scope, receive, self._server, self._clock)
-        caller = caller_of(scope)
+        caller: Caller = scope[CALLER]
         model, body = self._route(scope, body, caller)
         request_context.add({"model": model.name, "upstream": model.upstream.name})
         request = RawRequest(scope["method"], path, _forwarded(scope), body)

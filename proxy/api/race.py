@@ -19,6 +19,8 @@ from starlette.types import Receive, Scope
 from proxy.loop.errors import MaxDurationExceeded
 
 CONNECTION: Final = "toolproxy.connection"
+"""The key of the request's `ClientConnection` among the extensions of its scope."""
+
 # Where the deadline of a request is moved when its client leaves: the timeout then cancels the task at once.
 _HAS_LEFT: Final = 0.0
 
@@ -49,12 +51,6 @@ class ClientConnection(Protocol):
         ...
 
 
-def connection_of(scope: Scope) -> ClientConnection | None:
-    """The extension; None where the server does not offer it."""
-    connection: ClientConnection | None = scope.get("extensions", {}).get(CONNECTION)
-    return connection
-
-
 async def together(works: Iterable[Coroutine[None, None, T]]) -> list[T]:
     """All results, in order. The first failure cancels the rest and is raised as it is, not in a group."""
     try:
@@ -81,7 +77,7 @@ async def while_wanted(
         ClientLeft: the client was gone first.
         MaxDurationExceeded: it took longer than `seconds`.
     """
-    connection = connection_of(scope)
+    connection: ClientConnection | None = scope.get("extensions", {}).get(CONNECTION)
     companions: list[asyncio.Task[None]] = []
     try:
         async with asyncio.timeout(seconds) as deadline:

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 from starlette.types import Scope, Send
 
-from proxy.api.race import connection_of
+from proxy.api.race import CONNECTION, ClientConnection
 from proxy.loop import sse
 from proxy.loop.errors import ProxyError
 
@@ -51,7 +51,7 @@ class EventStream:
     )
 
     def __init__(self, scope: Scope, send: Send, *, extra: Headers = ()) -> None:
-        self._connection = connection_of(scope)
+        self._connection: ClientConnection | None = scope.get("extensions", {}).get(CONNECTION)
         self._send = send
         self._headers = (*self._HEADERS, *extra)
         self._starting = asyncio.Lock()

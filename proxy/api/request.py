@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from proxy import request_context
 from proxy.api.body import header
-from proxy.api.body_memory import share_of
+from proxy.api.body_memory import Share, share_of
 from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.continuation import Continuation, put_back, runs_in
 from proxy.loop.errors import ModelNotAllowed
@@ -42,6 +42,7 @@ class Caller:
         limits: those of its own `limits:`.
         admin: whether it may read /debug.
         upstream_key: the key that it sent, for upstreams with `api_key: from_client`.
+        scope: the owner of the data between this caller's requests, which no other caller may see.
     """
 
     name: str | None = None
@@ -50,23 +51,17 @@ class Caller:
     limits: LimitOverrides | None = None
     admin: bool = False
     upstream_key: str | None = field(default=None, repr=False)
+    scope: str = field(init=False)
 
-    @property
-    def scope(self) -> str:
-        """The owner of the data between this caller's requests, which no other caller may see."""
-        if self.name is not None:
-            return f"client:{self.name}"
-        return f"key:{sha256(self.upstream_key.encode()).hexdigest()}" if self.upstream_key else "anyone"
+    def __post_init__(self) -> None:
+        scope = "anyone" if self.name is None else f"client:{self.name}"
+        if self.name is None and self.upstream_key:
+            scope = f"key:{sha256(self.upstream_key.encode()).hexdigest()}"
+        object.__setattr__(self, "scope", scope)  # of a frozen instance
 
     def may_use(self, model: str) -> bool:
         """Whether one of its patterns matches the model's name."""
         return any(fnmatchcase(model, pattern) for pattern in self.models)
-
-
-def caller_of(scope: Scope) -> Caller:
-    """The caller that the auth middleware has found."""
-    caller: Caller = scope[CALLER]
-    return caller
 
 
 class AccessPolicy(Struct, frozen=True):
@@ -145,9 +140,10 @@ class RequestResolver:
             ModelNotFound: there is no such model here.
             ModelNotAllowed: the client may not use it.
         """
-        caller, given = caller_of(scope), chat
+        caller: Caller = scope[CALLER]
+        given = chat
         if runs := runs_in(chat["messages"]):
-            chat = await self._with_hidden(scope, chat, runs, hidden or {})
+            chat = await self._with_hidden(caller.scope, share_of(scope), chat, runs, hidden or {})
         chat, name, on_request = self._without_request_marks(chat)
         model = self._ports.router.resolve(
             name, client_key=caller.upstream_key, messages=chat["messages"], headers=scope["headers"]
@@ -173,10 +169,9 @@ class RequestResolver:
         )
 
     async def _with_hidden(
-        self, scope: Scope, chat: Json, runs: Sequence[str], brought: Mapping[str, Continuation]
+        self, owner: str, share: Share | None, chat: Json, runs: Sequence[str], brought: Mapping[str, Continuation]
     ) -> Json:
         """The request with what this client was not shown of earlier `runs` back in its history."""
-        owner, share = caller_of(scope).scope, share_of(scope)
         found = {run: brought[run] for run in runs if run in brought}
         for run in runs:
             stored = None if run in found else await self._ports.store.get(owner, run)

@@ -13,9 +13,9 @@ Errors are raised as `ProxyError`. A surface whose errors have a shape of their 
 `replies.STREAM_ERROR_ENCODER`. `app._hot_paths` has the paths of all surfaces.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
@@ -29,7 +29,10 @@ from proxy.loop.actions import Respond, sum_of
 from proxy.loop.chat import Json
 from proxy.loop.driver import Runner
 from proxy.loop.run import Run
-from proxy.ports import Ports, Show, Tell, Toolset
+from proxy.ports import Ports, Tell, Toolset
+
+ShowChoice: TypeAlias = Callable[[int, Json], Awaitable[None]]
+"""Takes a chunk of the choice with that index."""
 
 
 class Surface:
@@ -57,8 +60,10 @@ class Surface:
             ClientLeft: the client was gone first.
         """
         body, headers = await while_wanted(scope, receive, work, seconds=request.limits.max_duration)
-        head = ((b"content-type", b"application/json"), *headers, *_ignored_tools(request))
-        await send_bytes(send, 200, head, body)
+        headers = ((b"content-type", b"application/json"), *headers)
+        if request.ignored:
+            headers = (*headers, (b"x-tools-ignored", ",".join(request.ignored).encode()))
+        await send_bytes(send, 200, headers, body)
 
     async def send_stream(
         self,
@@ -74,7 +79,8 @@ class Surface:
             MaxDurationExceeded: it took longer than the request may.
             ClientLeft: the client was gone first.
         """
-        stream = EventStream(scope, send, extra=_ignored_tools(request))
+        ignored = ",".join(request.ignored).encode()
+        stream = EventStream(scope, send, extra=((b"x-tools-ignored", ignored),) if ignored else ())
         heartbeat = partial(stream.keep_alive, self.server.keepalive_seconds)
         seconds = request.limits.max_duration
         await while_wanted(scope, receive, partial(work, stream), seconds=seconds, beside=heartbeat)
@@ -84,7 +90,7 @@ class Surface:
         request: ResolvedRequest,
         run_ids: Sequence[str],
         *,
-        show: Callable[[int], Show],
+        show: ShowChoice,
         tell: Tell | None,
         toolset: Toolset | None = None,
         keep: bool = True,
@@ -94,7 +100,7 @@ class Surface:
         Args:
             request: the request.
             run_ids: 32 hexadecimal digits each; the ids of the client's own calls are made of them.
-            show: for each loop, by its index, takes what the client may see.
+            show: takes what the client may see, with the index of its loop.
             tell: takes the progress events; None: nobody wants them.
             toolset: runs the calls; None: the server tools as they are.
             keep: whether what stays hidden from the client is stored for its next request.
@@ -110,7 +116,7 @@ class Surface:
         for index, run_id in enumerate(run_ids):
             dialect = self.ports.dialect(request.offer.owned) if request.offer.in_play else None
             run = Run(request.chat, request.offer, limits, run_id, dialect=dialect)
-            work = runner.drive(run, upstream=upstream, scope=owner, show=show(index), tell=tell)
+            work = runner.drive(run, upstream=upstream, scope=owner, show=partial(show, index), tell=tell)
             tallies.append(run.tally)
             works.append(self._kept(work, owner, run_id) if keep else work)
         answers: Sequence[Respond] = ()
@@ -136,10 +142,6 @@ class Surface:
         if answer.continuation is not None:
             await self.ports.store.put(owner, run_id, sse.dumps(answer.continuation.as_json()))
         return answer
-
-
-def _ignored_tools(request: ResolvedRequest) -> Headers:
-    return ((b"x-tools-ignored", ",".join(request.ignored).encode()),) if request.ignored else ()
 
 
 def tool_headers(answers: Sequence[Respond]) -> Headers:
@@ -170,10 +172,5 @@ def collect(events: list[Json]) -> Tell:
     return tell
 
 
-def show_nothing(_: int) -> Show:
+async def show_nothing(_index: int, _chunk: Json) -> None:
     """Shows nothing of a loop before its end, for an answer that is not streamed."""
-
-    async def show(_: Json) -> None:
-        pass
-
-    return show

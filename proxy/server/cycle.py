@@ -96,6 +96,7 @@ class Cycle(RequestResponseCycle):
             keep_alive=keep_alive,
             on_response=protocol.on_response_complete,
         )
+        # A reference cycle until it is cleared, at the end of the response or of the connection.
         scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item] # an object where uvicorn expects a dict
         self._head = b""  # of the response, until it is written
         self._is_streaming = False  # the head is written, and chunks follow
@@ -128,19 +129,14 @@ class Cycle(RequestResponseCycle):
         """Stop the request: its client has left."""
         self.disconnected = True
         self.message_event.set()
-        callback = self._on_left
-        self._release()
+        callback, self._on_left = self._on_left, None
+        self.scope["extensions"].clear()
         if callback is not None:
             callback()
 
     def drop(self) -> None:
         """Forget the connection, which is lost before the turn of this pipelined request has come."""
         self.on_response = lambda: None
-        self._release()
-
-    def _release(self) -> None:
-        """Undo the reference cycle with the scope, which otherwise only the garbage collector would."""
-        self._on_left = None
         self.scope["extensions"].clear()
 
     async def send(self, message: Message) -> None:  # type: ignore[override] # as Starlette types it
@@ -212,6 +208,7 @@ class Cycle(RequestResponseCycle):
                 raise RuntimeError("The response is shorter than its Content-Length says.")
             self.response_complete = True
             self._is_streaming = False
-            self._release()
+            self._on_left = None
+            self.scope["extensions"].clear()
             self.message_event.set()
             self.on_response()  # closes the connection, unless keep_alive

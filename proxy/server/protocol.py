@@ -52,13 +52,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     cycle: Cycle
     flow: Flow
+    _timer: TimerHandle  # for a head, and for what is discarded; cancelled where neither is the case
     pipeline: deque[tuple[Cycle, Any]]  # type: ignore[assignment] # of our cycles only
 
     def __init__(self, *args: Any, bounds: Bounds, observe: Observer, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._bounds = bounds
         self._observe = observe
-        self._timer: TimerHandle | None = None
         self._in_head = False
         self._in_body = False
         self._offered_upgrade = False
@@ -78,11 +78,11 @@ class BoundedProtocol(HttpToolsProtocol):
         """Implements `asyncio.Protocol`."""
         super().connection_made(transport)
         self.flow = Flow(transport, self.loop, self._bounds.send_timeout)
-        self._start_timer(self._bounds.header_timeout)
+        self._timer = self.loop.call_later(self._bounds.header_timeout, self._time_is_over)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Implements `asyncio.Protocol`."""
-        self._stop_timer()
+        self._timer.cancel()
         self._unset_keepalive_if_required()  # uvicorn leaves it where the connection was reset
         super().connection_lost(exc)
         if self._answering is not None and not self._answering.response_complete:
@@ -185,8 +185,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if parser.should_upgrade():
             self._offered_upgrade = True
             return
-        if self._timer is not None:
-            self._stop_timer()
+        self._timer.cancel()
         path, raw_path, query = (split_url if len(url) <= MOST_CACHED_URL else split_url.__wrapped__)(url)
         scope: HTTPScope = {
             "type": "http",
@@ -242,8 +241,10 @@ class BoundedProtocol(HttpToolsProtocol):
             if not cycle.response_started:
                 cycle.keep_alive = self._reusable
         else:
-            self._stop_timer()
-            self._wait_for_next_request()
+            self._timer.cancel()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def _reject(self, fault: ProxyError) -> NoReturn:
         self._fault = fault
@@ -266,22 +267,23 @@ class BoundedProtocol(HttpToolsProtocol):
             self._answering, app = self.pipeline.pop()
             self._start_asgi_task(self._answering, app)
         else:
-            self._wait_for_next_request()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
         if self._unparsed:
             self._parse_waiting()
         if self._in_body and self.cycle.response_complete:  # the rest of a small body
             self._unset_keepalive_if_required()
             self._start_timer(self._bounds.linger)
 
-    def _wait_for_next_request(self) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection; one whose client still reads its last response is not idle."""
         if self.transport.get_write_buffer_size():
             if self.flow.send_timer is None:
                 self.flow.watch_sending()
-            self._wait_for_next_request()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
         else:
             super().timeout_keep_alive_handler()
 
@@ -294,7 +296,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, error: ProxyError) -> None:
         """Read nothing more on this connection, and answer with the error unless another response is due."""
         self._discarding = True
-        self._stop_timer()
+        self._timer.cancel()
         cycle = self.cycle
         if self._in_body:
             cycle.leave()  # no more of the body will come
@@ -322,7 +324,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             with suppress(OSError):  # the client has left, and asyncio does not know yet
                 self.transport.write_eof()
-        self._stop_timer()
+        self._timer.cancel()
         self._start_timer(self._bounds.linger)
 
     def _close(self) -> None:
@@ -333,16 +335,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_timer(self, seconds: float) -> None:
         """Start the timer; one that runs already is not extended by what comes in meanwhile."""
-        if self._timer is None and not self.transport.is_closing():
+        if self._timer.cancelled() and not self.transport.is_closing():
             self._timer = self.loop.call_later(seconds, self._time_is_over)
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def _time_is_over(self) -> None:
-        self._timer = None
+        self._timer.cancel()  # it has expired
         if self._in_head and not self._discarding:
             self._refuse(RequestTimeout("The head of the request did not arrive in time."))
         else:

@@ -111,7 +111,7 @@ class _Output:
         if None in fields.values():
             fields = {name: value for name, value in fields.items() if value is not None}
         # orjson writes the time, in a quarter of the time that `isoformat` takes.
-        return {"timestamp": _now(), "level": level, "event": event, **request_context.fields(), **fields}
+        return {"timestamp": _now(), "level": level, "event": event, **request_context.fields.get({}), **fields}
 
     def foreign_line(self, _: object, level: str, fields: MutableMapping[str, Any]) -> dict[str, Any]:
         """The line of a library, or of a tool that logs; a processor of structlog."""

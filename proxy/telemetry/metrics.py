@@ -76,7 +76,7 @@ class Metrics:
 
     def _request_completed(self, fields: Mapping[str, Any]) -> None:
         series = self._series
-        request: Mapping[str, Any] = request_context.fields()
+        request: Mapping[str, Any] = request_context.fields.get({})
         client, model, path = request.get("client"), request.get("model"), fields["path"]
         series.open_requests.inc(-1)
         if fields.get("event_stream"):

@@ -122,7 +122,7 @@ class RequestRecorder:
 
     def _start(self, fields: Mapping[str, Any]) -> None:
         caller = trace_context.parent.get()
-        request_id = str(request_context.fields().get("request_id", ""))
+        request_id = str(request_context.fields.get({}).get("request_id", ""))
         span = caller.child() if caller else trace_context.root()
         record = RequestRecord(request_id, self._clock.monotonic(), self._clock.time(), span, caller, {**fields})
         _record.set(record)
@@ -134,7 +134,7 @@ class RequestRecorder:
         if record is None:
             return
         record.seconds = at = self._clock.monotonic() - record.began
-        record.fields = {**request_context.fields(), **fields}
+        record.fields = {**request_context.fields.get({}), **fields}
         for step in record.steps:
             if step.outcome is None:
                 _end(step, at, "abandoned", {})

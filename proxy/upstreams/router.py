@@ -63,7 +63,7 @@ class ConfigRouter:
             first = self._bind(name, entry, client)
         fallbacks = self._fallbacks(entry, client) if entry.fallbacks else ()
         # The breaker counts failures by the client's name; without one, by the key that goes upstream.
-        client_name = request_context.fields().get("client") or hash(self._key(entry, client))
+        client_name = request_context.fields.get({}).get("client") or hash(self._key(entry, client))
         retries = self._upstreams[entry.upstream].retries
         upstream = Resilient((first, *fallbacks), self._shared, retries=retries, client=str(client_name))
         tools = None if entry.tools is None else frozenset(entry.tools)

@@ -76,8 +76,8 @@ def test_every_share_is_given_back_once():
         one.count_arrived(300)
     assert memory.used == 600 + 300
     for _ in range(2):
-        one.release()
-    other.release()
+        one.reserve(0)
+    other.reserve(0)
     assert memory.used == 0
 
 

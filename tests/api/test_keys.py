@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.middleware.auth import Auth
-from proxy.api.request import caller_of
+from proxy.api.request import CALLER
 from proxy.config import ClientConfig
 from proxy.loop.errors import InvalidApiKey
 from tests.fakes import whole
@@ -27,7 +27,7 @@ async def caller(*headers, clients=CLIENTS):
     found = []
 
     async def app(scope, receive, send):
-        found.append(caller_of(scope))
+        found.append(scope[CALLER])
 
     async def ask(auth, headers):
         await auth({"type": "http", "path": "/v1/models", "headers": headers}, None, None)
@@ -103,7 +103,7 @@ async def test_of_two_keys_none_is_taken_even_when_both_are_good(name):
 )
 async def test_a_header_that_was_right_before_is_looked_up(monkeypatch, headers, short):
     async def app(scope, receive, send):
-        assert caller_of(scope).name == "first"
+        assert scope[CALLER].name == "first"
 
     auth, compared = Auth(app, clients=CLIENTS), []
     for _ in range(2):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from proxy.api.race import connection_of
+from proxy.api.race import CONNECTION
 from proxy.server.cycle import Cycle
 
 
@@ -162,13 +162,13 @@ async def test_whoever_no_longer_wants_to_know_is_not_told():
 @pytest.mark.parametrize("ends", ["answered", "left"])
 async def test_when_it_is_over_nothing_in_the_scope_leads_back_to_it(ends):
     exchange = Exchange()
-    assert connection_of(exchange.scope) is exchange.cycle
+    assert exchange.scope["extensions"][CONNECTION] is exchange.cycle
     if ends == "left":
         exchange.cycle.leave()
     else:
         await exchange.start((b"content-length", b"0"))
         await exchange.body()
-    assert connection_of(exchange.scope) is None
+    assert CONNECTION not in exchange.scope["extensions"]
 
 
 async def streaming():

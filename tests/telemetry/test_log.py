@@ -39,10 +39,10 @@ def test_an_event_is_one_json_line_at_its_level(written):
 
 @pytest.fixture
 def a_request():
-    request_context.start("r")
+    request_context.fields.set({"request_id": "r"})
     request_context.add({"client": "app"})
     yield
-    request_context.clear()
+    request_context.fields.set({})
 
 
 def refused():

@@ -28,7 +28,7 @@ class Counted:
         self.observe(event, **fields)
 
     def request(self, *, path="/v1/chat/completions", status=200, stream=None, **said):
-        request_context.start("r")
+        request_context.fields.set({"request_id": "r"})
         request_context.add(said)
         self("request.started", method="POST", path=path)
         self("response.started", status=status, event_stream=bool(stream), seconds=0.2)
@@ -47,7 +47,7 @@ class Counted:
 @pytest.fixture
 def counted():
     yield Counted()
-    request_context.clear()
+    request_context.fields.set({})
 
 
 def test_every_name_begins_with_toolproxy_and_every_series_says_what_it_is(counted):

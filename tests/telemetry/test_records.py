@@ -16,7 +16,7 @@ class Told:
         self.clock = FakeClock()
         self.recent = Recent()
         self.tell = FanOut([RequestRecorder([self.recent], clock=self.clock)], content=True)
-        request_context.start("r")
+        request_context.fields.set({"request_id": "r"})
         request_context.add({"model": "m"})
 
     def begin(self):

@@ -54,7 +54,9 @@ class Admission:
             if self._lifecycle.refuses(forwarded=is_forwarded(scope)):
                 raise Stopping
             send = _with_connection_close(send)
-        if not self._limit.acquire_now():
+        if self._limit.free:
+            self._limit.free -= 1
+        else:
             self._throttle.start_all()  # they occupy the limit that this request waits for
             await self._limit.acquire(self._queue_timeout)
         share = scope[SHARE] = Share(self._bodies)
@@ -64,7 +66,7 @@ class Admission:
                 await start
             await self._app(scope, receive, send)
         finally:
-            share.release()
+            share.reserve(0)
             self._limit.release()
 
 
@@ -80,23 +82,21 @@ def _with_connection_close(send: Send) -> Send:
 
 
 class ConcurrencyLimit:
-    """A number of requests that may be open, and a queue of those that wait, first come first served."""
+    """A number of requests that may be open, and a queue of those that wait, first come first served.
+
+    Attributes:
+        free: how many more requests may be opened at once.
+    """
 
     def __init__(self, count: int, *, queue: int) -> None:
-        self._free = count
+        self.free = count
         self._queue = queue
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def acquire_now(self) -> bool:
-        """Open a request if the limit is not reached."""
-        if not self._free:
-            return False
-        self._free -= 1
-        return True
-
     async def acquire(self, timeout: float) -> None:  # noqa: ASYNC109 - the queue is left on the way out
         """Open a request, after at most `timeout` seconds in the queue. Raises `Overloaded`."""
-        if self.acquire_now():
+        if self.free:
+            self.free -= 1
             return
         if len(self._waiting) >= self._queue:
             raise _overloaded()
@@ -122,7 +122,7 @@ class ConcurrencyLimit:
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._free += 1
+        self.free += 1
 
 
 class StartThrottle:

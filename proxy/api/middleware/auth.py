@@ -12,7 +12,7 @@ from hmac import compare_digest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import request_context
-from proxy.api.body import header, headers_of
+from proxy.api.body import HEADERS, header
 from proxy.api.request import CALLER, Caller
 from proxy.config import ClientConfig
 from proxy.loop.errors import InvalidApiKey
@@ -32,17 +32,16 @@ class Auth:
         self._callers = [(_digest_of(client), _caller(client)) for client in clients]
         # By Authorization header, those with a right key in the usual form: no more of them than clients. A dict looks
         # up by a hash with a secret of its own, so the time taken does not show how much of a key is right.
-        self._found: dict[bytes, Caller] = {}
+        self._found: dict[str, Caller] = {}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Implements ASGI."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            headers = headers_of(scope)
             # The same header was right before, and there is no second one that could contradict it.
-            is_unambiguous = len(headers) == len(scope["headers"])
-            known = self._found.get(headers.get(b"authorization", b"")) if is_unambiguous else None
+            known = self._found.get(header(scope, b"authorization") or "")
+            is_unambiguous = len(scope[HEADERS]) == len(scope["headers"])
             try:
-                caller = known or self._find(_key_in(scope))
+                caller = known if known and is_unambiguous else self._find(_key_in(scope))
             except InvalidApiKey as exc:
                 if _is_for_browsers(scope):
                     exc.headers["www-authenticate"] = 'Basic realm="toolproxy: any name, and an administrator\'s key"'
@@ -65,7 +64,7 @@ class Auth:
         found = [caller for known, caller in self._callers if compare_digest(digest, known)]
         if key is None or not found:
             raise InvalidApiKey
-        self._found[b"Bearer " + key.encode()] = found[0]
+        self._found[f"Bearer {key}"] = found[0]
         return found[0]
 
 
@@ -74,10 +73,9 @@ def _key_in(scope: Scope) -> str | None:
 
     Of two Authorization headers, a proxy in front of this one or behind it may use the other one.
     """
-    if len(headers_of(scope)) < len(scope["headers"]):  # some name occurs more than once
-        names = [name for name, _ in scope["headers"]]
-        if names.count(b"authorization") > 1 or names.count(b"api-key") > 1:
-            return None
+    names = [name for name, _ in scope["headers"]]
+    if names.count(b"authorization") > 1 or names.count(b"api-key") > 1:
+        return None
     authorization = header(scope, b"authorization")
     if authorization is not None:
         match = _BEARER.fullmatch(authorization.strip())

@@ -11,7 +11,7 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.api.middleware.auth import OPEN_PATHS
-from proxy.api.request import caller_of
+from proxy.api.request import CALLER, Caller
 from proxy.config import ClientConfig
 from proxy.loop.errors import ProxyError, RateLimitExceeded
 from proxy.ports import Leases, Rate, Rates
@@ -46,7 +46,8 @@ class Quota:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Implements ASGI."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            client = self._limited.get(caller_of(scope).name or "")
+            caller: Caller = scope[CALLER]
+            client = self._limited.get(caller.name or "")
             if client is not None:
                 return self._limit(client, scope, receive, send)
         return self._app(scope, receive, send)

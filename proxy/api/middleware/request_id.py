@@ -41,7 +41,7 @@ class RequestId:
         began = self._clock.monotonic()
         given = header(scope, b"x-request-id")
         request_id = given if given and _SANE.fullmatch(given) else token_hex(16)
-        request_context.start(request_id)
+        request_context.fields.set({"request_id": request_id})
         where = {"method": scope["method"], "path": scope["path"]}
         is_probe = scope["path"] in OPEN_PATHS
         if not is_probe:
@@ -57,7 +57,7 @@ class RequestId:
             first_byte=response.first_byte,
             **({"event_stream": True} if response.is_event_stream else {}),
         )
-        request_context.clear()
+        request_context.fields.set({})  # this task may go on, and the request has ended
 
     async def _answer(self, scope: Scope, receive: Receive, response: "_Response") -> int:
         """Run the application; the status of the response, for the log."""

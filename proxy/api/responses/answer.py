@@ -14,7 +14,6 @@ from proxy.loop import sse
 from proxy.loop.actions import Tally
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError
-from proxy.ports import Show
 
 # Fields that an answer echoes -> their value where the request has none.
 _ECHOED: Json = {
@@ -137,19 +136,15 @@ class ResponseStream:
         self._outbox = bytearray()
         self._writing = asyncio.Lock()
 
-    def show(self, _: int) -> Show:
-        """Shows chunks of the only choice."""
-
-        async def show(chunk: Json) -> None:
-            model = chunk.get("model")
-            if not self._next_number and isinstance(model, str) and model:  # the upstream's own name for it
-                self.head = replace(self.head, model=model)
-            for choice in chunk["choices"]:
-                if self._hold_text and (text := choice["delta"].pop("content", None)):
-                    self._held.append(text)
-                await self._write(self.output.show(choice))
-
-        return show
+    async def show(self, _index: int, chunk: Json) -> None:
+        """Show a chunk of the only choice."""
+        model = chunk.get("model")
+        if not self._next_number and isinstance(model, str) and model:  # the upstream's own name for it
+            self.head = replace(self.head, model=model)
+        for choice in chunk["choices"]:
+            if self._hold_text and (text := choice["delta"].pop("content", None)):
+                self._held.append(text)
+            await self._write(self.output.show(choice))
 
     async def tell(self, event: Json) -> None:
         """Write a progress event."""

@@ -13,7 +13,7 @@ from proxy import request_context
 from proxy.api.body import parse_object, read_body
 from proxy.api.body_memory import share_of
 from proxy.api.replies import STREAM_ERROR_ENCODER, EventStream, Headers
-from proxy.api.request import ResolvedRequest, caller_of, names_for_header
+from proxy.api.request import CALLER, Caller, ResolvedRequest, names_for_header
 from proxy.api.responses.answer import Head, ResponseStream
 from proxy.api.responses.content import Seal, key_from
 from proxy.api.responses.conversation import converse
@@ -23,7 +23,7 @@ from proxy.api.responses.schema import SchemaCheck
 from proxy.api.responses.search import ConfiguredSearch, SearchSettings
 from proxy.api.responses.stored import ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.tools import Tools, declared_in, read_tools
-from proxy.api.surface import Surface, collect, note_use, show_nothing, tool_headers
+from proxy.api.surface import ShowChoice, Surface, collect, note_use, show_nothing, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import Respond, Stop, sum_of
 from proxy.loop.chat import Json
@@ -31,7 +31,7 @@ from proxy.loop.continuation import storable
 from proxy.loop.errors import NoFinalAnswer, ProxyError
 from proxy.loop.offer import SEARCH, Offer, make_offer
 from proxy.loop.prompts import DOES_NOT_FIT
-from proxy.ports import Ports, Show, Tell
+from proxy.ports import Ports, Tell
 
 
 class CreateResponse(Surface):
@@ -58,8 +58,9 @@ class CreateResponse(Surface):
 
     async def _prepare(self, scope: Scope, request: ResponsesRequest) -> "_Task":
         """Decide all that is decided before the model is asked."""
-        owner = caller_of(scope).scope
-        seal, responses = Seal(self._key, owner), ResponseStore(self.ports.store, owner, share_of(scope))
+        caller: Caller = scope[CALLER]
+        responses = ResponseStore(self.ports.store, caller.scope, share_of(scope))
+        seal = Seal(self._key, caller.scope)
         history = await responses.history(request.items, request.previous)
         items = history.items
         server_names = frozenset(name for spec in self.ports.toolset.specs.values() for name in spec.names)
@@ -107,9 +108,7 @@ class CreateResponse(Surface):
         await writer.end_items(broken_off=_is_broken_off(answer), carried=task.carried(answer))
         await writer.finish(await self._finish(task, writer.head, answer, writer.output))
 
-    async def _answer(
-        self, task: "_Task", show: Callable[[int], Show], tell: Tell, drop: Callable[[], object]
-    ) -> Respond:
+    async def _answer(self, task: "_Task", show: ShowChoice, tell: Tell, drop: Callable[[], object]) -> Respond:
         """The answer to a request; one that does not fit the schema that was asked for is asked for once more.
 
         Args:

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.body import read_body
 from proxy.api.body_memory import Share, share_of
 from proxy.api.replies import send_json
-from proxy.api.request import caller_of
+from proxy.api.request import CALLER
 from proxy.api.responses.conversation import TURNS
 from proxy.loop import sse
 from proxy.loop.chat import Json
@@ -204,7 +204,7 @@ class ResponseById:
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """ASGI."""
         identity = scope["path_params"]["id"]
-        responses = ResponseStore(self._store, caller_of(scope).scope, share_of(scope))
+        responses = ResponseStore(self._store, scope[CALLER].scope, share_of(scope))
         if scope["method"] == "DELETE":
             await responses.delete(identity)
             await send_json(send, {"id": identity, "object": "response", "deleted": True})
@@ -222,7 +222,7 @@ class InputItems:
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """ASGI."""
-        responses = ResponseStore(self._store, caller_of(scope).scope, share_of(scope))
+        responses = ResponseStore(self._store, scope[CALLER].scope, share_of(scope))
         await send_json(send, page_of(await responses.input_items(scope["path_params"]["id"]), _query(scope)))
 
 
@@ -236,7 +236,7 @@ class CancelResponse:
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
         """ASGI."""
         await read_body(scope, receive, self._server, self._clock)  # see `NotServed`
-        await ResponseStore(self._store, caller_of(scope).scope, share_of(scope)).find(scope["path_params"]["id"])
+        await ResponseStore(self._store, scope[CALLER].scope, share_of(scope)).find(scope["path_params"]["id"])
         raise RequestError("Only a response in the background can be cancelled, and there are none here.")
 
 
