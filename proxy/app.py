@@ -32,9 +32,8 @@ from proxy.http.connect import client_context
 from proxy.http.transport import Http1Transport, HttpxTransport
 from proxy.loop.errors import ConfigurationError, NotFound
 from proxy.ports import Caches, Clock, ExtraHeaders, Lifecycle, Observer, Ports, Readiness
-from proxy.stores.state import State, open_state
-from proxy.telemetry import log
-from proxy.telemetry.build import build_telemetry
+from proxy.stores import State, open_state
+from proxy.telemetry import build_telemetry, log
 from proxy.tools.browser import Browser
 from proxy.tools.catalog import Resources, answered_by_fallback, sources_of, tools_of
 from proxy.tools.registry import Registry, Source, local_caches, sources_running

@@ -218,7 +218,7 @@ async def _ask_mcp_server(name: str, server: McpConfig) -> Finding:
 
 
 async def _ask_redis(state: StateConfig, clock: Clock) -> Finding:
-    from proxy.stores.redis.connection import SharedRedis  # noqa: PLC0415 - an extra
+    from proxy.stores.redis import SharedRedis  # noqa: PLC0415 - an extra
 
     shared = SharedRedis(state.url, clock=clock, observe=NoObserver())
     try:

@@ -45,8 +45,6 @@ class Http1Connection(asyncio.Protocol):
         "_pool",
         "_response",
         "_sent",
-        "_timer",
-        "_timer_at",
         "_transport",
         "_writing_paused",
         "expires",
@@ -55,6 +53,7 @@ class Http1Connection(asyncio.Protocol):
         "origin",
         "reading_paused",
         "requests",
+        "timer",
     )
 
     def __init__(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
@@ -72,8 +71,7 @@ class Http1Connection(asyncio.Protocol):
         self._sent = True
         self._writing_paused = False
         self.reading_paused = False  # more has come than its reader has taken
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self.timer: asyncio.TimerHandle | None = None  # one for all waits of its responses, which `check_due` ends
 
     def adopt(self, pool: "Pool") -> None:
         """Set the owning pool."""
@@ -159,13 +157,16 @@ class Http1Connection(asyncio.Protocol):
 
     # For the response.
 
-    def watch(self, due: float) -> None:
-        """Check the response at that time. One timer serves all timeouts: mostly it finds that nothing is overdue."""
-        if self._timer is None or self._timer_at > due:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = due
-            self._timer = self.loop.call_at(due, self._tick)
+    def check_due(self) -> None:
+        """End the wait of a response that is overdue; mostly none is, and the timer is set anew."""
+        self.timer = None
+        response = self._response
+        if response is None or response.due is None:
+            return
+        if self.loop.time() < response.due:
+            self.timer = self.loop.call_at(response.due, self.check_due)
+        else:
+            response.give_up()
 
     def resume_reading(self) -> None:
         """Read from the server again, after too much was unread."""
@@ -255,9 +256,9 @@ class Http1Connection(asyncio.Protocol):
         if self._closed:
             return
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
         self._transport.abort()
         self._leave()
 
@@ -265,13 +266,3 @@ class Http1Connection(asyncio.Protocol):
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.gone(self)
-
-    def _tick(self) -> None:
-        self._timer = None
-        response = self._response
-        if response is None or response.due is None:
-            return
-        if self.loop.time() < response.due:
-            self.watch(response.due)
-        else:
-            response.give_up()

@@ -66,7 +66,7 @@ class Inflater:
 
 
 class DecodedResponse(Response):
-    """A response whose server compressed it unasked; its body is unpacked piece by piece."""
+    """A response that its server may have compressed unasked; its body is unpacked piece by piece."""
 
     __slots__ = ("_inflater", "_pieces", "_response")
 
@@ -94,8 +94,3 @@ class DecodedResponse(Response):
     async def aclose(self) -> None:
         """Do without the rest."""
         await self._response.aclose()
-
-
-def decoded(response: Response) -> Response:
-    """The response with its body as it was before it was compressed, if it was."""
-    return DecodedResponse(response) if response.header(b"content-encoding") else response

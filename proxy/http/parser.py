@@ -9,7 +9,7 @@ here: the size of a head, the way in which a body is framed, the bytes between c
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -81,15 +81,14 @@ class Head(Struct, frozen=True):
     headers: Headers
 
 
-class _Message:
+class _Message(Struct, eq=False):
     """The callbacks of httptools. It has no reference to a parser: a cycle would be left to the garbage collector."""
 
-    def __init__(self, pieces: list[bytes]) -> None:
-        self.reason: list[bytes] = []
-        self.headers: Headers = []
-        self.is_complete = False
-        self.on_status = self.reason.append
-        self.on_body = pieces.append
+    reason: list[bytes]
+    on_status: Callable[[bytes], None]
+    on_body: Callable[[bytes], None]
+    headers: Headers = []
+    is_complete: bool = False
 
     def on_message_begin(self) -> None:
         """Stop the parser at the first byte after a complete message."""
@@ -147,7 +146,8 @@ class ResponseParser:
         self.reusable = False
         self.idle_seconds: int | None = None
         self._to_head = to_head
-        self._message = _Message(self.pieces)
+        reason: list[bytes] = []
+        self._message = _Message(reason, on_status=reason.append, on_body=self.pieces.append)
         self._llhttp = HttpResponseParser(self._message)
         self._llhttp.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # old servers pad their sizes
         self._head_bytes = 0  # of interim responses as well
@@ -161,20 +161,33 @@ class ResponseParser:
         try:
             if self.head is None:
                 data = self._feed_head(data)
-            if not data:
+            if not self._is_chunked:
+                piece = data[: self._left]
+                if piece:
+                    self.pieces.append(piece)
+                if self._left is not None:
+                    self._left -= len(piece)
+                    self.complete = not self._left
+                    # Bytes beyond the length answer what was not asked.
+                    self.reusable = self.reusable and len(piece) == len(data)
                 return
-            if self._is_chunked:
-                self._feed_chunks(data)
-                return
+            known = len(self.pieces)
+            try:
+                self._llhttp.feed_data(data)
+            except HttpParserError:
+                if not self._message.is_complete:
+                    raise
+                self.reusable = False  # the server answers what was not asked
         except (HttpParserError, HttpParserUpgrade) as exc:
             raise httpx.RemoteProtocolError(f"The response cannot be read: {exc}") from None
-        piece = data[: self._left]
-        if piece:
-            self.pieces.append(piece)
-        if self._left is not None:
-            self._left -= len(piece)
-            self.complete = not self._left
-            self.reusable = self.reusable and len(piece) == len(data)  # else the server answers what was not asked
+        came = self.pieces[known:]
+        self._framing_bytes = len(data) - sum(map(len, came)) + (0 if came else self._framing_bytes)
+        if self._framing_bytes > MAX_FRAMING_BYTES + _FRAMING_OF_A_CHUNK * len(came):
+            raise httpx.RemoteProtocolError("The response has too many bytes between its chunks.")
+        self._tail = data if len(data) > _LAST_LINE_ENDS else self._tail[-_LAST_LINE_ENDS:] + data
+        if self._message.is_complete:
+            self.complete = True
+            self.reusable = self.reusable and bool(self._tail[-_LAST_LINE_ENDS - 1 :].strip(b"\r\n"))
 
     def end(self) -> None:
         """Take note of the end of the connection.
@@ -190,6 +203,7 @@ class ResponseParser:
 
     def _feed_head(self, data: bytes) -> bytes:
         """Read heads up to that of the final response, and return the bytes that follow it."""
+        message = self._message
         while data:
             if not self._tail and not data.startswith(b"H"):  # llhttp would skip empty lines
                 raise httpx.RemoteProtocolError("The response is not HTTP/1.1.")
@@ -204,28 +218,21 @@ class ResponseParser:
                 self._tail = known[-3:]
                 break
             data, self._tail = data[size:], b""
-            head = self._take_head()
-            if head.status >= _FIRST_FINAL:
+            status, version = self._llhttp.get_status_code(), self._llhttp.get_http_version()
+            head = Head(status, b"".join(message.reason), version, message.headers)
+            message.headers, message.is_complete = [], False
+            message.reason.clear()
+            if len(head.headers) > MAX_HEADERS:
+                raise httpx.RemoteProtocolError(f"The response has more than {MAX_HEADERS} headers.")
+            if status == _SWITCHING:
+                raise httpx.RemoteProtocolError("The server switches protocols, unasked.")
+            if status < _LOWEST or version not in _VERSIONS or head.reason.translate(None, _HARMLESS):
+                raise httpx.RemoteProtocolError("The response is not HTTP/1.1.")
+            if status >= _FIRST_FINAL:
                 self.head = head
                 self._begin_body(head)
                 return data
         return b""
-
-    def _take_head(self) -> Head:
-        """The head that llhttp has read. Raises `httpx.RemoteProtocolError` where it accepts more than we do."""
-        message = self._message
-        head = Head(
-            self._llhttp.get_status_code(), b"".join(message.reason), self._llhttp.get_http_version(), message.headers
-        )
-        message.headers, message.is_complete = [], False
-        message.reason.clear()
-        if len(head.headers) > MAX_HEADERS:
-            raise httpx.RemoteProtocolError(f"The response has more than {MAX_HEADERS} headers.")
-        if head.status == _SWITCHING:
-            raise httpx.RemoteProtocolError("The server switches protocols, unasked.")
-        if head.status < _LOWEST or head.version not in _VERSIONS or head.reason.translate(None, _HARMLESS):
-            raise httpx.RemoteProtocolError("The response is not HTTP/1.1.")
-        return head
 
     def _begin_body(self, head: Head) -> None:
         """Decide how the end of the body is found (RFC 9112, section 6.3), and whether the connection is kept."""
@@ -251,20 +258,3 @@ class ResponseParser:
         else:
             self.reusable = False
         self.complete = self._left == 0
-
-    def _feed_chunks(self, data: bytes) -> None:
-        known = len(self.pieces)
-        try:
-            self._llhttp.feed_data(data)
-        except HttpParserError:
-            if not self._message.is_complete:
-                raise
-            self.reusable = False  # the server answers what was not asked
-        came = self.pieces[known:]
-        self._framing_bytes = len(data) - sum(map(len, came)) + (0 if came else self._framing_bytes)
-        if self._framing_bytes > MAX_FRAMING_BYTES + _FRAMING_OF_A_CHUNK * len(came):
-            raise httpx.RemoteProtocolError("The response has too many bytes between its chunks.")
-        self._tail = data if len(data) > _LAST_LINE_ENDS else self._tail[-_LAST_LINE_ENDS:] + data
-        if self._message.is_complete:
-            self.complete = True
-            self.reusable = self.reusable and bool(self._tail[-_LAST_LINE_ENDS - 1 :].strip(b"\r\n"))

@@ -92,9 +92,9 @@ class Http1Response(Response):
         self._seconds = seconds
         self._handle: Handle | None = None  # takes what arrives in the callback in which it arrives
         self._context: Context | None = None  # in which that is done
-        self._rest: Coroutine[Any, Any, object] | None = None  # what is still to be awaited of it
+        self._rest: Coroutine[Any, Any, bool] | None = None  # what is still to be awaited of it
         self._too_slow: type[httpx.TimeoutException] = httpx.ReadTimeout
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bool] | None = None
 
     async def read(self) -> bytes:
         """The next part of the body; waits until there is one. Empty at its end.
@@ -134,7 +134,8 @@ class Http1Response(Response):
                 if self.parser.pieces or self.parser.complete or self.connection is None:
                     continue
                 self._handle = handle
-                await self.wait(self._seconds, httpx.ReadTimeout)
+                if await self.wait(self._seconds, httpx.ReadTimeout):
+                    return
                 self._handle = None  # from here on the task handles what comes
                 rest, self._rest = self._rest, None
                 if rest is not None and await rest:
@@ -149,24 +150,25 @@ class Http1Response(Response):
 
     def wake(self) -> None:
         """Give what has arrived to the handler of `pump`, or wake the reader."""
+        needs_no_more = False
         if self._handle is not None and self._context is not None and self.parser.pieces:
             coroutine = self._handle(self._take())
             if self._seconds is not None and self.connection is not None:
                 self.due = self.connection.loop.time() + self._seconds
             try:
-                waiting = self._context.run(coroutine.send, None)
+                self._rest = resumed(coroutine, self._context.run(coroutine.send, None))
             except StopIteration as stop:
-                self._rest = _finished(stop.value) if stop.value else None
+                needs_no_more = bool(stop.value)
             except Exception as exc:  # noqa: BLE001 - raised again where it is pumped
-                self._rest = _finished(exc)
-            else:
-                self._rest = resumed(coroutine, waiting)
-            if self._rest is not None:
                 self._handle = None
-        if self._handle is None or self.connection is None:
-            waiter = self._waiter
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)
+                if self._waiter is not None and not self._waiter.done():
+                    self._waiter.set_exception(exc)
+                return
+            if needs_no_more or self._rest is not None:
+                self._handle = None
+        # A local variable would close a circle, from the exception of a handler through the frame back to it.
+        if (self._handle is None or self.connection is None) and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(needs_no_more)
 
     def take_whole(self) -> bytes | None:
         """The rest of the body, where all of it has come; None: there is more to read."""
@@ -192,8 +194,11 @@ class Http1Response(Response):
             self.connection.resume_reading()
         return data
 
-    async def wait(self, seconds: float | None, too_slow: type[httpx.TimeoutException]) -> None:
-        """Wait until something has happened. Raises the failure of the response, or `too_slow`."""
+    async def wait(self, seconds: float | None, too_slow: type[httpx.TimeoutException]) -> bool:
+        """Wait until something has happened. Raises the failure of the response, or `too_slow`.
+
+        True: the handler of `pump` has had enough. Its exceptions are raised here as well.
+        """
         connection = self.connection
         if connection is None:
             raise self.new_failure()
@@ -201,9 +206,13 @@ class Http1Response(Response):
         if seconds is not None:
             self._too_slow = too_slow
             self.due = connection.loop.time() + seconds
-            connection.watch(self.due)
+            timer = connection.timer
+            if timer is None or timer.when() > self.due:
+                if timer is not None:
+                    timer.cancel()
+                connection.timer = connection.loop.call_at(self.due, connection.check_due)
         try:
-            await self._waiter
+            return await self._waiter
         finally:
             self._waiter = self.due = None
 
@@ -218,13 +227,3 @@ class Http1Response(Response):
         """End a wait in which nothing has happened for too long."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(self._too_slow("The server was silent for too long."))
-
-
-async def _finished(outcome: object) -> object:
-    """The outcome of a coroutine that has ended already, to be awaited like the rest of one that has not."""
-    if isinstance(outcome, Exception):
-        try:
-            raise outcome
-        finally:
-            del outcome  # its traceback leads back to this frame
-    return outcome

@@ -22,6 +22,7 @@ from proxy.http.parser import request_head
 from proxy.http.pool import Pool, Usage
 from proxy.http.response import Http1Response, Response
 
+_WRONG_LENGTH = "The body is not as long as its Content-Length says."
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110, section 9.2.2
 
 
@@ -43,13 +44,20 @@ class Http1Transport(httpx.AsyncBaseTransport):
         Raises:
             httpx.TransportError: what went wrong, of the kind that the stock transport raises.
         """
-        response = await self.send(
-            origin_of(request.url),
-            request.method,
-            request_head(request.method.encode("ascii"), request.url.raw_path, request.headers.raw),
-            _body(request),
-            RequestTimeouts(**request.extensions.get("timeout", {})),
-        )
+        stream, length = request.stream, int(request.headers.get("content-length") or 0)
+        body: bytes | AsyncIterable[bytes]
+        if not isinstance(stream, AsyncIterable):
+            raise RuntimeError("A synchronous stream cannot be sent by an asynchronous transport.")  # noqa: TRY004 - httpx raises this
+        if "transfer-encoding" in request.headers:
+            body = _chunked(stream)
+        elif not isinstance(stream, httpx.ByteStream):
+            body = _counted(stream, length)
+        elif len(body := b"".join(stream)) != length:
+            raise httpx.LocalProtocolError(_WRONG_LENGTH)
+        method, url = request.method, request.url
+        head = request_head(method.encode("ascii"), url.raw_path, request.headers.raw)
+        timeouts = RequestTimeouts(**request.extensions.get("timeout", {}))
+        response = await self.send(origin_of(url), method, head, body, timeouts)
         return httpx.Response(
             response.status,
             headers=response.headers,
@@ -158,24 +166,6 @@ class _HttpxResponse(Response):
         """Do without the rest; a failure to close it is ignored."""
         with suppress(httpx.HTTPError):
             await self._response.aclose()
-
-
-def _body(request: httpx.Request) -> bytes | AsyncIterable[bytes]:
-    """The body, framed as its headers say. Raises `httpx.LocalProtocolError` where it has another length."""
-    stream = request.stream
-    length = request.headers.get("content-length")
-    chunked = "transfer-encoding" in request.headers
-    if isinstance(stream, httpx.ByteStream) and not chunked:
-        body = b"".join(stream)
-        if len(body) != int(length or 0):
-            raise httpx.LocalProtocolError(_WRONG_LENGTH)
-        return body
-    if not isinstance(stream, AsyncIterable):
-        raise RuntimeError("A synchronous stream cannot be sent by an asynchronous transport.")  # noqa: TRY004 - httpx raises this
-    return _chunked(stream) if chunked else _counted(stream, int(length or 0))
-
-
-_WRONG_LENGTH = "The body is not as long as its Content-Length says."
 
 
 async def _chunked(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -1,1 +1,89 @@
-"""What outlives a request: continuations, quotas, and results of tools."""
+"""Everything that outlives a request, opened from one URL: in this process, or in a Redis that many processes share."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+
+from proxy.config import StateConfig
+from proxy.ports import Caches, Clock, ContinuationStore, Leases, Observer, Rates, Readiness, Results
+from proxy.stores.memory import LocalLeases, LocalRates, MemoryStore
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The stores of one process.
+
+    Attributes:
+        rates: counts requests per minute.
+        leases: counts open requests.
+        readiness: whether a shared store can be reached, for `/readyz`.
+        running: runs the background tasks of the stores while the process serves.
+    """
+
+    continuations: ContinuationStore
+    rates: Rates
+    leases: Leases
+    caches: Caches
+    readiness: Callable[[], Readiness]
+    running: Callable[[], AbstractAsyncContextManager[None]]
+
+
+def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: Caches, memory: int) -> State:
+    """The state that `state.url` names.
+
+    Args:
+        config: the URL and the bounds.
+        clock: times expiry and renewals.
+        observe: takes the events of the stores.
+        caches: the tools' caches in this process.
+        memory: bytes that this process may use for it.
+    """
+    local = State(
+        continuations=MemoryStore(config, clock=clock, max_bytes=min(config.max_bytes, memory), observe=observe),
+        rates=LocalRates(clock),
+        leases=LocalLeases(),
+        caches=caches,
+        readiness=lambda: Readiness("memory", usable=True),
+        running=nullcontext,
+    )
+    if config.url.startswith("memory:"):
+        return local
+    return _shared_state(config, clock=clock, observe=observe, local=local)
+
+
+def _shared_state(config: StateConfig, *, clock: Clock, observe: Observer, local: State) -> State:
+    """`state: redis://`; `local` stands in while Redis is away."""
+    # redis-py is an extra.
+    from proxy.stores.redis import SharedRedis  # noqa: PLC0415
+    from proxy.stores.redis.continuations import RedisContinuations  # noqa: PLC0415
+    from proxy.stores.redis.quota import RedisLeases, RedisRates  # noqa: PLC0415
+    from proxy.stores.redis.results import RedisResults  # noqa: PLC0415
+
+    shared = SharedRedis(config.url, clock=clock, observe=observe)
+    leases = RedisLeases(shared, clock=clock)
+
+    def cache(tool: str, seconds: float) -> Results:
+        own = local.caches(tool, seconds)
+        return RedisResults(shared, tool=tool, seconds=seconds, local=own, clock=clock)
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[None]:
+        await shared.probe()
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(shared.watch()), group.create_task(leases.keep())]
+                yield
+                for task in tasks:
+                    task.cancel()
+        finally:
+            await shared.aclose()
+
+    return State(
+        continuations=RedisContinuations(shared, config, local=local.continuations),
+        rates=RedisRates(shared, local=local.rates),
+        leases=leases,
+        caches=cache,
+        readiness=shared.readiness,
+        running=running,
+    )

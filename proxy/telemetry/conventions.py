@@ -12,10 +12,17 @@ import orjson
 
 from proxy.loop.chat import Json
 from proxy.ports import Content
-from proxy.telemetry.labels import route_of
 from proxy.telemetry.records import Fields, RequestRecord, Step, short
 
 Attributes: TypeAlias = dict[str, Any]
+
+OTHER_ROUTE: Final = "other"
+_ROUTES: Final = frozenset({
+    "/chat/completions", "/responses", "/debug", "/v1/audio/speech", "/v1/audio/transcriptions",
+    "/v1/audio/translations", "/v1/batches", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/files",
+    "/v1/images/edits", "/v1/images/generations", "/v1/models", "/v1/moderations", "/v1/rerank", "/v1/responses",
+})  # fmt: skip
+_ROUTES_WITH_ID: Final = ("/v1/responses/", "/responses/", "/v1/models/", "/debug/requests/")
 
 REQUEST: Final[Mapping[str, str]] = {
     "method": "http.request.method",
@@ -167,3 +174,10 @@ def _parts(message: Json) -> Iterable[Json]:
             "name": function.get("name"),
             "arguments": function.get("arguments"),
         }
+
+
+def route_of(path: str) -> str:
+    """A path as one of the routes, or "other"."""
+    if path in _ROUTES:
+        return path
+    return next((f"{prefix}{{id}}" for prefix in _ROUTES_WITH_ID if path.startswith(prefix)), OTHER_ROUTE)

@@ -29,8 +29,7 @@ from proxy import request_context
 from proxy.config import TelemetryConfig
 from proxy.ports import Content
 from proxy.redact import redactor
-from proxy.telemetry.events import level_of
-from proxy.telemetry.observer import Handler
+from proxy.telemetry.events import Handler, level_of
 
 Line: TypeAlias = Mapping[str, Any]
 

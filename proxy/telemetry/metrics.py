@@ -1,14 +1,18 @@
-"""Prometheus metrics, counted from events. The configuration bounds the number of series; see `labels`."""
+"""Prometheus metrics, counted from events.
 
-from collections.abc import Callable, Mapping, Sized
+The configuration bounds the number of series, though a client may send any path and any model name: a label has a
+bounded number of values.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sized
 from pathlib import Path
 from typing import Any, Final
 
 from proxy import request_context
 from proxy.config import Config
 from proxy.telemetry import workers
-from proxy.telemetry.labels import AllowedLabels, FirstSeenLabels, route_of, upstream_error
-from proxy.telemetry.observer import Handler
+from proxy.telemetry.conventions import route_of
+from proxy.telemetry.events import Handler
 from proxy.telemetry.series import Series
 
 # Those values of a request's `stop` and `error` that mean that it reached a limit.
@@ -18,9 +22,52 @@ LIMIT_ERRORS: Final = frozenset({"rate_limit_exceeded", "overloaded", "max_durat
 # Tools of MCP servers come and go; the largest servers have about a hundred.
 _MOST_TOOLS: Final = 200
 
+_OTHER: Final = "other"
+_UPSTREAM_ERRORS: Final = frozenset({
+    "upstream_error", "upstream_timeout", "overloaded", "invalid_api_key", "account_not_usable", "permission_denied",
+    "insufficient_quota", "rate_limit_exceeded", "model_not_found", "context_length_exceeded", "content_filter",
+})  # fmt: skip
+_ERRORS_BY_STATUS: Final[Mapping[int, str]] = {
+    401: "invalid_api_key",
+    402: "insufficient_quota",
+    403: "permission_denied",
+    404: "model_not_found",
+    408: "upstream_timeout",
+    429: "rate_limit_exceeded",
+}
+_FIRST_SERVER_ERROR = 500
+
+
+class AllowedLabels:
+    """A label with a fixed set of values: any other name becomes "other", and None becomes "none"."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names: dict[object, str] = {None: "none", **{name: name for name in names}}
+
+    def __call__(self, name: object) -> str:
+        """The label's value for a name."""
+        return self._names.get(name, _OTHER)
+
+
+class FirstSeenLabels:
+    """A label whose values are not known at start: the first `most` names are values, any later one becomes "other"."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._seen: set[str] = set()
+
+    def __call__(self, name: object) -> str:
+        """The label's value for a name."""
+        text = str(name)
+        if text not in self._seen:
+            if len(self._seen) >= self._most:
+                return _OTHER
+            self._seen.add(text)
+        return text
+
 
 class Metrics:
-    """Counts events. Implements `observer.Subscriber`; `scrape` is `ports.Scrape`."""
+    """Counts events. Implements `events.Subscriber`; `scrape` is `ports.Scrape`."""
 
     def __init__(self, config: Config, *, version: str) -> None:
         self._directory = workers.directory()
@@ -129,3 +176,12 @@ class Metrics:
             self._series.state_entries.set(fields["entries"])
         if fields.get("bytes") is not None:
             self._series.state_bytes.set(fields["bytes"])
+
+
+def upstream_error(code: object, status: object) -> str:
+    """The kind of an upstream's error: its code where we know that code, else what its status stands for."""
+    if code in _UPSTREAM_ERRORS:
+        return str(code)
+    if not isinstance(status, int) or status >= _FIRST_SERVER_ERROR:
+        return "upstream_error"
+    return _ERRORS_BY_STATUS.get(status, "invalid_request")

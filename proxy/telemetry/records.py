@@ -22,8 +22,7 @@ from proxy import request_context
 from proxy.loop.chat import Json
 from proxy.ports import Clock, Content
 from proxy.telemetry import trace_context
-from proxy.telemetry.events import level_of
-from proxy.telemetry.observer import Handler
+from proxy.telemetry.events import Handler, level_of
 from proxy.telemetry.trace_context import HEADER, STATE_HEADER, SpanId
 
 Fields: TypeAlias = dict[str, Any]
@@ -101,7 +100,7 @@ class RecordSink(Protocol):
 
 
 class RequestRecorder:
-    """Makes records from events. Implements `observer.Subscriber`."""
+    """Makes records from events. Implements `events.Subscriber`."""
 
     def __init__(self, sinks: Sequence[RecordSink], *, clock: Clock) -> None:
         self._sinks = sinks

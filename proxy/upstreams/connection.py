@@ -9,8 +9,8 @@ import httpx
 
 from proxy.http.client import Headers, HttpClient
 from proxy.http.connect import reason
-from proxy.http.decode import decoded
-from proxy.http.response import Handle, Response
+from proxy.http.decode import DecodedResponse
+from proxy.http.response import Response
 from proxy.loop.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout
 from proxy.upstreams import failures
 
@@ -61,13 +61,10 @@ class Connection:
         Args:
             client_headers: of the client's request, names in lower case.
         """
-        if not self._forwards:
-            return self
-        forwarded = [header for header in client_headers if header[0] in self._forwards]
-        if not forwarded:
+        if self._forwards.isdisjoint(dict(client_headers)):
             return self
         connection = copy(self)
-        connection._forward(forwarded)  # noqa: SLF001 - ours
+        connection._forward([header for header in client_headers if header[0] in self._forwards])  # noqa: SLF001 - ours
         return connection
 
     def _forward(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -93,7 +90,7 @@ class Connection:
             raise self.ours(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
             await self._raise_failure(response)
-        return decoded(response)
+        return DecodedResponse(response) if response.header(b"content-encoding") else response
 
     async def send(self, method: str, path: str, headers: Headers, content: bytes, *, key: str) -> Response:
         """The response to any other request below the base URL, its body as it came. It has to be closed."""
@@ -113,13 +110,6 @@ class Connection:
         except FOREIGN as exc:
             raise self.ours(exc) from exc
 
-    async def pump(self, response: Response, handle: Handle) -> None:
-        """Give a body to `handle` as it comes, until it needs no more or the body ends."""
-        try:
-            await response.pump(handle)
-        except (httpx.HTTPError, httpx.StreamError) as exc:
-            raise self.ours(exc) from exc
-
     async def read_whole(self, response: Response) -> bytes:
         """The whole of a body, of at most `MAX_ANSWER_BYTES`."""
         parts: list[bytes] = []
@@ -133,7 +123,7 @@ class Connection:
 
     async def _raise_failure(self, response: Response) -> NoReturn:
         """Raise the error that a response of this status stands for, and close the response."""
-        async with aclosing(decoded(response)) as plain:
+        async with aclosing(DecodedResponse(response)) as plain:
             if response.status < _FIRST_CLIENT_ERROR:
                 message = f"The upstream {self.name!r} answered with a redirect, which is not followed."
                 raise UpstreamError(message, headers={"x-should-retry": "false"})

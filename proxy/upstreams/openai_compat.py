@@ -1,7 +1,7 @@
 """Any Chat Completions endpoint, with a profile for its quirks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,7 +22,7 @@ from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
 from proxy.redact import redactor
 from proxy.upstreams import failures
 from proxy.upstreams.answers import parse_chunk, parse_completion, parse_object
-from proxy.upstreams.connection import Connection
+from proxy.upstreams.connection import FOREIGN, Connection
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.request_body import LatestRequests, as_json, prepare, serialize
@@ -66,7 +66,7 @@ class OpenAICompatible:
                 answer, _ = parse_completion(raw, self.profile, names, call.body)
                 assembler.feed_whole(answer)
                 return assembler.finish()
-            reader = _TurnReader(self.profile, names, assembler, show, eager)
+            reader = _TurnReader(self.profile, names, assembler, show, eager, sse.Decoder())
             await self._read_stream(content, reader)
             for visible in assembler.close(done=reader.done):
                 await show(visible)
@@ -125,20 +125,22 @@ class OpenAICompatible:
 
     async def _read_stream(self, content: bytes, reader: "_Reader") -> None:
         """Make a Chat Completions call and give the events of its stream to `reader`, those of one read together."""
-        decoder = sse.Decoder()
         connection = self.connection
         async with aclosing(await connection.complete(content, key=self.api_key, stream=True)) as response:
             # By prefix: Z.AI sends `text/event-stream;charset=UTF-8`.
             if not response.header(b"content-type").lower().startswith(b"text/event-stream"):
                 failures.raise_if_failed(parse_object(await connection.read_whole(response)))
                 raise UpstreamError("The upstream answered a stream with something else.")
-            await connection.pump(response, lambda data: reader.take(decoder.feed(data)))
+            try:
+                await response.pump(reader.take)
+            except FOREIGN as exc:
+                raise connection.ours(exc) from exc
             if not reader.done:
-                await reader.take(decoder.close())
+                await reader.take(b"")
                 return
-            with suppress(TimeoutError, UpstreamError):
+            with suppress(TimeoutError, *FOREIGN):
                 async with asyncio.timeout(_DRAIN_SECONDS):
-                    while await connection.read(response):
+                    while await response.read():
                         pass
 
     def _redact(self, error: ProxyError) -> None:
@@ -152,7 +154,7 @@ class OpenAICompatible:
 
 
 class _Reader(Protocol):
-    """Takes the events of a stream.
+    """Takes the body of a stream.
 
     Attributes:
         done: whether `[DONE]` has come; nothing that follows it counts.
@@ -160,8 +162,8 @@ class _Reader(Protocol):
 
     done: bool
 
-    async def take(self, events: Iterable[sse.Event]) -> bool:
-        """Take the events of one read; whether the stream is done."""
+    async def take(self, data: bytes) -> bool:
+        """Take the bytes of one read, or, where they are empty, the end of the body; whether the stream is done."""
         ...
 
 
@@ -173,11 +175,12 @@ class _TurnReader(Struct, eq=False):
     assembler: Assembler
     show: Show
     eager: Eager
+    decoder: sse.Decoder
     done: bool = False
 
-    async def take(self, events: Iterable[sse.Event]) -> bool:
+    async def take(self, data: bytes) -> bool:
         assembler = self.assembler
-        for event in events:
+        for event in self.decoder.feed(data) if data else self.decoder.close():
             if event.data[:6] == _DONE:
                 self.done = True
                 break
@@ -203,16 +206,17 @@ class _RelayReader:
     names: ToolNames | None
     request: Json
     write: Write
+    decoder: sse.Decoder = field(default_factory=sse.Decoder)
     done: bool = False
     usage: Json | None = None
     finished: set[int] = field(default_factory=set)
     choices: dict[int, "_StreamedChoice"] = field(default_factory=dict)
     head: Json = field(default_factory=dict)
 
-    async def take(self, events: Iterable[sse.Event]) -> bool:
+    async def take(self, data: bytes) -> bool:
         good: list[bytes] = []
         try:
-            for event in events:
+            for event in self.decoder.feed(data) if data else self.decoder.close():
                 if event.data[:6] == _DONE:
                     good += (self._missing_end(), event.raw)
                     self.done = True

@@ -54,8 +54,15 @@ class ConfigRouter:
     def resolve(
         self, name: str, *, client_key: str | None, messages: Sequence[Json] = (), headers: Headers = ()
     ) -> Model:
-        """The model of that name, for one request."""
-        entry = self._find(name)
+        """The model of that name, for one request; one that is not listed is taken by `*`, if there is one."""
+        if len(name) > _LONGEST_NAME:
+            raise ModelNotFound(f"{name[:_LONGEST_NAME]}...")
+        entry = self._models.get(name) if name != _ANY else None
+        if entry is not None and entry.upstream not in self._upstreams:
+            raise ModelNotFound(name, why="is not available: its upstream is disabled")
+        entry = entry or self._models.get(_ANY)
+        if entry is None or entry.upstream not in self._upstreams:
+            raise ModelNotFound(name)
         client = _Client(client_key, headers)
         if entry.vision_model and carries_image(messages):
             first = self._stand_in(entry.vision_model, entry, client)
@@ -72,18 +79,6 @@ class ConfigRouter:
     def names(self) -> Sequence[str]:
         """The models that are listed."""
         return [name for name, model in self._models.items() if name != _ANY and model.upstream in self._upstreams]
-
-    def _find(self, name: str) -> ModelConfig:
-        """The entry for a name; one that is not listed is taken by `*`, if there is one."""
-        if len(name) > _LONGEST_NAME:
-            raise ModelNotFound(f"{name[:_LONGEST_NAME]}...")
-        model = self._models.get(name) if name != _ANY else None
-        if model is not None and model.upstream not in self._upstreams:
-            raise ModelNotFound(name, why="is not available: its upstream is disabled")
-        model = model or self._models.get(_ANY)
-        if model is None or model.upstream not in self._upstreams:
-            raise ModelNotFound(name)
-        return model
 
     def _stand_in(self, name: str, model: ModelConfig, client: _Client) -> OpenAICompatible:
         """A model that a configured one names: a configured one itself, or another model of the same upstream."""

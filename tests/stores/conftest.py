@@ -3,7 +3,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from proxy.app import SystemClock
-from proxy.stores.redis.connection import SharedRedis
+from proxy.stores.redis import SharedRedis
 
 
 class Heard(list):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.stores.quota import LocalRates
+from proxy.stores.memory import LocalRates
 from tests.fakes import FakeClock
 
 

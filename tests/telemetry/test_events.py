@@ -18,8 +18,10 @@ def told_in(tree):
 def test_every_event_that_is_told_is_in_the_table_and_every_event_of_the_table_is_told():
     texts = set()
     for path in PROXY.rglob("*.py"):
-        if path.name != "events.py":
-            texts.update(told_in(ast.parse(path.read_text())))
+        tree = ast.parse(path.read_text())
+        if path.name == "events.py":
+            tree.body = [node for node in tree.body if not ast.unparse(node).startswith("EVENTS:")]
+        texts.update(told_in(tree))
     assert set(EVENTS) - texts == set()
     asked = set()
     for path in PROXY.rglob("*.py"):

@@ -5,9 +5,9 @@ import pytest
 from proxy import request_context
 from proxy.config_file import parse
 from proxy.telemetry import workers
-from proxy.telemetry.labels import FirstSeenLabels, route_of, upstream_error
-from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.observer import FanOut
+from proxy.telemetry.conventions import route_of
+from proxy.telemetry.events import FanOut
+from proxy.telemetry.metrics import FirstSeenLabels, Metrics, upstream_error
 
 CONFIG = parse(
     "upstreams: {up: {base_url: 'http://u', api_key: k}, other: {base_url: 'http://o', api_key: k}}\n"

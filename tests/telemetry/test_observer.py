@@ -1,5 +1,5 @@
 from proxy.ports import Content
-from proxy.telemetry.observer import FanOut
+from proxy.telemetry.events import FanOut
 
 
 class Recorder(list):

@@ -2,7 +2,7 @@ import asyncio
 
 from proxy import request_context
 from proxy.ports import Content
-from proxy.telemetry.observer import FanOut
+from proxy.telemetry.events import FanOut
 from proxy.telemetry.recent import Recent
 from proxy.telemetry.records import MOST_NOTES, MOST_STEPS, RequestRecorder, current_span
 from proxy.telemetry.trace_context import parent, parse

@@ -1,5 +1,164 @@
-"""`state: redis://`: several workers and replicas behave as one.
+"""`state: redis://`: several workers and replicas behave as one, through a Redis server that may be away.
 
-While Redis is away, each process uses a state of its own: no request is refused because of it.
-Every key begins with `toolproxy:` and expires.
+While it is away, each process uses a state of its own: no request is refused because of it. Every key begins with
+`toolproxy:` and expires.
+
+    reachable --(a command fails)--> away --(a probe succeeds)--> reachable
+
+No command is tried meanwhile: a request does not wait for a server that is known not to answer. A probe, once a second,
+finds out when it is back.
 """
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+from redis import asyncio as redis
+from redis import exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from proxy.ports import Clock, Observer, Readiness
+
+NAMESPACE: Final = "toolproxy"
+
+_SECONDS = 1.0  # for one command, connecting included: a request would rather do without than wait longer
+_PROBE_SECONDS = 1.0
+_PROBE_KEY = f"{NAMESPACE}:probe"
+_MAX_CONNECTIONS = 32  # of one process; a command takes well under a millisecond, and the next in line waits for it
+_DEFAULT_PORT = 6379
+
+
+class StateUnavailable(Exception):
+    """The shared state cannot be reached. The message gives the cause, and holds no secret."""
+
+
+class SharedRedis:
+    """The connections of this process to Redis, and whether it can be reached.
+
+    Args:
+        url: `redis://` or `rediss://`, with user and password where it wants them.
+        clock: for the time between two probes.
+        observe: told once when it is lost and once when it is found again.
+    """
+
+    def __init__(self, url: str, *, clock: Clock, observe: Observer) -> None:
+        self.pool: redis.ConnectionPool = redis.BlockingConnectionPool.from_url(
+            url,
+            max_connections=_MAX_CONNECTIONS,
+            timeout=_SECONDS,
+            # `_translated` bounds both. Its own timeout is an asyncio.wait_for, which before Python 3.12 swallows a
+            # cancellation that comes in the moment of success: a request would go on after its client has left.
+            socket_timeout=None,
+            socket_connect_timeout=None,
+            # One more try, on a new connection: the old ones are dead after Redis was started again.
+            retry=Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,)),
+        )
+        self.client: redis.Redis = redis.Redis(connection_pool=self.pool)
+        self._at = _address(url)
+        self._clock = clock
+        self._observe = observe
+        self._why_not: str | None = None
+
+    @asynccontextmanager
+    async def reached(self) -> AsyncIterator[redis.Redis]:
+        """The client, for a few commands.
+
+        Raises:
+            StateUnavailable: Redis cannot be reached, or refuses the command.
+        """
+        if self._why_not is not None:
+            raise StateUnavailable(self._why_not)
+        async with self._translated():
+            yield self.client
+
+    async def probe(self) -> None:
+        """Find out whether it can be reached and written to."""
+        try:
+            async with self._translated():
+                await self.client.set(_PROBE_KEY, b"", ex=60)
+        except StateUnavailable:
+            return
+        if self._why_not is not None:
+            self._why_not = None
+            self._observe("state.recovered", at=self._at)
+
+    async def watch(self) -> None:
+        """Probe again and again. Never ends."""
+        while True:
+            await self._clock.sleep(_PROBE_SECONDS)
+            await self.probe()
+
+    def readiness(self) -> Readiness:
+        """For `/readyz`."""
+        return Readiness("redis", usable=self._why_not is None, why_not=self._why_not)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self.client.aclose()
+        await self.pool.aclose()
+
+    @asynccontextmanager
+    async def _translated(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(_SECONDS):
+                yield
+        except (exceptions.RedisError, OSError) as exc:
+            why = _in_plain_words(exc)
+            if self._why_not is None:
+                self._observe("state.unavailable", at=self._at, why=why)
+            self._why_not = why
+            raise StateUnavailable(why) from exc
+
+
+def key(*parts: str) -> str:
+    """A key of ours."""
+    return ":".join((NAMESPACE, *parts))
+
+
+def _address(url: str) -> str:
+    """Host, port and database: what may be logged of the URL."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or _DEFAULT_PORT}/{parts.path.strip('/') or 0}"
+
+
+# What an error of redis-py holds: Redis's own words, or the name of the class that they are made into -> why.
+_REASONS: Final = {
+    "Authentication required": "it wants a password, and state.url has none (NOAUTH)",
+    "HELLO must be called": "it wants a password, and state.url has none (NOAUTH)",
+    "invalid username-password pair": "it refuses the user or the password (WRONGPASS)",
+    "called without any password configured": "it has no password, and state.url gives one",
+    "NoPermissionError": "its user may not run the commands that are needed (NOPERM)",
+    "DENIED": "it is in protected mode and takes no connection from other machines: give it a password (DENIED)",
+    "ReadOnlyError": "it is a replica, which cannot be written to (READONLY)",
+    "OutOfMemoryError": "its memory is full (OOM)",
+    "MISCONF": "it takes no writes because it cannot save them to its disk (MISCONF)",
+    "BusyLoadingError": "it is still loading its data (LOADING)",
+    "MovedError": "it is a node of a cluster, and a single server is needed (MOVED)",
+    "DB index is out of range": "it has no database of that number",
+    "max number of clients": "it has as many clients as it takes",
+    "unknown command": "it does not know a command that is needed: is it a Sentinel, or older than Redis 7?",
+    "Connection closed by server": "it closed the connection: is it Redis, and should the URL begin with rediss://?",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS at that port: should the URL begin with redis://?",
+    "InvalidResponse": "what answers there is not Redis",
+}
+
+
+def _in_plain_words(exc: Exception) -> str:
+    """Why it cannot be used; not in Redis's words, which may quote what was sent; the system's quote an address."""
+    said = f"{type(exc).__name__} {exc}"
+    for part, why in _REASONS.items():
+        if part in said:
+            return why
+    match exc:
+        case exceptions.AuthenticationError() | exceptions.AuthorizationError():
+            return "it refuses the user or the password"
+        case exceptions.TimeoutError() | TimeoutError():
+            return f"it gave no answer within {_SECONDS:g} s"
+        case exceptions.ResponseError():
+            return f"it refuses commands ({type(exc).__name__})"
+        case _:
+            words = getattr(exc.__cause__ or exc.__context__, "strerror", None)
+            return f"it cannot be reached: {words}" if words else "it cannot be reached"

@@ -11,8 +11,8 @@ from secrets import token_hex
 from typing import Final
 
 from proxy.ports import Clock, Rate, Rates
-from proxy.stores.quota import WINDOW_SECONDS, rate_of
-from proxy.stores.redis.connection import SharedRedis, StateUnavailable, key
+from proxy.stores.memory import WINDOW_SECONDS, rate_of
+from proxy.stores.redis import SharedRedis, StateUnavailable, key
 
 SECONDS = 15.0  # how long the leases of a dead process count
 RENEWAL_SECONDS = 5.0  # a lease survives two missed renewals

@@ -18,7 +18,7 @@ import msgspec
 
 from proxy.loop.chat import ToolOutput
 from proxy.ports import Clock, Results
-from proxy.stores.redis.connection import SharedRedis, StateUnavailable, key
+from proxy.stores.redis import SharedRedis, StateUnavailable, key
 
 # A model is shown 64 KiB of a result as shipped. A larger one than this is not kept.
 MAX_BYTES = 1024 * 1024

@@ -1,5 +1,5 @@
 from proxy.app import SystemClock
-from proxy.stores.quota import LocalRates
+from proxy.stores.memory import LocalRates
 from proxy.stores.redis.quota import RedisRates
 
 KEY = "toolproxy:rate:app"
