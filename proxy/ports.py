@@ -9,7 +9,7 @@ import orjson
 from msgspec import Struct
 
 from proxy.config import Config
-from proxy.loop.actions import CallUpstream
+from proxy.loop.actions import AnsweredCall, CallUpstream
 from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec, Turn
 from proxy.loop.decisions import ToolDialect
 from proxy.loop.errors import ProxyError
@@ -24,6 +24,9 @@ A delta may have `citations.CITATIONS` beside its `content`, which is for the ca
 
 Tell: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each progress event of a run, for clients that asked for them."""
+
+Report: TypeAlias = Callable[[Sequence[AnsweredCall]], Awaitable[None]]
+"""Called with all calls of a turn that the server has answered, for surfaces that show results."""
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
@@ -186,6 +189,11 @@ class Upstream(Protocol):
     @property
     def json_schema(self) -> bool:
         """Whether it makes its answers fit `response_format: json_schema` by itself."""
+        ...
+
+    @property
+    def thinking_switch(self) -> bool:
+        """Whether the field `thinking`, with the `type` enabled or disabled, reaches its models."""
         ...
 
     def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:

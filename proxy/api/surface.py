@@ -1,7 +1,7 @@
 """What all surfaces of the API share. A surface is a codec: an API's own shapes around the same request and loop.
 
-Chat Completions and Responses are surfaces. To add another one, such as Anthropic's `POST /v1/messages`, write a
-subclass of `Surface` whose `__call__`
+Chat Completions, Responses and Messages are surfaces. To add another one, write a subclass of `Surface` whose
+`__call__`
 
 1. reads the body (`body.read_body`), checks it, and makes a request in the words of Chat Completions of it;
 2. has it resolved (`self.resolver.resolve`): caller, model, tools and limits;
@@ -29,10 +29,18 @@ from proxy.loop.actions import Respond, sum_of
 from proxy.loop.chat import Json
 from proxy.loop.driver import Runner
 from proxy.loop.run import Run
-from proxy.ports import Ports, Tell, Toolset
+from proxy.ports import Ports, Report, Tell, Toolset
 
 ShowChoice: TypeAlias = Callable[[int, Json], Awaitable[None]]
 """Takes a chunk of the choice with that index."""
+
+Keep: TypeAlias = Callable[[Respond], bool]
+"""Whether what an answer hides from its client is kept for when that comes back."""
+
+
+def keep_all(_: Respond) -> bool:
+    """Keeps everything."""
+    return True
 
 
 class Surface:
@@ -92,8 +100,9 @@ class Surface:
         *,
         show: ShowChoice,
         tell: Tell | None,
+        report: Report | None = None,
         toolset: Toolset | None = None,
-        keep: bool = True,
+        keep: Keep | None = keep_all,
     ) -> Sequence[Respond]:
         """Run one loop for each of the `run_ids`, independent of each other.
 
@@ -102,6 +111,7 @@ class Surface:
             run_ids: 32 hexadecimal digits each; the ids of the client's own calls are made of them.
             show: takes what the client may see, with the index of its loop.
             tell: takes the progress events; None: nobody wants them.
+            report: takes the answered calls of each turn; None: nobody wants them.
             toolset: runs the calls; None: the server tools as they are.
             keep: whether what stays hidden from the client is stored for its next request.
         """
@@ -111,14 +121,16 @@ class Surface:
         if toolset is not None:
             runner = Runner(toolset, observe=self.ports.observe, clock=self.ports.clock)
         upstream, owner = request.model.upstream, request.caller.scope
-        keep = keep and bool(request.offer.client_tools)  # without tools of its own a client has nothing to return with
+        if not request.offer.client_tools:  # without tools of its own a client has nothing to return with
+            keep = None
         tallies, works = [], []
         for index, run_id in enumerate(run_ids):
             dialect = self.ports.dialect(request.offer.owned) if request.offer.in_play else None
             run = Run(request.chat, request.offer, limits, run_id, dialect=dialect)
-            work = runner.drive(run, upstream=upstream, scope=owner, show=partial(show, index), tell=tell)
+            show_chunk = partial(show, index)
+            work = runner.drive(run, upstream=upstream, scope=owner, show=show_chunk, tell=tell, report=report)
             tallies.append(run.tally)
-            works.append(self._kept(work, owner, run_id) if keep else work)
+            works.append(self._kept(work, owner, run_id, keep) if keep else work)
         answers: Sequence[Respond] = ()
         try:
             # A single loop has no task of its own, which would keep a failure and all that has led to it.
@@ -133,13 +145,13 @@ class Surface:
             note_use(tally.usage, turns=tally.turns, tool_calls=tally.total_tool_calls, **ended)
         return answers
 
-    async def _kept(self, work: Coroutine[Any, Any, Respond], owner: str, run_id: str) -> Respond:
+    async def _kept(self, work: Coroutine[Any, Any, Respond], owner: str, run_id: str, keep: Keep) -> Respond:
         """An answer, once the store has what of it the client is not shown.
 
         The store has it before other choices end: a client that streams has seen the calls, whatever becomes of those.
         """
         answer = await work
-        if answer.continuation is not None:
+        if answer.continuation is not None and keep(answer):
             await self.ports.store.put(owner, run_id, sse.dumps(answer.continuation.as_json()))
         return answer
 

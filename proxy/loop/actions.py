@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, ToolCall, Turn, text_of
+from proxy.loop.chat import Json, ToolCall, ToolResult, Turn, text_of
 from proxy.loop.citations import Cite
 from proxy.loop.continuation import Continuation
 from proxy.loop.forcing import AnswerStep, AnswerSteps, Forcing
@@ -116,6 +116,24 @@ class CallTools(Struct, frozen=True):
 
     calls: tuple[ToolCall, ...]
     turn: int
+
+
+class AnsweredCall(Struct, frozen=True):
+    """A call of a turn that the server has answered, whether it was run or not.
+
+    Attributes:
+        call: as the model wrote it; under its tool's own name and in the tool's own terms if it was run.
+        tool: the tool's own name; empty: there is no such tool.
+        was_run: whether it was run.
+        result: the answer to it.
+        content: all that the model reads of it, notes on the budget included.
+    """
+
+    call: ToolCall
+    tool: str
+    was_run: bool
+    result: ToolResult
+    content: str
 
 
 class Tally(Struct):

@@ -64,11 +64,21 @@ class ToolOutput(Struct, frozen=True):
 
 
 class ToolResult(Struct, frozen=True):
-    """The result of one call: `content` for the model; for the run whether it `failed`, and the pages to cite."""
+    """What the model reads of one call.
+
+    Attributes:
+        content: for the model.
+        failed: whether the call could not be carried out.
+        sources: the pages that it comes from, URL -> title, which may be cited.
+        text: of the tool's output alone, as far as the model reads it.
+        outcome: of a call that failed, in one word; `budget`: it was beyond a limit and was not run.
+    """
 
     content: str
     failed: bool = False
     sources: Mapping[str, str] = MappingProxyType({})
+    text: str = ""
+    outcome: str = ""
 
 
 class ToolSpec(Struct, frozen=True):

@@ -19,12 +19,17 @@ from proxy.loop.chat import BROKEN_OFF, Json, ToolResult, Turn, in_plain_text, n
 from proxy.loop.prompts import ANSWER_NOW, NO_RESULT
 from proxy.loop.results import without_note
 
-_OURS = re.compile(r"call_([0-9a-f]{32})_[0-9]+")
+_OURS = re.compile(r"call_([0-9a-f]{32})_s?[0-9]+")
 
 
 def client_call_id(run_id: str, index: int) -> str:
     """The id under which a client gets a call of its own; `run_id`: 32 hexadecimal digits."""
     return f"call_{run_id}_{index}"
+
+
+def server_call_id(run_id: str, number: int) -> str:
+    """The id in a history of a server's call that the client was shown, and has brought back with calls of its own."""
+    return f"call_{run_id}_s{number}"
 
 
 class Continuation(Struct, frozen=True):

@@ -16,7 +16,7 @@ from proxy.loop.chat import ToolCall, ToolResult, ToolSpec
 from proxy.loop.errors import ToolError
 from proxy.loop.limits import Limits
 from proxy.loop.prompts import BUDGET_USED, NO_SUCH_TOOL, REPEATED
-from proxy.loop.results import failure
+from proxy.loop.results import BEYOND_LIMIT, failure
 
 
 class ToolDialect(Protocol):
@@ -132,20 +132,20 @@ def decide(calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None) -
         try:
             resolved = history.resolve(call)
         except ToolError as exc:
-            key, result = call.fingerprint, failure(str(exc))
+            key, result = call.fingerprint, failure(str(exc), outcome=exc.outcome)
         else:
             key, tool = resolved.fingerprint, history.tools[call.name]
             used = by_tool.get(tool.name, 0)
             if key in first:
                 result = first[key].result
             elif key in history.repeated:
-                stop, result = stop or Stop.REPEATED_CALL, failure(REPEATED)
+                stop, result = stop or Stop.REPEATED_CALL, failure(REPEATED, outcome=BEYOND_LIMIT)
             elif known := history.results.get(key):
                 result = replace(known, content=f"{REPEATED}\n\n{known.content}")
             elif stop or total >= most:
-                stop, result = stop or Stop.MAX_TOOL_CALLS, failure(BUDGET_USED)
+                stop, result = stop or Stop.MAX_TOOL_CALLS, failure(BUDGET_USED, outcome=BEYOND_LIMIT)
             elif tool.max_calls is not None and used >= tool.max_calls:
-                result = failure(BUDGET_USED)
+                result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
             else:
                 run, total, by_tool[tool.name] = resolved, total + 1, used + 1
         decision = CallDecision(call, key, stop, run, result)

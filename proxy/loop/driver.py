@@ -17,7 +17,7 @@ from proxy.loop.chat import Json, ToolCall, ToolResult, Turn
 from proxy.loop.errors import ProxyError, ToolError, ToolTimeout
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.run import Run
-from proxy.ports import Clock, Observer, Show, Tell, Toolset, Upstream, elapsed, fault_of
+from proxy.ports import Clock, Observer, Report, Show, Tell, Toolset, Upstream, elapsed, fault_of
 from proxy.timeouts import within
 
 
@@ -44,7 +44,16 @@ class Runner:
         self._observe = observe
         self._clock = clock
 
-    async def drive(self, run: Run, *, upstream: Upstream, scope: str, show: Show, tell: Tell | None = None) -> Respond:
+    async def drive(
+        self,
+        run: Run,
+        *,
+        upstream: Upstream,
+        scope: str,
+        show: Show,
+        tell: Tell | None = None,
+        report: Report | None = None,
+    ) -> Respond:
         """Run the conversation to its answer.
 
         Args:
@@ -53,6 +62,7 @@ class Runner:
             scope: the caller; tools share results between requests of the same caller only.
             show: takes what the client may see, as it comes.
             tell: takes the progress events; None: the client did not ask for them.
+            report: takes the answered calls of each turn; None: nobody wants them.
 
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
@@ -62,6 +72,8 @@ class Runner:
         async with aclosing(calls):
             action: Action = run.start()
             while True:
+                if report is not None and (answered := run.take_answered()):
+                    await report(answered)
                 match action:
                     case CallUpstream():
                         calls.turn = action.number
@@ -218,10 +230,10 @@ class ToolCalls:
             deadline.end()
             seconds = elapsed(deadline.clock, began)
             observe("tool.failed", **where, seconds=seconds, outcome=ToolTimeout.outcome)
-            return results.failure(OUT_OF_TIME)
+            return results.failure(OUT_OF_TIME, outcome=ToolTimeout.outcome)
         except ToolError as exc:
             observe("tool.failed", **where, seconds=elapsed(deadline.clock, began), outcome=exc.outcome, why=exc.why)
-            return results.failure(str(exc))
+            return results.failure(str(exc), outcome=exc.outcome)
         except asyncio.CancelledError:
             observe("tool.abandoned", **where, seconds=elapsed(deadline.clock, began))
             raise

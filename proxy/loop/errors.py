@@ -20,6 +20,7 @@ class _Fields(TypedDict, total=False):
     code: str | None
     retry_after: int
     of_account: str | None
+    details: Mapping[str, object] | None
 
 
 class ProxyError(Exception):
@@ -34,6 +35,7 @@ class ProxyError(Exception):
         headers: sent beside the error (`retry-after`, `x-should-retry`).
         retry_after: seconds, for the header.
         why: the cause, for the log alone: it may hold addresses.
+        details: for programs, on surfaces whose errors have room for them.
     """
 
     status: int = 500
@@ -41,6 +43,7 @@ class ProxyError(Exception):
     code: str | None = "internal_error"
     retry_after: int | None = None
     why: str | None = None
+    details: Mapping[str, object] | None = None
 
     def __init_subclass__(cls, **fields: Unpack[_Fields]) -> None:
         super().__init_subclass__()

@@ -16,6 +16,9 @@ _CONTROL = re.compile("[" + "".join(re.escape(chr(code)) for code in _INVISIBLE 
 _CANNOT_STAND_IN_A_TAG = re.compile(r"[^!#-;=?-~]+")
 _LONGEST_SOURCE = 500
 
+BEYOND_LIMIT = "budget"
+"""The outcome of a call that was not run because of a limit."""
+
 
 def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
     """A tool's output, cut at `max_bytes` of UTF-8 at a character boundary, fenced as data with its source.
@@ -32,13 +35,14 @@ def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
         (url,) = output.sources
         source = f' source="{_CANNOT_STAND_IN_A_TAG.sub("", url)[:_LONGEST_SOURCE]}"'
     fenced = f'<tool_result tool="{tool}"{source} note="{RESULT_IS_DATA}">\n{text}{_CLOSE}'
-    return ToolResult(fenced, sources=output.sources)
+    return ToolResult(fenced, sources=output.sources, text=text)
 
 
-def failure(message: str, *, max_bytes: int = 2048) -> ToolResult:
+def failure(message: str, *, outcome: str = "error", max_bytes: int = 2048) -> ToolResult:
     """The answer to a call that could not be carried out."""
     encodable = message.encode("utf-8", "replace").decode()  # without lone surrogates, which UTF-8 cannot hold
-    return ToolResult(orjson.dumps({"error": _cut(encodable, max_bytes)}).decode(), failed=True)
+    content = orjson.dumps({"error": _cut(encodable, max_bytes)}).decode()
+    return ToolResult(content, failed=True, outcome=outcome)
 
 
 def with_note(result: ToolResult, note: str) -> str:

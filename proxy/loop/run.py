@@ -15,10 +15,21 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from proxy.loop.actions import Action, Buffering, CallTools, CallUpstream, Respond, Stop, Tally, add_usage, demands_json
+from proxy.loop.actions import (
+    Action,
+    AnsweredCall,
+    Buffering,
+    CallTools,
+    CallUpstream,
+    Respond,
+    Stop,
+    Tally,
+    add_usage,
+    demands_json,
+)
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, ToolResult, Turn
 from proxy.loop.citations import without_marks
-from proxy.loop.continuation import Continuation, visible_message
+from proxy.loop.continuation import Continuation, storable, visible_message
 from proxy.loop.decisions import CallDecision, CallHistory, ToolDialect, decide
 from proxy.loop.forcing import Forcing, is_answer, is_blank, may_be_shorter
 from proxy.loop.limits import Limits
@@ -56,6 +67,7 @@ class Run:
         self._calls = CallHistory(offer.owned, limits, dialect, self.tally)
         self._turn: Turn  # whose calls were decided last ...
         self._decisions: list[CallDecision] = []  # ... and how
+        self._answers: Sequence[ToolResult] = ()
         self._earlier_turns: list[Turn] = []
         self._cite = None if dialect is None else dialect.cite
         self._buffers_all = offer.in_play and demands_json(request)
@@ -102,6 +114,7 @@ class Run:
     def receive_results(self, results: Sequence[ToolResult]) -> Action:
         """Take the results of the last `CallTools`, in the order of its calls."""
         turn, answers = self._turn, self._calls.finish(self._decisions, results)
+        self._answers = answers
         if any(turn.client_ids):
             hidden = Continuation.of_turn(turn, answers, self._transcript.added, self._offer.client_tools)
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS, hidden)
@@ -109,6 +122,27 @@ class Run:
         self._stop = self._stop or self.limits.spent(self.tally, expired=self._expired)
         self._transcript.add(turn, answers, ANSWER_NOW if self._stop else self.limits.budget_note(self.tally))
         return self._force() if self._stop else self._ask()
+
+    def take_answered(self) -> list[AnsweredCall]:
+        """The calls of the last turn that the server has answered, once: none where it has none."""
+        answers, self._answers = self._answers, ()
+        if not answers:
+            return []
+        contents = [answer.content for answer in answers]
+        if self._earlier_turns and self._earlier_turns[-1] is self._turn:  # with the notes that were added
+            added = self._transcript.added
+            first = next(at for at in range(len(added) - 1, -1, -1) if added[at] is self._turn.message) + 1
+            contents = [message["content"] for message in storable(added[first : first + len(answers)])]
+        return [
+            AnsweredCall(
+                decision.run or decision.call,
+                tool.name if (tool := self._offer.owned.get(decision.call.name)) else "",
+                decision.run is not None,
+                answer,
+                content,
+            )
+            for decision, answer, content in zip(self._decisions, answers, contents, strict=True)
+        ]
 
     def may_start(self, call: ToolCall, started: Iterable[ToolCall]) -> ToolCall | None:
         """A call of a turn that is still being written, resolved, if it is going to be run and may start at once.

@@ -1,13 +1,12 @@
 """The response object, and the stream of events that ends in it."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.api.replies import EventStream
+from proxy.api.replies import EventStream, Outbox
 from proxy.api.responses.output import OutputBuilder
 from proxy.api.responses.request import ResponsesRequest
 from proxy.loop import sse
@@ -115,9 +114,8 @@ def _counts(details: Any, *names: str) -> Json:
 class ResponseStream:
     """Writes a response to a client with `stream: true`.
 
-    Its events are numbered from 0; `created` and `in_progress` come before all others. Tools report their progress from
-    tasks of their own. So an event gets its number and its place in the outbox at once; the outbox is written in order,
-    by one task at a time, and a task that is cancelled while it waits loses nothing.
+    Its events are numbered from 0; `created` and `in_progress` come before all others. An event gets its number and its
+    place in the outbox at once.
 
     Args:
         stream: takes the bytes.
@@ -130,11 +128,10 @@ class ResponseStream:
         self.head = head
         self.output = output
         self._stream = stream
+        self._outbox = Outbox(stream)
         self._hold_text = hold_text
         self._held: list[str] = []
         self._next_number = 0
-        self._outbox = bytearray()
-        self._writing = asyncio.Lock()
 
     async def show(self, _index: int, chunk: Json) -> None:
         """Show a chunk of the only choice."""
@@ -163,7 +160,7 @@ class ResponseStream:
     async def finish(self, response: Json) -> None:
         """Write the last event, and end the stream."""
         self._encode_last(response)
-        await self._flush()
+        await self._outbox.flush()
         await self._stream.close()
 
     def encode_error(self, error: ProxyError) -> bytes:
@@ -175,11 +172,11 @@ class ResponseStream:
         fields = {key: envelope[key] for key in ("code", "message", "param")}
         self._encode([{"type": "error", **fields, "error": envelope}])
         self._encode_last(self.head.failed(self.output.items, error))
-        return bytes(self._outbox)
+        return bytes(self._outbox.pending)
 
     def _encode_last(self, response: Json) -> None:
         self._encode([{"type": f"response.{response['status']}", "response": response}])
-        self._outbox += sse.DONE
+        self._outbox.pending += sse.DONE
 
     def _encode(self, events: Iterable[Json]) -> None:
         """Put events into the outbox, with their numbers."""
@@ -191,16 +188,10 @@ class ResponseStream:
             self._number(event)
 
     def _number(self, event: Json) -> None:
-        self._outbox += b"event: " + event["type"].encode() + b"\n"
-        self._outbox += sse.encode({**event, "sequence_number": self._next_number})
+        self._outbox.pending += b"event: " + event["type"].encode() + b"\n"
+        self._outbox.pending += sse.encode({**event, "sequence_number": self._next_number})
         self._next_number += 1
 
     async def _write(self, events: Iterable[Json]) -> None:
         self._encode(events)
-        await self._flush()
-
-    async def _flush(self) -> None:
-        async with self._writing:
-            while data := bytes(self._outbox):
-                await self._stream.write(data)
-                del self._outbox[: len(data)]
+        await self._outbox.flush()

@@ -1,23 +1,15 @@
 """The contents of items: the parts of a message as chat parts, and `encrypted_content`.
 
-A client carries `encrypted_content` for us from one request to the next, and can neither read nor make it: the
-reasoning of a model, or the hidden part of a run that ended in the calls of a client that stores nothing here. It is
-sealed for one caller, so that it is of no use to another. Where it cannot be opened, it is ignored.
+A client carries `encrypted_content` for us from one request to the next (`api.sealed`): the reasoning of a model, or
+the hidden part of a run that ended in the calls of a client that stores nothing here.
 """
 
-import zlib
-from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Sequence
+from base64 import b64decode
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from hmac import digest
-from os import urandom
 from typing import Any, NoReturn
 
-import orjson
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
+from proxy.api.sealed import Sealer
 from proxy.loop.chat import Json
 from proxy.loop.continuation import Continuation
 from proxy.loop.errors import RequestError
@@ -102,15 +94,6 @@ def content_of(parts: list[Json]) -> str | list[Json]:
 
 # -- encrypted_content --
 
-_PURPOSE = b"toolproxy encrypted_content 1"
-_NONCE_BYTES = 12  # AES-GCM's own length
-
-
-def key_from(secrets: Iterable[str]) -> bytes:
-    """A key of 32 bytes, the same in every worker and replica with these secrets; a random one without secrets."""
-    known = [sha256(secret.encode()).digest() for secret in sorted(secrets)]
-    return digest(b"".join(known), _PURPOSE, "sha256") if known else urandom(32)
-
 
 @dataclass(frozen=True, slots=True)
 class Thoughts:
@@ -131,30 +114,22 @@ class Seal:
     """Seals and opens `encrypted_content` for one caller."""
 
     def __init__(self, key: bytes, scope: str) -> None:
-        self._cipher = AESGCM(key)
-        self._scope = scope.encode()
+        self._sealer = Sealer(key, scope)
 
     def thoughts(self, text: str) -> str:
         """Sealed thoughts."""
-        return self._seal({"thoughts": text})
+        return self._sealer.seal({"thoughts": text})
 
     def hidden(self, run_id: str, continuation: Continuation) -> str:
         """A sealed continuation."""
-        return self._seal({"run": run_id, "hidden": continuation.as_json()})
+        return self._sealer.seal({"run": run_id, "hidden": continuation.as_json()})
 
     def open(self, sealed: Any) -> Thoughts | Hidden | None:
         """The sealed content; None for what was not sealed here for this caller."""
-        try:
-            data = urlsafe_b64decode(sealed)
-            plain = self._cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._scope)
-        except (InvalidTag, TypeError, ValueError):
-            return None
-        held: Json = orjson.loads(zlib.decompress(plain))  # only now is it certain that it is ours
-        if "hidden" in held:
-            return Hidden(held["run"], Continuation.from_json(held["hidden"]))
-        return Thoughts(held["thoughts"])
-
-    def _seal(self, held: Json) -> str:
-        nonce = urandom(_NONCE_BYTES)
-        sealed = self._cipher.encrypt(nonce, zlib.compress(orjson.dumps(held)), self._scope)
-        return urlsafe_b64encode(nonce + sealed).decode()
+        match self._sealer.open(sealed):
+            case {"run": str(run_id), "hidden": hidden}:
+                return Hidden(run_id, Continuation.from_json(hidden))
+            case {"thoughts": str(text)}:
+                return Thoughts(text)
+            case _:
+                return None

@@ -5,42 +5,41 @@ from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
 
-import orjson
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
 from proxy.api.body import parse_object, read_body
 from proxy.api.body_memory import share_of
+from proxy.api.checked import CheckingSurface, is_broken_off, is_checked
 from proxy.api.replies import STREAM_ERROR_ENCODER, EventStream, Headers
 from proxy.api.request import CALLER, Caller, ResolvedRequest, names_for_header
 from proxy.api.responses.answer import Head, ResponseStream
-from proxy.api.responses.content import Seal, key_from
+from proxy.api.responses.content import Seal
 from proxy.api.responses.conversation import converse
 from proxy.api.responses.output import OutputBuilder, OutputOptions, replay
 from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, read_request
-from proxy.api.responses.schema import SchemaCheck
 from proxy.api.responses.search import ConfiguredSearch, SearchSettings
 from proxy.api.responses.stored import ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.tools import Tools, declared_in, read_tools
-from proxy.api.surface import ShowChoice, Surface, collect, note_use, show_nothing, tool_headers
+from proxy.api.schema import SchemaCheck
+from proxy.api.sealed import key_of
+from proxy.api.surface import ShowChoice, collect, keep_all, show_nothing, tool_headers
 from proxy.loop import sse
-from proxy.loop.actions import Respond, Stop, sum_of
+from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
 from proxy.loop.continuation import storable
-from proxy.loop.errors import NoFinalAnswer, ProxyError
-from proxy.loop.offer import SEARCH, Offer, make_offer
-from proxy.loop.prompts import DOES_NOT_FIT
+from proxy.loop.errors import ProxyError
+from proxy.loop.offer import SEARCH, make_offer
 from proxy.ports import Ports, Tell
 
 
-class CreateResponse(Surface):
+class CreateResponse(CheckingSurface):
     """The endpoint, as an ASGI callable."""
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
-        keys = [upstream.api_key for upstream in ports.config.upstreams.values()]
-        self._key = key_from(key for key in keys if key != "from_client")
+        self._key = key_of(ports.config.upstreams.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -74,8 +73,6 @@ class CreateResponse(Surface):
             request_context.add({"tools_ignored": ignored})
         limits = replace(resolved.limits, max_output_tokens=request.fields.get("max_output_tokens"))
         resolved = replace(resolved, limits=limits, ignored=ignored)
-        # An upstream that keeps to a schema by itself is not waited for; where tools are, the end is waited for anyway.
-        checked = resolved.offer.in_play or not resolved.model.upstream.json_schema
         run_id = token_hex(16)
         return _Task(
             request=request,
@@ -86,7 +83,7 @@ class CreateResponse(Surface):
             head=Head(response_id(run_id), int(self.ports.clock.time()), resolved.model.name, request),
             seal=seal,
             responses=responses,
-            check=request.check if checked else None,
+            check=request.check if is_checked(resolved) else None,
             searches=ConfiguredSearch(self.ports.toolset, tools.search or SearchSettings()),
         )
 
@@ -95,7 +92,7 @@ class CreateResponse(Surface):
         answer = await self._answer(task, show_nothing, collect(events), list)
         output = task.output_builder()
         replay(output, answer, events, json_only=task.request.json_only)
-        for _ in output.finish(broken_off=_is_broken_off(answer), carried=task.carried(answer)):
+        for _ in output.finish(broken_off=is_broken_off(answer), carried=task.carried(answer)):
             pass
         head = replace(task.head, model=answer.turn.envelope.get("model") or task.head.model)
         response = await self._finish(task, head, answer, output)
@@ -105,44 +102,13 @@ class CreateResponse(Surface):
         writer = ResponseStream(stream, task.head, task.output_builder(), hold_text=task.check is not None)
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
         answer = await self._answer(task, writer.show, writer.tell, writer.drop_held_text)
-        await writer.end_items(broken_off=_is_broken_off(answer), carried=task.carried(answer))
+        await writer.end_items(broken_off=is_broken_off(answer), carried=task.carried(answer))
         await writer.finish(await self._finish(task, writer.head, answer, writer.output))
 
     async def _answer(self, task: "_Task", show: ShowChoice, tell: Tell, drop: Callable[[], object]) -> Respond:
-        """The answer to a request; one that does not fit the schema that was asked for is asked for once more.
-
-        Args:
-            task: the request.
-            show: takes what the client may see.
-            tell: takes the progress events.
-            drop: drops what was shown of an answer that does not fit.
-
-        Raises:
-            NoFinalAnswer: the second answer does not fit either.
-        """
-        [answer] = await self.run(
-            task.resolved, [task.run_id], show=show, tell=tell, toolset=task.searches, keep=task.request.store
-        )
-        check = task.check
-        if check is None or answer.stop is Stop.CLIENT_TOOL_CALLS or _is_broken_off(answer):
-            return answer
-        fault = check.fault(answer.turn.text)
-        if fault is None:
-            return answer
-        output_left = task.resolved.limits.output_left(answer.tally)
-        if output_left == 0:  # the answer has used up what the model may write
-            return replace(answer, finish_reason="length")
-        self.ports.observe("answer.unfit")
-        drop()
-        retry = task.retry(check, answer.turn.text, fault, output_left)
-        [second] = await self.run(retry, [token_hex(16)], show=show, tell=tell)
-        tally = sum_of([answer.tally, second.tally])
-        note_use(tally.usage, turns=tally.turns, tool_calls=tally.total_tool_calls)
-        if check.fault(second.turn.text) is not None:
-            raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
-        earlier = (*answer.earlier_turns, answer.turn)
-        of_first = {"stop": answer.stop, "step": answer.step, "sources": answer.sources, "added": answer.added}
-        return replace(second, tally=tally, earlier_turns=earlier, **of_first)
+        """The answer to a request; see `CheckingSurface.run_checked`."""
+        options = {"tell": tell, "toolset": task.searches, "keep": keep_all if task.request.store else None}
+        return await self.run_checked(task.resolved, task.run_id, task.check, show=show, drop=drop, **options)
 
     async def _finish(self, task: "_Task", head: Head, answer: Respond, output: OutputBuilder) -> Json:
         """The finished response, stored before the client can know of it."""
@@ -167,10 +133,6 @@ def _with_available_tools(resolved: ResolvedRequest, tools: Tools) -> tuple[Reso
         usable = tuple(tool for tool in usable if tool.name != SEARCH)
     offer = make_offer(chat, usable, resolved.selection)
     return replace(resolved, chat=chat, tools=usable, offer=offer), available
-
-
-def _is_broken_off(answer: Respond) -> bool:
-    return answer.finish_reason in ("length", "content_filter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,19 +180,3 @@ class _Task:
         if self.request.store or hidden is None or not (hidden.before or hidden.results):
             return None
         return self.seal.hidden(self.run_id, hidden)
-
-    def retry(self, check: SchemaCheck, text: str, fault: str, output_left: int | None) -> ResolvedRequest:
-        """The same conversation without tools, in which the model reads what is wrong with its answer.
-
-        Args:
-            check: of the answer against its schema.
-            text: the answer.
-            fault: what is wrong with it.
-            output_left: how many tokens the model may still write; None: any number.
-        """
-        demand = DOES_NOT_FIT.format(fault=fault, schema=orjson.dumps(check.schema).decode())
-        turns = [{"role": "assistant", "content": text}, {"role": "user", "content": demand}]
-        chat = {key: value for key, value in self.resolved.chat.items() if key not in ("tools", "tool_choice")}
-        chat = {**chat, "messages": [*chat["messages"], *turns]}
-        limits = replace(self.resolved.limits, max_output_tokens=output_left)
-        return replace(self.resolved, chat=chat, limits=limits, offer=Offer())

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from proxy.api.replay import delta_of
 from proxy.api.responses.items import ClientCall, Events, Item, Message, Reasoning, SearchCall, ServerCall, Status
 from proxy.api.responses.tools import Tools
 from proxy.loop.actions import Respond
-from proxy.loop.chat import Json, in_plain_text, text_of
-from proxy.loop.citations import CITATIONS, Citation, Cite, without_marks
+from proxy.loop.chat import Json
+from proxy.loop.citations import CITATIONS, Citation, Cite
 from proxy.loop.offer import SEARCH
-from proxy.loop.seams import without_blank_lines_after, without_blank_lines_before
+from proxy.loop.seams import without_blank_lines_before
 
 ItemT = TypeVar("ItemT", bound=Item)
 
@@ -222,7 +223,7 @@ def replay(output: OutputBuilder, answer: Respond, events: Sequence[Json], *, js
     ran = [event for event in events if event["type"].startswith("tool.")]
     for number, turn in enumerate(answer.earlier_turns, 1):
         before = [event for event in ran if event["turn"] == number]
-        _replay_turn(output, in_plain_text(turn.message), before, cite=answer.cite, json_only=json_only)
+        _replay_turn(output, turn.message, before, cite=answer.cite, json_only=json_only)
     rest = [event for event in ran if event["turn"] > len(answer.earlier_turns)]
     _replay_turn(output, answer.message, rest, cite=answer.cite, choice=answer.turn.choice)
 
@@ -236,11 +237,7 @@ def _replay_turn(
     choice: Mapping[str, Any] | None = None,
     json_only: bool = False,
 ) -> None:
-    message = in_plain_text(message)
-    delta: Json = {key: message.get(key) for key in ("reasoning_content", "reasoning", "refusal")}
-    if not json_only and (text := text_of(message)).strip():
-        shown = without_blank_lines_after(text) if choice is None else text
-        delta["content"], delta[CITATIONS] = without_marks(shown, cite)
+    delta = delta_of(message, cite, is_last=choice is not None, with_text=not json_only)
     calls = message.get("tool_calls") or () if choice is not None else ()
     logprobs = (choice or {}).get("logprobs")
     steps = [output.begin_turn(), output.show({"delta": delta, "logprobs": logprobs})]

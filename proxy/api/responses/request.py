@@ -7,8 +7,8 @@ from typing import Any
 
 from proxy.api.body import MOST_TOOLS, written
 from proxy.api.responses.conversation import Conversation, read_items
-from proxy.api.responses.schema import SchemaCheck
 from proxy.api.responses.tools import Tools, without_secrets
+from proxy.api.schema import SchemaCheck
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError, RequestError
 from proxy.loop.prompts import with_guidance
@@ -172,7 +172,7 @@ def _check_format(fields: Json) -> SchemaCheck | None:
             return None
         case "json_schema":
             _expect(isinstance(wanted.get("name"), str), "text.format.name", "must be a string")
-            return SchemaCheck.of(wanted.get("schema"))
+            return SchemaCheck.of(wanted.get("schema"), "text.format.schema")
         case _:
             raise RequestError("'text.format.type' must be text, json_object or json_schema.", param="text.format.type")
 

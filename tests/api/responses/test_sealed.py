@@ -1,6 +1,7 @@
 import pytest
 
-from proxy.api.responses.content import Hidden, Seal, Thoughts, key_from
+from proxy.api.responses.content import Hidden, Seal, Thoughts
+from proxy.api.sealed import key_from
 from proxy.loop.continuation import Continuation
 
 KEY = key_from(["upstream-key"])

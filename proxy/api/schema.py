@@ -1,4 +1,4 @@
-"""`text.format: json_schema`: whether an answer fits it.
+"""A JSON Schema that an answer is asked for in, and whether the answer fits it.
 
 A schema comes from a client, so what it may cost is bounded. No reference is followed: those within it are unfolded
 before it is used, breadth first, up to a number of nodes and of levels; beyond that they take anything. Otherwise
@@ -17,7 +17,6 @@ import orjson
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 
-_PARAM = "text.format.schema"
 _MAX_BYTES = 64 * 1024
 _MAX_NODES = 2000
 _MAX_LEVELS = 32
@@ -33,6 +32,10 @@ _DEFINITIONS = ("$defs", "definitions")
 _NOT_FOLLOWED = ("$dynamicRef", "$recursiveRef")
 
 
+class _UnusableSchema(ValueError):
+    """What is wrong with a schema, as the end of a sentence about it."""
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaCheck:
     """Checks answers against a schema."""
@@ -42,17 +45,32 @@ class SchemaCheck:
     _nodes: int
 
     @classmethod
-    def of(cls, schema: Any) -> "SchemaCheck":
-        """The check for a schema. Raises `RequestError` where it is none, is too large, or refers beyond itself."""
-        if not isinstance(schema, dict):
-            raise RequestError(f"'{_PARAM}' must be an object.", param=_PARAM)
-        if len(orjson.dumps(schema)) > _MAX_BYTES:
-            raise RequestError(f"'{_PARAM}' is larger than {_MAX_BYTES} bytes.", param=_PARAM)
+    def of(cls, schema: Any, param: str) -> "SchemaCheck":
+        """The check for a schema.
+
+        Args:
+            schema: as the client sent it.
+            param: its place in the request.
+
+        Raises:
+            RequestError: it is none, is too large, or refers beyond itself.
+        """
         try:
-            whole = unfolded(schema)
+            return cls._of(schema)
+        except _UnusableSchema as exc:
+            raise RequestError(f"'{param}' {exc}.", param=param) from exc
+
+    @classmethod
+    def _of(cls, schema: Any) -> "SchemaCheck":
+        if not isinstance(schema, dict):
+            raise _UnusableSchema("must be an object")
+        if len(orjson.dumps(schema)) > _MAX_BYTES:
+            raise _UnusableSchema(f"is larger than {_MAX_BYTES} bytes")
+        whole = unfolded(schema)
+        try:
             validator = jsonschema_rs.validator_for(whole, retriever=_refuse, pattern_options=_LINEAR)
         except ValueError as exc:  # jsonschema_rs's own is one
-            raise RequestError(f"'{_PARAM}' is no JSON Schema: {_short(exc)}.", param=_PARAM) from exc
+            raise _UnusableSchema(f"is no JSON Schema: {_short(exc)}") from exc
         return cls(schema, validator, _size(whole))
 
     def fault(self, text: str) -> str | None:
@@ -74,7 +92,7 @@ def unfolded(schema: Json) -> Json:
     """The schema with every reference replaced by its target, as far as the bounds permit.
 
     Raises:
-        RequestError: it refers to something that it does not contain.
+        ValueError: it refers to something that it does not contain.
     """
     budget = _Budget()
     root: list[Any] = [None]
@@ -134,7 +152,7 @@ def _size(node: Any) -> int:
 def _resolved(node: Json, schema: Json, budget: _Budget, level: int) -> Iterator[tuple[str, Any]]:
     """The entries of a node that are to be unfolded, its reference resolved."""
     if any(name in node for name in _NOT_FOLLOWED):
-        raise RequestError(f"'{_PARAM}' has a dynamic reference, which is not supported.", param=_PARAM)
+        raise _UnusableSchema("has a dynamic reference, which is not supported")
     reference = node.get("$ref")
     refers = isinstance(reference, str)
     for name, inner in node.items():
@@ -146,7 +164,7 @@ def _resolved(node: Json, schema: Json, budget: _Budget, level: int) -> Iterator
         known = level <= _MAX_LEVELS and budget.affords(str(reference), target)
         others = node.get("allOf") or []
         if not isinstance(others, list):
-            raise RequestError(f"'{_PARAM}' has an 'allOf' that is no list.", param=_PARAM)
+            raise _UnusableSchema("has an 'allOf' that is no list")
         yield "allOf", [*others, target if known else {}]
 
 
@@ -159,12 +177,12 @@ def _lookup(schema: Json, reference: str) -> Any:
     """The target of a JSON pointer within the schema."""
     shown = repr(reference[:_MAX_CHARACTERS])
     if reference != "#" and not reference.startswith("#/"):
-        raise RequestError(f"'{_PARAM}' refers to {shown}; references are not followed.", param=_PARAM)
+        raise _UnusableSchema(f"refers to {shown}; references are not followed")
     found: Any = schema
     for token in reference.split("/")[1:]:
         name = token.replace("~1", "/").replace("~0", "~")
         if not isinstance(found, Mapping) or name not in found:
-            raise RequestError(f"'{_PARAM}' refers to {shown}, which it does not have.", param=_PARAM)
+            raise _UnusableSchema(f"refers to {shown}, which it does not have")
         found = found[name]
     return found
 

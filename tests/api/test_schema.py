@@ -4,7 +4,7 @@ from decimal import Decimal
 import pytest
 from pydantic import BaseModel
 
-from proxy.api.responses.schema import SchemaCheck, unfolded
+from proxy.api.schema import SchemaCheck, unfolded
 from proxy.loop.errors import RequestError
 
 CITY = {
@@ -31,12 +31,12 @@ class Node(BaseModel):
     ],
 )
 def test_an_answer_fits_or_is_told_what_is_wrong(text, fault):
-    found = SchemaCheck.of(CITY).fault(text)
+    found = SchemaCheck.of(CITY, "schema").fault(text)
     assert found is None if fault is None else fault in found
 
 
 def test_recursive_schemas_are_checked_as_deep_as_answers_go():
-    check = SchemaCheck.of(Node.model_json_schema())
+    check = SchemaCheck.of(Node.model_json_schema(), "schema")
     assert check.fault('{"name": "a", "kids": [{"name": "b", "kids": [{"name": "c"}]}]}') is None
     assert check.fault('{"name": "a", "kids": [{"name": "b", "kids": [{"name": 3}]}]}') is not None
 
@@ -44,14 +44,14 @@ def test_recursive_schemas_are_checked_as_deep_as_answers_go():
 def test_what_stands_beside_a_reference_counts_too():
     definitions = {"a": {"type": "integer"}}
     beside = {"$ref": "#/definitions/a", "maximum": 5, "allOf": [{"minimum": 1}], "definitions": definitions}
-    check = SchemaCheck.of(beside)
+    check = SchemaCheck.of(beside, "schema")
     assert check.fault("3") is None
     assert all(check.fault(text) for text in ("9", "0", '"x"'))
 
 
 def test_a_list_that_is_none_beside_a_reference_is_a_fault():
     with pytest.raises(RequestError, match="allOf"):
-        SchemaCheck.of({"$ref": "#", "allOf": 5})
+        SchemaCheck.of({"$ref": "#", "allOf": 5}, "schema")
 
 
 def test_data_that_looks_like_a_reference_is_data():
@@ -84,8 +84,8 @@ def test_a_pointer_is_read_as_one():
 )
 def test_what_is_no_schema_or_points_beyond_itself_is_refused(schema):
     with pytest.raises(RequestError) as fault:
-        SchemaCheck.of(schema)
-    assert fault.value.param == "text.format.schema"
+        SchemaCheck.of(schema, "schema")
+    assert fault.value.param == "schema"
 
 
 def doubling(number):
@@ -106,5 +106,5 @@ HOSTILE = [
 @pytest.mark.parametrize(("schema", "text"), HOSTILE)
 def test_no_schema_keeps_the_event_loop(schema, text):
     began = time.process_time()
-    SchemaCheck.of(schema).fault(text)
+    SchemaCheck.of(schema, "schema").fault(text)
     assert time.process_time() - began < 3  # without the bounds it is minutes, or for ever

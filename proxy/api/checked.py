@@ -1,0 +1,97 @@
+"""Answers that have to fit a JSON Schema: one that does not is asked for once more, with what is wrong with it."""
+
+from collections.abc import Callable, Sequence
+from secrets import token_hex
+from typing import Any
+
+import orjson
+from msgspec.structs import replace
+
+from proxy.api.request import ResolvedRequest
+from proxy.api.schema import SchemaCheck
+from proxy.api.surface import ShowChoice, Surface, note_use
+from proxy.loop.actions import Respond, Stop, sum_of
+from proxy.loop.errors import NoFinalAnswer
+from proxy.loop.offer import Offer
+from proxy.loop.prompts import DOES_NOT_FIT
+
+
+class CheckingSurface(Surface):
+    """The base of an endpoint whose answers may have to fit a schema."""
+
+    async def run_checked(
+        self,
+        request: ResolvedRequest,
+        run_id: str,
+        check: SchemaCheck | None,
+        *,
+        show: ShowChoice,
+        drop: Callable[[], object],
+        **options: Any,
+    ) -> Respond:
+        """The answer to a request.
+
+        Args:
+            request: the request.
+            run_id: of its loop.
+            check: checks the answer; None: any answer will do.
+            show: takes what the client may see.
+            drop: drops what was shown of an answer that does not fit.
+            options: those of `run`.
+
+        Raises:
+            NoFinalAnswer: the second answer does not fit either.
+        """
+        [answer] = await self.run(request, [run_id], show=show, **options)
+        if check is None or answer.stop is Stop.CLIENT_TOOL_CALLS or is_broken_off(answer):
+            return answer
+        fault = check.fault(answer.turn.text)
+        if fault is None:
+            return answer
+        output_left = request.limits.output_left(answer.tally)
+        if output_left == 0:  # the answer has used up what the model may write
+            return replace(answer, finish_reason="length")
+        self.ports.observe("answer.unfit")
+        drop()
+        again = _retry(request, check, answer.turn.text, fault, output_left)
+        [second] = await self.run(again, [token_hex(16)], show=show, tell=options.get("tell"))
+        tally = sum_of([answer.tally, second.tally])
+        note_use(tally.usage, turns=tally.turns, tool_calls=tally.total_tool_calls)
+        if check.fault(second.turn.text) is not None:
+            raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
+        earlier = (*answer.earlier_turns, answer.turn)
+        of_first = {"stop": answer.stop, "step": answer.step, "sources": answer.sources, "added": answer.added}
+        return replace(second, tally=tally, earlier_turns=earlier, **of_first)
+
+
+def is_broken_off(answer: Respond) -> bool:
+    """Whether the model was stopped in the middle of its answer."""
+    return answer.finish_reason in ("length", "content_filter")
+
+
+def is_checked(request: ResolvedRequest) -> bool:
+    """Whether the proxy has to check the answer to a request with a schema.
+
+    An upstream that keeps to a schema by itself is not waited for; where tools are, the end is waited for anyway.
+    """
+    return request.offer.in_play or not request.model.upstream.json_schema
+
+
+def _retry(
+    request: ResolvedRequest, check: SchemaCheck, text: str, fault: str, output_left: int | None
+) -> ResolvedRequest:
+    """The same conversation without tools, in which the model reads what is wrong with its answer.
+
+    Args:
+        request: the request.
+        check: of the answer against its schema.
+        text: the answer.
+        fault: what is wrong with it.
+        output_left: how many tokens the model may still write; None: any number.
+    """
+    demand = DOES_NOT_FIT.format(fault=fault, schema=orjson.dumps(check.schema).decode())
+    turns: Sequence[Any] = [{"role": "assistant", "content": text}, {"role": "user", "content": demand}]
+    chat = {key: value for key, value in request.chat.items() if key not in ("tools", "tool_choice")}
+    chat = {**chat, "messages": [*chat["messages"], *turns]}
+    limits = replace(request.limits, max_output_tokens=output_left)
+    return replace(request, chat=chat, limits=limits, offer=Offer())

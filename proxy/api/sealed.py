@@ -1,0 +1,57 @@
+"""Sealed text: a client carries it for us from one request to the next, and can neither read nor make it.
+
+It is sealed for one caller, so that it is of no use to another. Where it cannot be opened, it is ignored.
+"""
+
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable
+from hashlib import sha256
+from hmac import digest
+from os import urandom
+from typing import Any
+
+import orjson
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from proxy.config import UpstreamConfig
+from proxy.loop.chat import Json
+
+_PURPOSE = b"toolproxy encrypted_content 1"
+_NONCE_BYTES = 12  # AES-GCM's own length
+
+
+def key_of(upstreams: Iterable[UpstreamConfig]) -> bytes:
+    """The key for sealing, the same in every worker and replica with the same upstreams."""
+    return key_from(upstream.api_key for upstream in upstreams if upstream.api_key != "from_client")
+
+
+def key_from(secrets: Iterable[str]) -> bytes:
+    """A key of 32 bytes, the same in every worker and replica with these secrets; a random one without secrets."""
+    known = [sha256(secret.encode()).digest() for secret in sorted(secrets)]
+    return digest(b"".join(known), _PURPOSE, "sha256") if known else urandom(32)
+
+
+class Sealer:
+    """Seals and opens for one caller."""
+
+    def __init__(self, key: bytes, scope: str) -> None:
+        self._cipher = AESGCM(key)
+        self._scope = scope.encode()
+
+    def seal(self, held: Json) -> str:
+        """The sealed text that holds an object."""
+        nonce = urandom(_NONCE_BYTES)
+        sealed = self._cipher.encrypt(nonce, zlib.compress(orjson.dumps(held)), self._scope)
+        return urlsafe_b64encode(nonce + sealed).decode()
+
+    def open(self, sealed: Any) -> Json | None:
+        """The object in a sealed text; None for what was not sealed here for this caller."""
+        try:
+            data = urlsafe_b64decode(sealed)
+            plain = self._cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._scope)
+        except (InvalidTag, TypeError, ValueError):
+            return None
+        held: Json = orjson.loads(zlib.decompress(plain))  # only now is it certain that it is ours
+        return held
