@@ -17,7 +17,8 @@ from proxy import __version__
 from proxy.api.body_memory import BodyMemory, available_memory
 from proxy.api.chat_completions import ChatCompletions
 from proxy.api.debug import Debug
-from proxy.api.endpoints import Healthz, Metrics, Models, Readyz, WrongMethod
+from proxy.api.endpoints import Healthz, Metrics, Models, Readyz, Root, WrongMethod
+from proxy.api.messages.endpoint import CountTokens, CreateMessage
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.auth import Auth
 from proxy.api.middleware.quota import Quota, is_limited
@@ -259,7 +260,14 @@ def _hot_paths(ports: Ports) -> dict[str, ASGIApp]:
     """What nearly every request asks for."""
     chat = ChatCompletions(ports)
     create = CreateResponse(ports)
-    return {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/responses": create, "/responses": create}
+    return {
+        "/v1/chat/completions": chat,
+        "/chat/completions": chat,
+        "/v1/responses": create,
+        "/responses": create,
+        "/v1/messages": CreateMessage(ports),
+        "/v1/messages/count_tokens": CountTokens(ports),
+    }
 
 
 def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
@@ -269,6 +277,8 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
         *(Route(path, WrongMethod("POST")) for path in hot),
         *(route for root in ("/v1/responses", "/responses") for route in _below_responses(root, ports)),
         *(Route(f"/v1/conversations{rest}", NotServed(ports)) for rest in ("", "/{rest:path}")),
+        Route("/v1/messages/{rest:path}", NotServed(ports)),
+        Route("/", Root()),
         *_own("/v1/models", models, "GET"),
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),

@@ -1,22 +1,27 @@
 """The small endpoints: the models of a client, health, metrics, and 405 for every method that a path does not take."""
 
 import asyncio
+from datetime import UTC, datetime
 from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
+from proxy.api.body import header
 from proxy.api.replies import send_bytes, send_json
 from proxy.api.request import CALLER, Caller
 from proxy.breaker import State
 from proxy.loop.chat import Json
-from proxy.loop.errors import MethodNotAllowed, ModelNotFound
+from proxy.loop.errors import MethodNotAllowed, ModelNotFound, NotFound
 from proxy.ports import Ports, Readiness, Scrape
 
 _PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class Models:
-    """`GET /v1/models` and `/v1/models/{id}`: the models that this client may use."""
+    """`GET /v1/models` and `/v1/models/{id}`: the models that this client may use.
+
+    A request with `anthropic-version` is answered in the shape of Anthropic's API, any other in OpenAI's.
+    """
 
     def __init__(self, ports: Ports) -> None:
         self._router = ports.router
@@ -26,18 +31,35 @@ class Models:
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """ASGI."""
         caller: Caller = scope[CALLER]
-        usable: dict[str, Json] = {
-            name: {"id": name, "object": "model", "created": self._created, "owned_by": self._owners[name]}
-            for name in self._router.names()
-            if caller.may_use(name)
-        }
+        names = [name for name in self._router.names() if caller.may_use(name)]
         wanted = scope["path_params"].get("id")
-        if wanted is None:
-            await send_json(send, {"object": "list", "data": list(usable.values())})
-        elif wanted in usable:
-            await send_json(send, usable[wanted])
-        else:
-            raise ModelNotFound(wanted)
+        is_anthropic = header(scope, b"anthropic-version") is not None
+        as_json = self._as_anthropic if is_anthropic else self._as_openai
+        if wanted is not None:
+            if wanted not in names:
+                raise ModelNotFound(wanted)
+            await send_json(send, as_json(wanted))
+            return
+        page: Json = {"data": [as_json(name) for name in names]}
+        ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None}
+        await send_json(send, {**page, "has_more": False, **ends} if is_anthropic else {"object": "list", **page})
+
+    def _as_openai(self, name: str) -> Json:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": self._owners[name]}
+
+    def _as_anthropic(self, name: str) -> Json:
+        created = datetime.fromtimestamp(self._created, UTC).isoformat()
+        return {"type": "model", "id": name, "display_name": name, "created_at": created}
+
+
+class Root:
+    """`HEAD /`: 200, by which clients such as Claude Code see that there is a server. There is nothing to get."""
+
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["method"] != "HEAD":
+            raise NotFound(f"There is no {scope['path']} here.")
+        await send_bytes(send, 200, (), b"")
 
 
 class Healthz:

@@ -36,6 +36,8 @@ class Profile:
         string_tool_content: whether the content of a tool message has to be a string that is not empty.
         reasoning_field: the field in which the upstream reads earlier reasoning; None: it reads none.
         native_search: whether the upstream has a web search, `{"type": "web_search", "web_search": {...}}`.
+        thinking: values of the `type` in GLM's field `thinking` -> the fields that replace it; None: it stays as it is.
+        thinking_switch: whether that field, or what replaces it, keeps the models from thinking.
         retelling: fields that the step RETELL adds to its request.
         finish_reasons: the upstream's own finish reasons -> OpenAI's. Any other unknown reason becomes `stop`.
         failures: finish reasons that stand for a failure.
@@ -56,6 +58,8 @@ class Profile:
     string_tool_content: bool = False
     reasoning_field: str | None = None
     native_search: bool = False
+    thinking: Mapping[str, Json] | None = None
+    thinking_switch: bool = False
     retelling: Json = field(default_factory=dict)
     finish_reasons: Mapping[str, str] = field(default_factory=dict)
     failures: frozenset[str] = frozenset()
@@ -96,6 +100,7 @@ GLM = Profile(
     # Interleaved thinking needs it back unchanged; GLM-5 loops when it is dropped.
     reasoning_field="reasoning_content",
     native_search=True,
+    thinking_switch=True,
     # A blank answer after a tool result: without thinking it has been seen to come.
     retelling={"thinking": {"type": "disabled"}},
     finish_reasons={"sensitive": "content_filter", "model_context_window_exceeded": "length"},
@@ -114,6 +119,9 @@ GPT_OSS = Profile(
         "xhigh": {"reasoning_effort": "high"},
         "max": {"reasoning_effort": "high"},
     },
+    # It thinks always, and least with the lowest effort.
+    thinking={"disabled": {"reasoning_effort": "low"}, "enabled": {}},
+    thinking_switch=True,
     # vLLM ignores it and keeps the tools in the prompt (PR 30867 and a flag change that).
     honours_no_tools=False,
     # vLLM reads thoughts under this name only, and the model needs them back during a tool loop. Servers that know them

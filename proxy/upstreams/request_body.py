@@ -125,6 +125,7 @@ def prepare(request: Json, profile: Profile) -> Json:
     if profile.roles or profile.string_tool_content or profile.reasoning_field:
         body["messages"] = [_fit_message(message, profile) for message in request["messages"]]
     _fit_fields(body, profile)
+    _fit_thinking(body, profile)
     _fit_tools(body, profile)
     _fit_response_format(body, profile)
     return request if body == request else body
@@ -168,6 +169,17 @@ def _fit_fields(body: Json, profile: Profile) -> None:
         del body[_EFFORT]
         for name, value in profile.efforts[effort].items():
             body[name] = body.get(name) or value
+
+
+def _fit_thinking(body: Json, profile: Profile) -> None:
+    """Replace GLM's field `thinking` where the upstream has another one for it."""
+    wanted = body.get("thinking")
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if profile.thinking is None or not isinstance(kind, str) or kind not in profile.thinking:
+        return
+    del body["thinking"]
+    for name, value in profile.thinking[kind].items():
+        body[name] = body.get(name) or value
 
 
 def _fit_tools(body: Json, profile: Profile) -> None:

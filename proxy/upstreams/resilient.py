@@ -62,6 +62,7 @@ class Resilient:
         answer_steps: the steps by which the upstream's models are made to answer.
         native_search: whether the upstream has a web search.
         json_schema: whether the upstream enforces a schema.
+        thinking_switch: whether its models can be kept from thinking.
     """
 
     def __init__(
@@ -79,11 +80,8 @@ class Resilient:
     def _switch_to(self, candidate: OpenAICompatible) -> None:
         self.current, self.name, self.model = candidate, candidate.name, candidate.model
         profile = candidate.profile
-        self.answer_steps, self.native_search, self.json_schema = (
-            profile.answer_steps,
-            profile.native_search,
-            profile.json_schema,
-        )
+        self.answer_steps, self.native_search = profile.answer_steps, profile.native_search
+        self.json_schema, self.thinking_switch = profile.json_schema, profile.thinking_switch
 
     def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:
         """Make one upstream call of a run."""

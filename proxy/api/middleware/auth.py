@@ -22,6 +22,7 @@ OPEN_PATHS = frozenset({"/healthz", "/metrics", "/readyz"})
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 _BASIC = re.compile(r"basic +([A-Za-z0-9+/]+=*)", re.IGNORECASE)
 _KEY = re.compile(r"[\x21-\x7e]+")
+_KEY_HEADERS = (b"authorization", b"api-key", b"x-api-key")
 
 
 class Auth:
@@ -30,18 +31,19 @@ class Auth:
     def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig]) -> None:
         self._app = app
         self._callers = [(_digest_of(client), _caller(client)) for client in clients]
-        # By Authorization header, those with a right key in the usual form: no more of them than clients. A dict looks
-        # up by a hash with a secret of its own, so the time taken does not show how much of a key is right.
-        self._found: dict[str, Caller] = {}
+        # By Authorization and x-api-key header, those with one right key in the usual form: at most two for each key of
+        # a client. A dict looks up by a hash with a secret of its own, so the time taken does not show how much of a
+        # key is right.
+        self._found: dict[tuple[str | None, str | None], Caller] = {}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Implements ASGI."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             # The same header was right before, and there is no second one that could contradict it.
-            known = self._found.get(header(scope, b"authorization") or "")
+            known = self._found.get((header(scope, b"authorization"), header(scope, b"x-api-key")))
             is_unambiguous = len(scope[HEADERS]) == len(scope["headers"])
             try:
-                caller = known if known and is_unambiguous else self._find(_key_in(scope))
+                caller = known if known and is_unambiguous else self._find(_keys_in(scope))
             except InvalidApiKey as exc:
                 if _is_for_browsers(scope):
                     exc.headers["www-authenticate"] = 'Basic realm="toolproxy: any name, and an administrator\'s key"'
@@ -51,39 +53,42 @@ class Auth:
                 request_context.add({"client": caller.name})
         return self._app(scope, receive, send)
 
-    def _find(self, key: str | None) -> Caller:
-        """The caller with that key.
+    def _find(self, keys: Sequence[str]) -> Caller:
+        """The caller with one of these keys.
 
         Raises:
-            InvalidApiKey: no client has it.
+            InvalidApiKey: no client has any of them.
         """
         if not self._callers:
-            return Caller(upstream_key=key)
-        digest = sha256((key or "").encode()).digest()
-        # Every digest is compared, so that the time taken does not show which of them was the nearest.
-        found = [caller for known, caller in self._callers if compare_digest(digest, known)]
-        if key is None or not found:
-            raise InvalidApiKey
-        self._found[f"Bearer {key}"] = found[0]
-        return found[0]
+            return Caller(upstream_key=next(iter(keys), None))
+        for key in keys:
+            digest = sha256(key.encode()).digest()
+            # Every digest is compared, so that the time taken does not show which of them was the nearest.
+            found = [caller for known, caller in self._callers if compare_digest(digest, known)]
+            if found:
+                self._found[f"Bearer {key}", None] = self._found[None, key] = found[0]
+                return found[0]
+        raise InvalidApiKey
 
 
-def _key_in(scope: Scope) -> str | None:
-    """The key that a request carries; None where there is none, or more than one.
+def _keys_in(scope: Scope) -> list[str]:
+    """The keys that a request carries, each in a header of its own; none where one of these headers comes twice.
 
     Of two Authorization headers, a proxy in front of this one or behind it may use the other one.
     """
     names = [name for name, _ in scope["headers"]]
-    if names.count(b"authorization") > 1 or names.count(b"api-key") > 1:
-        return None
+    if any(names.count(name) > 1 for name in _KEY_HEADERS):
+        return []
     authorization = header(scope, b"authorization")
-    if authorization is not None:
+    keys = [header(scope, b"x-api-key")]
+    if authorization is None:
+        keys.append(header(scope, b"api-key"))
+    else:
         match = _BEARER.fullmatch(authorization.strip())
         if match is None and _is_for_browsers(scope):
-            return _password_in(authorization.strip())
-        return match[1] if match else None
-    key = header(scope, b"api-key")
-    return key if key and _KEY.fullmatch(key) else None
+            return [password] if (password := _password_in(authorization.strip())) else []
+        keys.insert(0, match[1] if match else None)
+    return [key for key in keys if key and _KEY.fullmatch(key)]
 
 
 def _is_for_browsers(scope: Scope) -> bool:

@@ -19,6 +19,8 @@ from proxy.ports import Leases, Rate, Rates
 _RATE_HEADERS = (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests")
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 _NO_HEADERS: Headers = ()
+# Editors count the tokens of fifty texts at once, which costs nobody anything.
+UNCOUNTED_PATHS = frozenset({"/v1/messages/count_tokens"})
 _A_MOMENT = 1  # second; when one of the client's own requests will be done cannot be known
 
 
@@ -53,7 +55,8 @@ class Quota:
         return self._app(scope, receive, send)
 
     async def _limit(self, client: ClientConfig, scope: Scope, receive: Receive, send: Send) -> None:
-        limit, headers = client.requests_per_minute, _NO_HEADERS
+        limit = None if scope["path"] in UNCOUNTED_PATHS else client.requests_per_minute
+        headers = _NO_HEADERS
         try:
             if limit is not None:
                 rate = await self._rates.hit(client.name, limit)

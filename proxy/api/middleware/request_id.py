@@ -12,9 +12,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy import request_context
 from proxy.api.body import header
+from proxy.api.messages import errors as messages
 from proxy.api.middleware.auth import OPEN_PATHS
 from proxy.api.race import ClientLeft
-from proxy.api.replies import STREAM_ERROR_ENCODER, send_error
+from proxy.api.replies import STREAM_ERROR_ENCODER, Headers, send_error
 from proxy.loop import sse
 from proxy.loop.errors import InternalError, ProxyError, Stopping
 from proxy.ports import Clock, Observer, elapsed
@@ -46,7 +47,10 @@ class RequestId:
         is_probe = scope["path"] in OPEN_PATHS
         if not is_probe:
             self._observe("request.started", **where)
-        response = _Response(send, request_id, self._observe, self._clock, began)
+        own: Headers = ((b"x-request-id", request_id.encode()),)
+        if messages.is_for(scope):
+            own = (*own, (b"request-id", request_id.encode()))
+        response = _Response(send, request_id, own, self._observe, self._clock, began)
         status = await self._answer(scope, receive, response)
         scope.pop(STREAM_ERROR_ENCODER, None)  # it refers to the response, and so to this scope
         self._observe(
@@ -87,7 +91,8 @@ class _Response(Struct):
 
     Attributes:
         server_send: `send` of the layer around.
-        request_id: for the head.
+        request_id: of the request.
+        own_headers: those of the head that have the id.
         observe: of the application.
         clock: of the application.
         began: when the request came.
@@ -99,6 +104,7 @@ class _Response(Struct):
 
     server_send: Send
     request_id: str
+    own_headers: Headers
     observe: Observer
     clock: Clock
     began: float
@@ -120,7 +126,7 @@ class _Response(Struct):
             self.first_byte = elapsed(self.clock, self.began)
             stream = self.is_event_stream
             self.observe("response.started", status=self.status, event_stream=stream, seconds=self.first_byte)
-            message = {**message, "headers": [*headers, (b"x-request-id", self.request_id.encode())]}
+            message = {**message, "headers": [*headers, *self.own_headers]}
         else:
             self.is_complete = True
         return self.server_send(message)
@@ -134,7 +140,10 @@ async def _send_failure(scope: Scope, response: _Response, error: ProxyError) ->
     with suppress(TimeoutError):  # a client that does not read is not waited for; the connection is closed
         async with asyncio.timeout(_ERROR_SECONDS):
             if response.status is None:
-                await send_error(response.send, error)
+                if messages.is_for(scope):
+                    await messages.send_error(response.send, error, response.request_id)
+                else:
+                    await send_error(response.send, error)
             elif response.is_event_stream and not response.is_complete:
                 encode = scope.get(STREAM_ERROR_ENCODER)
                 data = encode(error) if encode else sse.encode(error.envelope())

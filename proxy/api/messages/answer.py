@@ -1,0 +1,297 @@
+"""The answer to a Messages request: the chunks and answered calls of a run -> content blocks and their events."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.api.messages.blocks import Blocks, Events, ServerCall, is_complete
+from proxy.api.messages.conversation import shown_call_id, tool_use_id
+from proxy.api.messages.pages import Page, error_code, failed, fetched_page, found_pages, pages_of
+from proxy.api.messages.stops import StopFilter
+from proxy.api.messages.tools import FETCH, Tools
+from proxy.loop.actions import AnsweredCall, Respond
+from proxy.loop.chat import Json
+from proxy.loop.citations import CITATIONS, annotations
+from proxy.loop.offer import SEARCH
+from proxy.loop.seams import without_blank_lines_before
+
+_STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
+_SERVER_NAME = "toolproxy"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """What a client wants in its answer.
+
+    Attributes:
+        seal: seals text for the client.
+        now: the time, for pages that are fetched.
+        tools: which server tools it is shown, and whether it takes several calls in one turn.
+        others: show the calls of other server tools as well.
+        thoughts: show what the model thinks.
+        omits_thoughts: show thoughts as a signature alone.
+        stops: the sequences at which the text ends.
+    """
+
+    seal: Callable[[str], str]
+    now: Callable[[], str]
+    tools: Tools = field(default_factory=Tools)
+    others: bool = False
+    thoughts: bool = False
+    omits_thoughts: bool = False
+    stops: tuple[str, ...] = ()
+
+
+class Answer:
+    """Builds the blocks of an answer; each method gives the events for what it adds.
+
+        ( begin_turn  ( show | begin_call )*  end_turn? )*   finish
+
+    Args:
+        run_id: the ids of the blocks are made of it.
+        options: what the client wants in it.
+    """
+
+    def __init__(self, run_id: str, options: AnswerOptions) -> None:
+        self._run_id = run_id
+        self._options = options
+        self.blocks = Blocks(sign=options.seal, cite=self._citations)
+        self._stop = StopFilter(options.stops) if options.stops else None
+        self._pages: dict[str, Page] = {}  # that visible searches have found, by URL
+        self._marks: list[tuple[int, str]] = []  # citations of gpt-oss's in the open text
+        self._text_length = 0  # of the open text
+        self._turn_text = self._turn_thoughts = False
+        self._begun: dict[str, list[ServerCall]] = {}  # by the upstream's call id
+        self._numbered = 0
+        self._written: dict[int, str] = {}  # the client's calls that wait for the one before to be complete
+        self._names: dict[int, tuple[str, str]] = {}  # of the client's calls: id and name
+        self._current: int | None = None  # the client's call that is being written
+        self._uses = dict.fromkeys((SEARCH, FETCH), 0)
+
+    @property
+    def can_grow_text(self) -> bool:
+        """Whether more text is nothing but one more delta."""
+        return self.blocks.open == "text" and self._turn_text and self._stop is None
+
+    def grow_text(self, text: str) -> int:
+        """Add to the open text without an event; the index of its block."""
+        self._text_length += len(text)
+        return self.blocks.grow_text(text)
+
+    def begin_turn(self) -> Events:
+        """The beginning of another upstream call, whose text is a block of its own."""
+        events = self._flush() + self.blocks.close()
+        self._turn_text = self._turn_thoughts = False
+        self._names, self._current = {}, None
+        return events
+
+    def show(self, delta: Json) -> Events:
+        """Add a delta, as far as the client may see it."""
+        if self._stop is not None and self._stop.found is not None:
+            return []
+        events: Events = []
+        thoughts = _text(delta, "reasoning_content") or _text(delta, "reasoning")
+        if thoughts:
+            events += self._think(thoughts)
+        text = _text(delta, "content") or _text(delta, "refusal")
+        if text or delta.get(CITATIONS):
+            events += self._say(text, delta.get(CITATIONS) or ())
+        for fragment in delta.get("tool_calls") or ():
+            events += self._write_call(fragment)
+        return events
+
+    def begin_call(self, call_id: str, tool: str, arguments: str) -> Events:
+        """Add a call of a server tool, if the client wants to see it.
+
+        Args:
+            call_id: the upstream's id.
+            tool: the tool's own name.
+            arguments: of the call, as JSON text.
+        """
+        shown = self._options.tools.shown.get(tool)
+        if shown is None and not self._options.others:
+            return []
+        self._numbered += 1
+        own_id = shown_call_id(self._run_id, self._numbered)
+        if shown is not None:
+            use = {"type": "server_tool_use", "id": own_id, "name": shown}
+            call = ServerCall(use, arguments, failed(shown, own_id))
+        else:
+            own_id = own_id.replace("srvtoolu_", "mcptoolu_")
+            use = {"type": "mcp_tool_use", "id": own_id, "name": tool, "server_name": _SERVER_NAME}
+            call = ServerCall(use, arguments, _other_result(own_id, "", is_error=True))
+        self._begun.setdefault(call_id, []).append(call)
+        return self._flush() + self.blocks.server_call(call)
+
+    def end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
+        """Add the results of a turn's calls, and the calls that were answered without being run."""
+        events = self._flush() + self._write_waiting_calls()
+        for one in answered:
+            begun = self._begun.get(one.call.id)
+            if not begun:
+                events += self.begin_call(one.call.id, one.tool, one.call.arguments)
+                begun = self._begun.get(one.call.id)
+            if begun:
+                call = begun.pop()
+                call.result = self._result(call, one)
+        self._begun.clear()
+        return events + self.blocks.end_turn()
+
+    def finish(self) -> Events:
+        """Close what is still open at the end of the run."""
+        return self._flush() + self._write_waiting_calls() + self.blocks.end_turn()
+
+    def ending(self, answer: Respond) -> Json:
+        """`stop_reason` and what belongs to it."""
+        stop = self._stop.found if self._stop is not None else None
+        stop = stop or _stop_of_upstream(answer, self._options.stops)
+        reason = _STOP_REASONS.get(answer.finish_reason, "end_turn")
+        if any(block["type"] == "tool_use" for block in self.blocks.content) and reason == "end_turn":
+            reason = "tool_use"
+        elif stop is not None and reason == "end_turn":
+            reason = "stop_sequence"
+        details = {"type": "refusal", "category": None, "explanation": None} if reason == "refusal" else None
+        sequence = stop if reason == "stop_sequence" else None
+        return {"stop_reason": reason, "stop_sequence": sequence, "stop_details": details}
+
+    def server_tool_use(self) -> Json | None:
+        """The calls that were made and did not fail, where the client has declared such a tool."""
+        if not self._options.tools.shown:
+            return None
+        return {f"{name}_requests": count for name, count in self._uses.items()}
+
+    # -- text and thoughts --
+
+    def _think(self, thoughts: str) -> Events:
+        """More thoughts; those that come behind the text or the calls of their turn are left out."""
+        is_late = (
+            self.blocks.open != "thinking" if self._turn_thoughts else self._turn_text or self._begun or self._names
+        )
+        if not self._options.thoughts or is_late:
+            return []
+        events = [] if self._turn_thoughts else self._flush() + self.blocks.close()
+        self._turn_thoughts = True
+        return events + self.blocks.thinking(thoughts, shown=not self._options.omits_thoughts)
+
+    def _say(self, text: str, citations: Sequence[tuple[int, str]]) -> Events:
+        """More text. The blank line between two turns of a chat is left out, for they are two blocks here."""
+        if not self._turn_text:
+            whole, text = text, without_blank_lines_before(text)
+            citations = [(max(0, at - len(whole) + len(text)), url) for at, url in citations]
+        if self._stop is not None:
+            text = self._stop.feed(text)
+        if not text:
+            return []
+        if self.blocks.open != "text":
+            self._text_length, self._marks = 0, []
+        self._marks += [(self._text_length + at, url) for at, url in citations]
+        self._text_length += len(text)
+        self._turn_text = True
+        return self.blocks.text(text)
+
+    def _flush(self) -> Events:
+        """The text that was held back as a possible beginning of a stop sequence."""
+        held = self._stop.close() if self._stop is not None else ""
+        return self.blocks.text(held) if held else []
+
+    def _citations(self, text: str) -> list[Json]:
+        """The citations of a text: of each page that it names, once."""
+        if not self._pages:
+            return []
+        titles = {url: page.title for url, page in self._pages.items()}
+        cited = annotations(text, titles, [(at, url) for at, url in self._marks if url in self._pages])
+        urls = dict.fromkeys(one["url_citation"]["url"] for one in cited)
+        return [
+            {
+                "type": "web_search_result_location",
+                "url": url,
+                "title": self._pages[url].title,
+                "cited_text": self._pages[url].cited,
+                "encrypted_index": self._options.seal(url),
+            }
+            for url in urls
+        ]
+
+    # -- calls --
+
+    def _write_call(self, fragment: Json) -> Events:
+        """A piece of a call of the client's; one that begins before another is complete waits for it."""
+        index, function = fragment["index"], fragment.get("function") or {}
+        if index and not self._options.tools.parallel:
+            return []
+        if fragment.get("id") and index not in self._names:
+            self._names[index] = (tool_use_id(fragment["id"]), function.get("name") or "")
+            self._written[index] = ""
+        arguments = function.get("arguments") or ""
+        if index == self._current:
+            return self.blocks.input(arguments)
+        if index not in self._written:  # another call has begun since, so it was complete
+            return []
+        self._written[index] += arguments
+        if self._current is None or is_complete(self.blocks.open_input):
+            return self._begin_written(index)
+        return []
+
+    def _begin_written(self, index: int) -> Events:
+        self._current, (call_id, name) = index, self._names[index]
+        events = self._flush() + self.blocks.tool_use(call_id, name)
+        return events + self.blocks.input(self._written.pop(index))
+
+    def _write_waiting_calls(self) -> Events:
+        events: Events = []
+        for index in sorted(self._written):
+            events += self._begin_written(index)
+        return events
+
+    def _result(self, call: ServerCall, answered: AnsweredCall) -> Json:
+        """The block with the result of a call."""
+        call_id, kind, is_error = call.use["id"], call.use["name"], answered.result.failed
+        if call.use["type"] == "mcp_tool_use":
+            return _other_result(call_id, answered.result.text or answered.result.content, is_error=is_error)
+        if is_error:
+            return failed(kind, call_id, error_code(answered))
+        self._uses[kind] += answered.was_run
+        if kind == FETCH:
+            return fetched_page(call_id, answered, self._options.now())
+        pages = pages_of(answered)
+        self._pages |= {page.url: page for page in pages}
+        return found_pages(call_id, pages, self._options.seal)
+
+
+def _other_result(call_id: str, text: str, *, is_error: bool) -> Json:
+    content = [{"type": "text", "text": text, "citations": None}] if text else []
+    return {"type": "mcp_tool_result", "tool_use_id": call_id, "is_error": is_error, "content": content}
+
+
+def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:
+    """The sequence at which the upstream itself has stopped, where it says so: vLLM's field, and SGLang's."""
+    said = (answer.turn.choice.get(key) for key in ("stop_reason", "matched_stop"))
+    return next((stop for stop in said if isinstance(stop, str) and stop in stops), None)
+
+
+def _text(delta: Json, key: str) -> str:
+    text = delta.get(key)
+    return text if isinstance(text, str) else ""
+
+
+def usage_of(answer: Respond, server_tool_use: Json | None) -> Json:
+    """The tokens of all turns, as this API counts them: cached ones apart."""
+    usage: Json = answer.tally.as_usage()
+    cached = _count(usage, "prompt_tokens_details", "cached_tokens")
+    counted: Json = {
+        "input_tokens": max(0, (usage["prompt_tokens"] or 0) - cached),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage["completion_tokens"] or 0,
+    }
+    if thought := _count(usage, "completion_tokens_details", "reasoning_tokens"):
+        counted["output_tokens_details"] = {"thinking_tokens": thought}
+    if server_tool_use is not None:
+        counted["server_tool_use"] = server_tool_use
+    return counted
+
+
+def _count(usage: Json, details: str, name: str) -> int:
+    held: Any = usage.get(details)
+    count = held.get(name) if isinstance(held, dict) else None
+    return count if isinstance(count, int) else 0

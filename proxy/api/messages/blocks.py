@@ -1,0 +1,168 @@
+"""The content blocks of an answer, built step by step; every step gives the events that describe it.
+
+    content_block_start   content_block_delta*   content_block_stop
+
+Blocks follow each other without overlapping, with indices from 0. Folding the events gives `content`, so a whole answer
+and a stream are the same thing. Results of server tools stand behind all calls of their turn, in call order: when the
+client sends the blocks back, that order tells the turns apart.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import orjson
+from msgspec import Struct
+
+from proxy.loop.chat import Json
+
+Events: TypeAlias = list[Json]
+
+
+class ServerCall(Struct):
+    """A call of a server tool that the client is shown.
+
+    Attributes:
+        use: its block, without the input.
+        arguments: the input as JSON text.
+        result: the block with its result.
+    """
+
+    use: Json
+    arguments: str
+    result: Json
+
+
+class Blocks:
+    """The blocks of one answer.
+
+    Args:
+        sign: makes the signature of a turn's thoughts.
+        cite: finds the citations of a text.
+
+    Attributes:
+        content: the blocks that are complete, and the beginning of the one that is open.
+        open: the type of the block that may still grow; empty: there is none.
+    """
+
+    def __init__(self, *, sign: Callable[[str], str], cite: Callable[[str], Sequence[Json]]) -> None:
+        self.content: list[Json] = []
+        self._sign = sign
+        self._cite = cite
+        self.open = ""
+        self._pieces: list[str] = []  # of its text, its thoughts or its input
+        self._shows_thoughts = True
+        self._calls: list[ServerCall] = []  # of this turn
+        self._waiting: list[ServerCall] = []  # until the client's call before them is complete
+
+    @property
+    def open_input(self) -> str:
+        """The input of the call of the client's that is being written."""
+        return "".join(self._pieces)
+
+    def grow_text(self, text: str) -> int:
+        """Add to the open text without an event; the index of its block."""
+        self._pieces.append(text)
+        return len(self.content) - 1
+
+    def text(self, text: str) -> Events:
+        """More text."""
+        events = [] if self.open == "text" else self._start({"type": "text", "text": "", "citations": None})
+        self._pieces.append(text)
+        events.append(self._delta({"type": "text_delta", "text": text}))
+        return events
+
+    def thinking(self, text: str, *, shown: bool) -> Events:
+        """More thoughts; those that are not shown are in the signature alone."""
+        events = [] if self.open == "thinking" else self._start({"type": "thinking", "thinking": "", "signature": ""})
+        self._pieces.append(text)
+        self._shows_thoughts = shown
+        if shown:
+            events.append(self._delta({"type": "thinking_delta", "thinking": text}))
+        return events
+
+    def tool_use(self, call_id: str, name: str) -> Events:
+        """The beginning of a call of a tool of the client's."""
+        return self._start({"type": "tool_use", "id": call_id, "name": name, "input": {}})
+
+    def input(self, text: str) -> Events:
+        """More of the input of the client's call that is open."""
+        self._pieces.append(text)
+        return [self._delta({"type": "input_json_delta", "partial_json": text})] if text else []
+
+    def server_call(self, call: ServerCall) -> Events:
+        """A complete call of a server tool; while a call of the client's is being written, it waits for its end."""
+        self._calls.append(call)
+        if self.open == "tool_use":
+            self._waiting.append(call)
+            return []
+        return self._whole_call(call)
+
+    def end_turn(self) -> Events:
+        """The end of a turn: the results of its server calls."""
+        events = self.close()
+        calls, self._calls = self._calls, []
+        for call in calls:
+            events += self._whole(call.result)
+        return events
+
+    def close(self) -> Events:
+        """The end of the block that is open, and the calls that have waited for it."""
+        if not self.open:
+            return []
+        block, said = self.content[-1], "".join(self._pieces)
+        events: Events = []
+        match self.open:
+            case "text":
+                block["text"] = said
+                block["citations"] = list(self._cite(said)) or None
+                events += [
+                    self._delta({"type": "citations_delta", "citation": one}) for one in block["citations"] or ()
+                ]
+            case "thinking":
+                block["thinking"] = said if self._shows_thoughts else ""
+                block["signature"] = self._sign("" if self._shows_thoughts else said)
+                events.append(self._delta({"type": "signature_delta", "signature": block["signature"]}))
+            case "tool_use":
+                block["input"] = parsed_input(said)
+        self.open = ""
+        self._pieces.clear()
+        events.append({"type": "content_block_stop", "index": len(self.content) - 1})
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            events += self._whole_call(call)
+        return events
+
+    def _whole_call(self, call: ServerCall) -> Events:
+        events = self._start({**call.use, "input": {}})
+        if call.arguments:
+            events.append(self._delta({"type": "input_json_delta", "partial_json": call.arguments}))
+        self.content[-1]["input"] = parsed_input(call.arguments)
+        return events + self.close()
+
+    def _whole(self, block: Json) -> Events:
+        """A block that comes in one piece."""
+        return self._start(block) + self.close()
+
+    def _start(self, block: Json) -> Events:
+        events = self.close()
+        self.content.append(block)
+        self.open = block["type"]
+        events.append({"type": "content_block_start", "index": len(self.content) - 1, "content_block": {**block}})
+        return events
+
+    def _delta(self, delta: Json) -> Json:
+        return {"type": "content_block_delta", "index": len(self.content) - 1, "delta": delta}
+
+
+def parsed_input(text: str) -> Json:
+    """The input of a call as an object; a text that is none is kept under `INVALID_JSON`."""
+    try:
+        parsed = orjson.loads(text) if text.strip() else {}
+    except orjson.JSONDecodeError:
+        return {"INVALID_JSON": text}
+    return parsed if isinstance(parsed, dict) else {"INVALID_JSON": text}
+
+
+def is_complete(text: str) -> bool:
+    """Whether the input of a call is an object, or nothing, to which nothing can be added."""
+    return "INVALID_JSON" not in parsed_input(text)

@@ -1,0 +1,280 @@
+"""A conversation in content blocks -> the messages of Chat Completions.
+
+One assistant message may hold several turns of the loop: thoughts, text, calls, their results, and again. The order
+of the blocks alone tells them apart: the first block behind results that is none begins the next turn. Each turn
+becomes an assistant message, followed at once by one tool message per call, in call order; of the last turn's calls the
+client's own are answered in its next message.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import orjson
+
+from proxy.api.messages.pages import read_again
+from proxy.api.messages.parts import as_blocks, content_of, parts_of, refuse, result_parts, text_of, user_parts
+from proxy.loop.chat import Json
+from proxy.loop.continuation import server_call_id
+from proxy.loop.errors import RequestError
+
+Unseal: TypeAlias = Callable[[Any], str | None]
+"""The text of something sealed for this client; None: it was sealed elsewhere, for somebody else, or changed."""
+
+# Claude Code begins its system prompt with a block that differs in every request and would spoil the upstream's cache.
+_BILLING = "x-anthropic-billing-header"
+_EMPTY_RESULT = "(The tool returned nothing.)"
+_FAILED = "The tool failed:\n"
+_PICTURES_FOLLOW = "(Its pictures follow below.)"
+_SERVER_RESULTS = ("web_search_tool_result", "web_fetch_tool_result")
+_OURS = re.compile(r"toolu_([0-9a-f]{32}_[0-9]+)")
+_SHOWN = re.compile(r"srvtoolu_([0-9a-f]{32})_([0-9]+)")
+_MOST_MESSAGES = 100_000
+
+
+def tool_use_id(client_id: str) -> str:
+    """The id of a `tool_use` block for the id of a client's call, as the loop gives it."""
+    return client_id.replace("call_", "toolu_", 1)
+
+
+def shown_call_id(run_id: str, number: int) -> str:
+    """The id of a `server_tool_use` block of a run."""
+    return f"srvtoolu_{run_id}_{number}"
+
+
+def _client_id(block_id: str) -> str:
+    """The loop's id for the id of a `tool_use` block; one that is not of its making stays."""
+    match = _OURS.fullmatch(block_id)
+    return f"call_{match[1]}" if match else block_id
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of a turn and its result; None: still to come."""
+
+    id: str
+    name: str
+    arguments: str
+    is_servers: bool = False
+    result: str | None = None
+    pictures: list[Json] = field(default_factory=list)
+
+    def as_chat(self) -> Json:
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One turn of an assistant message."""
+
+    thoughts: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    calls: list[_Call] = field(default_factory=list)
+    has_results: bool = False
+
+    def call(self, call_id: object) -> _Call | None:
+        return next((call for call in self.calls if call.id == call_id), None)
+
+    def messages(self) -> Iterator[Json]:
+        """The assistant message, one message per result, and the pictures of all results."""
+        said = "".join(self.texts)
+        if not (said or self.calls or self.thoughts):
+            return
+        message: Json = {"role": "assistant", "content": said or None}
+        if self.thoughts:
+            message["reasoning_content"] = "\n".join(self.thoughts)
+        if self.calls:
+            message["tool_calls"] = [call.as_chat() for call in self.calls]
+        yield message
+        for call in self.calls:
+            yield {"role": "tool", "tool_call_id": call.id, "content": call.result}
+        if pictures := [part for call in self.calls for part in call.pictures]:
+            yield {"role": "user", "content": pictures}
+
+
+def read_messages(system: Any, messages: Any, unseal: Unseal, own_names: Mapping[str, str]) -> list[Json]:
+    """The conversation as a chat request has it.
+
+    Args:
+        system: the request's `system`.
+        messages: its `messages`.
+        unseal: opens what this proxy sealed for the client.
+        own_names: the client's names of server tools -> the names of the tools.
+
+    Raises:
+        RequestError: it is no conversation; `param` is the place, as in `messages.1.content.0.source`.
+    """
+    if not isinstance(messages, list) or not 0 < len(messages) <= _MOST_MESSAGES:
+        refuse("messages", "must be a list of messages, at least one")
+    chat = [{"role": "system", "content": text}] if (text := system_text(system)) else []
+    chat += _Reader(unseal, own_names).read(messages)
+    if all(message["role"] == "system" for message in chat):
+        refuse("messages", "must hold a message that is not empty")
+    return chat
+
+
+def system_text(system: Any, where: str = "system") -> str:
+    """The text of a system prompt, without the block that holds Claude Code's version. Raises `RequestError`."""
+    parts = user_parts(as_blocks(system, where), where)
+    if any(part["type"] != "text" for part in parts):
+        refuse(where, "may hold text only")
+    return text_of([part for part in parts if not part["text"].startswith(_BILLING)])
+
+
+class _Reader:
+    """Reads messages in order; a turn whose calls are not all answered waits for the next message."""
+
+    def __init__(self, unseal: Unseal, own_names: Mapping[str, str]) -> None:
+        self._unseal = unseal
+        self._own_names = own_names
+        self._open: _Turn | None = None
+        self._chat: list[Json] = []
+        self._system: list[Json] = []  # system messages that stand between calls and their results
+
+    def read(self, messages: list[Any]) -> list[Json]:
+        last = "user"
+        for where, role, blocks in _merged(messages):
+            match role:
+                case "assistant":
+                    self._expect_answered()
+                    self._read_assistant(blocks, where)
+                case "user":
+                    self._read_user(blocks, where)
+                case _:
+                    self._read_system(blocks, where)
+            last = last if role == "system" else role
+        self._expect_answered()
+        if last == "assistant":
+            refuse("messages", "the last message must be the user's: prefill is not supported")
+        return self._chat
+
+    def _read_system(self, blocks: list[Any], where: str) -> None:
+        text = system_text(blocks, f"{where}.content")
+        if text:
+            (self._system if self._open else self._chat).append({"role": "system", "content": text})
+
+    def _read_assistant(self, blocks: list[Any], where: str) -> None:
+        turns = [_Turn()]
+        for at, block in enumerate(blocks):
+            place = f"{where}.content.{at}"
+            if not isinstance(block, dict):
+                refuse(place, "must be a content block, an object with a `type`")
+            if turns[-1].has_results and block.get("type") not in _SERVER_RESULTS:
+                turns.append(_Turn())
+            self._read_block(turns[-1], block, place)
+        _tie_to_runs(turns)
+        *complete, last = turns
+        for turn in complete:
+            self._chat += turn.messages()
+        if any(call.result is None for call in last.calls):
+            self._open = last
+        else:
+            self._chat += last.messages()
+
+    def _read_block(self, turn: _Turn, block: Json, where: str) -> None:
+        """Add a block to its turn. What other servers' tools left behind is skipped."""
+        match block.get("type"):
+            case "text" if isinstance(block.get("text"), str):
+                turn.texts.append(block["text"])
+            case "thinking":
+                thought = block.get("thinking") or self._unseal(block.get("signature"))
+                if isinstance(thought, str) and thought:
+                    turn.thoughts.append(thought)
+            case "tool_use":
+                call = _call(block, where)
+                call.id = _client_id(call.id)
+                turn.calls.append(call)
+            case "server_tool_use" if f"{block.get('name')}_tool_result" in _SERVER_RESULTS:
+                call = _call(block, where)
+                call.name, call.is_servers = self._own_names.get(call.name, call.name), True
+                turn.calls.append(call)
+            case kind if kind in _SERVER_RESULTS:
+                known = turn.call(block.get("tool_use_id"))
+                if known is not None and known.is_servers and known.result is None:
+                    known.result = read_again(block.get("content"), known.name, self._unseal)
+                    turn.has_results = True
+
+    def _read_user(self, blocks: list[Any], where: str) -> None:
+        rest: list[Json] = []
+        answered: set[str] = set()
+        for at, block in enumerate(blocks):
+            place = f"{where}.content.{at}"
+            if isinstance(block, dict) and block.get("type") == "tool_result":
+                answered.add(self._take_result(block, place, answered))
+            else:
+                rest += parts_of(block, place)
+        self._expect_answered()
+        if rest:
+            self._chat.append({"role": "user", "content": content_of(rest)})
+
+    def _take_result(self, block: Json, where: str, answered: set[str]) -> str:
+        call_id = block.get("tool_use_id")
+        call_id = _client_id(call_id) if isinstance(call_id, str) else call_id
+        call = self._open.call(call_id) if self._open else None
+        if isinstance(call_id, str) and call_id in answered:
+            refuse(where, f"there are two results for the call {call_id!r}")
+        if call is None or call.result is not None:
+            refuse(where, f"there is no call {str(call_id)[:100]!r} in the message before for this tool_result")
+        parts = result_parts(as_blocks(block.get("content"), f"{where}.content"))
+        call.pictures = [part for part in parts if part["type"] != "text"]
+        said = text_of(parts) or (_PICTURES_FOLLOW if call.pictures else _EMPTY_RESULT)
+        call.result = f"{_FAILED}{said}" if block.get("is_error") is True else said
+        return call.id
+
+    def _expect_answered(self) -> None:
+        """Close a turn whose calls are all answered. Raises `RequestError` where one is not."""
+        if self._open is None:
+            return
+        missing = next((call.id for call in self._open.calls if call.result is None), None)
+        if missing is not None:
+            refuse("messages", f"the call {missing!r} has no tool_result in the message after it")
+        self._chat += [*self._open.messages(), *self._system]
+        self._open, self._system = None, []
+
+
+def _tie_to_runs(turns: list[_Turn]) -> None:
+    """Leave out server calls without a result, and give the others ids of the run that the client's calls belong to.
+
+    By these the loop finds the run, and puts what the client was not shown back into its place.
+    """
+    runs = {call.id.split("_")[1] for turn in turns for call in turn.calls if call.id.startswith("call_")}
+    for turn in turns:
+        turn.calls = [call for call in turn.calls if call.result is not None or not call.is_servers]
+        for call in turn.calls:
+            match = _SHOWN.fullmatch(call.id) if call.is_servers else None
+            if match is not None and match[1] in runs:
+                call.id = server_call_id(match[1], int(match[2]))
+
+
+def _merged(messages: list[Any]) -> Iterator[tuple[str, str, list[Any]]]:
+    """Place, role and blocks of each message; consecutive ones of a role are one."""
+    held: tuple[str, str, list[Any]] | None = None
+    for at, message in enumerate(messages):
+        where = f"messages.{at}"
+        if not isinstance(message, dict):
+            refuse(where, "must be an object with `role` and `content`")
+        role = message.get("role")
+        if role not in ("user", "assistant", "system"):
+            refuse(f"{where}.role", "must be `user`, `assistant` or `system`")
+        blocks = as_blocks(message.get("content"), f"{where}.content")
+        if held and held[1] == role != "system":
+            held = (held[0], role, [*held[2], *blocks])
+            continue
+        if held:
+            yield held
+        held = (where, role, blocks)
+    if held:
+        yield held
+
+
+def _call(block: Json, where: str) -> _Call:
+    for key in ("id", "name"):
+        if not isinstance(block.get(key), str) or not block[key]:
+            refuse(f"{where}.{key}", "must be a string")
+    given = block.get("input")
+    try:
+        arguments = orjson.dumps({} if given is None else given).decode()
+    except orjson.JSONEncodeError as exc:
+        raise RequestError(f"{where}.input: is nested too deep", param=f"{where}.input") from exc
+    return _Call(block["id"], block["name"], arguments)

@@ -1,0 +1,200 @@
+"""`POST /v1/messages` and `/v1/messages/count_tokens`: a Messages request on the loop of Chat Completions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from secrets import token_hex
+from typing import Any
+
+from msgspec.structs import replace
+from starlette.types import Receive, Scope, Send
+
+from proxy import request_context
+from proxy.api.body import parse_object, read_body
+from proxy.api.checked import CheckingSurface, is_checked
+from proxy.api.messages.answer import Answer, AnswerOptions, usage_of
+from proxy.api.messages.conversation import read_messages
+from proxy.api.messages.request import MessagesRequest, read_request
+from proxy.api.messages.stream import Head, MessageStream
+from proxy.api.messages.tokens import count_tokens
+from proxy.api.messages.tools import hosted_names, with_hosted
+from proxy.api.replay import delta_of
+from proxy.api.replies import STREAM_ERROR_ENCODER, EventStream, Headers, send_json
+from proxy.api.request import CALLER, ResolvedRequest, names_for_header
+from proxy.api.responses.search import ConfiguredSearch
+from proxy.api.schema import SchemaCheck
+from proxy.api.sealed import Sealer, key_of
+from proxy.api.surface import show_nothing, tool_headers
+from proxy.loop import sse
+from proxy.loop.actions import AnsweredCall, Respond
+from proxy.loop.chat import Json, Turn
+from proxy.ports import Ports
+
+
+class _MessagesSurface(CheckingSurface):
+    """What both endpoints share: from a body to a resolved request."""
+
+    def __init__(self, ports: Ports) -> None:
+        super().__init__(ports)
+        self._key = key_of(ports.config.upstreams.values())
+
+    async def _prepare(self, scope: Scope, fields: Json, *, to_be_answered: bool) -> "_Task":
+        """Decide all that is decided before the model is asked."""
+        specs = self.ports.toolset.specs
+        server_names = frozenset(name for spec in specs.values() for name in spec.names)
+        request = read_request(fields, server_names, to_be_answered=to_be_answered)
+        own_names = hosted_names(self.ports.config.tools, specs)
+        seal = Seal(self._key, scope[CALLER].scope)
+        messages = read_messages(fields.get("system"), fields.get("messages"), seal.open, own_names)
+        resolved = await self.resolver.resolve(scope, request.as_chat(messages))
+        resolved, tools = with_hosted(resolved, request.tools, own_names)
+        if ignored := names_for_header((*resolved.ignored, *tools.ignored)):
+            request_context.add({"tools_ignored": ignored})
+        chat = resolved.chat | request.thinking_fields(has_switch=resolved.model.upstream.thinking_switch)
+        limits = replace(resolved.limits, max_output_tokens=fields.get("max_tokens"))
+        resolved = replace(resolved, chat=chat, limits=limits, ignored=ignored, body=None)
+        options = AnswerOptions(
+            seal.seal,
+            self._now,
+            tools,
+            others=resolved.wants_events,
+            thoughts=request.thinks,
+            omits_thoughts=request.omits_thoughts,
+            stops=request.stops,
+        )
+        check = request.check if is_checked(resolved) else None
+        return _Task(request, token_hex(16), resolved, options, check)
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self.ports.clock.time(), UTC).isoformat()
+
+
+class CreateMessage(_MessagesSurface):
+    """`POST /v1/messages`, as an ASGI callable."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        body = await read_body(scope, receive, self.server, self.ports.clock)
+        task = await self._prepare(scope, parse_object(body), to_be_answered=True)
+        if task.request.stream:
+            await self.send_stream(task.resolved, partial(self._stream, task, scope), scope, receive, send)
+        else:
+            await self.send_whole(task.resolved, partial(self._whole, task), scope, receive, send)
+
+    async def _whole(self, task: "_Task") -> tuple[bytes, Headers]:
+        reports: list[Sequence[AnsweredCall]] = []
+
+        async def report(answered: Sequence[AnsweredCall]) -> None:
+            reports.append(answered)
+
+        content = Answer(task.run_id, task.options)
+        answer = await self._answer(task, show=show_nothing, drop=list, tell=None, report=report)
+        _replay(content, answer, reports, with_text=task.request.check is None)
+        usage = usage_of(answer, content.server_tool_use())
+        message = task.head.message(content.blocks.content, content.ending(answer), usage)
+        return sse.dumps(message), tool_headers([answer])
+
+    async def _stream(self, task: "_Task", scope: Scope, stream: EventStream) -> None:
+        content = Answer(task.run_id, task.options)
+        request_id = str(request_context.fields.get({}).get("request_id"))
+        writer = MessageStream(stream, task.head, content, request_id, hold_text=task.check is not None)
+        scope[STREAM_ERROR_ENCODER] = writer.encode_error
+        callbacks = {"show": writer.show, "drop": writer.drop_held_text, "tell": writer.tell, "report": writer.report}
+        answer = await self._answer(task, **callbacks)
+        await writer.finish(answer)
+
+    async def _answer(self, task: "_Task", **options: Any) -> Respond:
+        toolset = ConfiguredSearch(self.ports.toolset)
+        return await self.run_checked(
+            task.resolved, task.run_id, task.check, toolset=toolset, keep=task.hides, **options
+        )
+
+
+class CountTokens(_MessagesSurface):
+    """`POST /v1/messages/count_tokens`, as an ASGI callable."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        body = await read_body(scope, receive, self.server, self.ports.clock)
+        task = await self._prepare(scope, parse_object(body), to_be_answered=False)
+        await send_json(send, {"input_tokens": task.input_tokens()})
+
+
+class Seal:
+    """Seals texts for one caller."""
+
+    def __init__(self, key: bytes, scope: str) -> None:
+        self._sealer = Sealer(key, scope)
+
+    def seal(self, text: str) -> str:
+        """A sealed text."""
+        return self._sealer.seal({"text": text})
+
+    def open(self, sealed: Any) -> str | None:
+        """The text that was sealed; None for what was not sealed here for this caller."""
+        held = self._sealer.open(sealed)
+        text = held.get("text") if held is not None else None
+        return text if isinstance(text, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One request, with all that is decided before its model is asked.
+
+    Attributes:
+        check: checks the answer against a schema; None: there is no schema, or the upstream keeps to it by itself.
+    """
+
+    request: MessagesRequest
+    run_id: str
+    resolved: ResolvedRequest
+    options: AnswerOptions
+    check: SchemaCheck | None
+
+    def hides(self, answer: Respond) -> bool:
+        """Whether the model has read or thought something that the client is not shown."""
+        owned, shown = self.resolved.offer.owned, self.options.tools.shown
+        for turn in (*answer.earlier_turns, answer.turn):
+            if not self.options.thoughts and (turn.message.get("reasoning_content") or turn.message.get("reasoning")):
+                return True
+            if any(call.name in owned and owned[call.name].name not in shown for call in turn.calls):
+                return True
+        return False
+
+    @property
+    def head(self) -> Head:
+        """The properties of the message that answers."""
+        return Head(self.run_id, self.request.model, self.input_tokens)
+
+    def input_tokens(self) -> int:
+        """The estimated tokens of the request."""
+        chat = self.resolved.chat
+        return count_tokens({**chat, "tools": self.resolved.offer.tools})
+
+
+def _replay(content: Answer, answer: Respond, reports: Sequence[Sequence[AnsweredCall]], *, with_text: bool) -> None:
+    """Build the blocks of a run that is over, in the order in which they would have been streamed."""
+    turns = [*answer.earlier_turns, answer.turn]
+    for number, turn in enumerate(turns):
+        is_last = turn is answer.turn
+        message = answer.message if is_last else turn.message
+        content.begin_turn()
+        content.show(delta_of(message, answer.cite, is_last=is_last, with_text=with_text or is_last))
+        answered = reports[number] if number < len(reports) else ()
+        _replay_calls(content, turn, answered)
+        if answered:
+            content.end_turn(answered)
+    content.finish()
+
+
+def _replay_calls(content: Answer, turn: Turn, answered: Sequence[AnsweredCall]) -> None:
+    """Show the calls of a turn in their order, the client's and those that the server has run."""
+    run: Mapping[str, AnsweredCall] = {one.call.id: one for one in answered if one.was_run}
+    shown = 0
+    for entry, client_id in zip(turn.message.get("tool_calls") or (), turn.client_ids, strict=False):
+        if client_id:
+            content.show({"tool_calls": [{**entry, "index": shown, "id": client_id}]})
+            shown += 1
+        elif (one := run.get(entry.get("id"))) is not None:
+            content.begin_call(one.call.id, one.tool, one.call.arguments)

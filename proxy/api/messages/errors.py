@@ -1,0 +1,62 @@
+"""Errors in the envelope of the Messages API."""
+
+from starlette.types import Scope, Send
+
+from proxy.api.replies import send_json
+from proxy.loop import sse
+from proxy.loop.chat import Json
+from proxy.loop.errors import Overloaded, ProxyError, RequestError
+
+ROOT = "/v1/messages"
+_OVERLOADED = 529  # Anthropic's own status
+_CLIENT_FAULTS = range(400, 500)
+# Any other status of a client's fault has `invalid_request_error`, and any other of a server's `api_error`.
+_TYPES = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    _OVERLOADED: "overloaded_error",
+}
+
+
+def is_for(scope: Scope) -> bool:
+    """Whether a request is for this API, whose errors have an envelope of their own."""
+    path: str = scope["path"]
+    return path.startswith(ROOT) and path[len(ROOT) : len(ROOT) + 1] in ("", "/")
+
+
+def envelope(error: ProxyError, request_id: str) -> Json:
+    """The body of an error."""
+    status = status_of(error)
+    other = "invalid_request_error" if status in _CLIENT_FAULTS else "api_error"
+    body: Json = {"type": _TYPES.get(status, other), "message": _message(error), "code": error.code}
+    if error.details is not None:
+        body["details"] = error.details
+    return {"type": "error", "error": body, "request_id": request_id}
+
+
+def status_of(error: ProxyError) -> int:
+    """The status of an error; that of a proxy that is full is Anthropic's own."""
+    return _OVERLOADED if isinstance(error, Overloaded) else error.status
+
+
+async def send_error(send: Send, error: ProxyError, request_id: str) -> None:
+    """An error as a whole response."""
+    await send_json(send, envelope(error, request_id), status=status_of(error), headers=error.headers)
+
+
+def encode_error(error: ProxyError, request_id: str) -> bytes:
+    """An error as the last event of a stream."""
+    return b"event: error\n" + sse.encode(envelope(error, request_id))
+
+
+def _message(error: ProxyError) -> str:
+    """The message, which begins with the place of the field that is at fault."""
+    where, message = error.param, error.message
+    if not isinstance(error, RequestError) or not where or message.startswith(where):
+        return message
+    return f"{where}: " + message.removeprefix(f"'{where}' ")

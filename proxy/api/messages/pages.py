@@ -1,0 +1,144 @@
+"""The results of visible server tools as blocks, and what the model has read of them back from the blocks.
+
+A client carries what a search has found: the text that the model has read is cut at its pages, and each piece is sealed
+beside its page as `encrypted_content`. All pieces together are the text again, to the letter. The text of a fetched
+page is in its block as it is.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from msgspec import Struct
+
+from proxy.loop import results
+from proxy.loop.actions import AnsweredCall
+from proxy.loop.chat import Json, ToolOutput
+from proxy.loop.results import BEYOND_LIMIT
+
+_MOST_CITED = 150  # characters; Anthropic's own bound
+_NOTHING_FOUND = "No results."
+_EMPTY = "(The tool returned nothing.)"
+# The outcome of a call that failed -> its `error_code`. Every other one is `unavailable`.
+_CODES = {BEYOND_LIMIT: "max_uses_exceeded", "invalid_arguments": "invalid_tool_input", "busy": "too_many_requests"}
+
+
+class Page(Struct, frozen=True):
+    """A page that a search has found.
+
+    Attributes:
+        url: of the page.
+        title: of the page.
+        piece: of all that the model has read, the part about it.
+        said: of the tool's own text, the part about it.
+    """
+
+    url: str
+    title: str
+    piece: str
+    said: str
+
+    @property
+    def cited(self) -> str:
+        """The beginning of what the search said of it."""
+        lines = [line.strip() for line in self.said.split("\n")]
+        said = " ".join(line for line in lines if line and line not in (self.title, self.url))
+        return (said or self.title)[:_MOST_CITED]
+
+
+def pages_of(answered: AnsweredCall) -> list[Page]:
+    """The pages that a search has found, in the order in which the model has read of them."""
+    sources, text, said = answered.result.sources, answered.content, answered.result.text
+    found = sorted((at, url) for url in sources if (at := text.find(url)) >= 0)
+    begins = [0, *(_paragraph(text, at)[0] for at, _ in found[1:])]  # the result's head goes with its first page
+    pieces = {
+        url: text[begin:end] for (_, url), (begin, end) in zip(found, pairwise([*begins, len(text)]), strict=False)
+    }
+    ordered = [url for _, url in found] + [url for url in sources if url not in pieces]
+    return [Page(url, sources[url] or url, pieces.get(url, ""), _said(said, url)) for url in ordered]
+
+
+def _said(text: str, url: str) -> str:
+    """What a search's text says of a page."""
+    at = text.find(url)
+    begin, end = _paragraph(text, at) if at >= 0 else (0, 0)
+    return text[begin:end]
+
+
+def _paragraph(text: str, at: int) -> tuple[int, int]:
+    """Where the paragraph around a place begins and ends."""
+    before, after = text.rfind("\n\n", 0, at), text.find("\n\n", at)
+    return before + 2 if before >= 0 else 0, after if after >= 0 else len(text)
+
+
+def failed(kind: str, call_id: str, code: str = "unavailable") -> Json:
+    """The result block of a call that failed; `kind`: the client's name of the tool."""
+    name = f"{kind}_tool_result"
+    return {"type": name, "tool_use_id": call_id, "content": {"type": f"{name}_error", "error_code": code}}
+
+
+def error_code(answered: AnsweredCall) -> str:
+    """The `error_code` of a call that failed."""
+    return _CODES.get(answered.result.outcome, "unavailable")
+
+
+def found_pages(call_id: str, pages: list[Page], seal: Callable[[str], str]) -> Json:
+    """The result block of a search."""
+    listed = [
+        {
+            "type": "web_search_result",
+            "url": page.url,
+            "title": page.title,
+            "encrypted_content": seal(page.piece),
+            "page_age": None,
+        }
+        for page in pages
+    ]
+    return {"type": "web_search_tool_result", "tool_use_id": call_id, "content": listed}
+
+
+def fetched_page(call_id: str, answered: AnsweredCall, retrieved_at: str) -> Json:
+    """The result block of a fetched page."""
+    url, title = next(iter(answered.result.sources.items()), ("", ""))
+    document = {
+        "type": "document",
+        "source": {"type": "text", "media_type": "text/plain", "data": answered.result.text},
+        "title": title or None,
+        "citations": {"enabled": False},
+    }
+    page = {"type": "web_fetch_result", "url": url, "retrieved_at": retrieved_at, "content": document}
+    return {"type": "web_fetch_tool_result", "tool_use_id": call_id, "content": page}
+
+
+def read_again(content: Any, tool: str, unseal: Callable[[Any], str | None]) -> str:
+    """What the model has read of a call, from the content of its result block.
+
+    Args:
+        content: as the client sends it back.
+        tool: the name of the server's tool.
+        unseal: opens what was sealed for this client.
+    """
+    match content:
+        case {"type": str(kind), "error_code": code} if kind.endswith("_error"):
+            return results.failure(str(code)).content
+        case {"type": "web_fetch_result", "content": {"source": {"data": str(data)}}} if data:
+            url = content.get("url")
+            sources: Mapping[str, str] = {url: ""} if isinstance(url, str) and url else {}
+            return results.success(
+                tool, ToolOutput(data, sources), max_bytes=len(data.encode("utf-8", "replace"))
+            ).content
+        case list():
+            return "".join(_pieces(content, unseal)) or _NOTHING_FOUND
+        case _:
+            return _EMPTY
+
+
+def _pieces(pages: list[Any], unseal: Callable[[Any], str | None]) -> Iterator[str]:
+    """The pieces of a search's text; title and URL stand in for one that was not sealed for this client."""
+    for page in pages:
+        if not isinstance(page, dict):
+            continue
+        piece = unseal(page.get("encrypted_content"))
+        if piece is None:
+            piece = f"{page.get('title') or ''}\n{page.get('url') or ''}\n\n"
+        yield piece

@@ -1,0 +1,145 @@
+"""Content blocks that a user sends: Messages API -> parts of Chat Completions.
+
+In a user's own content a block that no model could be given is refused. In the result of a tool it is not: a
+conversation that holds one would be locked for good, so a note takes its place.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from proxy.loop.chat import Json
+from proxy.loop.errors import RequestError
+
+_NOT_SHOWN = "[{what} that cannot be shown here]"
+_PICTURES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+
+
+def user_parts(blocks: list[Any], where: str) -> list[Json]:
+    """The parts of a user's content.
+
+    Args:
+        blocks: as the client sent them.
+        where: their place in the request, for faults: `messages.1.content`.
+
+    Raises:
+        RequestError: a block of a kind that no model here takes, with its place as `param`.
+    """
+    return [part for at, block in enumerate(blocks) for part in parts_of(block, f"{where}.{at}")]
+
+
+def result_parts(blocks: list[Any]) -> list[Json]:
+    """The parts of a tool's result; a note stands for what cannot be shown."""
+    return [part for block in blocks for part in _shown_parts(block)]
+
+
+def text_of(parts: list[Json]) -> str:
+    """The texts of some parts, one below the other."""
+    return "\n\n".join(part["text"] for part in parts if part["type"] == "text")
+
+
+def content_of(parts: list[Json]) -> str | list[Json]:
+    """A content as simple as it can be: a string unless it holds pictures."""
+    return parts if any(part["type"] != "text" for part in parts) else text_of(parts)
+
+
+def as_blocks(content: Any, where: str) -> list[Any]:
+    """A content as blocks, whether it came as a string or as a list. Raises `RequestError`."""
+    if isinstance(content, list):
+        return content
+    if not isinstance(content, str | None):
+        refuse(where, "must be a string or a list of content blocks")
+    return [{"type": "text", "text": content}] if content else []
+
+
+def refuse(where: str, why: str) -> NoReturn:
+    """Refuse a request for the field at `where`."""
+    raise RequestError(f"{where}: {why}", param=where)
+
+
+def _shown_parts(block: Any) -> list[Json]:
+    """The parts of one block of a tool's result."""
+    if isinstance(block, dict) and block.get("type") == "tool_reference":
+        return [_text(f"[tool {block.get('tool_name', '')} is available]")]
+    try:
+        return list(parts_of(block, ""))
+    except RequestError:
+        kind = block.get("type") if isinstance(block, dict) else None
+        return [_text(_NOT_SHOWN.format(what=f"content of type {kind}" if isinstance(kind, str) else "content"))]
+
+
+def parts_of(block: Any, where: str) -> Iterator[Json]:
+    """The parts of one block, which stands at `where`. Raises `RequestError`."""
+    if not isinstance(block, dict):
+        refuse(where, "must be a content block, an object with a `type`")
+    match block.get("type"):
+        case "text":
+            if text := _string(block, "text", where):
+                yield _text(text)
+        case "image":
+            yield {
+                "type": "image_url",
+                "image_url": {"url": _picture(_object(block, "source", where), f"{where}.source")},
+            }
+        case "document":
+            yield from _document(block, where)
+        case "search_result":
+            texts = [part["text"] for part in user_parts(_list(block, "content", where), f"{where}.content")]
+            lines = (block.get("title"), block.get("source"), *texts)
+            yield _text("\n".join(line for line in lines if isinstance(line, str) and line))
+        case kind:
+            refuse(f"{where}.type", f"{str(kind)[:64]!r} is not supported here")
+
+
+def _document(block: Json, where: str) -> Iterator[Json]:
+    """A document of text, with its title and its context before it."""
+    source = _object(block, "source", where)
+    heading = [block[key] for key in ("title", "context") if isinstance(block.get(key), str) and block[key]]
+    match source.get("type"):
+        case "text":
+            yield _text("\n\n".join([*heading, _string(source, "data", f"{where}.source")]))
+        case "content":
+            if heading:
+                yield _text("\n\n".join(heading))
+            blocks = as_blocks(source.get("content"), f"{where}.source.content")
+            yield from user_parts(blocks, f"{where}.source.content")
+        case "base64":
+            refuse(f"{where}.source", "a PDF cannot be read here; send its text as a document with a `text` source")
+        case "url":
+            refuse(f"{where}.source", "documents are not fetched; send the text, or offer a web_fetch tool")
+        case kind:
+            refuse(f"{where}.source", f"a document of type {str(kind)[:64]!r} is not supported here")
+
+
+def _picture(source: Json, where: str) -> str:
+    """The URL of a picture: its own, or one that holds its data."""
+    match source.get("type"):
+        case "base64":
+            media = _string(source, "media_type", where)
+            if media not in _PICTURES:
+                refuse(f"{where}.media_type", f"must be one of {', '.join(_PICTURES)}")
+            return f"data:{media};base64,{_string(source, 'data', where)}"
+        case "url":
+            return _string(source, "url", where)
+        case "file":
+            refuse(where, "files are not kept here; send the picture's data or its URL")
+        case kind:
+            refuse(where, f"a picture of type {str(kind)[:64]!r} is not supported here")
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def _string(holder: Json, key: str, where: str) -> str:
+    value = holder.get(key)
+    return value if isinstance(value, str) else refuse(f"{where}.{key}", "must be a string")
+
+
+def _object(holder: Json, key: str, where: str) -> Json:
+    value = holder.get(key)
+    return value if isinstance(value, dict) else refuse(f"{where}.{key}", "must be an object")
+
+
+def _list(holder: Json, key: str, where: str) -> list[Any]:
+    value = holder.get(key)
+    return value if isinstance(value, list) else refuse(f"{where}.{key}", "must be a list")

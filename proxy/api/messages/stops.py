@@ -1,0 +1,46 @@
+"""Stop sequences: the text that a client sees never goes past one, however it was cut into pieces."""
+
+from collections.abc import Sequence
+
+
+class StopFilter:
+    """Cuts a text that comes in pieces at the first stop sequence in it.
+
+    Args:
+        stops: the sequences, none of them empty.
+
+    Attributes:
+        found: the sequence at which the text was cut; None: it goes on.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.found: str | None = None
+        self._stops = stops
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """What may be shown now; the beginning of a sequence is held back until it is known to be none."""
+        if self.found is not None:
+            return ""
+        text = self._held + text
+        places = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if places:
+            at, self.found = min(places, key=lambda place: (place[0], -len(place[1])))
+            self._held = ""
+            return text[:at]
+        held = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+    def close(self) -> str:
+        """What was held back and begins no sequence."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many characters at the end of a text begin the sequence."""
+    for size in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:size]):
+            return size
+    return 0

@@ -1,0 +1,130 @@
+"""The message object of the Messages API, and the stream of events that describes it."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from proxy.api.messages import errors
+from proxy.api.messages.answer import Answer, usage_of
+from proxy.api.messages.blocks import Events
+from proxy.api.replies import EventStream, Outbox
+from proxy.loop import sse
+from proxy.loop.actions import AnsweredCall, Respond
+from proxy.loop.chat import Json
+from proxy.loop.errors import ProxyError
+
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+_TEXT = (
+    b"event: content_block_delta\n"
+    b'data: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":%b}}\n\n'
+)
+_ONLY_CONTENT = 1
+
+
+class Head(Struct, frozen=True):
+    """The properties of one message in all its states.
+
+    Attributes:
+        run_id: of its loop.
+        model: the name that the client asked for.
+        input_tokens: our estimate, for the beginning of a stream, which comes before the upstream's count.
+    """
+
+    run_id: str
+    model: str
+    input_tokens: Callable[[], int]
+
+    def message(self, content: Sequence[Json], ending: Json, usage: Json) -> Json:
+        """The message object."""
+        named = {"id": f"msg_{self.run_id}", "type": "message", "role": "assistant", "model": self.model}
+        return {**named, "content": content, **ending, "usage": usage}
+
+    def beginning(self) -> Json:
+        """The message object before anything is written."""
+        ending = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
+        usage = {"input_tokens": self.input_tokens(), "output_tokens": 1}
+        cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+        return self.message([], ending, {**usage, **cache})
+
+
+class MessageStream:
+    """Writes a message to a client with `stream: true`.
+
+    Args:
+        stream: takes the bytes.
+        head: of the message.
+        answer: makes the events of its blocks.
+        request_id: for errors.
+        hold_text: hold the text back until the end, for it may have to be dropped.
+    """
+
+    def __init__(self, stream: EventStream, head: Head, answer: Answer, request_id: str, *, hold_text: bool) -> None:
+        self._stream = stream
+        self._outbox = Outbox(stream)
+        self._head = head
+        self._answer = answer
+        self._request_id = request_id
+        self._hold_text = hold_text
+        self._held: list[str] = []
+        self._is_begun = False
+        stream.heartbeat = self._heartbeat
+
+    def show(self, _index: int, chunk: Json) -> Awaitable[None]:
+        """Show a chunk of the only choice."""
+        answer, choices = self._answer, chunk["choices"]
+        delta: Json = choices[0]["delta"] if choices else {}
+        text: Any = delta.get("content")
+        if text.__class__ is str and len(delta) == _ONLY_CONTENT and answer.can_grow_text:
+            index = answer.grow_text(text)
+            return self._outbox.write(_TEXT % (index, sse.dumps(text)))
+        if self._hold_text and delta.pop("content", None):
+            self._held.append(text)
+        return self._write(answer.show(delta))
+
+    async def tell(self, event: Json) -> None:
+        """Write what a progress event changes."""
+        match event["type"]:
+            case "turn.started":
+                await self._write(self._answer.begin_turn())
+            case "tool.started":
+                await self._write(self._answer.begin_call(event["call_id"], event["tool"], event["arguments"]))
+
+    async def report(self, answered: Sequence[AnsweredCall]) -> None:
+        """Write the results of a turn's calls."""
+        await self._write(self._answer.end_turn(answered))
+
+    def drop_held_text(self) -> None:
+        """Drop the text that was held back: it is not the answer."""
+        self._held.clear()
+
+    async def finish(self, answer: Respond) -> None:
+        """Write the rest of the message, and end the stream."""
+        events = self._answer.show({"content": "".join(self._held)}) if self._held else []
+        events += self._answer.finish()
+        usage = usage_of(answer, self._answer.server_tool_use())
+        events.append({"type": "message_delta", "delta": self._answer.ending(answer), "usage": usage})
+        events.append({"type": "message_stop"})
+        await self._write(events)
+        await self._stream.close()
+
+    def encode_error(self, error: ProxyError) -> bytes:
+        """The end of a stream that fails, after what is still to be written."""
+        return bytes(self._outbox.pending) + errors.encode_error(error, self._request_id)
+
+    async def _write(self, events: Events) -> None:
+        if events:
+            opening = b"" if self._is_begun else self._opening()
+            await self._outbox.write(opening + b"".join(map(_encode, events)))
+
+    def _heartbeat(self) -> bytes:
+        return _PING if self._is_begun else self._opening() + _PING
+
+    def _opening(self) -> bytes:
+        self._is_begun = True
+        return _encode({"type": "message_start", "message": self._head.beginning()})
+
+
+def _encode(event: Json) -> bytes:
+    kind: str = event["type"]
+    return b"event: " + kind.encode() + b"\n" + sse.encode(event)

