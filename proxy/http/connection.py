@@ -181,7 +181,7 @@ class Http1Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of the response."""
+        """Read a part of the response; once it is complete, the connection goes back to its pool, if it is reusable."""
         response = self._response
         if response is None:  # nothing was asked: it must not be taken for the next response
             self.close()
@@ -194,7 +194,14 @@ class Http1Connection(asyncio.Protocol):
             self._break(exc)
             return
         if response.parser.complete:
-            self._finish(response)
+            self._response = response.connection = None
+            sent = self._sent and not self._writing_paused and not self._transport.get_write_buffer_size()
+            if self._pool is None or not sent or not response.parser.reusable:
+                self.close()
+            else:
+                if self.reading_paused:
+                    self.resume_reading()
+                self._pool.idle(self, response.parser.idle_seconds)
         elif response.unread > MAX_UNREAD_BYTES and not self.reading_paused:
             self.reading_paused = True
             self._transport.pause_reading()
@@ -209,7 +216,7 @@ class Http1Connection(asyncio.Protocol):
             except httpx.RemoteProtocolError as exc:
                 self._break(exc)
                 return
-            self._finish(response)
+            self._response = response.connection = None
             response.wake()
         self.close()
 
@@ -233,18 +240,6 @@ class Http1Connection(asyncio.Protocol):
         self._writing_paused = False
         if self._response is not None:
             self._response.wake()
-
-    def _finish(self, response: Http1Response) -> None:
-        """Give the connection back to its pool, if it can be used again; the response is complete."""
-        self._response = None
-        response.connection = None
-        sent = self._sent and not self._writing_paused and not self._transport.get_write_buffer_size()
-        if self._pool is None or not sent or not response.parser.reusable:
-            self.close()
-            return
-        if self.reading_paused:
-            self.resume_reading()
-        self._pool.idle(self, response.parser.idle_seconds)
 
     def _break(self, error: httpx.TransportError) -> None:
         """Close the connection; its response, if it is not complete, gets the error."""
