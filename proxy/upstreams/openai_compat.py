@@ -17,7 +17,6 @@ from proxy.loop.assembler import NO_REASON, Assembler
 from proxy.loop.calls import has_index, missing_index
 from proxy.loop.chat import Json, Turn, inferred_reason
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
-from proxy.loop.rawjson import replace_model
 from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
 from proxy.redact import redactor
 from proxy.upstreams import failures
@@ -121,7 +120,7 @@ class OpenAICompatible:
             prepared = names.replace(prepared)
         if prepared is not request:
             return as_json({**prepared, "model": self.model}), names
-        return replace_model(body, self.model), names
+        return rawjson.replace_model(body, self.model), names
 
     async def _read_stream(self, content: bytes, reader: "_Reader") -> None:
         """Make a Chat Completions call and give the events of its stream to `reader`, those of one read together."""
@@ -154,11 +153,7 @@ class OpenAICompatible:
 
 
 class _Reader(Protocol):
-    """Takes the body of a stream.
-
-    Attributes:
-        done: whether `[DONE]` has come; nothing that follows it counts.
-    """
+    """Takes the body of a stream; it is `done` when `[DONE]` has come, and nothing that follows counts."""
 
     done: bool
 
