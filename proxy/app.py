@@ -20,8 +20,7 @@ from proxy.api.debug import Debug
 from proxy.api.endpoints import Healthz, Metrics, Models, Readyz, Root, WrongMethod
 from proxy.api.messages.endpoint import CountTokens, CreateMessage
 from proxy.api.middleware.admission import Admission
-from proxy.api.middleware.auth import Auth
-from proxy.api.middleware.quota import Quota, is_limited
+from proxy.api.middleware.clients import Auth, Quota, is_limited
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.passthrough import Passthrough
 from proxy.api.responses.endpoint import CreateResponse

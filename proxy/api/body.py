@@ -8,7 +8,7 @@ import orjson
 from starlette.types import Message, Receive, Scope
 
 from proxy.api.body_memory import SHARE, Share
-from proxy.api.race import CONNECTION, ClientConnection, ClientLeft
+from proxy.api.exchange import CONNECTION, ClientConnection, ClientLeft
 from proxy.config import ServerConfig
 from proxy.loop import rawjson
 from proxy.loop.chat import Json

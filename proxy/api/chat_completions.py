@@ -12,7 +12,7 @@ from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import parse_chat_request, read_body, written
-from proxy.api.replies import EventStream, Headers
+from proxy.api.exchange import EventStream, Headers
 from proxy.api.request import ResolvedRequest
 from proxy.api.surface import Surface, collect, note_use, show_nothing, tool_headers
 from proxy.loop import sse

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import header, is_forwarded
-from proxy.api.replies import Headers, send_bytes, send_json
+from proxy.api.exchange import Headers, send_bytes, send_json
 from proxy.api.request import CALLER, Caller
 from proxy.loop.chat import Json
 from proxy.loop.errors import AdminOnly, NotFound

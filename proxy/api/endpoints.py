@@ -7,7 +7,7 @@ from functools import partial
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import header
-from proxy.api.replies import send_bytes, send_json
+from proxy.api.exchange import send_bytes, send_json
 from proxy.api.request import CALLER, Caller
 from proxy.breaker import State
 from proxy.loop.chat import Json

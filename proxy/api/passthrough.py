@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
 from proxy.api.body import header, parse_object, read_body
-from proxy.api.race import while_wanted
+from proxy.api.exchange import while_wanted
 from proxy.api.request import CALLER, Caller
 from proxy.loop.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.loop.rawjson import replace_model

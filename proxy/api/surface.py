@@ -10,7 +10,7 @@ Chat Completions, Responses and Messages are surfaces. To add another one, write
    progress event, and encodes both, and in the end each choice's `Respond`, in the API's own shapes.
 
 Errors are raised as `ProxyError`. A surface whose errors have a shape of their own in streams sets it by
-`replies.STREAM_ERROR_ENCODER`. `app._hot_paths` has the paths of all surfaces.
+`exchange.STREAM_ERROR_ENCODER`. `app._hot_paths` has the paths of all surfaces.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -21,8 +21,7 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
-from proxy.api.race import Work, together, while_wanted
-from proxy.api.replies import EventStream, Headers, send_bytes
+from proxy.api.exchange import EventStream, Headers, Work, send_bytes, together, while_wanted
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.loop import sse
 from proxy.loop.actions import Respond, sum_of

@@ -14,7 +14,7 @@ from uvicorn._types import HTTPScope
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from proxy.api.race import CONNECTION
+from proxy.api.exchange import CONNECTION
 from proxy.http.parser import field_name, is_clean
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Flow(FlowControl):
 
 
 class Cycle(RequestResponseCycle):
-    """uvicorn's cycle, which is also the ASGI extension of its request. Implements `api.race.ClientConnection`."""
+    """uvicorn's cycle, which is also the ASGI extension of its request. Implements `api.exchange.ClientConnection`."""
 
     def __init__(
         self, protocol: "BoundedProtocol", scope: HTTPScope, *, expect_100_continue: bool, keep_alive: bool

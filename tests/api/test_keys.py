@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.api.middleware.auth import Auth
+from proxy.api.middleware.clients import Auth
 from proxy.api.request import CALLER
 from proxy.config import ClientConfig
 from proxy.loop.errors import InvalidApiKey
@@ -108,7 +108,7 @@ async def test_a_header_that_was_right_before_is_looked_up(monkeypatch, headers,
     auth, compared = Auth(app, clients=CLIENTS), []
     for _ in range(2):
         monkeypatch.setattr(
-            "proxy.api.middleware.auth.compare_digest",
+            "proxy.api.middleware.clients.compare_digest",
             lambda *both: compared.append(both) or hmac.compare_digest(*both),
         )
         await auth({"type": "http", "path": "/v1/models", "headers": headers}, None, None)

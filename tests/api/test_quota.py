@@ -6,7 +6,7 @@ import httpx
 import openai
 import pytest
 
-from proxy.api.middleware.quota import duration, is_limited
+from proxy.api.middleware.clients import duration, is_limited
 from proxy.config import ClientConfig
 from tests.fakes import FakeClock, Reply, chunk, stream, streamed, whole
 from tests.serving import proxy_of

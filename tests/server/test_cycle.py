@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from proxy.api.race import CONNECTION
+from proxy.api.exchange import CONNECTION
 from proxy.server.cycle import Cycle
 
 

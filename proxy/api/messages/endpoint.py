@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from proxy import request_context
 from proxy.api.body import parse_object, read_body
 from proxy.api.checked import CheckingSurface, is_checked
+from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers, send_json
 from proxy.api.messages.answer import Answer, AnswerOptions, usage_of
 from proxy.api.messages.conversation import read_messages
 from proxy.api.messages.request import MessagesRequest, read_request
@@ -20,7 +21,6 @@ from proxy.api.messages.stream import Head, MessageStream
 from proxy.api.messages.tokens import count_tokens
 from proxy.api.messages.tools import hosted_names, with_hosted
 from proxy.api.replay import delta_of
-from proxy.api.replies import STREAM_ERROR_ENCODER, EventStream, Headers, send_json
 from proxy.api.request import CALLER, ResolvedRequest, names_for_header
 from proxy.api.responses.search import ConfiguredSearch
 from proxy.api.schema import SchemaCheck

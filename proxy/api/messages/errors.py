@@ -2,7 +2,7 @@
 
 from starlette.types import Scope, Send
 
-from proxy.api.replies import send_json
+from proxy.api.exchange import send_json
 from proxy.loop import sse
 from proxy.loop.chat import Json
 from proxy.loop.errors import Overloaded, ProxyError, RequestError

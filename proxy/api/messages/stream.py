@@ -5,10 +5,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from proxy.api.exchange import EventStream, Outbox
 from proxy.api.messages import errors
 from proxy.api.messages.answer import Answer, usage_of
 from proxy.api.messages.blocks import Events
-from proxy.api.replies import EventStream, Outbox
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import Json

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.api.body import is_forwarded
 from proxy.api.body_memory import SHARE, BodyMemory, Share
-from proxy.api.middleware.auth import OPEN_PATHS
+from proxy.api.middleware.clients import OPEN_PATHS
 from proxy.config import ServerConfig
 from proxy.loop.errors import Overloaded, Stopping
 from proxy.ports import Lifecycle

@@ -12,10 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy import request_context
 from proxy.api.body import header
+from proxy.api.exchange import STREAM_ERROR_ENCODER, ClientLeft, Headers, send_error
 from proxy.api.messages import errors as messages
-from proxy.api.middleware.auth import OPEN_PATHS
-from proxy.api.race import ClientLeft
-from proxy.api.replies import STREAM_ERROR_ENCODER, Headers, send_error
+from proxy.api.middleware.clients import OPEN_PATHS
 from proxy.loop import sse
 from proxy.loop.errors import InternalError, ProxyError, Stopping
 from proxy.ports import Clock, Observer, elapsed

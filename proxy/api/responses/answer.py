@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.api.replies import EventStream, Outbox
+from proxy.api.exchange import EventStream, Outbox
 from proxy.api.responses.output import OutputBuilder
 from proxy.api.responses.request import ResponsesRequest
 from proxy.loop import sse

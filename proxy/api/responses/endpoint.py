@@ -12,7 +12,7 @@ from proxy import request_context
 from proxy.api.body import parse_object, read_body
 from proxy.api.body_memory import share_of
 from proxy.api.checked import CheckingSurface, is_broken_off, is_checked
-from proxy.api.replies import STREAM_ERROR_ENCODER, EventStream, Headers
+from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers
 from proxy.api.request import CALLER, Caller, ResolvedRequest, names_for_header
 from proxy.api.responses.answer import Head, ResponseStream
 from proxy.api.responses.content import Seal

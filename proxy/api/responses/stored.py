@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import read_body
 from proxy.api.body_memory import Share, share_of
-from proxy.api.replies import send_json
+from proxy.api.exchange import send_json
 from proxy.api.request import CALLER
 from proxy.api.responses.conversation import TURNS
 from proxy.loop import sse

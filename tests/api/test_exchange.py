@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxy.api.race import CONNECTION, ClientLeft, while_wanted
+from proxy.api.exchange import CONNECTION, ClientLeft, while_wanted
 from proxy.loop.errors import MaxDurationExceeded
 
 
