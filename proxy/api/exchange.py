@@ -172,6 +172,10 @@ class EventStream:
         self._now = loop.time
         self._last_write = self._now()
 
+    def add_headers(self, headers: Headers) -> None:
+        """Add to the headers of the response, before its first byte."""
+        self._headers = (*self._headers, *headers)
+
     def write(self, data: bytes) -> Awaitable[None]:
         """Send whole events, or a comment. Waits while the client does not read."""
         if not self.is_started:

@@ -16,19 +16,19 @@ from proxy.api.checked import CheckingSurface, is_checked
 from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers, send_json
 from proxy.api.messages.answer import Answer, AnswerOptions, usage_of
 from proxy.api.messages.conversation import read_messages
+from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.stream import Head, MessageStream
 from proxy.api.messages.tokens import count_tokens
 from proxy.api.messages.tools import hosted_names, with_hosted
 from proxy.api.replay import delta_of
 from proxy.api.request import CALLER, ResolvedRequest, names_for_header
-from proxy.api.responses.search import ConfiguredSearch
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, key_of
 from proxy.api.surface import show_nothing, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond
-from proxy.loop.chat import Json, Turn
+from proxy.loop.chat import Json, ToolSpec, Turn
 from proxy.ports import Ports
 
 
@@ -38,13 +38,18 @@ class _MessagesSurface(CheckingSurface):
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
         self._key = key_of(ports.config.upstreams.values())
+        self._specs: Mapping[str, ToolSpec] = {}
+        self._server_names: frozenset[str] = frozenset()
+        self._own_names: Mapping[str, str] = {}
 
     async def _prepare(self, scope: Scope, fields: Json, *, to_be_answered: bool) -> "_Task":
         """Decide all that is decided before the model is asked."""
-        specs = self.ports.toolset.specs
-        server_names = frozenset(name for spec in specs.values() for name in spec.names)
-        request = read_request(fields, server_names, to_be_answered=to_be_answered)
-        own_names = hosted_names(self.ports.config.tools, specs)
+        if self._specs is not self.ports.toolset.specs:  # tools of MCP servers come and go
+            self._specs = self.ports.toolset.specs
+            self._server_names = frozenset(name for spec in self._specs.values() for name in spec.names)
+            self._own_names = hosted_names(self.ports.config.tools, self._specs)
+        own_names = self._own_names
+        request = read_request(fields, self._server_names, to_be_answered=to_be_answered)
         seal = Seal(self._key, scope[CALLER].scope)
         messages = read_messages(fields.get("system"), fields.get("messages"), seal.open, own_names)
         resolved = await self.resolver.resolve(scope, request.as_chat(messages))
@@ -93,22 +98,19 @@ class CreateMessage(_MessagesSurface):
         _replay(content, answer, reports, with_text=task.request.check is None)
         usage = usage_of(answer, content.server_tool_use())
         message = task.head.message(content.blocks.content, content.ending(answer), usage)
-        return sse.dumps(message), tool_headers([answer])
+        return sse.dumps(message), (*tool_headers([answer]), (REQUEST_ID, _request_id().encode()))
 
     async def _stream(self, task: "_Task", scope: Scope, stream: EventStream) -> None:
         content = Answer(task.run_id, task.options)
-        request_id = str(request_context.fields.get({}).get("request_id"))
-        writer = MessageStream(stream, task.head, content, request_id, hold_text=task.check is not None)
+        stream.add_headers(((REQUEST_ID, _request_id().encode()),))
+        writer = MessageStream(stream, task.head, content, _request_id(), hold_text=task.check is not None)
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
         callbacks = {"show": writer.show, "drop": writer.drop_held_text, "tell": writer.tell, "report": writer.report}
         answer = await self._answer(task, **callbacks)
         await writer.finish(answer)
 
-    async def _answer(self, task: "_Task", **options: Any) -> Respond:
-        toolset = ConfiguredSearch(self.ports.toolset)
-        return await self.run_checked(
-            task.resolved, task.run_id, task.check, toolset=toolset, keep=task.hides, **options
-        )
+    async def _answer(self, task: "_Task", **callbacks: Any) -> Respond:
+        return await self.run_checked(task.resolved, task.run_id, task.check, keep=task.hides, **callbacks)
 
 
 class CountTokens(_MessagesSurface):
@@ -118,7 +120,12 @@ class CountTokens(_MessagesSurface):
         """ASGI."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
         task = await self._prepare(scope, parse_object(body), to_be_answered=False)
-        await send_json(send, {"input_tokens": task.input_tokens()})
+        headers = {REQUEST_ID.decode(): _request_id()}
+        await send_json(send, {"input_tokens": task.input_tokens()}, headers=headers)
+
+
+def _request_id() -> str:
+    return str(request_context.fields.get({}).get("request_id"))
 
 
 class Seal:

@@ -8,6 +8,7 @@ from proxy.loop.chat import Json
 from proxy.loop.errors import Overloaded, ProxyError, RequestError
 
 ROOT = "/v1/messages"
+REQUEST_ID = b"request-id"  # beside our own x-request-id
 _OVERLOADED = 529  # Anthropic's own status
 _CLIENT_FAULTS = range(400, 500)
 # Any other status of a client's fault has `invalid_request_error`, and any other of a server's `api_error`.
@@ -46,7 +47,8 @@ def status_of(error: ProxyError) -> int:
 
 async def send_error(send: Send, error: ProxyError, request_id: str) -> None:
     """An error as a whole response."""
-    await send_json(send, envelope(error, request_id), status=status_of(error), headers=error.headers)
+    headers = {**error.headers, REQUEST_ID.decode(): request_id}
+    await send_json(send, envelope(error, request_id), status=status_of(error), headers=headers)
 
 
 def encode_error(error: ProxyError, request_id: str) -> bytes:

@@ -43,16 +43,19 @@ class Auth:
     def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig]) -> None:
         self._app = app
         self._callers = [(_digest_of(client), _caller(client)) for client in clients]
-        # By Authorization and x-api-key header, those with one right key in the usual form: at most two for each key of
-        # a client. A dict looks up by a hash with a secret of its own, so the time taken does not show how much of a
-        # key is right.
-        self._found: dict[tuple[str | None, str | None], Caller] = {}
+        # By Authorization or x-api-key header, those with a right key in the usual form: no more of them than clients.
+        # A dict looks up by a hash with a secret of its own, so the time taken does not show how much of a key is
+        # right.
+        self._found: dict[str, Caller] = {}
+        self._found_keys: dict[str, Caller] = {}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Implements ASGI."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             # The same header was right before, and there is no second one that could contradict it.
-            known = self._found.get((header(scope, b"authorization"), header(scope, b"x-api-key")))
+            known = self._found.get(header(scope, b"authorization") or "")
+            if known is None:
+                known = self._found_keys.get(header(scope, b"x-api-key") or "")
             is_unambiguous = len(scope[HEADERS]) == len(scope["headers"])
             try:
                 caller = known if known and is_unambiguous else self._find(_keys_in(scope))
@@ -78,7 +81,7 @@ class Auth:
             # Every digest is compared, so that the time taken does not show which of them was the nearest.
             found = [caller for known, caller in self._callers if compare_digest(digest, known)]
             if found:
-                self._found[f"Bearer {key}", None] = self._found[None, key] = found[0]
+                self._found[f"Bearer {key}"] = self._found_keys[key] = found[0]
                 return found[0]
         raise InvalidApiKey
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy import request_context
 from proxy.api.body import header
-from proxy.api.exchange import STREAM_ERROR_ENCODER, ClientLeft, Headers, send_error
+from proxy.api.exchange import STREAM_ERROR_ENCODER, ClientLeft, send_error
 from proxy.api.messages import errors as messages
 from proxy.api.middleware.clients import OPEN_PATHS
 from proxy.loop import sse
@@ -46,10 +46,7 @@ class RequestId:
         is_probe = scope["path"] in OPEN_PATHS
         if not is_probe:
             self._observe("request.started", **where)
-        own: Headers = ((b"x-request-id", request_id.encode()),)
-        if messages.is_for(scope):
-            own = (*own, (b"request-id", request_id.encode()))
-        response = _Response(send, request_id, own, self._observe, self._clock, began)
+        response = _Response(send, request_id, self._observe, self._clock, began)
         status = await self._answer(scope, receive, response)
         scope.pop(STREAM_ERROR_ENCODER, None)  # it refers to the response, and so to this scope
         self._observe(
@@ -90,8 +87,7 @@ class _Response(Struct):
 
     Attributes:
         server_send: `send` of the layer around.
-        request_id: of the request.
-        own_headers: those of the head that have the id.
+        request_id: for the head.
         observe: of the application.
         clock: of the application.
         began: when the request came.
@@ -103,7 +99,6 @@ class _Response(Struct):
 
     server_send: Send
     request_id: str
-    own_headers: Headers
     observe: Observer
     clock: Clock
     began: float
@@ -125,7 +120,7 @@ class _Response(Struct):
             self.first_byte = elapsed(self.clock, self.began)
             stream = self.is_event_stream
             self.observe("response.started", status=self.status, event_stream=stream, seconds=self.first_byte)
-            message = {**message, "headers": [*headers, *self.own_headers]}
+            message = {**message, "headers": [*headers, (b"x-request-id", self.request_id.encode())]}
         else:
             self.is_complete = True
         return self.server_send(message)
