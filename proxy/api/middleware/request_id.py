@@ -71,9 +71,7 @@ class RequestId:
                 request_context.add({"error": exc.code})
             await _send_failure(scope, response, exc)
             _release_frames(exc)
-        except (
-            asyncio.CancelledError
-        ):  # the server stops, and the time for finishing is over; `while_wanted` handles its own
+        except asyncio.CancelledError:  # by the server, which stops; `while_wanted` handles its own cancellation
             request_context.add({"error": Stopping.code})
             await _send_failure(scope, response, Stopping())
         except Exception:  # noqa: BLE001 - the last line of defence: the log has the traceback, the client has the id
