@@ -28,7 +28,7 @@ from proxy.api.sealed import Sealer, key_of
 from proxy.api.surface import show_nothing, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond
-from proxy.loop.chat import Json, ToolSpec, Turn
+from proxy.loop.chat import Json, ToolSpec, Turn, name_of
 from proxy.ports import Ports
 
 
@@ -121,7 +121,7 @@ class CountTokens(_MessagesSurface):
         body = await read_body(scope, receive, self.server, self.ports.clock)
         task = await self._prepare(scope, parse_object(body), to_be_answered=False)
         headers = {REQUEST_ID.decode(): _request_id()}
-        await send_json(send, {"input_tokens": task.input_tokens()}, headers=headers)
+        await send_json(send, {"input_tokens": task.declared_tokens()}, headers=headers)
 
 
 def _request_id() -> str:
@@ -175,9 +175,14 @@ class _Task:
         return Head(self.run_id, self.request.model, self.input_tokens)
 
     def input_tokens(self) -> int:
-        """The estimated tokens of the request."""
-        chat = self.resolved.chat
-        return count_tokens({**chat, "tools": self.resolved.offer.tools})
+        """The estimated tokens of the request, with every tool that its model is offered."""
+        return count_tokens({**self.resolved.chat, "tools": self.resolved.offer.tools})
+
+    def declared_tokens(self) -> int:
+        """The estimated tokens of what the client has sent itself, without tools that only the proxy adds."""
+        declared = {*map(name_of, self.request.tools.functions), *self.options.tools.shown}
+        tools = [tool for tool in self.resolved.offer.tools if name_of(tool) in declared]
+        return count_tokens({**self.resolved.chat, "tools": tools})
 
 
 def _replay(content: Answer, answer: Respond, reports: Sequence[Sequence[AnsweredCall]], *, with_text: bool) -> None:

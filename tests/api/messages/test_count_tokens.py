@@ -53,3 +53,11 @@ async def test_the_root_answers_head(upstream):
     async with proxy_of(upstream) as url, httpx.AsyncClient() as http:
         assert (await http.head(url)).status_code == 200
         assert (await http.get(url)).status_code == 404
+
+
+async def test_tools_that_only_the_proxy_offers_are_not_counted(upstream, sdk):
+    async with proxy_of(upstream) as url:
+        plain = await raw(url, COUNTED, path="/v1/messages/count_tokens")
+        searched = {**COUNTED, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}
+        asked = await raw(url, searched, path="/v1/messages/count_tokens")
+    assert plain.json()["input_tokens"] + 100 < asked.json()["input_tokens"]
