@@ -5,7 +5,7 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from getpass import getpass
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +15,16 @@ from urllib.parse import urlsplit
 import msgspec
 
 from proxy import __version__, config_file, config_rules
-from proxy.config import Config, McpConfig, ToolConfig, place_of, secrets_of
+from proxy.config import (
+    Config,
+    McpConfig,
+    SearchConfig,
+    SerperConfig,
+    ToolConfig,
+    ZaiSearchConfig,
+    place_of,
+    secrets_of,
+)
 from proxy.loop.errors import ConfigurationError
 
 _DEFAULT_CONFIG = "config.yaml"
@@ -185,7 +194,18 @@ def _tool_state(name: str, tool: ToolConfig, origins: Mapping[str, str]) -> str:
     if isinstance(tool, McpConfig):
         where = urlsplit(tool.url).netloc if tool.url else (tool.command or ("",))[0]
         return f"{type_name(tool)}, {where}, tools are listed at start"
-    return f"usable, {type_name(tool)}, {origins.get(name, 'built in')}"
+    state = f"usable, {type_name(tool)}, {origins.get(name, 'built in')}"
+    return state + "".join(f"; {lack}" for lack in _lacks(tool))
+
+
+def _lacks(tool: ToolConfig) -> Iterator[str]:
+    """What the provider of a search cannot filter by."""
+    if not isinstance(tool, SearchConfig | SerperConfig | ZaiSearchConfig):
+        return
+    from proxy.tools.search.entries import provider_of  # noqa: PLC0415 - as above
+
+    if (provider := provider_of(tool)) is not None and (lacking := provider.cannot()):
+        yield f"its provider cannot filter by {', '.join(lacking)}"
 
 
 def type_name(tool: object) -> str:

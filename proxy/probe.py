@@ -2,7 +2,7 @@
 
 An upstream is asked for a completion of one token, the cheapest request that tells the truth about a key: a list of
 models is public with some providers, and Z.AI speaks of a missing balance (code 1113) nowhere else. A search provider
-is asked for one result, an MCP server for its tools, Redis for a write.
+is asked one query, an MCP server for its tools, Redis for a write.
 """
 
 import asyncio
@@ -19,17 +19,19 @@ import orjson
 from proxy.config import (
     Config,
     McpConfig,
+    SearchConfig,
     SerperConfig,
     StateConfig,
     Timeouts,
+    ToolConfig,
     UpstreamConfig,
     ZaiSearchConfig,
 )
 from proxy.http.client import HttpClient
-from proxy.loop.chat import Json
+from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ProxyError, ToolError, ToolUnavailable, UpstreamRefused
 from proxy.ports import Clock, NoObserver
-from proxy.tools.tool import Tool
+from proxy.tools.catalog import Resources, make_tool
 from proxy.upstreams import failures
 from proxy.upstreams.connection import Connection
 
@@ -37,6 +39,7 @@ _SECONDS: Final = 30.0  # for an answer: a model that thinks needs some seconds 
 _TIMEOUTS: Final = Timeouts(connect=10, read=_SECONDS, write=10, pool=10)
 _MOST_LINKS: Final = 20  # of causes, which may go round in a circle
 _LONGEST_MESSAGE: Final = 300
+_SEARCHED, _RESULTS = "news", 5
 _QUESTION: Final = "Answer with one word: ready?"
 # A key of Z.AI's is for one of its two endpoints; the other one says that it is wrong, or has no credit, and no more.
 _ZAI_ENDPOINTS: Final = ("/api/coding/paas/v4", "/api/paas/v4")
@@ -73,8 +76,8 @@ def _questions(config: Config, means: Means, client: httpx.AsyncClient) -> Itera
     for name, tool in config.tools.items():
         if isinstance(tool, McpConfig):
             yield _ask_mcp_server(name, tool)
-        elif isinstance(tool, SerperConfig | ZaiSearchConfig):
-            yield _ask_search(name, tool, client)
+        elif isinstance(tool, SearchConfig | SerperConfig | ZaiSearchConfig):
+            yield _ask_search(name, tool, Resources(client, means.clock))
     if config.state.url.startswith("redis"):
         yield _ask_redis(config.state, means.clock)
 
@@ -184,26 +187,19 @@ def _nothing_there(path: str) -> Finding:
     return Finding(f"{path}.base_url", "there is no API at this address (HTTP 404)", is_fault=True)
 
 
-async def _ask_search(name: str, entry: SerperConfig | ZaiSearchConfig, client: httpx.AsyncClient) -> Finding:
-    path = f"tools.{name}"
+async def _ask_search(name: str, entry: ToolConfig, resources: Resources) -> Finding:
+    path, began = f"tools.{name}", resources.clock.monotonic()
     try:
         async with asyncio.timeout(_SECONDS):
-            await _search_tool(name, entry, client).run({"query": "test", "num_results": 1})
+            output = await make_tool(name, entry, resources).run({"query": _SEARCHED, "num_results": _RESULTS})
     except ToolError as exc:
         return Finding(path, _network_fault(exc) or _plain(exc.why or str(exc)), is_fault=True)
     except TimeoutError:
         return Finding(path, f"gave no answer within {_SECONDS:g} s", is_fault=True)
-    return Finding(path, "finds something")
-
-
-def _search_tool(name: str, entry: SerperConfig | ZaiSearchConfig, client: httpx.AsyncClient) -> Tool:
-    if isinstance(entry, SerperConfig):
-        from proxy.tools.search.serper import serper_tool  # noqa: PLC0415 - as in `tools.catalog`
-
-        return serper_tool(name, entry, client)
-    from proxy.tools.search.zai import zai_search_tool  # noqa: PLC0415
-
-    return zai_search_tool(name, entry, client)
+    milliseconds = (resources.clock.monotonic() - began) * 1000
+    hits = output.hits if isinstance(output, ToolOutput) else ()
+    dated = sum(hit.published is not None for hit in hits)
+    return Finding(path, f"found {len(hits)} pages in {milliseconds:.0f} ms, {dated} of them with a date")
 
 
 async def _ask_mcp_server(name: str, server: McpConfig) -> Finding:

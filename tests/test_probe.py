@@ -1,6 +1,7 @@
 """`toolproxy check --probe` against scripted servers: what is wrong is said in words, and each fault has its place."""
 
 import asyncio
+import re
 import ssl
 from contextlib import asynccontextmanager
 
@@ -213,24 +214,30 @@ async def test_with_nothing_but_a_pattern_for_models_or_keys_of_the_clients_mode
 
 
 UP = "upstreams: {}\n"
+PAGES = [{"link": "https://a.example/", "date": "2026-01-02"}, {"link": "https://b.example/"}]
 SEARCHES = {
-    "serper": ("/search", {"organic": []}, (403, {"message": "Unauthorized.", "statusCode": 403})),
-    "zai_search": ("/web_search", {"search_result": []}, (401, {"error": {"code": "1000", "message": "x"}})),
+    "serper": ("/search", {"organic": PAGES}, (403, {"message": "Unauthorized.", "statusCode": 403})),
+    "zai_search": (
+        "/web_search",
+        {"search_result": [{**page, "publish_date": page.get("date")} for page in PAGES]},
+        (401, {"error": {"code": "1000", "message": "x"}}),
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", SEARCHES)
-async def test_a_search_provider_is_asked_for_one_result_with_its_key(kind):
+async def test_a_search_provider_is_asked_one_query_with_its_key(kind):
     path, good, refused = SEARCHES[kind]
     for answer, expected in (
-        ((200, good), (["tools.s: finds something"], [])),
-        (refused, ([], ["config.yaml:3: tools.s: its key was refused"])),
-        ((429, {"error": {"code": "1113"}, "message": "Not enough credits"}), ([], ["config.yaml:3: tools.s: its credits are used up"])),
-        ((500, {}), ([], ["config.yaml:3: tools.s: HTTP 500"])),
+        ((200, good), (["tools.s: found 2 pages in N ms, 1 of them with a date"], [])),
+        (refused, ([], [f"config.yaml:3: tools.s: its key was refused (HTTP {refused[0]})"])),
+        ((429, {"error": {"code": "1113"}, "message": "Not enough credits"}), ([], ["config.yaml:3: tools.s: its credit is used up (HTTP 429)"])),
+        ((500, {}), ([], ["config.yaml:3: tools.s: the search service does not work (HTTP 500)"])),
     ):  # fmt: skip
         async with scripted({path: answer}) as (at, asked):
             text = UP + f"tools:\n  s: {{type: {kind}, api_key: {KEY}, base_url: 'http://{at}'}}"
-            assert await findings(text) == expected
+            fine, faults = await findings(text)
+        assert ([re.sub("[0-9]+ ms", "N ms", one) for one in fine], faults) == expected
         ((_, headers, _),) = asked
         assert KEY in (headers.get("x-api-key"), headers.get("authorization", "").removeprefix("bearer "))
 
@@ -264,5 +271,5 @@ async def test_the_command_prints_what_answers_and_fails_with_what_does_not_and_
             await asyncio.to_thread(cli.main, arguments)
     printed = capsys.readouterr()
     assert ended.value.code == 1
-    assert printed.out.endswith("probes:\n  tools.s: finds something\n")
+    assert re.search(r"probes:\n  tools\.s: found 0 pages in \d+ ms, 0 of them with a date\n\Z", printed.out)
     assert printed.err == f"toolproxy: {KEY_LINE}: the key is refused (HTTP 401: Incorrect API key provided: ***)\n"

@@ -259,6 +259,12 @@ class NotUnderstood(ToolError):
     outcome = "invalid_request"
 
 
+class UrlNotAllowed(ToolError):
+    """A page that the filters of a request rule out."""
+
+    outcome = "url_not_allowed"
+
+
 class InvalidArguments(ToolError):
     """The model's arguments are not a JSON object, or do not fit the tool's schema."""
 

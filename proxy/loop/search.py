@@ -7,12 +7,13 @@ provider that understands them, and hold afterwards in any case.
 
 import re
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
 Size: TypeAlias = Literal["low", "medium", "high"]
+SIZES: tuple[Size, ...] = get_args(Size)
 
 DOMAIN = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?(/[^\s?#\\]{0,500})?", re.IGNORECASE)
 """A domain, and possibly a path below it, as a filter names them: `example.com`, `example.com/blog`."""
@@ -50,6 +51,7 @@ class SearchFilters(Struct, frozen=True):
         region: of the user, in words.
         city: of the user, in words.
         size: how much text a search may bring.
+        count: how many results, where the model does not say.
     """
 
     allow: tuple[str, ...] = ()
@@ -58,12 +60,18 @@ class SearchFilters(Struct, frozen=True):
     region: str | None = None
     city: str | None = None
     size: Size | None = None
+    count: int | None = None
 
     def permits(self, url: str) -> bool:
         """Whether the page at `url` may reach model and client."""
         if self.allow and not any(covers(rule, url) for rule in self.allow):
             return False
         return not any(covers(rule, url) for rule in self.block)
+
+    @property
+    def rules(self) -> bool:
+        """Whether there are pages that are not permitted."""
+        return bool(self.allow or self.block)
 
     @property
     def place(self) -> str | None:

@@ -56,7 +56,7 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
             continue
         made = make_tool(name, entry, resources)
         if name in by_fallback:
-            made = replace(made, run=_not_configured)
+            made = replace(made, run=_not_configured, run_filtered=None)
         # The names of gpt-oss's browser are the first fitting tool's, unless the configuration gives them to another.
         own = tuple(alias for alias in made.aliases if not (alias in browser.NAMES and alias in taken))
         taken.update(own)
@@ -92,7 +92,7 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # no
         case SerperConfig():
             from proxy.tools.search.serper import serper_tool
 
-            return serper_tool(name, entry, resources.client)
+            return serper_tool(name, entry, resources.client, resources.clock)
         case SerperScrapeConfig():
             from proxy.tools.web.serper_scrape import serper_scrape_tool
 
@@ -100,7 +100,7 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # no
         case ZaiSearchConfig():
             from proxy.tools.search.zai import zai_search_tool
 
-            return zai_search_tool(name, entry, resources.client)
+            return zai_search_tool(name, entry, resources.client, resources.clock)
         case WebFetchConfig():
             from proxy.tools.web.fetch import web_fetch_tool
 

@@ -68,7 +68,7 @@ class Registry:
         for tool in tools:
             self._add(tool)
 
-    def skipped(self) -> dict[str, str]:
+    def skipped(self) -> dict[str, Cause]:
         """The tools whose service is not asked at the moment, and why."""
         now = self._clock.monotonic()
         return {name: entry.cause for name, entry in self._entries.items() if entry.breaker.wait(now)}
@@ -144,6 +144,13 @@ class Registry:
         self, entry: "_Entry", call: ToolCall, seconds: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:
         arguments = parse_arguments(call.arguments, entry.validator, repair=entry.tool.repair)
+        output = await self._output(entry, arguments, seconds, scope, filters)
+        return _permitted(output, filters) if filters.rules else output
+
+    async def _output(
+        self, entry: "_Entry", arguments: Json, seconds: float, scope: str, filters: SearchFilters
+    ) -> ToolOutput:
+        """The result of a call, from the tool or from its cache."""
         try:
             if entry.cache is None:
                 return await within(seconds, self._try(entry, arguments, filters))
@@ -154,7 +161,7 @@ class Registry:
                 was_run = True
                 return await self._try(entry, arguments, filters)
 
-            asked = [arguments, filters] if filters != NO_FILTERS else arguments
+            asked = [arguments, filters] if entry.tool.run_filtered and filters != NO_FILTERS else arguments
             key = f"{scope}\n{orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()}"
             async with asyncio.timeout(seconds):
                 output = await entry.cache.get_or_run(key, run)
@@ -211,6 +218,12 @@ class Registry:
         if not was_open:
             told = None if seconds == math.inf else entry.breaker.wait(now)
             self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=told, cause=entry.cause)
+
+
+def _permitted(output: ToolOutput, filters: SearchFilters) -> ToolOutput:
+    """An output whose pages may all be cited. The text of a search that does not filter itself stays as it is."""
+    sources = {url: title for url, title in output.sources.items() if filters.permits(url)}
+    return replace(output, sources=sources, hits=tuple(hit for hit in output.hits if filters.permits(hit.url)))
 
 
 def _skip_seconds(error: ToolUnavailable | None) -> float | None:

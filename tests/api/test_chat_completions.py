@@ -670,9 +670,9 @@ async def test_a_stream_of_json_holds_nothing_but_the_final_json(upstream, sdk):
     ("search", "told"),
     [
         (Reply([b'{"message":"Unauthorized.","statusCode":403}'], status=403), "its key was refused"),
-        (Reply([b'{"message":"Not enough credits"}'], status=400), "credits are used up"),
+        (Reply([b'{"message":"Not enough credits"}'], status=400), "credit is used up"),
         (Reply([b"{}"], status=429), "busy"),
-        (Reply([b"<html>"]), "something else"),
+        (Reply([b"<html>"]), "does not work"),
         (Reply([b'{"organic":', None]), "could not be reached"),
     ],
 )

@@ -104,7 +104,9 @@ class Description(Value, frozen=True, kw_only=True):
     exclusive: bool = False  # it takes domains to search in or to leave out, not both
     most: Most = Most()  # what it accepts at the most
     results: str | tuple[str, ...] = ""  # where the answer has the list of results; several lists follow each other
+    beside: tuple[str, ...] = ()  # lists beside the results, such as top stories; they do not count as results
     answer: str = ""  # where it has a direct answer in words
+    answer_url: str = ""  # where it has the page that the direct answer comes from
     page: PageText | None = None  # it can give the text of pages
     errors: tuple[Refusal, ...] = ()  # how it refuses, where the status does not say it
     wait: Wait = Wait()  # where it says when to come back

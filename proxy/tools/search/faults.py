@@ -32,10 +32,10 @@ def _pointers(description: Description) -> Iterator[tuple[str, str]]:
     listed = description.results
     for pointers in (listed,) if isinstance(listed, str) else listed:
         yield "results", pointers
+    yield from (("beside", pointers) for pointers in description.beside)
     fields = description.fields
     yield from ((f"fields.{name}", value) for name in fields.__struct_fields__ if (value := getattr(fields, name)))
-    if description.answer:
-        yield "answer", description.answer
+    yield from ((name, value) for name in ("answer", "answer_url") if (value := getattr(description, name)))
     if description.page and description.page.text:
         yield "page.text", description.page.text
     for rule in description.errors:

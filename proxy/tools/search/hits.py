@@ -64,20 +64,33 @@ def one_for_each_page(hits: Iterable[SearchHit | None]) -> list[SearchHit]:
     return list(found.values())
 
 
-def output_of(query: str, hits: Sequence[SearchHit], *, answer: str | None = None, most_characters: int) -> ToolOutput:
+def output_of(
+    query: str,
+    hits: Sequence[SearchHit],
+    *,
+    answer: str | None = None,
+    answer_url: str | None = None,
+    most_characters: int,
+) -> ToolOutput:
     """What a search found, for the model and for the client.
 
     Args:
         query: what was searched for.
         hits: in the provider's order.
         answer: a direct answer of the provider.
+        answer_url: the page that it comes from.
         most_characters: of each hit's text; the rest is cut off.
     """
     cut = tuple(replace(hit, text=_cut(hit.text, most_characters)) for hit in hits)
     if not cut and not answer:
         return ToolOutput(f'No results for "{query}".')
-    blocks = [f'Results for "{query}":', *([f"Direct answer:\n{line(answer)}"] if answer else []), *map(_entry, cut)]
-    return ToolOutput("\n\n".join(blocks), {hit.url: hit.title for hit in cut}, cut)
+    sources = {hit.url: hit.title for hit in cut}
+    blocks = [f'Results for "{query}":']
+    if answer:
+        blocks.append("\n".join(part for part in ("Direct answer:", _cut(answer, most_characters), answer_url) if part))
+    if answer and answer_url:
+        sources.setdefault(answer_url, host_of(answer_url))
+    return ToolOutput("\n\n".join([*blocks, *map(_entry, cut)]), sources, cut)
 
 
 def line(value: object) -> str:

@@ -5,23 +5,23 @@
 Filters that a provider cannot apply are applied here afterwards, and those that it can apply as well: providers leak.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 import orjson
 from msgspec import Struct
 
-from proxy.loop.errors import Cause
 from proxy.loop.search import SearchFilters, SearchHit
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
-from proxy.tools.search.description import Description, Meaning, Refusal
-from proxy.tools.search.hits import first_of, hit_of, one_for_each_page
+from proxy.tools.search.description import Description
+from proxy.tools.search.hits import first_of, hit_of, one_for_each_page, passage
 from proxy.tools.search.query import SearchQuery
+from proxy.tools.search.refusals import Refused, answer_of
 from proxy.tools.search.template import ABSENT, as_text, filled, names_in
+from proxy.tools.search.urls import canonical
 
 KEYLESS = "none"
 """The `api_key` of a provider that is to be asked without one."""
@@ -29,12 +29,6 @@ KEYLESS = "none"
 PLACEHOLDERS = frozenset(
     ("query", "count", "recency", "since", "country", "language", "allow", "block", "city", "region", "place", "size")
 )
-
-# What a status means where a description has no rule for it.
-_MEANINGS: Mapping[int, Meaning] = {401: "key", 402: "quota", 403: "key", 408: "down", 425: "busy", 429: "busy"}
-_SUCCESS, _CLIENT_ERRORS = range(200, 300), range(400, 500)
-_LONGEST_WAIT = 40 * 86400.0  # seconds; a quota that is counted by the month
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 class SearchRequest(Struct, frozen=True):
@@ -47,26 +41,11 @@ class SearchRequest(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """What a search found: the hits in the provider's order, and a direct answer where it gives one."""
+    """What a search found: the hits in the provider's order, and a direct answer with its page where it gives one."""
 
     hits: tuple[SearchHit, ...]
     answer: str | None = None
-
-
-class Refused(Struct, frozen=True):
-    """Why a search found nothing out.
-
-    Attributes:
-        means: what kind of refusal it is.
-        status: of the HTTP answer.
-        wait: seconds until the provider may be asked again, if it says so.
-        hint: what the operator can do about it.
-    """
-
-    means: Cause | Literal["input"]
-    status: int
-    wait: float | None = None
-    hint: str | None = None
+    answer_url: str | None = None
 
 
 class Provider:
@@ -78,6 +57,7 @@ class Provider:
         base_url: takes the place of scheme, host and leading path of the description's `url`.
         options: in place of the description's own.
         page: whether hits have the text of pages, where the provider can.
+        adapt: brings a good answer into the form that the description reads.
     """
 
     def __init__(
@@ -88,8 +68,10 @@ class Provider:
         base_url: str | None = None,
         options: Mapping[str, Any] | None = None,
         page: bool = False,
+        adapt: Callable[[Any], Any] | None = None,
     ) -> None:
         self.description = description
+        self._adapt = adapt
         self._api_key = api_key or ""
         self._options = {**description.options, **(options or {})}
         keyless = description.keyless if api_key == KEYLESS else None
@@ -123,24 +105,30 @@ class Provider:
         self, query: SearchQuery, status: int, headers: Mapping[str, str], body: bytes, today: date
     ) -> Found | Refused:
         """What an answer says; `headers` are in lower case."""
-        try:
-            answer = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            answer = None
-        means, hint = self._meaning(status, answer)
-        if means == "empty":
-            return Found(())
-        if means is not None:
-            return Refused(means, status, self._wait(headers, answer), hint)
-        if not isinstance(answer, dict | list):
-            return Refused("down", status)
-        rows = [row for row in self._rows(answer) if isinstance(row, dict)]
-        hits = (hit_of(row, self.description.fields, today, page=self._page.text if self._page else "") for row in rows)
-        permitted = [hit for hit in one_for_each_page(hits) if query.filters.permits(hit.url)]
-        said = first_of(answer, self.description.answer) if self.description.answer else None
-        # A direct answer may come from any page, a blocked one too.
-        filtered = bool(query.filters.allow or query.filters.block)
-        return Found(tuple(permitted[: query.count]), said if isinstance(said, str) and not filtered else None)
+        answer = answer_of(self.description, status, headers, body)
+        if isinstance(answer, Refused):
+            return answer
+        answer = self._adapt(answer) if self._adapt else answer
+        lists = self.description.results
+        listed = (lists,) if isinstance(lists, str) else lists
+        hits = self._permitted(answer, listed, query, today)
+        beside = [hit for name in self.description.beside for hit in self._permitted(answer, (name,), query, today)]
+        return Found(tuple(one_for_each_page([*hits, *beside])), *self._said(answer, query.filters))
+
+    def _permitted(self, answer: Any, lists: tuple[str, ...], query: SearchQuery, today: date) -> Sequence[SearchHit]:
+        """The permitted pages in lists of results, as many as were asked for; a list that is not there is empty."""
+        page = self._page.text if self._page else ""
+        rows = [row for pointers in lists for row in _list(first_of(answer, pointers)) if isinstance(row, dict)]
+        hits = one_for_each_page(hit_of(row, self.description.fields, today, page=page) for row in rows)
+        return [hit for hit in hits if query.filters.permits(hit.url)][: query.count]
+
+    def _said(self, answer: Any, filters: SearchFilters) -> tuple[str | None, str | None]:
+        """A direct answer and its page. Where pages are filtered it has to come from one that is permitted."""
+        said = passage(first_of(answer, self.description.answer))
+        url = canonical(first_of(answer, self.description.answer_url))
+        if not said or (filters.rules and not (url and filters.permits(url))):
+            return None, None
+        return said, url
 
     def cannot(self) -> list[str]:
         """What the provider itself cannot filter by, and what becomes of it, for `toolproxy check`."""
@@ -209,52 +197,14 @@ class Provider:
             text = text[: most.query_characters + 1].rsplit(" ", 1)[0][: most.query_characters]
         return text
 
-    def _rows(self, answer: Any) -> Iterator[Any]:
-        """The results of an answer; a list that is not there is an empty one."""
-        listed = self.description.results
-        for pointers in (listed,) if isinstance(listed, str) else listed:
-            rows = first_of(answer, pointers)
-            if isinstance(rows, list):
-                yield from rows
-
-    def _meaning(self, status: int, answer: Any) -> tuple[Meaning | None, str | None]:
-        """What an answer means if it is a refusal, with the rule's hint; None: it is none."""
-        for rule in self.description.errors:
-            if _fits(rule, status, answer):
-                return rule.means, rule.hint
-        if status in _SUCCESS:
-            return None, None
-        return _MEANINGS.get(status, "input" if status in _CLIENT_ERRORS else "down"), None
-
-    def _wait(self, headers: Mapping[str, str], answer: Any) -> float | None:
-        wait = self.description.wait
-        said = [headers.get("retry-after"), headers.get(wait.header or ""), wait.at and first_of(answer, wait.at)]
-        for value in said:
-            found = _NUMBER.match(as_text(value).strip()) if value not in (None, "") else None
-            if found:
-                return min(float(found[0]), _LONGEST_WAIT)
-        return None
-
-
-def _fits(rule: Refusal, status: int, answer: Any) -> bool:
-    statuses = (rule.status,) if isinstance(rule.status, int) else rule.status
-    if statuses and status not in statuses:
-        return False
-    if rule.unless and first_of(answer, rule.unless) is not None:
-        return False
-    if not rule.at:
-        return bool(statuses)
-    found = first_of(answer, rule.at)
-    if found is None:
-        return False
-    texts = (rule.text,) if isinstance(rule.text, str) else rule.text
-    said = as_text(found).lower()
-    return not texts or any(text.lower() in said for text in texts)
-
 
 def _bounded(rules: tuple[str, ...], most: int | None) -> tuple[str, ...]:
     """The rules if there are no more than the provider takes; else none: half a list is another question."""
     return rules if most is None or len(rules) <= most else ()
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _each(value: Any) -> Iterator[Any]:

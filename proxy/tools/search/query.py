@@ -96,7 +96,7 @@ def query_of(arguments: Json, filters: SearchFilters = NO_FILTERS) -> SearchQuer
     language = arguments.get("language") or ""
     return SearchQuery(
         text=arguments["query"],
-        count=arguments.get("num_results") or RESULTS_BY_SIZE[filters.size],
+        count=arguments.get("num_results") or filters.count or RESULTS_BY_SIZE[filters.size],
         recency=arguments.get("recency"),
         country=country.lower() if _COUNTRY.fullmatch(country) else None,
         language=language if _LANGUAGE.fullmatch(language) else None,

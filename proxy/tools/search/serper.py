@@ -1,21 +1,23 @@
 """`type: serper`: Google's results from serper.dev: the web, and by `endpoint` news, scholar, images, places, shopping.
 
-`POST {base_url}/{endpoint}` with `X-API-KEY`.
+`POST {base_url}/{endpoint}` with `X-API-KEY`. An answer has the blocks answerBox, knowledgeGraph, topStories and
+peopleAlsoAsk beside one list of results, whose name depends on the endpoint. Every block is optional, and so is each
+field in it.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import orjson
+from msgspec.structs import replace
 
 from proxy.config import SerperConfig
-from proxy.http.connect import reason
-from proxy.loop.chat import Json, ToolOutput
-from proxy.loop.errors import ToolError, ToolUnavailable
-from proxy.tools import browser
-from proxy.tools.search.results import as_text, sources_in
+from proxy.loop.chat import Json
+from proxy.ports import Clock
+from proxy.tools.search.description import Description, Fields, Most, Refusal
+from proxy.tools.search.hits import line, passage
+from proxy.tools.search.provider import Provider
+from proxy.tools.search.tool import made_of
 from proxy.tools.tool import Tool
 
 DESCRIPTIONS = {
@@ -27,128 +29,114 @@ DESCRIPTIONS = {
     "places": "Search places with Google Maps: shops, restaurants, offices. Returns addresses, ratings and websites.",
     "shopping": "Search products with Google Shopping. Returns shops, prices and URLs.",
 }
-DEFAULT_RESULTS = 5
-MOST_RESULTS = 10  # more than ten cost two credits, and Google has capped a page there since September 2025
-PARAMETERS: Json = {
-    "type": "object",
-    "properties": {
-        "query": {"type": "string", "minLength": 1, "description": "what to search for"},
-        "num_results": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": MOST_RESULTS,
-            "description": f"how many results; {DEFAULT_RESULTS} if left out",
-        },
-        "gl": {"type": "string", "description": "country of the search, two letters, e.g. ca"},
-        "hl": {"type": "string", "description": "language of the results, e.g. en"},
-        "tbs": {"type": "string", "description": "age: qdr:h, qdr:d, qdr:w, qdr:m or qdr:y (past hour ... year)"},
-    },
-    "required": ["query"],
+# A wrong key is 403, which is `key` without a rule.
+ERRORS = (Refusal(means="quota", at="/message", text="credit"),)
+SERVICE = Description(
+    url="https://google.serper.dev/{endpoint}",
+    method="POST",
+    headers={"x-api-key": "{api_key}"},
+    body={"q": "{query}", "num": "{count}", "gl": "{country}", "hl": "{language}", "tbs": "{recency}"},
+    values={"recency": {"hour": "qdr:h", "day": "qdr:d", "week": "qdr:w", "month": "qdr:m", "year": "qdr:y"}},
+    options={"endpoint": "search"},
+    site_operator=True,
+    most=Most(count=10, query_words=32),  # more than ten results cost two credits; Google reads 32 words
+    results="/results",
+    beside=("/stories", "/questions", "/graph"),
+    fields=Fields(url="/url", title="/title", text="/text", published="/date", site="/site"),
+    answer="/answer",
+    answer_url="/answer_url",
+    errors=ERRORS,
+)
+# `scholar` has its results under `organic` too.
+_RESULTS = ("organic", "news", "images", "places", "shopping")
+# Fields that only pictures, places, products and papers have.
+_DETAILS = {
+    "imageUrl": "image",
+    "category": "kind",
+    "address": "address",
+    "phoneNumber": "telephone",
+    "price": "price",
+    "delivery": "delivery",
+    "pdfUrl": "PDF",
+    "citedBy": "cited by",
 }
-
-# What models and apps write instead: `topn` is gpt-oss's own browser, `numResults` the AI SDK's habit.
-_NAMES = {"q": "query", **dict.fromkeys(("numResults", "num", "topn", "count"), "num_results")}
-_DIGITS = re.compile(r"[0-9]{1,4}")
-# An answer has at most ten results of a few hundred bytes each; the scrape of a whole page is another endpoint.
-_MAX_ANSWER_BYTES = 4 * 1024 * 1024
-
-UNAVAILABLE = "Web search is not available now ({why}). Answer from what you know and say that you could not search."
+_MOST_DETAILS = 30  # facts of the knowledge graph
 
 
-def serper_tool(name: str, config: SerperConfig, client: httpx.AsyncClient) -> Tool:
-    """A search by that name; a search of the web is gpt-oss's `browser.search` too."""
-    url = f"{config.base_url.rstrip('/')}/{config.endpoint}"
+def serper_tool(name: str, config: SerperConfig, client: httpx.AsyncClient, clock: Clock) -> Tool:
+    """A search by that name; only a search of the web is gpt-oss's `browser.search` too."""
+    tool = made_of(name, provider_of(config), client, clock, description=DESCRIPTIONS[config.endpoint])
+    return tool if config.endpoint == "search" else replace(tool, aliases=())
 
-    async def run(arguments: Json) -> ToolOutput:
-        payload = {"q": arguments["query"], "num": arguments.get("num_results", DEFAULT_RESULTS)}
-        for key in ("gl", "hl", "tbs"):
-            if arguments.get(key):
-                payload[key] = arguments[key]
-        answer = await post(client, url, config.api_key, payload)
-        return ToolOutput(as_text(arguments["query"], answer, most=payload["num"]), sources_in(answer))
 
-    return Tool(
-        name=name,
-        description=DESCRIPTIONS[config.endpoint],
-        parameters=PARAMETERS,
-        run=run,
-        repair=repair,
-        aliases=(browser.SEARCH,) if config.endpoint == "search" else (),
-        searches=True,
+def provider_of(config: SerperConfig) -> Provider:
+    """The service of an entry."""
+    options = {"endpoint": config.endpoint}
+    return Provider(SERVICE, api_key=config.api_key, base_url=config.base_url, options=options, adapt=adapted)
+
+
+def adapted(answer: Any) -> Json:
+    """An answer in the form that `SERVICE` reads: every block as rows of a list, and one direct answer."""
+    box, graph = _object(answer, "answerBox"), _row_of_graph(_object(answer, "knowledgeGraph"))
+    said = [box.get("title"), box.get("answer"), box.get("snippet")]
+    if not box and not graph.get("url"):  # a graph without a page is no hit
+        said = [graph.get("title"), graph.get("text")]
+    return {
+        "results": [_row(item) for name in _RESULTS for item in _items(answer, name)],
+        "stories": [_row(item) for item in _items(answer, "topStories")],
+        "questions": [{**_row(item), "title": item.get("question")} for item in _items(answer, "peopleAlsoAsk")],
+        "graph": [graph],
+        "answer": "\n".join(text for part in said if (text := passage(part))),
+        "answer_url": box.get("link"),
+    }
+
+
+def _row(item: Json) -> Json:
+    """One result of any kind, with the details that its kind has."""
+    details = [f"{label}: {text}" for key, label in _DETAILS.items() if (text := line(item.get(key)))]
+    if rating := line(item.get("rating")):
+        votes = line(item.get("ratingCount"))
+        details.insert(0, f"rated {rating} by {votes}" if votes else f"rated {rating}")
+    return {
+        "url": item.get("link") or item.get("website") or _on_the_map(item),
+        "title": item.get("title"),
+        "text": "; ".join([*details, *filter(None, [line(item.get("snippet"))])]),
+        "date": item.get("date"),
+        "site": item.get("source") or item.get("publicationInfo"),
+    }
+
+
+def _on_the_map(place: Json) -> str | None:
+    """The page of a place that has no website."""
+    number = line(place.get("cid"))
+    return f"https://www.google.com/maps?cid={number}" if number.isdigit() else None
+
+
+def _row_of_graph(graph: Json) -> Json:
+    kind, title = line(graph.get("type")), line(graph.get("title")) or "About"
+    return (
+        {
+            "url": graph.get("website") or graph.get("descriptionLink"),
+            "title": f"{title} ({kind})" if kind else title,
+            "text": "; ".join([*filter(None, [line(graph.get("description"))]), *_facts(graph)]),
+        }
+        if graph
+        else {}
     )
 
 
-def repair(arguments: Json) -> Json:
-    """The same request in the schema's words: one name for the count, as a number, within its range."""
-    repaired: Json = {}
-    for key, value in arguments.items():
-        if value is None:
-            continue
-        if key in _NAMES:
-            repaired.setdefault(_NAMES[key], value)
-        else:
-            repaired[key] = value
-    count = repaired.get("num_results")
-    if isinstance(count, str) and _DIGITS.fullmatch(count.strip()):
-        count = int(count)
-    if isinstance(count, float) and count.is_integer():
-        count = int(count)
-    if isinstance(count, int) and not isinstance(count, bool):
-        repaired["num_results"] = min(max(count, 1), MOST_RESULTS)
-    return repaired
+def _facts(graph: Json) -> Iterator[str]:
+    for key, value in list(_object(graph, "attributes").items())[:_MOST_DETAILS]:
+        if text := line(value):
+            yield f"{key}: {text}"
 
 
-async def post(client: httpx.AsyncClient, url: str, api_key: str, payload: Json) -> Json:
-    """The JSON object that the service answers with. Raises `ToolError`."""
-    headers = {"X-API-KEY": api_key, "content-type": "application/json", "accept-encoding": "identity"}
-    status, body = await read_bounded(client, url, headers, orjson.dumps(payload))
-    good = httpx.codes.is_success(status)
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError as exc:
-        if good:
-            raise unavailable("the search service answered with something else") from exc
-        answer = {}
-    if not good:
-        raise _error(status, answer)
-    return answer if isinstance(answer, dict) else {}
+def _object(holder: Any, key: str) -> Json:
+    value = holder.get(key) if isinstance(holder, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
-async def read_bounded(
-    client: httpx.AsyncClient, url: str, headers: Mapping[str, str], content: bytes
-) -> tuple[int, bytes]:
-    """Status and body of a search service's answer to a POST.
-
-    Raises:
-        ToolError: it could not be reached, or answered with more than any search does.
-    """
-    body = bytearray()
-    try:
-        async with client.stream("POST", url, content=content, headers=headers) as response:
-            async for data in response.aiter_bytes():
-                body += data
-                if len(body) > _MAX_ANSWER_BYTES:
-                    raise unavailable("its answer was too large")
-    except httpx.HTTPError as exc:
-        message = UNAVAILABLE.format(why="the search service could not be reached")
-        raise ToolUnavailable(message, why=reason(exc)) from exc
-    return response.status_code, bytes(body)
-
-
-def _error(status: int, answer: Any) -> ToolError:
-    """Serper's errors are flat, `{"message", "statusCode"}`; a wrong key is 403, not 401."""
-    message = str(answer.get("message") or "") if isinstance(answer, dict) else ""
-    if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        return unavailable("its key was refused")
-    if "credit" in message.lower():
-        return unavailable("its credits are used up")
-    if status == httpx.codes.TOO_MANY_REQUESTS:
-        return ToolUnavailable("The search service is busy. One more try may succeed; otherwise answer without it.")
-    if status == httpx.codes.BAD_REQUEST:
-        return ToolError(f"The search service did not understand the request: {message or 'no reason given'}")
-    return unavailable(f"HTTP {status}", kind=ToolUnavailable if httpx.codes.is_server_error(status) else ToolError)
-
-
-def unavailable(why: str, *, kind: type[ToolError] = ToolError) -> ToolError:
-    """The error of a search that cannot be made, for the model and for the log."""
-    return kind(UNAVAILABLE.format(why=why), why=why)
+def _items(answer: Any, key: str) -> list[Json]:
+    """The objects in the list of that name."""
+    listed = answer.get(key) if isinstance(answer, dict) else None
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []

@@ -19,6 +19,7 @@ from proxy.config import WebFetchConfig
 from proxy.http.connect import client_context
 from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ToolError, ToolUnavailable
+from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Clock
 from proxy.tools import browser
 from proxy.tools.threads import DaemonThreads
@@ -26,7 +27,7 @@ from proxy.tools.tool import Tool
 from proxy.tools.web.client import Answer, PageClient, PageSession
 from proxy.tools.web.guard import Target, UrlGuard, parse_url
 from proxy.tools.web.network import Resolve, SystemResolver
-from proxy.tools.web.page import DESCRIPTION, PARAMETERS, Page, repair, shown
+from proxy.tools.web.page import DESCRIPTION, PARAMETERS, Page, expect_permitted, repair, shown
 from proxy.tools.web.text import check_content_type, installed_pdf_reader, read_page
 
 USER_AGENT = f"toolproxy/{__version__} (+reads single pages for people who ask a language model)"
@@ -65,15 +66,19 @@ def web_fetch_tool(
     """
     reader = _Reader(config, clock, resolve or SystemResolver(), ssl_context)
 
-    async def run(arguments: Json) -> ToolOutput:
-        page = await reader.page(parse_url(arguments["url"]))
+    async def read(arguments: Json, filters: SearchFilters) -> ToolOutput:
+        target = parse_url(arguments["url"])
+        expect_permitted(target.url, filters)
+        page = await reader.page(target)
+        expect_permitted(page.url, filters)
         return ToolOutput(shown(page, arguments, most=config.max_characters), {page.url: page.title})
 
     return Tool(
         name=name,
         description=DESCRIPTION,
         parameters=PARAMETERS,
-        run=run,
+        run=partial(read, filters=NO_FILTERS),
+        run_filtered=read,
         repair=repair,
         aliases=(browser.OPEN, browser.FIND),
     )

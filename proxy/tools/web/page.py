@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.loop.chat import Json
-from proxy.loop.errors import ToolError
+from proxy.loop.errors import ToolError, UrlNotAllowed
+from proxy.loop.search import SearchFilters
 
 DESCRIPTION = (
     "Open one web page and read its text. Use it when a search result or a URL of the user has to be read, not guessed."
@@ -51,6 +52,12 @@ class Page:
 def clean(text: str) -> str:
     """Text without control characters, with one kind of line end."""
     return text.replace("\r\n", "\n").replace("\r", "\n").translate(_DROPPED).strip()
+
+
+def expect_permitted(url: str, filters: SearchFilters) -> None:
+    """Raise `UrlNotAllowed` for a page that the request's filters rule out."""
+    if not filters.permits(url):
+        raise UrlNotAllowed("url not allowed: the user of this conversation does not permit pages of this site.")
 
 
 def shown(page: Page, arguments: Json, *, most: int) -> str:

@@ -4,28 +4,39 @@
 `markdown`. The page is fetched by the service, so no address of this network can be reached through it.
 """
 
+from functools import partial
 from typing import Any
 
 import httpx
+import orjson
 
 from proxy.config import SerperScrapeConfig
 from proxy.loop.chat import Json, ToolOutput
 from proxy.loop.errors import ToolError
+from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.tools import browser
-from proxy.tools.search.serper import post
+from proxy.tools.search.provider import SearchRequest
+from proxy.tools.search.refusals import Refused, answer_of
+from proxy.tools.search.serper import SERVICE
+from proxy.tools.search.service import refusal, send
 from proxy.tools.tool import Tool
 from proxy.tools.web.guard import parse_url
-from proxy.tools.web.page import DESCRIPTION, PARAMETERS, Page, clean, repair, shown
+from proxy.tools.web.page import DESCRIPTION, PARAMETERS, Page, clean, expect_permitted, repair, shown
 
 MOST_CHARACTERS = 20_000  # of one result
 
 
 def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.AsyncClient) -> Tool:
     """A reader of pages by that name."""
+    headers = {"x-api-key": config.api_key}
 
-    async def run(arguments: Json) -> ToolOutput:
+    async def read(arguments: Json, filters: SearchFilters) -> ToolOutput:
         url = parse_url(arguments["url"]).url
-        answer = await post(client, config.base_url, config.api_key, {"url": url, "includeMarkdown": True})
+        expect_permitted(url, filters)
+        body = orjson.dumps({"url": url, "includeMarkdown": True})
+        answer = answer_of(SERVICE, *await send(client, SearchRequest("POST", config.base_url, headers, body)))
+        if isinstance(answer, Refused):
+            raise refusal(answer)
         page = page_in(answer, url)
         return ToolOutput(shown(page, arguments, most=MOST_CHARACTERS), {page.url: page.title})
 
@@ -33,14 +44,16 @@ def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.Asyn
         name=name,
         description=DESCRIPTION,
         parameters=PARAMETERS,
-        run=run,
+        run=partial(read, filters=NO_FILTERS),
+        run_filtered=read,
         repair=repair,
         aliases=(browser.OPEN, browser.FIND),
     )
 
 
-def page_in(answer: Json, url: str) -> Page:
+def page_in(answer: Any, url: str) -> Page:
     """The page that an answer holds. Raises `ToolError` where it holds none."""
+    answer = answer if isinstance(answer, dict) else {}
     text = next((answer[key] for key in ("markdown", "text") if isinstance(answer.get(key), str)), None)
     if text is None:
         raise ToolError("The page could not be read.")

@@ -1,5 +1,3 @@
-import re
-
 import httpx
 import orjson
 import pytest
@@ -8,11 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config import SerperConfig
-from proxy.loop.errors import ToolError
+from proxy.loop.errors import NotUnderstood, ToolError, ToolUnavailable
+from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.tools.search import serper
-from proxy.tools.search.results import as_text, sources_in
+from proxy.tools.search.query import repair
 from tests import hostile
 from tests.conformance import recordings
+from tests.fakes import FakeClock
 
 
 @pytest.fixture
@@ -21,11 +21,13 @@ async def client():
         yield client
 
 
-async def search(client, arguments, **answer):
-    tool = serper.serper_tool("web_search", SerperConfig(api_key="secret"), client)
+async def search(client, arguments, filters=NO_FILTERS, *, endpoint="search", **answer):
+    tool = serper.serper_tool(
+        "web_search", SerperConfig(api_key="secret", endpoint=endpoint), client, FakeClock(1_800_000_000)
+    )
     with respx.mock:
-        route = respx.post("https://google.serper.dev/search").mock(return_value=httpx.Response(200, **answer))
-        output = await tool.run(tool.repair(arguments))
+        route = respx.post(f"https://google.serper.dev/{endpoint}").mock(return_value=httpx.Response(200, **answer))
+        output = await tool.run_filtered(tool.repair(arguments), filters)
     return output, route.calls.last.request
 
 
@@ -35,6 +37,15 @@ async def test_the_request_is_serpers(client):
     assert orjson.loads(request.content) == {"q": "q", "num": 3, "gl": "ca", "hl": "en", "tbs": "qdr:d"}
     assert request.headers["x-api-key"] == "secret"
     assert request.headers["accept-encoding"] == "identity"
+
+
+async def test_filters_go_into_the_query_as_far_as_google_reads_it(client):
+    filters = SearchFilters(allow=("a.ca", "b.ca"), block=("x.a.ca",), country="ca", size="low")
+    _, request = await search(client, {"query": "q"}, filters, json={})
+    assert orjson.loads(request.content) == {"q": "q (site:a.ca OR site:b.ca) -site:x.a.ca", "num": 3, "gl": "ca"}
+    many = SearchFilters(allow=tuple(f"{n}.ca" for n in range(40)))
+    _, request = await search(client, {"query": "q"}, many, json={})
+    assert orjson.loads(request.content)["q"] == "q"
 
 
 @pytest.mark.parametrize(
@@ -49,109 +60,122 @@ async def test_the_request_is_serpers(client):
         ({"query": "q", "count": "many"}, {"query": "q", "num_results": "many"}),
         ({"query": "q", "count": True}, {"query": "q", "num_results": True}),
         ({"query": "q", "num_results": None, "gl": None}, {"query": "q"}),
+        (
+            {"query": "q", "tbs": "qdr:w", "gl": "ca", "hl": "en"},
+            {"query": "q", "recency": "week", "country": "ca", "language": "en"},
+        ),
     ],
 )
 def test_the_spellings_that_models_and_apps_use_are_understood(arguments, repaired):
-    assert serper.repair(arguments) == repaired
+    assert repair(arguments) == repaired
 
 
-def test_every_block_that_helps_is_told_and_none_is_needed():
-    text = as_text(
-        "q",
-        {
-            "answerBox": {"title": "T", "answer": "42", "link": "https://box"},
-            "knowledgeGraph": {
-                "title": "Nanaimo",
-                "type": "City",
-                "description": "On Vancouver Island.",
-                "attributes": {"Population": "99,863"},
-                "website": "https://kg",
-            },
-            "organic": [
-                {"title": "One", "link": "https://one", "snippet": "S", "date": "today"},
-                {"link": "https://two"},
-            ],
-            "topStories": [{"title": "Story", "link": "https://story", "source": "Paper", "date": "1 hour ago"}],
-            "peopleAlsoAsk": [{"question": "Why?", "snippet": "Because.", "link": "https://why"}],
-            "relatedSearches": [{"query": "r"}],
-        },
-        most=10,
-    )
-    assert text == (
+ANSWER = {
+    "answerBox": {"title": "T", "answer": "42", "snippet": "s", "link": "https://box.example/"},
+    "knowledgeGraph": {
+        "title": "Nanaimo",
+        "type": "City",
+        "description": "On Vancouver Island.",
+        "attributes": {"Population": "99,863"},
+        "website": "https://graph.example/",
+    },
+    "organic": [
+        {"title": "One", "link": "https://one.example/?utm_source=x", "snippet": "S", "date": "Jan 2, 2024"},
+        {"link": "https://two.example/"},
+        {"title": "no link"},
+    ],
+    "topStories": [{"title": "Story", "link": "https://story.example/", "source": "Paper"}],
+    "peopleAlsoAsk": [{"question": "Why?", "snippet": "Because.", "link": "https://why.example/"}],
+    "relatedSearches": [{"query": "r"}],
+}
+
+
+async def test_every_block_that_helps_is_in_the_text_and_its_page_can_be_cited(client):
+    output, _ = await search(client, {"query": "q"}, json=ANSWER)
+    assert output.text == (
         'Results for "q":\n\n'
-        "Direct answer:\nT\n42\nhttps://box\n\n"
-        "Nanaimo (City)\nOn Vancouver Island.\nPopulation: 99,863\nhttps://kg\n\n"
-        "One\nhttps://one\ntoday\nS\n\nhttps://two\n\n"
-        "Top stories:\n\nStory\nhttps://story\nPaper - 1 hour ago\n\n"
-        "People also ask:\n\nWhy?\nBecause.\nhttps://why"
+        "Direct answer:\nT\n42\ns\nhttps://box.example/\n\n"
+        "One\nhttps://one.example/\n2024-01-02\nS\n\n"
+        "two.example\nhttps://two.example/\n\n"
+        "Story\nhttps://story.example/\nPaper\n\n"
+        "Why?\nhttps://why.example/\nBecause.\n\n"
+        "Nanaimo (City)\nhttps://graph.example/\nOn Vancouver Island.; Population: 99,863"
     )
+    names = ("one", "two", "story", "why", "graph", "box")
+    assert list(output.sources) == [f"https://{name}.example/" for name in names]
+    assert [hit.url for hit in output.hits] == list(output.sources)[:-1]
+
+
+async def test_no_block_of_a_page_that_is_not_permitted_is_left(client):
+    output, _ = await search(client, {"query": "q"}, SearchFilters(allow=("one.example",)), json=ANSWER)
+    assert list(output.sources) == ["https://one.example/"]
+    assert not any(word in output.text for word in ("42", "Nanaimo", "Story", "Because", "two.example"))
+    output, _ = await search(client, {"query": "q"}, SearchFilters(block=("one.example",)), json=ANSWER)
+    assert "42" in output.text
+    assert "one.example" not in output.text
+
+
+async def test_a_knowledge_graph_without_a_page_is_a_direct_answer_where_nothing_is_filtered(client):
+    answer = {"knowledgeGraph": {"title": "Nanaimo", "description": "A city."}}
+    output, _ = await search(client, {"query": "q"}, json=answer)
+    assert output.text == 'Results for "q":\n\nDirect answer:\nNanaimo\nA city.'
+    output, _ = await search(client, {"query": "q"}, SearchFilters(block=("x.ca",)), json=answer)
+    assert output.text == 'No results for "q".'
 
 
 @pytest.mark.parametrize("answer", [{}, {"organic": None}, {"organic": ["x"], "answerBox": "x", "knowledgeGraph": []}])
-def test_an_answer_without_results_says_so(answer):
-    assert as_text("q", answer, most=10) == 'No results for "q".'
+async def test_an_answer_without_results_says_so(client, answer):
+    output, _ = await search(client, {"query": "q"}, json=answer)
+    assert output.text == 'No results for "q".'
 
 
-def test_no_more_results_are_told_than_were_asked_for():
-    organic = [{"title": f"Page {n}"} for n in range(10)]
-    assert as_text("q", {"organic": organic}, most=2) == 'Results for "q":\n\nPage 0\n\nPage 1'
+async def test_there_are_no_more_results_than_were_asked_for(client):
+    organic = [{"title": f"Page {n}", "link": f"https://{n}.example/"} for n in range(10)]
+    output, _ = await search(client, {"query": "q", "num_results": 2}, json={"organic": organic})
+    assert list(output.sources) == ["https://0.example/", "https://1.example/"]
 
 
 @pytest.mark.skipif(not recordings.FOLDER.is_dir(), reason="no recordings beside the project")
-def test_a_recorded_answer_is_told_with_its_links():
+async def test_a_recorded_answer_has_its_links(client):
     answer = orjson.loads((recordings.FOLDER / "serper__search_haystack.json").read_bytes())
     assert len(answer["organic"]) > 5
-    text = as_text("q", answer, most=10)
+    output, _ = await search(client, {"query": "q", "num_results": 10}, json=answer)
     for result in answer["organic"]:
-        assert result["link"] in text
+        assert result["title"] in output.text
+    assert len(output.hits) >= len(answer["organic"])
 
 
 @pytest.mark.parametrize(
-    ("response", "why"),
+    ("response", "kind", "cause", "told"),
     [
-        (httpx.Response(403, json={"message": "Unauthorized.", "statusCode": 403}), "key was refused"),
-        (httpx.Response(401), "key was refused"),
-        (httpx.Response(400, json={"message": "Not enough credits"}), "credits are used up"),
-        (httpx.Response(400, json={"message": "Missing query parameter"}), "Missing query parameter"),
-        (httpx.Response(400, text="?"), "no reason given"),
-        (httpx.Response(429, json={}), "busy"),
-        (httpx.Response(503, text="<html>"), "HTTP 503"),
-        (httpx.Response(200, text="<html>"), "something else"),
-        (httpx.Response(200, content=b'"' + b"x" * (5 * 1024 * 1024) + b'"'), "too large"),
-        (httpx.ConnectError("refused: secret.internal"), "could not be reached"),
+        (
+            httpx.Response(403, json={"message": "Unauthorized.", "statusCode": 403}),
+            ToolUnavailable,
+            "key",
+            "key was refused",
+        ),
+        (httpx.Response(401), ToolUnavailable, "key", "key was refused"),
+        (httpx.Response(400, json={"message": "Not enough credits"}), ToolUnavailable, "quota", "credit is used up"),
+        (httpx.Response(400, json={"message": "Missing query parameter"}), NotUnderstood, None, "did not understand"),
+        (httpx.Response(400, text="?"), NotUnderstood, None, "did not understand"),
+        (httpx.Response(429, json={}), ToolUnavailable, "busy", "busy"),
+        (httpx.Response(503, text="<html>"), ToolUnavailable, "down", "does not work"),
+        (httpx.Response(200, text="<html>"), ToolUnavailable, "down", "does not work"),
+        (httpx.Response(200, content=b'"' + b"x" * (5 * 1024 * 1024) + b'"'), ToolUnavailable, "down", "too large"),
+        (httpx.ConnectError("refused: secret.internal"), ToolUnavailable, "down", "could not be reached"),
     ],
 )
-async def test_each_way_of_failing_is_told_apart(client, response, why):
-    tool = serper.serper_tool("web_search", SerperConfig(api_key="canary"), client)
+async def test_each_way_of_failing_has_its_cause(client, response, kind, cause, told):
+    tool = serper.serper_tool("web_search", SerperConfig(api_key="canary"), client, FakeClock(1_800_000_000))
     mocked = {"side_effect": response} if isinstance(response, Exception) else {"return_value": response}
     with respx.mock:
         respx.post("https://google.serper.dev/search").mock(**mocked)
-        with pytest.raises(ToolError, match=why) as failure:
+        with pytest.raises(ToolError, match=told) as failure:
             await tool.run({"query": "q"})
-    assert "canary" not in str(failure.value)
+    assert type(failure.value) is kind
+    assert getattr(failure.value, "cause", None) == cause
+    assert "canary" not in f"{failure.value} {failure.value.why}"
     assert "secret.internal" not in str(failure.value)
-    said = re.search(r"not available now \((.*)\)", str(failure.value))
-    assert failure.value.why == ("ConnectError" if isinstance(response, Exception) else said and said[1])
-
-
-async def test_every_page_of_the_answer_can_be_cited(client):
-    answer = {
-        "answerBox": {"title": "Box", "link": "https://box"},
-        "knowledgeGraph": {"title": "Graph", "website": "https://kg", "descriptionLink": "https://wiki"},
-        "organic": [{"title": "One", "link": "https://one"}, {"link": "https://two"}, {"title": "no link"}],
-        "topStories": [{"title": "Story", "link": "https://story"}],
-        "peopleAlsoAsk": [{"question": "?", "title": "Why", "link": "https://why"}],
-    }
-    output, _ = await search(client, {"query": "q"}, json=answer)
-    assert output.sources == {
-        "https://box": "Box",
-        "https://kg": "Graph",
-        "https://wiki": "Graph",
-        "https://one": "One",
-        "https://two": "",
-        "https://story": "Story",
-        "https://why": "Why",
-    }
 
 
 @pytest.mark.parametrize(
@@ -159,8 +183,8 @@ async def test_every_page_of_the_answer_can_be_cited(client):
     [
         (
             "news",
-            {"title": "T", "link": "https://n/", "source": "Paper", "date": "1 hour ago", "snippet": "S"},
-            "T\nhttps://n/\nPaper - 1 hour ago\nS",
+            {"title": "T", "link": "https://n/", "source": "Paper", "date": "Jan 2, 2024", "snippet": "S"},
+            "T\nhttps://n/\nPaper - 2024-01-02\nS",
             "https://n/",
         ),
         (
@@ -172,8 +196,14 @@ async def test_every_page_of_the_answer_can_be_cited(client):
         (
             "places",
             {"title": "T", "address": "A 1", "rating": 4.5, "ratingCount": 7, "website": "https://p/"},
-            "T\nhttps://p/\nrated 4.5 by 7\naddress: A 1",
+            "T\nhttps://p/\nrated 4.5 by 7; address: A 1",
             "https://p/",
+        ),
+        (
+            "places",
+            {"title": "T", "address": "A 1", "cid": "123"},
+            "T\nhttps://www.google.com/maps?cid=123\naddress: A 1",
+            "https://www.google.com/maps?cid=123",
         ),
         (
             "shopping",
@@ -182,49 +212,37 @@ async def test_every_page_of_the_answer_can_be_cited(client):
             "https://s/",
         ),
         (
-            "organic",
+            "scholar",
             {"title": "T", "link": "https://o/", "publicationInfo": "A - 2020", "citedBy": 9},
             "T\nhttps://o/\nA - 2020\ncited by: 9",
             "https://o/",
         ),
     ],
 )
-async def test_the_whole_family_is_asked_by_its_endpoint_and_told_in_its_own_words(
-    client, endpoint, item, told, source
-):
-    path = "scholar" if endpoint == "organic" else endpoint
-    tool = serper.serper_tool("t", SerperConfig(api_key="secret", endpoint=path), client)
-    with respx.mock:
-        respx.post(f"https://google.serper.dev/{path}").mock(return_value=httpx.Response(200, json={endpoint: [item]}))
-        output = await tool.run({"query": "q"})
+async def test_the_whole_family_is_asked_by_its_endpoint_and_has_its_own_details(client, endpoint, item, told, source):
+    listed = {"organic" if endpoint == "scholar" else endpoint: [item]}
+    output, _ = await search(client, {"query": "q"}, endpoint=endpoint, json=listed)
     assert output.text == f'Results for "q":\n\n{told}'
     assert list(output.sources) == [source]
-    assert tool.aliases == ()
 
 
-ANSWER = {
-    "answerBox": {"title": "t", "answer": "a", "snippet": "s", "link": "https://a.example/"},
-    "knowledgeGraph": {
-        "title": "t",
-        "type": "k",
-        "description": "d",
-        "attributes": {"a": "b"},
-        "website": "https://b.example/",
-    },
-    "organic": [
-        {"title": "t", "link": "https://c.example/", "snippet": "s", "date": "d", "rating": 4.5, "ratingCount": 3}
-    ],
-    "topStories": [{"title": "t", "link": "https://d.example/", "source": "s"}],
-    "peopleAlsoAsk": [{"question": "q", "snippet": "s", "link": "https://e.example/"}],
-}
+async def test_only_a_search_of_the_web_is_gpt_oss_search(client):
+    made = {
+        kind: serper.serper_tool("t", SerperConfig(api_key="k", endpoint=kind), client, FakeClock(1_800_000_000))
+        for kind in ("search", "news")
+    }
+    assert (made["search"].aliases, made["news"].aliases) == (("browser.search",), ())
 
 
 @given(hostile.mutated(st.just(ANSWER)), st.integers(1, 10))
-def test_whatever_serper_answers_is_text_and_its_pages_are_urls_with_titles(answer, most):
-    try:
-        answer = orjson.loads(hostile.written(answer))
-    except orjson.JSONDecodeError:
-        return
-    if isinstance(answer, dict):
-        assert "q" in as_text("q", answer, most=most)
-        assert all(isinstance(part, str) for pair in sources_in(answer).items() for part in pair)
+async def test_whatever_serper_answers_is_text_and_its_pages_are_urls_with_titles(answer, most):
+    async with httpx.AsyncClient(
+        transport=httpx.MockTransport(lambda _: httpx.Response(200, content=hostile.written(answer)))
+    ) as client:
+        tool = serper.serper_tool("web_search", SerperConfig(api_key="k"), client, FakeClock(1_800_000_000))
+        try:
+            output = await tool.run({"query": "q", "num_results": most})
+        except ToolError:
+            return
+    assert "q" in output.text
+    assert all(isinstance(part, str) for pair in output.sources.items() for part in pair)

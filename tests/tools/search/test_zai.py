@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from proxy.config import ZaiSearchConfig
 from proxy.loop.errors import ToolError
+from proxy.loop.search import SearchFilters
 from proxy.tools.search import zai as zai_search
 from tests import hostile
+from tests.fakes import FakeClock
 
 RESULT = {
     "title": "T",
@@ -27,7 +29,9 @@ async def client():
 
 
 async def search(client, path, response, *, arguments=None, **config):
-    tool = zai_search.zai_search_tool("zai_search", ZaiSearchConfig(api_key="secret", **config), client)
+    tool = zai_search.zai_search_tool(
+        "zai_search", ZaiSearchConfig(api_key="secret", **config), client, FakeClock(1_800_000_000)
+    )
     with respx.mock:
         route = respx.post(f"{BASE}{path}").mock(return_value=response)
         output = await tool.run(tool.repair(arguments or {"query": "q", "topn": 3, "tbs": "qdr:w"}))
@@ -55,7 +59,29 @@ async def test_by_chat_glm_searches_once_with_its_native_tool_and_no_other(clien
     (tool,) = sent["tools"]
     assert (sent["model"], sent["stream"], tool["type"]) == ("glm-4.7", False, "web_search")
     assert tool["web_search"]["search_query"] == "q"
-    assert "It is so.\n\nT\nhttps://t.example/" in text
+    assert "Direct answer:\nIt is so.\n\nT\nhttps://t.example/" in text
+
+
+async def filtered(client, filters, answer, query="q"):
+    tool = zai_search.zai_search_tool("zai_search", ZaiSearchConfig(api_key="secret"), client, FakeClock(1_800_000_000))
+    with respx.mock:
+        route = respx.post(f"{BASE}/web_search").mock(return_value=httpx.Response(200, json=answer))
+        output = await tool.run_filtered({"query": query}, filters)
+    return output, orjson.loads(route.calls.last.request.content)
+
+
+async def test_a_long_query_is_cut_between_words_at_70_characters(client):
+    _, sent = await filtered(client, SearchFilters(), {}, query="ferries " * 20)
+    assert sent["search_query"] == " ".join(["ferries"] * 8)
+
+
+@pytest.mark.parametrize(("allow", "sent"), [(("t.example",), "t.example"), (("t.example", "u.example"), None)])
+async def test_one_allowed_domain_is_asked_for_and_several_are_filtered_afterwards(client, allow, sent):
+    other = {**RESULT, "link": "https://other.example/", "title": "Other"}
+    output, asked = await filtered(client, SearchFilters(allow=allow), {"search_result": [other, RESULT]})
+    assert asked.get("search_domain_filter") == sent
+    assert list(output.sources) == ["https://t.example/"]
+    assert "Other" not in output.text
 
 
 @pytest.mark.parametrize(
@@ -70,11 +96,11 @@ async def test_an_answer_without_results_says_so(client, found):
     ("response", "why"),
     [
         (httpx.Response(401, json={"error": {"code": "1002", "message": "x"}}), "key was refused"),
-        (httpx.Response(429, json={"error": {"code": "1113", "message": "x"}}), "credits are used up"),
+        (httpx.Response(429, json={"error": {"code": "1113", "message": "x"}}), "credit is used up"),
         (httpx.Response(429, json={"error": {"code": "1302", "message": "x"}}), "busy"),
-        (httpx.Response(200, json={"error": {"code": "9", "message": "x"}}), "no answer"),
-        (httpx.Response(200, text="<html>"), "no answer"),
-        (httpx.Response(500, text="<html>"), "HTTP 500"),
+        (httpx.Response(200, json={"error": {"code": "9", "message": "x"}}), "does not work"),
+        (httpx.Response(200, text="<html>"), "does not work"),
+        (httpx.Response(500, text="<html>"), "does not work"),
     ],
 )
 async def test_each_way_of_failing_is_told_apart(client, response, why):
@@ -100,7 +126,9 @@ async def test_whatever_zai_answers_is_text_with_pages_or_an_error_for_the_model
         return httpx.Response(status, content=hostile.written(answer))
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answered)) as client:
-        tool = zai_search.zai_search_tool("zai_search", ZaiSearchConfig(api_key="k", base_url=BASE, mode=mode), client)
+        tool = zai_search.zai_search_tool(
+            "zai_search", ZaiSearchConfig(api_key="k", base_url=BASE, mode=mode), client, FakeClock(1_800_000_000)
+        )
         try:
             output = await tool.run({"query": "q"})
         except ToolError:

@@ -1,0 +1,85 @@
+"""How a search provider refuses: the status of its answer, or what stands in it, as a cause. Pure."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import orjson
+from msgspec import Struct
+
+from proxy.loop.errors import Cause
+from proxy.tools.search.description import Description, Meaning, Refusal
+from proxy.tools.search.hits import first_of
+from proxy.tools.search.template import as_text
+
+# What a status means where a description has no rule for it.
+_MEANINGS: Mapping[int, Meaning] = {401: "key", 402: "quota", 403: "key", 408: "down", 425: "busy", 429: "busy"}
+_SUCCESS, _CLIENT_ERRORS = range(200, 300), range(400, 500)
+_LONGEST_WAIT = 40 * 86400.0  # seconds; a quota that is counted by the month
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+class Refused(Struct, frozen=True):
+    """Why a search found nothing out.
+
+    Attributes:
+        means: what kind of refusal it is.
+        status: of the HTTP answer.
+        wait: seconds until the provider may be asked again, if it says so.
+        hint: what the operator can do about it.
+    """
+
+    means: Cause | Literal["input"]
+    status: int
+    wait: float | None = None
+    hint: str | None = None
+
+
+def answer_of(
+    description: Description, status: int, headers: Mapping[str, str], body: bytes
+) -> dict[str, Any] | list[Any] | Refused:
+    """The JSON of an answer, empty where it says that nothing was found; `headers` are in lower case."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        answer = None
+    rule = next((rule for rule in description.errors if _fits(rule, status, answer)), None)
+    means = rule.means if rule else _meaning_of(status)
+    if means == "empty":
+        return {}
+    if means is not None:
+        return Refused(means, status, _wait(description, headers, answer), rule.hint if rule else None)
+    return answer if isinstance(answer, dict | list) else Refused("down", status)
+
+
+def _meaning_of(status: int) -> Meaning | None:
+    if status in _SUCCESS:
+        return None
+    return _MEANINGS.get(status, "input" if status in _CLIENT_ERRORS else "down")
+
+
+def _wait(description: Description, headers: Mapping[str, str], answer: Any) -> float | None:
+    """The seconds until the provider may be asked again, if it says so."""
+    wait = description.wait
+    said = [headers.get("retry-after"), headers.get(wait.header or ""), wait.at and first_of(answer, wait.at)]
+    for value in said:
+        found = _NUMBER.match(as_text(value).strip()) if value not in (None, "") else None
+        if found:
+            return min(float(found[0]), _LONGEST_WAIT)
+    return None
+
+
+def _fits(rule: Refusal, status: int, answer: Any) -> bool:
+    statuses = (rule.status,) if isinstance(rule.status, int) else rule.status
+    if statuses and status not in statuses:
+        return False
+    if rule.unless and first_of(answer, rule.unless) is not None:
+        return False
+    if not rule.at:
+        return bool(statuses)
+    found = first_of(answer, rule.at)
+    if found is None:
+        return False
+    texts = (rule.text,) if isinstance(rule.text, str) else rule.text
+    said = as_text(found).lower()
+    return not texts or any(text.lower() in said for text in texts)
