@@ -26,11 +26,12 @@ from proxy.api.passthrough import Passthrough
 from proxy.api.responses.endpoint import CreateResponse
 from proxy.api.responses.stored import CancelResponse, InputItems, NotServed, ResponseById
 from proxy.breaker import Breaker
+from proxy.breaker import State as BreakerState
 from proxy.config import Config, ServerConfig, UpstreamConfig
 from proxy.http.client import HttpClient
 from proxy.http.connect import client_context
 from proxy.http.transport import Http1Transport, HttpxTransport
-from proxy.loop.errors import ConfigurationError, NotFound
+from proxy.loop.errors import Cause, ConfigurationError, NotFound
 from proxy.ports import Caches, Clock, ExtraHeaders, Lifecycle, Observer, Ports, Readiness
 from proxy.stores import State, open_state
 from proxy.telemetry import build_telemetry, log
@@ -88,7 +89,7 @@ def create_app(
         observe=observe,
         clock=clock,
         upstream_states=lambda: _upstream_states(config, breakers),
-        tool_states=lambda: _tool_states(config, sources),
+        tool_states=lambda: _tool_states(config, sources, registry.skipped()),
         state=state.readiness,
         lifecycle=lifecycle or Lifecycle(),
         scrape=telemetry.scrape,
@@ -249,10 +250,14 @@ def _upstream_states(config: Config, breakers: Mapping[str, Breaker]) -> list[Re
     return [replace(state, breaker=breakers[state.name].state) if state.usable else state for state in states]
 
 
-def _tool_states(config: Config, sources: Sequence[Source]) -> list[Readiness]:
+def _tool_states(config: Config, sources: Sequence[Source], skipped: Mapping[str, Cause]) -> list[Readiness]:
     states = {state.name: state for state in (source.state() for source in sources)}
     states |= {name: Readiness(name, usable=True) for name, _ in answered_by_fallback(config)}
-    return [states.get(state.name, state) for state in _states("tools", config.tools, config)]
+    found = [states.get(state.name, state) for state in _states("tools", config.tools, config)]
+    return [
+        replace(state, breaker=BreakerState.OPEN, cause=cause) if (cause := skipped.get(state.name)) else state
+        for state in found
+    ]
 
 
 def _hot_paths(ports: Ports) -> dict[str, ASGIApp]:

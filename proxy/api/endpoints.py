@@ -101,6 +101,8 @@ def _as_json(readiness: Readiness) -> Json:
         report["why_not"] = readiness.why_not
     if readiness.breaker not in (None, State.CLOSED):
         report["breaker"] = readiness.breaker
+    if readiness.cause is not None:
+        report["cause"] = readiness.cause
     return report
 
 

@@ -91,7 +91,8 @@ class Metrics:
             "tool.abandoned": lambda fields: self._tool_ended({**fields, "outcome": "abandoned"}),
             "tool.cache_hit": lambda fields: series.tool_cache_hits(fields["tool"]).inc(),
             "tool.retried": lambda fields: series.tool_retries(fields["tool"]).inc(),
-            "tool.breaker_opened": lambda fields: series.tool_breaker_openings(fields["tool"]).inc(),
+            "tool.breaker_opened": self._tool_breaker_opened,
+            "tool.breaker_closed": lambda fields: series.tool_breaker_open(fields["tool"]).set(0),
             "tool.fell_back": lambda fields: series.tool_fallbacks(fields["tool"], fields["to"]).inc(),
             "upstream.answered": self._upstream_answered,
             "upstream.retried": self._upstream_retried,
@@ -149,6 +150,10 @@ class Metrics:
     def _tool_ended(self, fields: Mapping[str, Any]) -> None:
         self._series.tool_calls(fields["tool"], fields.get("outcome") or "ok").inc()
         self._series.tool_seconds(fields["tool"]).observe(fields["seconds"])
+
+    def _tool_breaker_opened(self, fields: Mapping[str, Any]) -> None:
+        self._series.tool_breaker_openings(fields["tool"]).inc()
+        self._series.tool_breaker_open(fields["tool"]).set(1)
 
     def _upstream_answered(self, fields: Mapping[str, Any]) -> None:
         self._series.upstream_seconds(fields["upstream"]).observe(fields["seconds"])

@@ -120,6 +120,9 @@ class Series:
         self.tool_breaker_openings = self._counter(
             "tool_breaker_openings", "Times that a tool's circuit breaker opened after repeated failures", ["tool"]
         )
+        self.tool_breaker_open = self._gauges(
+            "tool_breaker_open", "1 while a tool is not called because its service does not serve", ["tool"]
+        )
         self.tool_fallbacks = self._counter(
             "tool_fallbacks", "Tool calls passed to the fallback tool after a failure", ["tool", "to"]
         )

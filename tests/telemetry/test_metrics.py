@@ -172,6 +172,13 @@ def test_a_breaker_is_shown_while_it_is_open(counted):
     assert 'upstream_breaker_open{upstream="up"}' not in counted.samples
 
 
+def test_a_tool_is_shown_while_it_is_not_called(counted):
+    counted("tool.breaker_opened", tool="t", seconds=None, cause="key")
+    assert counted.samples['tool_breaker_open{tool="t"}'] == 1
+    counted("tool.breaker_closed", tool="t")
+    assert 'tool_breaker_open{tool="t"}' not in counted.samples
+
+
 def test_continuations_are_counted_when_they_are_sought_and_kept(counted):
     counted("continuation.sought", sought=3, found=1)
     counted("continuation.kept", entries=7, bytes=700)
