@@ -12,9 +12,10 @@ from proxy.config import Config
 from proxy.loop.actions import AnsweredCall, CallUpstream
 from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec, Turn
 from proxy.loop.decisions import ToolDialect
-from proxy.loop.errors import ProxyError
+from proxy.loop.errors import Cause, ProxyError
 from proxy.loop.forcing import AnswerSteps
 from proxy.loop.limits import LimitOverrides
+from proxy.loop.search import SearchFilters
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each chunk that the client may see, as it comes. Awaiting it is the back-pressure.
@@ -110,7 +111,9 @@ class Toolset(Protocol):
         """Every usable tool by its own name."""
         ...
 
-    async def execute(self, call: ToolCall, *, patience: float, at_most: float, scope: str) -> ToolOutput:
+    async def execute(
+        self, call: ToolCall, *, patience: float, at_most: float, scope: str, filters: SearchFilters
+    ) -> ToolOutput:
         """Run one call.
 
         Args:
@@ -118,6 +121,7 @@ class Toolset(Protocol):
             patience: in seconds, for tools that have no timeout of their own.
             at_most: seconds that bound every tool, whatever its own timeout is.
             scope: the caller; results are cached for and shared with the same caller only.
+            filters: of the request, for tools that search or read pages; no other page is among the sources.
 
         Raises:
             ToolError: the call could not be carried out; the message is for the model.
@@ -333,13 +337,14 @@ class Router(Protocol):
 class Readiness:
     """The state of one upstream, one tool or the shared state, for `/readyz`.
 
-    `breaker` is the state of an upstream's breaker, if it is not closed.
+    `breaker` is the state of its breaker, if that is not closed; `cause` says why a tool's breaker is open.
     """
 
     name: str
     usable: bool
     why_not: str | None = None
     breaker: str | None = None
+    cause: Cause | None = None
 
 
 @dataclass(slots=True)

@@ -14,11 +14,14 @@ from starlette.types import Scope
 from proxy import request_context
 from proxy.api.body import header
 from proxy.api.body_memory import Share, share_of
+from proxy.api.search_filters import FILTER_FIELDS, filters_of
 from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.continuation import Continuation, put_back, runs_in
 from proxy.loop.errors import ModelNotAllowed
 from proxy.loop.limits import LimitOverrides, Limits
 from proxy.loop.offer import EVERY_TOOL, TOOL_FIELDS, Offer, ToolSelection, make_offer, take_prefix
+from proxy.loop.prompts import WHERE, with_guidance
+from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Model, Ports
 
 # Clients choose the names of models and tools, so the cache is bounded, and long headers are not cached.
@@ -98,6 +101,7 @@ class ResolvedRequest(Struct, frozen=True):
         wants_events: whether the client asks for progress events.
         body: `chat` as the client sent it, byte for byte; None where the two differ.
         ignored: tools that the client selects by name and cannot have, fit for a header.
+        filters: of its searches.
     """
 
     chat: Json
@@ -110,6 +114,7 @@ class ResolvedRequest(Struct, frozen=True):
     wants_events: bool = False
     body: bytes | None = None
     ignored: tuple[str, ...] = ()
+    filters: SearchFilters = NO_FILTERS
 
 
 class RequestResolver:
@@ -139,6 +144,7 @@ class RequestResolver:
         Raises:
             ModelNotFound: there is no such model here.
             ModelNotAllowed: the client may not use it.
+            RequestError: the settings of its searches are not well formed.
         """
         caller: Caller = scope[CALLER]
         given = chat
@@ -162,10 +168,15 @@ class RequestResolver:
             limits = replace(limits, max_parallel_tools=1)
         if tools is not policy.tools or not TOOL_FIELDS.isdisjoint(chat):
             offer = make_offer(chat, tools, policy.selection)
+        filters = NO_FILTERS
+        if offer.in_play and not FILTER_FIELDS.isdisjoint(chat):
+            filters = filters_of(chat)
+            if filters.place:
+                chat = {**chat, "messages": with_guidance(chat["messages"], WHERE.format(place=filters.place))}
         wants_events = (header(scope, b"x-tool-events") or "").lower() == "true"
         body = body if chat is given else None
         return ResolvedRequest(
-            chat, caller, model, limits, tools, policy.selection, offer, wants_events, body, policy.ignored
+            chat, caller, model, limits, tools, policy.selection, offer, wants_events, body, policy.ignored, filters
         )
 
     async def _with_hidden(

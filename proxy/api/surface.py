@@ -119,7 +119,7 @@ class Surface:
         runner = self._runner
         if toolset is not None:
             runner = Runner(toolset, observe=self.ports.observe, clock=self.ports.clock)
-        upstream, owner = request.model.upstream, request.caller.scope
+        upstream, owner, filters = request.model.upstream, request.caller.scope, request.filters
         if not request.offer.client_tools:  # without tools of its own a client has nothing to return with
             keep = None
         tallies, works = [], []
@@ -127,7 +127,9 @@ class Surface:
             dialect = self.ports.dialect(request.offer.owned) if request.offer.in_play else None
             run = Run(request.chat, request.offer, limits, run_id, dialect=dialect)
             show_chunk = partial(show, index)
-            work = runner.drive(run, upstream=upstream, scope=owner, show=show_chunk, tell=tell, report=report)
+            work = runner.drive(
+                run, upstream=upstream, scope=owner, show=show_chunk, tell=tell, report=report, filters=filters
+            )
             tallies.append(run.tally)
             works.append(self._kept(work, owner, run_id, keep) if keep else work)
         answers: Sequence[Respond] = ()

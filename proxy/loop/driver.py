@@ -17,6 +17,7 @@ from proxy.loop.chat import Json, ToolCall, ToolResult, Turn
 from proxy.loop.errors import ProxyError, ToolError, ToolTimeout
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.run import Run
+from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Clock, Observer, Report, Show, Tell, Toolset, Upstream, elapsed, fault_of
 from proxy.timeouts import within
 
@@ -53,6 +54,7 @@ class Runner:
         show: Show,
         tell: Tell | None = None,
         report: Report | None = None,
+        filters: SearchFilters = NO_FILTERS,
     ) -> Respond:
         """Run the conversation to its answer.
 
@@ -63,12 +65,13 @@ class Runner:
             show: takes what the client may see, as it comes.
             tell: takes the progress events; None: the client did not ask for them.
             report: takes the answered calls of each turn; None: nobody wants them.
+            filters: of the request, for its searches.
 
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
         deadline = Deadline(self._clock, self._clock.monotonic() + run.limits.deadline)
-        calls = ToolCalls(run, self._toolset, deadline, scope=scope, tell=tell, observe=self._observe)
+        calls = ToolCalls(run, self._toolset, deadline, scope=scope, tell=tell, observe=self._observe, filters=filters)
         async with aclosing(calls):
             action: Action = run.start()
             while True:
@@ -150,7 +153,15 @@ class ToolCalls:
     """
 
     def __init__(
-        self, run: Run, toolset: Toolset, deadline: Deadline, *, scope: str, tell: Tell | None, observe: Observer
+        self,
+        run: Run,
+        toolset: Toolset,
+        deadline: Deadline,
+        *,
+        scope: str,
+        tell: Tell | None,
+        observe: Observer,
+        filters: SearchFilters = NO_FILTERS,
     ) -> None:
         self.turn = 0
         self._run = run
@@ -159,6 +170,7 @@ class ToolCalls:
         self._scope = scope
         self._tell = tell
         self._observe = observe
+        self._filters = filters
         self._slots = asyncio.Semaphore(run.limits.max_parallel_tools)
         self._result_bytes_left = run.limits.max_total_result_bytes
         self._tasks: set[asyncio.Task[ToolResult]] = set()
@@ -223,7 +235,11 @@ class ToolCalls:
             if not (left := deadline.seconds_left()):
                 raise TimeoutError  # noqa: TRY301 - as when the time is used up in the middle of the call
             work = self._toolset.execute(
-                call, patience=limits.tool_timeout, at_most=limits.max_tool_timeout, scope=self._scope
+                call,
+                patience=limits.tool_timeout,
+                at_most=limits.max_tool_timeout,
+                scope=self._scope,
+                filters=self._filters,
             )
             output = await within(left, work)
         except TimeoutError:

@@ -9,7 +9,8 @@ the client leaves the choice to the model, each by its own mode:
     declared     only where the client itself declares them, or names them in the header
     never        only where the client itself declares them; they are there as another tool's fallback
 
-A hosted search, `{"type": "web_search"}` and its variants or `web_search_options`, declares the server's `web_search`.
+A hosted search declares the server's `web_search`: `{"type": "web_search"}` and its variants, `web_search_options`, or
+OpenRouter's `plugins: [{"id": "web"}]`.
 A server tool that `tool_choice` names is offered whatever its mode is.
 """
 
@@ -23,6 +24,7 @@ from proxy.loop.chat import Json, ToolSpec, name_of
 SEARCH = "web_search"
 # An upstream may refuse fields that it does not know, and a run is one choice of `n`.
 _NOT_FOR_UPSTREAM = frozenset({"max_tool_calls", "n"})
+_SEARCH_FIELDS = frozenset({"web_search_options", "plugins"})
 _FIELDS_OF_TOOLS = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
 EVERY_TOOL = "all"
 """The value of the header `x-server-tools` for every tool that may be chosen."""
@@ -51,7 +53,7 @@ class ToolSelection(Struct, frozen=True):
 
 NO_SELECTION = ToolSelection()
 
-TOOL_FIELDS = frozenset({"tools", "tool_choice", "functions", "web_search_options"})
+TOOL_FIELDS = frozenset({"tools", "tool_choice", "functions", "web_search_options", "plugins"})
 """The fields of a request that `make_offer` reads."""
 
 
@@ -90,7 +92,7 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: ToolSelec
     """Decide which of the `server_tools` that this client may use are in play for `request`.
 
     Args:
-        request: the client's body; its `tools`, `tool_choice` and `web_search_options` are read.
+        request: the client's body; its `TOOL_FIELDS` are read.
         server_tools: the whitelist, already narrowed to this client and model.
         asked: how else the request asks for tools.
     """
@@ -104,7 +106,8 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: ToolSelec
     by_name = {name: tool for tool in server_tools for name in tool.names}
     search = by_name.get(SEARCH)
     own, hosted = _without_hosted_search(declared, asked) if search else (declared, False)
-    hosted = hosted or (search is not None and request.get("web_search_options") is not None)
+    options = request.get("web_search_options") is not None or bool(web_plugins_in(request))
+    hosted = hosted or (search is not None and options)
     hosted = hosted and _permits_search(choice)
     own, choice, allowed = narrowed(own, choice)
     names = _names_in(own)
@@ -131,8 +134,22 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: ToolSelec
         client_tools=client_tools,
         tool_choice=choice,
         schemas=_schemas(own, owned, client_tools),
-        dropped=frozenset({"web_search_options"} if search is not None else ()),
+        dropped=_SEARCH_FIELDS if search is not None else frozenset(),
     )
+
+
+def web_plugins_in(request: Json) -> list[Json]:
+    """The plugins by which OpenRouter's requests ask for a search of the web."""
+    return [plugin for plugin in _plugins(request) if _is_web_plugin(plugin) and plugin.get("enabled") is not False]
+
+
+def _plugins(request: Json) -> list[Any]:
+    listed = request.get("plugins")
+    return listed if isinstance(listed, list) else []
+
+
+def _is_web_plugin(plugin: Any) -> bool:
+    return isinstance(plugin, dict) and plugin.get("id") == "web"
 
 
 def _permits_search(choice: Any) -> bool:
@@ -195,6 +212,8 @@ def upstream_request(request: Json, offer: Offer) -> Json:
     if not offer.tools:
         dropped |= _FIELDS_OF_TOOLS  # vLLM refuses an empty `tools`
     body = {key: value for key, value in request.items() if key not in dropped}
+    if "plugins" in dropped and (others := [one for one in _plugins(request) if not _is_web_plugin(one)]):
+        body["plugins"] = others
     if offer.tools:
         body["tools"] = offer.tools
         body["tool_choice"] = offer.tool_choice

@@ -45,7 +45,7 @@ class Toolset:
         self.running = self.most = 0
         self.patience = None
 
-    async def execute(self, call, *, patience, at_most, scope):
+    async def execute(self, call, *, patience, at_most, scope, filters):
         self.patience = patience
         self.running += 1
         self.most = max(self.most, self.running)

@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.loop.chat import name_of
-from proxy.loop.offer import ToolSelection, freed, make_offer, take_prefix
+from proxy.loop.offer import ToolSelection, freed, make_offer, take_prefix, upstream_request
 from tests.playbook import SEARCH, TIME
 
 
@@ -118,7 +118,20 @@ def test_a_hosted_search_without_a_search_of_ours_goes_on_untouched():
 
 
 def test_what_is_said_to_us_is_not_passed_on():
-    assert offer({"web_search_options": {}}).dropped == {"web_search_options"}
+    assert offer({"web_search_options": {}}).dropped == {"web_search_options", "plugins"}
+
+
+def test_the_web_plugin_of_openrouter_offers_our_search_and_the_other_plugins_go_on():
+    request = {"plugins": [{"id": "web"}, {"id": "file-parser"}]}
+    made = offer(request, tools=[replace(SEARCH, offer="declared")])
+    assert made.shown == ("web_search",)
+    assert upstream_request(request, made)["plugins"] == [{"id": "file-parser"}]
+    assert "plugins" not in upstream_request({"plugins": [{"id": "web"}]}, made)
+
+
+@pytest.mark.parametrize("plugins", [[{"id": "web", "enabled": False}], "web", [1], None])
+def test_plugins_that_ask_for_no_search_offer_none(plugins):
+    assert offer({"plugins": plugins}, tools=[replace(SEARCH, offer="declared")]).shown == ()
 
 
 def test_glms_own_form_stays_glms():

@@ -19,7 +19,7 @@ from proxy.api.responses.content import Seal
 from proxy.api.responses.conversation import converse
 from proxy.api.responses.output import OutputBuilder, OutputOptions, replay
 from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, read_request
-from proxy.api.responses.search import ConfiguredSearch, SearchSettings
+from proxy.api.responses.search import RecordingToolset
 from proxy.api.responses.stored import ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.tools import Tools, declared_in, read_tools
 from proxy.api.schema import SchemaCheck
@@ -84,7 +84,7 @@ class CreateResponse(CheckingSurface):
             seal=seal,
             responses=responses,
             check=request.check if is_checked(resolved) else None,
-            searches=ConfiguredSearch(self.ports.toolset, tools.search or SearchSettings()),
+            searches=RecordingToolset(self.ports.toolset),
         )
 
     async def _whole(self, task: "_Task") -> tuple[bytes, Headers]:
@@ -153,7 +153,7 @@ class _Task:
     seal: Seal
     responses: ResponseStore
     check: SchemaCheck | None
-    searches: ConfiguredSearch
+    searches: RecordingToolset
 
     def output_builder(self) -> OutputBuilder:
         """An empty output, with the options of this client."""

@@ -11,7 +11,6 @@ from proxy.api.responses.tools import Tools, without_secrets
 from proxy.api.schema import SchemaCheck
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError, RequestError
-from proxy.loop.prompts import with_guidance
 
 _NOT_HERE = ("background", "conversation", "prompt")
 # Fields that mean the same in both APIs, GLM's and vLLM's among them; null is as if absent.
@@ -100,10 +99,7 @@ class ResponsesRequest:
     def as_chat(self, conversation: Conversation, tools: Tools) -> Json:
         """The chat request."""
         fields = self.fields
-        messages = list(conversation.messages)
-        if tools.search and tools.search.instruction:
-            messages = with_guidance(messages, tools.search.instruction)
-        chat: Json = {"model": fields["model"], "messages": messages}
+        chat: Json = {"model": fields["model"], "messages": list(conversation.messages)}
         chat |= {key: fields[key] for key in _SAME if fields.get(key) is not None}
         optional = {
             "tools": list(tools.for_chat()) or None,

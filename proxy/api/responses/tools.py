@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
-from proxy.api.responses.search import SearchSettings, read_settings
 from proxy.loop.chat import Json, name_of
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
@@ -24,6 +23,7 @@ _TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SECRETS = ("authorization", "headers")  # of an `mcp` tool
 _MODES = ("auto", "none", "required")
 _LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get at most 64
+_ANY_SEARCH: Json = {"type": SEARCH}
 _MOST_NAMED = 32  # hosted tools; there are not so many
 
 
@@ -49,7 +49,7 @@ class Tools:
         functions: the client's own, in the words of Chat Completions.
         client_names: the names in `functions` -> the client's names.
         flat_names: the client's name and namespace -> the name in `functions`.
-        search: the settings of the hosted search; None: it is not declared.
+        search: the hosted search with its settings, as it is declared; None: it is not.
         offline: whether the client declares a search that may not fetch, which is not available here.
         ignored: the types of declared tools that are not available here.
         choice: `tool_choice` in the words of Chat Completions.
@@ -58,14 +58,14 @@ class Tools:
     functions: tuple[Json, ...] = ()
     client_names: Mapping[str, ClientToolName] = field(default_factory=dict)
     flat_names: Mapping[tuple[str, str | None], str] = field(default_factory=dict)
-    search: SearchSettings | None = None
+    search: Json | None = None
     offline: bool = False
     ignored: tuple[str, ...] = ()
     choice: Any = None
 
     def for_chat(self) -> tuple[Json, ...]:
         """The `tools` of the chat request."""
-        return (*self.functions, {"type": SEARCH}) if self.search else self.functions
+        return (*self.functions, self.search) if self.search else self.functions
 
     def name_of(self, item: Json) -> str:
         """The flat name that the model knows for the tool of a call in the client's history."""
@@ -130,9 +130,10 @@ def read_tools(declared: Sequence[Json], choice: Any, server_names: Collection[s
     hosted = [tool for tool in declared if tool["type"] not in ("function", "custom", "namespace")]
     searches = [tool for tool in hosted if _is_live_search(tool)]
     ignored = tuple(dict.fromkeys(_named(tool) for tool in hosted if not _is_live_search(tool)))[:_MOST_NAMED]
-    settings = read_settings(searches[0]) if searches else None
     offline = not searches and any(_named(tool) == SEARCH for tool in hosted)
-    tools = Tools(tuple(functions), client_names, flat_names, settings, offline, ignored)
+    tools = Tools(
+        tuple(functions), client_names, flat_names, _search(searches[0]) if searches else None, offline, ignored
+    )
     if ignored and not functions and not searches:
         _refuse(ignored[0], "tools")
     return _chosen(tools, choice, server_names)
@@ -221,6 +222,11 @@ def _is_live_search(tool: Json) -> bool:
     return tool["type"] in HOSTED_SEARCHES and tool.get("external_web_access") is not False
 
 
+def _search(tool: Json) -> Json:
+    """A declared search for the chat request, where `web_search` would be the settings of GLM's own."""
+    return {**{key: value for key, value in tool.items() if key != SEARCH}, "type": SEARCH}
+
+
 def _named(tool: Json) -> str:
     """A tool's type as it may stand in a header and in the log."""
     if tool["type"] in HOSTED_SEARCHES:
@@ -243,7 +249,7 @@ def _chosen(tools: Tools, choice: Any, server_names: Collection[str]) -> Tools:
         raise RequestError("'tool_choice' must be a string, or an object with a type.", param="tool_choice")
     if choice["type"] == "allowed_tools":
         return _narrowed(tools, choice, server_names)
-    search = tools.search or (SearchSettings() if choice["type"] in HOSTED_SEARCHES else None)
+    search = tools.search or (_ANY_SEARCH if choice["type"] in HOSTED_SEARCHES else None)
     return replace(tools, choice=_one(_pick(tools, choice, server_names)), search=search)
 
 
@@ -260,7 +266,7 @@ def _narrowed(tools: Tools, choice: Json, server_names: Collection[str]) -> Tool
     if not hosted:
         return replace(tools, choice=narrowed, search=None)
     named.append({"type": SEARCH})
-    return replace(tools, choice=narrowed, search=tools.search or SearchSettings())
+    return replace(tools, choice=narrowed, search=tools.search or _ANY_SEARCH)
 
 
 def _is_unavailable(entry: Json) -> bool:

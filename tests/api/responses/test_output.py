@@ -5,12 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.responses.output import OutputBuilder, OutputOptions
-from proxy.api.responses.search import SearchSettings
 from proxy.api.responses.tools import Tools, read_tools
 from tests.api.responses.folding import fold
 
 RUN = "a" * 32
-SEARCHING = OutputOptions(Tools(search=SearchSettings()), sources=True)
+SEARCHING = OutputOptions(Tools(search={"type": "web_search"}), sources=True)
 FOUND = {"u1": {"https://a.example/": "A page"}}
 
 
@@ -270,7 +269,9 @@ STEPS = st.lists(
 
 @given(STEPS, st.booleans())
 def test_whatever_happens_folding_the_events_gives_the_items(steps, broken_off):
-    options = OutputOptions(Tools(search=SearchSettings()), sources=True, summary=True, seal=lambda text: text[::-1])
+    options = OutputOptions(
+        Tools(search={"type": "web_search"}), sources=True, summary=True, seal=lambda text: text[::-1]
+    )
     _, items = built(*steps, options=options, broken_off=broken_off)
     assert len({item["id"] for item in items}) == len(items)
     assert not any(item["status"] == "in_progress" for item in items)

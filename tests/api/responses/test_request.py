@@ -61,9 +61,9 @@ def test_a_schema_is_nested():
     }
 
 
-def test_where_the_user_is_is_told():
-    search = {"type": "web_search", "user_location": {"type": "approximate", "city": "Nanaimo"}}
-    assert "Nanaimo" in chat([search])["messages"][0]["content"]
+def test_a_declared_search_keeps_its_settings():
+    search = {"type": "web_search_preview", "user_location": {"type": "approximate", "city": "Nanaimo"}}
+    assert chat([search])["tools"] == [{**search, "type": "web_search"}]
 
 
 @pytest.mark.parametrize(

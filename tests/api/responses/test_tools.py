@@ -1,6 +1,5 @@
 import pytest
 
-from proxy.api.responses.search import SearchSettings
 from proxy.api.responses.tools import ClientToolName, declared_in, read_tools, without_secrets
 from proxy.loop.errors import RequestError
 
@@ -64,7 +63,7 @@ def test_tools_that_are_none_are_a_fault(request_):
 @pytest.mark.parametrize("kind", ["web_search", "web_search_2025_08_26", "web_search_preview"])
 def test_a_hosted_search_is_the_servers(kind):
     tools = read_tools([DOOR, {"type": kind}], None)
-    assert tools.search == SearchSettings()
+    assert tools.search == {"type": "web_search"}
     assert tools.for_chat()[-1] == {"type": "web_search"}
     assert tools.ignored == ()
 
@@ -132,7 +131,7 @@ def test_a_server_tool_may_be_chosen_without_being_declared():
     listed = [{"type": "function", "name": "look_up"}, {"type": "web_search"}]
     tools = read_tools([DOOR], {"type": "allowed_tools", "tools": listed}, SERVERS)
     assert tools.choice["allowed_tools"]["tools"] == [forced("look_up"), {"type": "web_search"}]
-    assert tools.search == SearchSettings()
+    assert tools.search == {"type": "web_search"}
 
 
 def test_a_server_tool_that_is_chosen_has_to_be_there():

@@ -1,0 +1,122 @@
+"""The filters that a request sets for its searches, in the words of each API, as `SearchFilters`.
+
+    tools: [{"type": "web_search", "filters": {"allowed_domains", "blocked_domains"}, "user_location",
+             "search_context_size"}]                                              Responses and Chat Completions
+    web_search_options: {"user_location": {"type", "approximate": {...}}, "search_context_size", "filters"}
+    plugins: [{"id": "web", "max_results", "include_domains", "exclude_domains"}]    OpenRouter
+
+Everything may be null. Of several such settings the first counts, except that blocked domains add up.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn, TypeGuard
+
+from proxy.loop.chat import Json
+from proxy.loop.errors import RequestError
+from proxy.loop.offer import HOSTED_SEARCHES, web_plugins_in
+from proxy.loop.search import DOMAIN, NO_FILTERS, SIZES, SearchFilters
+
+FILTER_FIELDS = frozenset({"tools", "web_search_options", "plugins"})
+"""The fields of a request that `filters_of` reads."""
+
+MOST_DOMAINS = 100  # as OpenAI permits
+_MOST_RESULTS = 10
+_LONGEST_NAME = 100  # characters of a city's or region's name
+_COUNTRY = re.compile(r"[A-Za-z]{2}")
+
+
+def filters_of(request: Json) -> SearchFilters:
+    """The filters of a chat request. Raises `RequestError`."""
+    found = list(_settings_in(request))
+    if not found:
+        return NO_FILTERS
+    if len(found) == 1:
+        return found[0]
+    first: Json = {
+        name: next((value for one in found if (value := getattr(one, name))), None)
+        for name in ("country", "region", "city", "size", "count")
+    }
+    allow = next((one.allow for one in found if one.allow), ())
+    return SearchFilters(allow=allow, block=tuple(rule for one in found for rule in one.block), **first)
+
+
+def read_settings(settings: Json, param: str) -> SearchFilters:
+    """The filters in a declared search, or in `web_search_options`, which is the field `param` of the request.
+
+    Raises:
+        RequestError: they are not well formed.
+    """
+    size = settings.get("search_context_size")
+    if size is not None and size not in SIZES:
+        _refuse(param, f"'search_context_size' must be one of {', '.join(SIZES)}")
+    filters, where = _object(settings, "filters", param), _object(settings, "user_location", param)
+    where = _object(where, "approximate", param) or where  # nested in `web_search_options`
+    country = where.get("country")
+    return SearchFilters(
+        allow=domains_in(filters, "allowed_domains", param),
+        block=domains_in(filters, "blocked_domains", param),
+        country=country.lower() if isinstance(country, str) and _COUNTRY.fullmatch(country) else None,
+        region=_name(where.get("region")),
+        city=_name(where.get("city")),
+        size=size,
+    )
+
+
+def domains_in(holder: Json, key: str, param: str) -> tuple[str, ...]:
+    """A list of domains, each perhaps with a path. Raises `RequestError` that names `param`."""
+    listed = holder.get(key)
+    if listed is None:
+        return ()
+    if not isinstance(listed, list) or len(listed) > MOST_DOMAINS:
+        _refuse(param, f"'{key}' must be a list of at most {MOST_DOMAINS} domains")
+    for rule in listed:
+        if not isinstance(rule, str) or not DOMAIN.fullmatch(rule):
+            _refuse(param, f"'{key}' may hold domains such as example.com or example.com/path, without https://")
+    return tuple(dict.fromkeys(listed))
+
+
+def _settings_in(request: Json) -> Iterator[SearchFilters]:
+    for tool in request.get("tools") or ():
+        if tool.get("type") in HOSTED_SEARCHES:
+            yield read_settings(tool, "tools")
+    options = request.get("web_search_options")
+    if options is not None:
+        if not isinstance(options, dict):
+            _refuse("web_search_options", "it must be an object")
+        yield read_settings(options, "web_search_options")
+    for plugin in web_plugins_in(request):
+        yield _read_plugin(plugin)
+
+
+def _read_plugin(plugin: Json) -> SearchFilters:
+    most = plugin.get("max_results")
+    if most is not None and not (_is_integer(most) and most > 0):
+        _refuse("plugins", "'max_results' must be a positive integer")
+    return SearchFilters(
+        allow=domains_in(plugin, "include_domains", "plugins"),
+        block=domains_in(plugin, "exclude_domains", "plugins"),
+        count=None if most is None else min(most, _MOST_RESULTS),
+    )
+
+
+def _is_integer(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _object(holder: Json, key: str, param: str) -> Json:
+    value = holder.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        _refuse(param, f"'{key}' must be an object")
+    return value
+
+
+def _name(value: Any) -> str | None:
+    """The name of a place on one line."""
+    return " ".join(value.split())[:_LONGEST_NAME] or None if isinstance(value, str) else None
+
+
+def _refuse(param: str, demand: str) -> NoReturn:
+    raise RequestError(f"In '{param}' of a web search: {demand}.", param=param)

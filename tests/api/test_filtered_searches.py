@@ -1,0 +1,104 @@
+"""Requests that say which pages their searches may find, over every surface, with a scripted search service."""
+
+import orjson
+import pytest
+from openai import BadRequestError
+
+from proxy.loop.chat import ToolOutput
+from proxy.tools.tool import Tool
+from tests.fakes import whole
+from tests.serving import proxy_of
+from tests.tools.search.test_searched_answers import CONFIG, SEARCH, Service, results_seen, searching
+
+GOOD, BAD = "https://good.example/page", "https://bad.example/page"
+PAGES = [{"url": GOOD, "title": "Good", "content": "Fine."}, {"url": BAD, "title": "Bad", "content": "Dreadful."}]
+FOUND = (200, {}, {"results": PAGES, "answer": "Dreadful answer."})
+FILTERS = {"allowed_domains": ["good.example"], "blocked_domains": ["x.good.example"]}
+WHERE = {"type": "approximate", "country": "CA", "city": "Nanaimo"}
+ASKED = {"model": "m", "messages": [{"role": "user", "content": "Who won?"}]}
+ANSWER = f"See {GOOD} and {BAD}."
+
+HOSTED = {"type": "web_search", "filters": FILTERS, "user_location": WHERE, "search_context_size": "high"}
+OPTIONS = {"filters": FILTERS, "user_location": {"type": "approximate", "approximate": WHERE}}
+PLUGIN = {"id": "web", "max_results": 7, "include_domains": ["good.example"], "exclude_domains": ["x.good.example"]}
+
+SURFACES = {
+    "tools": {"tools": [HOSTED]},
+    "web_search_options": {"web_search_options": {**OPTIONS, "search_context_size": "high"}},
+    "plugins": {"plugins": [PLUGIN]},
+}
+
+
+@pytest.mark.parametrize("field", SURFACES)
+async def test_a_chat_requests_filters_reach_the_provider_and_hold_for_text_and_citations(field, upstream, sdk):
+    service = Service(FOUND)
+    async with searching(upstream, service, "tavily", offer="declared") as url, sdk(url) as client:
+        upstream.replies = [SEARCH, whole(ANSWER)]
+        answer = await client.chat.completions.create(**ASKED, extra_body=SURFACES[field])
+    sent = orjson.loads(service.requests[0][2])
+    assert (sent["include_domains"], sent["exclude_domains"]) == (["good.example"], ["x.good.example"])
+    assert sent["max_results"] == {"plugins": 7}.get(field, 10)
+    [result] = results_seen(upstream)
+    assert GOOD in result
+    assert "bad.example" not in result
+    assert "Dreadful" not in result
+    assert [one.url_citation.url for one in answer.choices[0].message.annotations] == [GOOD]
+    assert not {"plugins", "web_search_options"} & upstream.requests[0].keys()
+    if field != "plugins":
+        assert sent["country"] == "canada"
+        assert "Nanaimo, CA" in upstream.requests[0]["messages"][0]["content"]
+
+
+async def test_a_responses_filters_reach_the_provider_and_hold_for_text_and_sources(upstream, sdk):
+    service = Service(FOUND)
+    async with searching(upstream, service, "tavily") as url, sdk(url) as client:
+        upstream.replies = [SEARCH, whole(ANSWER)]
+        response = await client.responses.create(
+            model="m", input="Who won?", tools=[HOSTED], include=["web_search_call.action.sources"]
+        )
+    sent = orjson.loads(service.requests[0][2])
+    assert (sent["include_domains"], sent["exclude_domains"]) == (["good.example"], ["x.good.example"])
+    [call, message] = response.output
+    assert [source.url for source in call.action.sources] == [GOOD]
+    assert [one.url for one in message.content[0].annotations] == [GOOD]
+    assert "bad.example" not in results_seen(upstream)[0]
+
+
+@pytest.mark.parametrize("field", SURFACES)
+async def test_filters_that_are_none_are_refused_by_the_name_of_their_field(field, upstream, sdk):
+    wrong = orjson.loads(orjson.dumps(SURFACES[field]).replace(b'"good.example"', b'"https://good.example"'))
+    async with searching(upstream, Service(FOUND), "tavily") as url, sdk(url) as client:
+        with pytest.raises(BadRequestError) as refused:
+            await client.chat.completions.create(**ASKED, extra_body=wrong)
+    assert refused.value.param == field
+    assert upstream.requests == []
+
+
+async def test_a_search_of_ones_own_cites_no_page_that_is_not_permitted(upstream, sdk):
+    async def run(_):
+        return ToolOutput("Found.", {GOOD: "Good", BAD: "Bad"})
+
+    own = Tool(name="web_search", description="d", parameters={"type": "object"}, run=run)
+    async with proxy_of(upstream, config=CONFIG.replace("tools:", ""), tools=[own]) as url, sdk(url) as client:
+        upstream.replies = [SEARCH, whole(ANSWER)]
+        answer = await client.chat.completions.create(**ASKED, extra_body={"tools": [HOSTED]})
+    assert [one.url_citation.url for one in answer.choices[0].message.annotations] == [GOOD]
+
+
+@pytest.mark.parametrize("reader", ["web_fetch", "serper_scrape, api_key: k"])
+async def test_a_page_that_is_not_permitted_is_not_opened(reader, upstream, sdk):
+    more = f"  fetch_page: {{type: {reader}}}\n  web_search: {{type: serper, api_key: k}}"
+    async with proxy_of(upstream, config=CONFIG, more=more) as url, sdk(url) as client:
+        upstream.replies = [whole(calls=[("1", "fetch_page", {"url": BAD})]), whole("I may not.")]
+        await client.chat.completions.create(**ASKED, extra_body={"tools": [HOSTED]})
+    assert "url not allowed" in results_seen(upstream)[0]
+
+
+async def test_equal_queries_under_other_filters_are_not_answered_from_the_cache(upstream, sdk):
+    service = Service(FOUND)
+    async with searching(upstream, service, "tavily", cache_seconds=60) as url, sdk(url) as client:
+        for tools in ([HOSTED], [{"type": "web_search"}], [HOSTED]):
+            upstream.restart([SEARCH, whole(ANSWER)])
+            await client.chat.completions.create(**ASKED, extra_body={"tools": tools})
+            assert ("bad.example" in results_seen(upstream)[0]) is (tools != [HOSTED])
+    assert len(service.requests) == 2
