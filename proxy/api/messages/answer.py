@@ -1,8 +1,9 @@
 """The answer to a Messages request: the chunks and answered calls of a run -> content blocks and their events."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from proxy.api.messages.blocks import Blocks, Events, ServerCall, is_complete
 from proxy.api.messages.conversation import shown_call_id, tool_use_id
@@ -19,8 +20,7 @@ _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 _SERVER_NAME = "toolproxy"
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerOptions:
+class AnswerOptions(Struct, frozen=True):
     """What a client wants in its answer.
 
     Attributes:
@@ -35,7 +35,7 @@ class AnswerOptions:
 
     seal: Callable[[str], str]
     now: Callable[[], str]
-    tools: Tools = field(default_factory=Tools)
+    tools: Tools = Tools()
     others: bool = False
     thoughts: bool = False
     omits_thoughts: bool = False

@@ -8,10 +8,10 @@ client's own are answered in its next message.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import orjson
+from msgspec import Struct
 
 from proxy.api.messages.pages import read_again
 from proxy.api.messages.parts import as_blocks, content_of, parts_of, refuse, result_parts, text_of, user_parts
@@ -49,8 +49,7 @@ def _client_id(block_id: str) -> str:
     return f"call_{match[1]}" if match else block_id
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(Struct):
     """A call of a turn and its result; None: still to come."""
 
     id: str
@@ -58,19 +57,18 @@ class _Call:
     arguments: str
     is_servers: bool = False
     result: str | None = None
-    pictures: list[Json] = field(default_factory=list)
+    pictures: list[Json] = []
 
     def as_chat(self) -> Json:
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
-@dataclass(slots=True)
-class _Turn:
+class _Turn(Struct):
     """One turn of an assistant message."""
 
-    thoughts: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    calls: list[_Call] = field(default_factory=list)
+    thoughts: list[str] = []
+    texts: list[str] = []
+    calls: list[_Call] = []
     has_results: bool = False
 
     def call(self, call_id: object) -> _Call | None:

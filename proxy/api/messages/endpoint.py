@@ -1,12 +1,12 @@
 """`POST /v1/messages` and `/v1/messages/count_tokens`: a Messages request on the loop of Chat Completions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from secrets import token_hex
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
@@ -145,8 +145,7 @@ class Seal:
         return text if isinstance(text, str) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
+class _Task(Struct, frozen=True):
     """One request, with all that is decided before its model is asked.
 
     Attributes:

@@ -1,8 +1,9 @@
 """A Messages request: read, checked, and translated into a chat request."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from proxy.api.messages.parts import refuse
 from proxy.api.messages.tools import Tools, read_tools
@@ -24,8 +25,7 @@ _MEDIUM_BUDGET, _HIGH_BUDGET = 4096, 16384  # tokens of thoughts from which an e
 _SUBJECT = "output_config.format"
 
 
-@dataclass(frozen=True, slots=True)
-class MessagesRequest:
+class MessagesRequest(Struct, frozen=True):
     """A client's request.
 
     Attributes:

@@ -8,10 +8,10 @@ the others     tools that are not available here: left out, and named
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from msgspec.structs import replace as replaced
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.api.body import MOST_TOOLS
 from proxy.api.messages.parts import refuse
@@ -28,8 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _KINDS = {"auto": "auto", "any": "required", "none": "none"}
 
 
-@dataclass(frozen=True, slots=True)
-class HostedTool:
+class HostedTool(Struct, frozen=True):
     """A server tool that a client has declared by its type, and with which settings.
 
     Attributes:
@@ -43,8 +42,7 @@ class HostedTool:
     max_uses: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """The tools of one request.
 
     Attributes:
@@ -57,11 +55,11 @@ class Tools:
     """
 
     functions: tuple[Json, ...] = ()
-    hosted: Mapping[str, HostedTool] = field(default_factory=dict)
+    hosted: Mapping[str, HostedTool] = {}
     ignored: tuple[str, ...] = ()
     choice: Any = None
     parallel: bool = True
-    shown: Mapping[str, str] = field(default_factory=dict)
+    shown: Mapping[str, str] = {}
 
     def for_chat(self) -> Json:
         """The fields of the chat request, hosted tools apart."""
@@ -147,14 +145,14 @@ def with_hosted(resolved: ResolvedRequest, tools: Tools, own_names: Mapping[str,
         chat = {key: value for key, value in chat.items() if key not in ("tools", "tool_choice")}
     server_tools = tuple(usable.values())
     offer = make_offer(chat, server_tools, resolved.selection)
-    resolved = replaced(resolved, chat=chat, tools=server_tools, offer=offer, body=None)
+    resolved = replace(resolved, chat=chat, tools=server_tools, offer=offer, body=None)
     return resolved, replace(tools, ignored=tuple(ignored), shown=shown)
 
 
 def _limited(spec: ToolSpec, hosted: HostedTool) -> ToolSpec:
     """A server tool that may be called as often as both the server and the client permit."""
     bounds = [most for most in (spec.max_calls, hosted.max_uses) if most is not None]
-    return replaced(spec, max_calls=min(bounds)) if bounds else spec
+    return replace(spec, max_calls=min(bounds)) if bounds else spec
 
 
 def _listed(declared: Any) -> list[Json]:
