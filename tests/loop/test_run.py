@@ -580,3 +580,15 @@ def test_calls_of_the_clients_are_an_answer_also_where_nothing_may_be_written_an
     tools = [{"type": "function", "function": {"name": "open_door"}}]
     play = Playbook(run_of({"tools": tools}, max_output_tokens=100))
     play << asks() >> wrote(calls(call("open_door")), 100) << responds(finish_reason="tool_calls")
+
+
+def test_the_answered_calls_of_a_turn_are_given_once_with_what_the_model_reads():
+    run = run_of(max_tool_calls=1)
+    first_call, second_call = call(id="a"), call(arguments='{"query":"y"}', id="b")
+    play = Playbook(run) << asks() >> calls(first_call, second_call) << runs("web_search") >> results("found")
+    play << asks()
+    first, second = run.take_answered()
+    assert (first.tool, first.was_run, first.result.failed) == ("web_search", True, False)
+    assert "found" in first.content
+    assert (second.was_run, second.result.failed) == (False, True)
+    assert run.take_answered() == []

@@ -1,0 +1,19 @@
+import math
+
+from proxy.loop.limits import Limits
+
+
+def test_each_layer_replaces_what_it_names_and_the_last_layer_wins():
+    limits = Limits(max_turns=5, deadline=100)
+    laid = limits.overlaid({"max_turns": 3, "deadline": 50}, None, {"max_turns": 2})
+    assert (laid.max_turns, laid.deadline, laid.max_tool_calls) == (2, 50, limits.max_tool_calls)
+
+
+def test_without_layers_the_limits_are_the_same():
+    limits = Limits()
+    assert limits.overlaid(None, {}) is limits
+
+
+def test_a_tool_timeout_of_a_layer_bounds_every_tool():
+    assert Limits(tool_timeout=30).max_tool_timeout == math.inf
+    assert Limits(tool_timeout=30).overlaid({"tool_timeout": 5}).max_tool_timeout == 5

@@ -1,0 +1,60 @@
+import pytest
+
+from proxy.loop.search import SearchFilters, covers
+
+
+@pytest.mark.parametrize(
+    ("rule", "url", "covered"),
+    [
+        ("example.com", "https://example.com/", True),
+        ("example.com", "https://www.example.com/a", True),
+        ("example.com", "https://notexample.com/", False),
+        ("example.com", "https://example.com.evil.net/", False),
+        ("EXAMPLE.com.", "https://example.com./", True),
+        ("www.example.com", "https://example.com/", False),
+        ("*.example.com", "https://a.example.com/", True),
+        ("*.example.com", "https://example.com/", False),
+        ("example.com/blog", "https://example.com/blog", True),
+        ("example.com/blog", "https://example.com/blog/post?x=1", True),
+        ("example.com/blog/", "https://example.com/blog", True),
+        ("example.com/blog", "https://example.com/blogger", False),
+        ("example.com/a%20b", "https://example.com/a b/c", True),
+        ("example.com/*/news", "https://example.com/en/news/1", True),
+        ("example.com/*/news", "https://example.com/news", False),
+        ("bücher.example", "https://xn--bcher-kva.example/", True),
+        ("xn--bcher-kva.example", "https://bücher.example/", True),
+        ("example.com", "https://[::1", False),
+    ],
+)
+def test_what_a_rule_covers(rule, url, covered):
+    assert covers(rule, url) is covered
+
+
+def test_a_page_must_be_allowed_and_must_not_be_blocked():
+    filters = SearchFilters(allow=("example.com",), block=("example.com/private",))
+    assert filters.permits("https://example.com/a")
+    assert not filters.permits("https://example.com/private/b")
+    assert not filters.permits("https://other.org/")
+    assert SearchFilters().permits("https://other.org/")
+
+
+def test_a_host_that_is_no_name_is_compared_as_it_is():
+    assert covers("a..b\u00fc.example", "https://a..b\u00fc.example/")
+
+
+def test_filters_are_rules_only_where_a_page_may_not_be_permitted():
+    assert SearchFilters(block=("a.com",)).rules
+    assert SearchFilters(allow=("a.com",)).rules
+    assert not SearchFilters(country="ca", size="high").rules
+
+
+@pytest.mark.parametrize(
+    ("filters", "place"),
+    [
+        (SearchFilters(city="Nanaimo", region="British Columbia", country="ca"), "Nanaimo, British Columbia, CA"),
+        (SearchFilters(country="ca"), "CA"),
+        (SearchFilters(), None),
+    ],
+)
+def test_the_place_of_the_user_is_one_line(filters, place):
+    assert filters.place == place
