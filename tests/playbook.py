@@ -50,7 +50,7 @@ class Playbook:
     def __init__(self, run: Run, *, steps: AnswerSteps = DEFAULT_ANSWER_STEPS) -> None:
         self.run = run
         self.steps = steps
-        self.pending: Action | None = run.start()
+        self.pending: Action | None = run.start_turn()
 
     def falls_back(self, steps: AnswerSteps) -> "Playbook":
         """From now on another upstream answers; the call that waits for an answer goes to it too."""

@@ -2,7 +2,7 @@
 
 from proxy.loop.chat import Json, in_plain_text, text_of
 from proxy.loop.citations import CITATIONS, Cite, without_marks
-from proxy.loop.seams import without_blank_lines_after
+from proxy.loop.texts import without_blank_lines_after
 
 
 def delta_of(message: Json, cite: Cite | None, *, is_last: bool, with_text: bool = True) -> Json:

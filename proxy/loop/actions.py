@@ -1,9 +1,9 @@
 """The actions that a `Run` asks for: a closed union, for `match`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -93,13 +93,6 @@ class CallUpstream(Struct, frozen=True):
             message.get("role") in _ASKING and "json" in text_of(message).lower() for message in self.client_messages
         )
 
-    @property
-    def known_names(self) -> Mapping[str, Json]:
-        """`tools`, under the names in the upstream's request as well."""
-        if not self.renamed:
-            return self.tools
-        return {**self.tools, **{alias: self.tools[name] for alias, name in self.renamed.items() if name in self.tools}}
-
 
 def demands_json(request: Json) -> bool:
     """Whether a request's `response_format` permits nothing but JSON."""
@@ -165,27 +158,20 @@ class Tally(Struct):
         return {**_NO_TOKENS, **(self.usage or {}), "server_tool_use": {**self.tool_calls, **use}}
 
 
-def add_usage(total: Json | None, usage: Json | None) -> Json | None:
+def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = True) -> Json | None:
     """The sum of two counts, field by field, details included; None: the upstream sent no count."""
     if total is None or usage is None:
         return total or usage
-    return _sum(total, usage, _add)
-
-
-def _sum(left: Json, right: Json, add: Callable[[Any, Any], Any]) -> Json:
-    return {**left, **{key: add(left.get(key), count) for key, count in right.items()}}
-
-
-def _add(left: Any, right: Any) -> Any:
-    if isinstance(left, dict) and isinstance(right, dict):
-        return _sum(left, right, _add_counts)  # no count is deeper than in details
-    return _add_counts(left, right)
-
-
-def _add_counts(left: Any, right: Any) -> Any:
-    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
-        return left + right
-    return right if left is None else left
+    added = {**total}
+    for name, count in usage.items():
+        known = total.get(name)
+        if known is None:
+            added[name] = count
+        elif isinstance(known, (int, float)) and isinstance(count, (int, float)):
+            added[name] = known + count
+        elif with_details and isinstance(known, dict) and isinstance(count, dict):
+            added[name] = add_usage(known, count, with_details=False)  # no count is deeper than in details
+    return added
 
 
 def sum_of(tallies: Sequence[Tally]) -> Tally:

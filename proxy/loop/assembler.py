@@ -12,19 +12,20 @@ provider adds tomorrow survives. What it takes away:
     content in parts  becomes text and `reasoning_content`
     blank beginnings  GLM-4.5 opens with a lone newline before it thinks; it is shown when text follows
     marks             gpt-oss's citations, `【0†L1-L3】`: their places go beside the text (`citations`)
-    blank lines       one between this turn's text and the next one's is enough (`seams`)
+    blank lines       one between this turn's text and the next one's is enough (`texts`)
 
 Only the end of a turn shows whether it is the answer. The beginning of a turn that was *made* to answer is buffered
 until it is long enough to be one. A whole completion takes the same path as one chunk, of which nothing is shown.
 """
+
+from typing import Any
 
 from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.calls import CallAssembler
 from proxy.loop.chat import BROKEN_OFF, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, inferred_reason
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError
-from proxy.loop.seams import DETAILS, shifted
-from proxy.loop.texts import ShownText, TurnTexts
+from proxy.loop.texts import DETAILS, ShownText, TurnTexts, shifted
 
 # A forced turn with this much text is taken for an answer and shown. "I'll search for ..." before one more tool call is
 # shorter; at a model's usual pace the wait is a second or two.
@@ -35,6 +36,7 @@ _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
 _PLAIN_CHOICE = frozenset({"index", "delta", "finish_reason", "logprobs"})
 _FOLDED_KEYS = frozenset({*TEXT_FIELDS, "tool_calls"})
 _LIVE_KEYS = frozenset({*_FOLDED_KEYS, DETAILS, CITATIONS, "audio"})  # what a stream is made of
+_NOTHING: tuple[Any, ...] = (None, "", [])  # values of fields that show nothing
 _SEARCH_RESULTS = "web_search"  # of GLM's native search, beside the choices
 
 
@@ -51,7 +53,7 @@ class Assembler:
         self._call = call
         self._calls = CallAssembler(call)
         self._texts = TurnTexts(call)
-        self._shown: ShownText | None = None  # as soon as there is any
+        self._shown = ShownText(call.separator, MarkFilter(call.cite))
         self._message: Json = {"role": "assistant"}  # without its texts and calls
         self._aside: list[Json] = []  # deltas that are shown if this is the last turn
         self._choice: Json = {}
@@ -81,16 +83,16 @@ class Assembler:
                 visible = [chunk if len(choices) == 1 else {**chunk, "choices": [choice]}]
         if not visible and chunk.get(_SEARCH_RESULTS):
             visible = [{**chunk, "choices": []}]
-        visible = self._release(visible)
+        if self._buffering is not Buffering.NONE:
+            visible = self._release(visible)
         is_fast = len(self._active) == 1 and self._buffering is Buffering.NONE and _SEARCH_RESULTS not in chunk
         self._fast_field = self._active[0] if is_fast and self._active[0] in self._texts.fields else ""
         return visible
 
     def _append_text(self, chunk: Json) -> list[Json] | None:
-        """Take the fast path: more of the text of the chunk before, and nothing else. It saves 40 % of a chunk's cost.
+        """Take more of the last chunk's text, and return what may be shown; None: the chunk holds something else, too.
 
-        Returns:
-            What may be shown; None: the chunk holds something else, and nothing was done.
+        This fast path saves 40 % of a chunk's cost.
         """
         choices, field = chunk["choices"], self._fast_field
         choice = choices[0] if choices and len(choices) == 1 else {}
@@ -102,22 +104,18 @@ class Assembler:
         if choice.get("index") or choice.get("logprobs") or choice.get("finish_reason"):
             return None
         choice["finish_reason"] = None
-        known, shown = self._texts.fields[field], self._shown
+        known = self._texts.fields[field]
         if known.leaks is not None:
             text = known.leaks.feed(text)
         known.pieces.append(text)
         delta[field] = text
-        if field == "content" and (OPENING in text or text[-1:] <= " " or shown is None or shown.is_buffering):
-            self._show_text(delta)
+        if field == "content" and (OPENING in text or text[-1:] <= " " or self._shown.is_buffering):
+            self._shown.show(delta)
             return [chunk] if delta.get("content") or CITATIONS in delta else []
         return [chunk] if text else []
 
     def feed_whole(self, completion: Json) -> None:
-        """Take in a whole completion; nothing of it is shown before its turn is finished.
-
-        Raises:
-            UpstreamError: it has no finish_reason.
-        """
+        """Take in a whole completion, of which nothing is shown yet. Raises `UpstreamError` without a finish_reason."""
         choice = completion.pop("choices")[0]
         message, self._finish_reason = choice.pop("message"), choice.pop("finish_reason")
         if not self._finish_reason:
@@ -132,7 +130,16 @@ class Assembler:
 
     def take_ready(self) -> list[ToolCall]:
         """The server's calls whose arguments have become complete since the last time."""
-        return self._calls.ready() if self._calls.calls else []
+        if not (calls := self._calls.calls):
+            return []
+        ready: list[ToolCall] = []
+        last = max(calls)
+        for index, call in calls.items():
+            if call.announced or not call.name or call.client_id or not (index < last or call.is_whole):
+                continue
+            call.announced = True
+            ready.append(ToolCall(call.id, call.name, "".join(call.arguments)))
+        return ready
 
     def close(self, *, done: bool = False) -> list[Json]:
         """End the stream, with `[DONE]` if it is `done`, and return what was buffered as a possible leak and was none.
@@ -142,26 +149,26 @@ class Assembler:
         """
         delta: Json = {}
         self._texts.close(delta)
-        self._show_text(delta)
+        self._shown.show(delta)
         if DETAILS in delta:
             delta[DETAILS] = shifted(delta[DETAILS], self._call.first_detail)
         for leak in self._texts.leaks(has_calls=bool(self._calls.calls)):
             delta.setdefault("tool_calls", []).extend(self._calls.add_leaked(leak))
         if not self._finish_reason and done:
             reason = inferred_reason(self._whole_message(), self._call.body, self._usage)
-            self._finish_reason = reason or ("stop" if self._texts.is_garbled() else "")
+            self._finish_reason = reason or ("stop" if self._texts.garbled else "")
         if not self._finish_reason:
             raise UpstreamError(NO_REASON)
-        if self._shown is not None:
-            # A turn that calls the server's tools, and none of the client's, is followed by another one.
-            is_followed = self._calls.calls and not self._calls.shown and self._finish_reason not in BROKEN_OFF
-            if rest := self._shown.close(is_followed=bool(is_followed)):
-                delta["content"] = delta.get("content", "") + rest
-        return self._release([self._chunk(delta)] if any(delta.values()) else [])
+        # A turn that calls the server's tools, and none of the client's, is followed by another one.
+        is_followed = self._calls.calls and not self._calls.shown and self._finish_reason not in BROKEN_OFF
+        if rest := self._shown.close(is_followed=bool(is_followed)):
+            delta["content"] = delta.get("content", "") + rest
+        visible = [self._chunk(delta)] if any(delta.values()) else []
+        return visible if self._buffering is Buffering.NONE else self._release(visible)
 
     def finish(self) -> Turn:
         """The whole turn."""
-        message = self._whole_message()
+        message, calls = self._whole_message(), self._calls.calls
         self._envelope.pop("choices", None)
         return Turn(
             message,
@@ -172,8 +179,8 @@ class Assembler:
             self._usage,
             buffered=tuple(self._buffer),
             aside=tuple(map(self._chunk, self._aside)),
-            garbled=self._texts.is_garbled(),
-            client_ids=self._calls.client_ids(),
+            garbled=self._texts.garbled,
+            client_ids=tuple([calls[index].client_id for index in sorted(calls)]) if self._calls.shown else (),
             step=self._call.step,
         )
 
@@ -182,8 +189,8 @@ class Assembler:
         message = {**self._message}
         if self._texts.fields:
             self._texts.complete(message)
-        if self._calls.calls:
-            message["tool_calls"] = self._calls.entries()
+        if calls := self._calls.calls:
+            message["tool_calls"] = [calls[index].entry() for index in sorted(calls)]
         else:
             message.setdefault("content", "")
         return message
@@ -212,18 +219,12 @@ class Assembler:
         if active:
             self._active = active
             self._texts.close(delta, but=active)  # the rest of a text is shown with what the model goes on to
-        self._show_text(delta)
+        self._shown.show(delta)
         if fragments and (shown := self._calls.add(fragments)):
             delta["tool_calls"] = shown
         if not delta.keys() <= _FOLDED_KEYS:
             self._show_others(delta)
-        return any(value not in (None, "", []) for value in delta.values())
-
-    def _show_text(self, delta: Json) -> None:
-        if isinstance(text := delta.get("content"), str) and text:
-            if self._shown is None:
-                self._shown = ShownText(self._call.separator, MarkFilter(self._call.cite))
-            self._shown.show(delta, text)
+        return not all(map(_NOTHING.__contains__, delta.values()))
 
     def _show_others(self, delta: Json) -> None:
         """Show the other fields: text until the turn has called a server tool, the rest if the turn is the last one.
@@ -238,11 +239,9 @@ class Assembler:
             self._aside.append(aside)
 
     def _release(self, visible: list[Json]) -> list[Json]:
-        """The chunks that may be shown now; the others are buffered."""
-        if self._buffering is Buffering.NONE:
-            return visible
+        """The chunks of a buffered turn that may be shown now; the others stay in the buffer."""
         self._buffer += visible
-        is_long_enough = self._shown is not None and self._shown.length >= PROOF_CHARACTERS and not self._calls.calls
+        is_long_enough = self._shown.length >= PROOF_CHARACTERS and not self._calls.calls
         if not (self._calls.shown or is_long_enough) or self._buffering is Buffering.ALL:
             return []
         self._buffering = Buffering.NONE

@@ -6,12 +6,13 @@ cannot see that others were made.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import orjson
 from msgspec import Struct, field
 
 from proxy.loop.actions import CallUpstream
-from proxy.loop.chat import Json, ToolCall, name_of
+from proxy.loop.chat import Json, name_of
 from proxy.loop.continuation import client_call_id
 from proxy.loop.leaks import Leak
 from proxy.loop.leaks.glm import split_glued_name
@@ -63,8 +64,9 @@ class PartialCall(Struct):
         arguments: their pieces.
         client_index: its index in the client's stream; None: it is not the client's.
         client_id: the id that the client gets.
-        announced: whether it was among the `ready` ones.
+        announced: whether it was among the ready ones.
         is_whole: whether the arguments are an object already; nothing can follow one.
+        scanner: looks for the end of that object.
     """
 
     id: str
@@ -77,17 +79,7 @@ class PartialCall(Struct):
     client_id: str | None = None
     announced: bool = False
     is_whole: bool = False
-    _scanner: ObjectScanner = field(default_factory=ObjectScanner)
-
-    def append(self, arguments: str) -> None:
-        """Add a piece of the arguments."""
-        self.arguments.append(arguments)
-        if self._scanner.feed(arguments):
-            try:
-                orjson.loads("".join(self.arguments))
-            except orjson.JSONDecodeError:
-                return
-            self.is_whole = True
+    scanner: ObjectScanner = field(default_factory=ObjectScanner)
 
     def entry(self) -> Json:
         """The call as an entry of a message's `tool_calls`."""
@@ -134,10 +126,17 @@ class CallAssembler(Struct):
             call.type = fragment.get("type") or call.type
             call.fields.update(fragment)
             function = fragment.get("function") or {}
-            arguments = as_text(function.get("arguments"))
+            if not isinstance(arguments := function.get("arguments"), str):
+                arguments = as_text(arguments)
             if not call.name and (name := function.get("name")):
-                call.name, arguments = split_glued_name(name, arguments, self.call.tools)
-            call.append(arguments)
+                call.name = name
+                if name not in self.call.tools:
+                    call.name, arguments = split_glued_name(name, arguments, self.call.tools)
+            call.arguments.append(arguments)
+            if call.scanner.feed(arguments):
+                with suppress(orjson.JSONDecodeError):
+                    orjson.loads("".join(call.arguments))
+                    call.is_whole = True
             if call.name in self.call.client_tools:
                 shown.append(self._opening(call) if call.client_id is None else _more_of(call, fragment, arguments))
         return shown
@@ -164,25 +163,6 @@ class CallAssembler(Struct):
         name = self.call.renamed.get(leak.name, leak.name)
         call = self.calls[index] = PartialCall(self._new_id(index), name=name, arguments=[leak.arguments])
         return [self._opening(call)] if name in self.call.client_tools else []
-
-    def ready(self) -> list[ToolCall]:
-        """The server's calls whose arguments have become complete since the last time."""
-        ready: list[ToolCall] = []
-        last = max(self.calls, default=0)
-        for index, call in self.calls.items():
-            if call.announced or not call.name or call.client_id or not (index < last or call.is_whole):
-                continue
-            call.announced = True
-            ready.append(ToolCall(call.id, call.name, "".join(call.arguments)))
-        return ready
-
-    def entries(self) -> list[Json]:
-        """The calls as a message's `tool_calls`."""
-        return [self.calls[index].entry() for index in sorted(self.calls)]
-
-    def client_ids(self) -> tuple[str | None, ...]:
-        """For each of the entries the id that the client gets; None: the call is not the client's."""
-        return tuple([self.calls[index].client_id for index in sorted(self.calls)]) if self.calls else ()
 
     def _new_id(self, index: int) -> str:
         """An id, unique in this run, for a call without one: the tool message that answers it has to name it."""

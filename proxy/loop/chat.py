@@ -139,7 +139,8 @@ class Turn(Struct, frozen=True):
         buffered: chunks of a stream that were not shown, because the turn had to prove to be the answer first.
         aside: chunks of a stream with other fields than the answer; shown if the turn is the last one.
         garbled: raw model format that means nothing was taken out of its text.
-        client_ids: for each entry of the message's `tool_calls` the id that the client gets; None: not the client's.
+        client_ids: for each entry of the message's `tool_calls` the id that the client gets; None: not the
+            client's. Empty where none of them is.
         step: by which its model was made to answer (`forcing.AnswerStep`); None: it was not.
     """
 

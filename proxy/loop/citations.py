@@ -89,7 +89,7 @@ def annotations(text: str, sources: Mapping[str, str], citations: Sequence[Citat
         sources: URL -> title, of all that the tools of this answer returned.
         citations: what stood in the text as marks, in order.
     """
-    spans = [*_urls_in(text, sources)] if sources else []
+    spans = [*_urls_in(text, sources)] if sources and "://" in text else []
     if citations:
         spans += _before_marks(text, citations)
     return [

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from proxy.loop import results
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
-from proxy.loop.chat import Json, ToolCall, ToolResult, Turn
+from proxy.loop.chat import ToolCall, ToolResult, Turn
 from proxy.loop.errors import ProxyError, ToolError, ToolTimeout
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.run import Run
@@ -73,7 +73,7 @@ class Runner:
         deadline = Deadline(self._clock, self._clock.monotonic() + run.limits.deadline)
         calls = ToolCalls(run, self._toolset, deadline, scope=scope, tell=tell, observe=self._observe, filters=filters)
         async with aclosing(calls):
-            action: Action = run.start()
+            action: Action = run.start_turn()
             while True:
                 if report is not None and (answered := run.take_answered()):
                     await report(answered)
@@ -107,13 +107,14 @@ class Runner:
                 upstream=upstream.name,
                 upstream_model=upstream.model,
                 content={"messages": made.body["messages"]},
-                **_step(made.step),
+                **({"rung": made.step} if made.step else {}),
             )
         try:
             turn = await upstream.complete(call, show, calls)
         except (ProxyError, asyncio.CancelledError) as exc:
-            where = {"turn": call.number, "upstream": upstream.name, **_step(call.step_among(upstream.answer_steps))}
-            seconds = elapsed(self._clock, began)
+            where, seconds = {"turn": call.number, "upstream": upstream.name}, elapsed(self._clock, began)
+            if step := call.step_among(upstream.answer_steps):
+                where["rung"] = step
             if isinstance(exc, ProxyError):
                 self._observe("turn.failed", **where, seconds=seconds, **fault_of(exc))
             else:
@@ -130,14 +131,9 @@ class Runner:
             calls=len(turn.calls),
             usage=turn.usage,
             content={"message": turn.message},
-            **_step(turn.step),
+            **({"rung": turn.step} if turn.step else {}),
         )
         return turn
-
-
-def _step(step: str | None) -> Json:
-    """The step by which a model is made to answer, as the field of an event."""
-    return {} if step is None else {"rung": step}
 
 
 class ToolCalls:
@@ -191,7 +187,10 @@ class ToolCalls:
         """The results of the calls of a complete turn, in their order."""
         if len(calls) == 1 and not self._started:
             return [await self._call(calls[0])]  # without a task, which costs a loop 5 % of its instructions
-        tasks = [self._started.pop(call) if call in self._started else self._begin(call) for call in calls]
+        tasks: list[asyncio.Task[ToolResult]] = []
+        for call in calls:
+            task = self._started.pop(call, None)
+            tasks.append(task or self._begin(call))
         self.abandon_early()
         return [await task for task in tasks]  # `gather` would cost another round of the event loop
 

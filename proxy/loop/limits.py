@@ -1,15 +1,13 @@
 """How far one client request may go: the `limits:` of the configuration, on which the loop and its driver act."""
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from proxy.loop.actions import Stop, Tally
-from proxy.loop.prompts import BUDGET_LEFT, GUIDANCE
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -63,31 +61,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         """How many tokens the model may still write; None: any number."""
         return None if self.max_output_tokens is None else max(0, self.max_output_tokens - used.output_tokens)
 
-    def guidance_for(self, tools: Sequence[str]) -> str | None:
-        """The text for the system message on the tools and the budget; None without `guidance`."""
-        if not self.guidance:
-            return None
-        return _guidance(tuple(tools), self.max_tool_calls, self.max_turns - 1)
-
-    def budget_note(self, used: Tally) -> str | None:
-        """The note on what is left of the budget, for the end of a round's results; None without `guidance`."""
-        if not self.guidance:
-            return None
-        calls, rounds = self.max_tool_calls - used.total_tool_calls, self.max_turns - 1 - used.turns
-        return _budget_left(calls, rounds)
-
     @property
     def allow_tools(self) -> bool:
         """Whether there can be any round of tools at all."""
         return self.max_turns > 1 and self.max_tool_calls > 0
-
-
-# The same few texts for most requests; to format one takes 3,000 instructions.
-@lru_cache(maxsize=256)
-def _guidance(tools: tuple[str, ...], calls: int, rounds: int) -> str:
-    return GUIDANCE.format(tools=", ".join(tools), calls=calls, rounds=rounds)
-
-
-@lru_cache(maxsize=256)
-def _budget_left(calls: int, rounds: int) -> str:
-    return BUDGET_LEFT.format(calls=calls, rounds=rounds)

@@ -211,7 +211,9 @@ def upstream_request(request: Json, offer: Offer) -> Json:
     dropped = _NOT_FOR_UPSTREAM | offer.dropped
     if not offer.tools:
         dropped |= _FIELDS_OF_TOOLS  # vLLM refuses an empty `tools`
-    body = {key: value for key, value in request.items() if key not in dropped}
+    body = {**request}
+    for name in dropped:
+        body.pop(name, None)
     if "plugins" in dropped and (others := [one for one in _plugins(request) if not _is_web_plugin(one)]):
         body["plugins"] = others
     if offer.tools:

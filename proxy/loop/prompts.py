@@ -1,6 +1,7 @@
 """Every sentence that the loop and the surfaces write for a model. Those of a tool stand beside the tool."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from proxy.loop.chat import Json, text_of
 
@@ -39,6 +40,19 @@ PICTURE_BELOW = "(The result is a picture; it follows.)"
 WHERE = "The user is approximately here: {place}."
 RAW_INPUT = "The tool's input, as plain text, not as JSON."
 GRAMMAR = "The input has to follow this {syntax} grammar:\n{definition}"
+
+
+# The same few texts for most requests; to format one takes 3,000 instructions.
+@lru_cache(maxsize=256)
+def guidance(tools: tuple[str, ...], calls: int, rounds: int) -> str:
+    """The text for the system message on the tools and their budget."""
+    return GUIDANCE.format(tools=", ".join(tools), calls=calls, rounds=rounds)
+
+
+@lru_cache(maxsize=256)
+def budget_left(calls: int, rounds: int) -> str:
+    """The note on what is left of the budget, for the end of a round's results."""
+    return BUDGET_LEFT.format(calls=calls, rounds=rounds)
 
 
 def with_guidance(messages: Sequence[Json], text: str | None) -> list[Json]:

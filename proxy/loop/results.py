@@ -25,7 +25,9 @@ def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
 
     It cannot end its own fence, and has no control characters, which some chat templates choke on.
     """
-    text, source = _cut(output.text, max_bytes), ""
+    text, source = output.text, ""
+    if len(text) > max_bytes or not text.isascii():
+        text = _cut(text, max_bytes)
     # This test costs little, and a search character by character costs 8 % of a request with one tool call.
     if not (text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()):
         text = _CONTROL.sub("", text)
@@ -60,8 +62,6 @@ def without_note(content: str, note: str) -> str:
 
 
 def _cut(text: str, max_bytes: int) -> str:
-    if len(text) <= max_bytes and text.isascii():
-        return text
     data = text[: max_bytes + 1].encode("utf-8", "replace")  # a character has at least one byte
     if len(data) <= max_bytes:
         return data.decode()

@@ -1,11 +1,11 @@
 """The tool loop as a protocol, the way h11 writes HTTP: turns and results in, actions out.
 
-    start() --> CallUpstream --receive_turn--> Respond                    it answered, or called the client's tools
-                    ^              |
-                    |              +--> CallTools --receive_results--+    it called server tools, and then:
-                    |              |                                 |
-                    +--------------+---------------------------------+    next turn, or made to answer at a limit,
-                                                                          or Respond where it called the client's too
+    start_turn() --> CallUpstream --receive_turn--> Respond                    it answered, or called the client's tools
+                         ^              |
+                         |              +--> CallTools --receive_results--+    it called server tools, and then:
+                         |              |                                 |
+                         +--------------+---------------------------------+    next turn, or made to answer at a limit,
+                                                                               or Respond, if the client's as well
 
 From the moment a limit permits no further round of tools, every turn has to be the answer. The run makes three attempts
 at that (`forcing`), which may take two upstream calls more than `max_turns`.
@@ -13,6 +13,7 @@ at that (`forcing`), which may take two upstream calls more than `max_turns`.
 
 from collections.abc import Iterable, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop.actions import (
@@ -34,10 +35,38 @@ from proxy.loop.decisions import CallDecision, CallHistory, ToolDialect, decide
 from proxy.loop.forcing import Forcing, is_answer, is_blank, may_be_shorter
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, freed, upstream_request
-from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, with_guidance
-from proxy.loop.results import failure
-from proxy.loop.seams import count_indices, separator_after
-from proxy.loop.transcript import Transcript
+from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, budget_left, guidance, with_guidance
+from proxy.loop.results import failure, with_note
+from proxy.loop.texts import DETAILS, count_indices, separator_after
+
+
+class Transcript(Struct):
+    """The messages of a run: the client's, and after them those that the run adds; nothing is ever taken out.
+
+    A turn's assistant message stands as it was received, and straight after it one tool message per call, in call
+    order. A conversation without that assistant message makes GLM answer with nothing.
+
+    Attributes:
+        given: the client's messages, with our guidance.
+        added: the messages of the run.
+    """
+
+    given: Sequence[Json]
+    added: list[Json] = []
+
+    def add(self, turn: Turn, answers: Sequence[ToolResult], note: str | None) -> None:
+        """Add a turn and the answers to all of its calls, the last of them with a note to the model."""
+        self.added.append(turn.message)
+        for call, answer in zip(turn.calls, answers, strict=True):
+            self.added.append({"role": "tool", "tool_call_id": call.id, "content": answer.content})
+        if note is not None:
+            self.added[-1]["content"] = with_note(answers[-1], note)
+
+    def demand_answer(self) -> None:
+        """Ask for the answer in a message of its own, unless the last result does that already."""
+        latest = (self.added or self.given)[-1]
+        if ANSWER_NOW not in str(latest.get("content")):
+            self.added.append({"role": "user", "content": ANSWER_NOW})
 
 
 class Run:
@@ -63,7 +92,9 @@ class Run:
         self._offer = offer
         self._request = upstream_request(request, offer)
         self._client_messages: Sequence[Json] = request["messages"]
-        self._transcript = Transcript(with_guidance(self._client_messages, limits.guidance_for(offer.shown)))
+        calls, rounds = limits.max_tool_calls, limits.max_turns - 1
+        text = guidance(offer.shown, calls, rounds) if limits.guidance else None
+        self._transcript = Transcript(with_guidance(self._client_messages, text))
         self._calls = CallHistory(offer.owned, limits, dialect, self.tally)
         self._turn: Turn  # whose calls were decided last ...
         self._decisions: list[CallDecision] = []  # ... and how
@@ -77,10 +108,6 @@ class Run:
         self._forcing: Forcing | None = None
         self._expired = False
 
-    def start(self) -> CallUpstream:
-        """The first action."""
-        return self._ask()
-
     def expire(self) -> None:
         """The deadline has passed: no tool and no further round is begun; the model answers from what it has."""
         self._expired = True
@@ -89,14 +116,15 @@ class Run:
         """Take the upstream's answer to the last `CallUpstream`. Raises `NoFinalAnswer` after the last attempt."""
         self.tally.turns += 1
         self.tally.usage = add_usage(self.tally.usage, turn.usage)
-        self._details += count_indices(turn.message)
+        if DETAILS in turn.message:
+            self._details += count_indices(turn.message)
         calls_client = any(turn.client_ids)
         if not (self._forcing or calls_client or self.limits.output_left(self.tally) != 0 or is_answer(turn)):
             turn = replace(turn, finish_reason="length")  # it asks for another turn, for which no token is left
         if turn.finish_reason in BROKEN_OFF and not may_be_shorter(turn, self._forcing):
             return self._respond(turn)
-        if not turn.buffered and turn.text.strip():
-            self._shown_text, _ = without_marks(turn.text, self._cite)
+        if not turn.buffered and (text := turn.text).strip():
+            self._shown_text = text
         if calls_client or (turn.calls and not self._forcing):
             return self._decide_calls(turn)
         if self._forcing:
@@ -108,7 +136,7 @@ class Run:
         if (self._offer.in_play or turn.garbled) and is_blank(turn):
             is_first = self.tally.turns == 1 and not turn.garbled
             at_limit = self.limits.spent(self.tally, expired=self._expired)
-            return self._ask() if is_first and not at_limit else self._force()
+            return self.start_turn() if is_first and not at_limit else self._force()
         return self._respond(turn)
 
     def receive_results(self, results: Sequence[ToolResult]) -> Action:
@@ -120,8 +148,11 @@ class Run:
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS, hidden)
         self._earlier_turns.append(turn)
         self._stop = self._stop or self.limits.spent(self.tally, expired=self._expired)
-        self._transcript.add(turn, answers, ANSWER_NOW if self._stop else self.limits.budget_note(self.tally))
-        return self._force() if self._stop else self._ask()
+        limits, used, note = self.limits, self.tally, ANSWER_NOW if self._stop else None
+        if limits.guidance and not self._stop:
+            note = budget_left(limits.max_tool_calls - used.total_tool_calls, limits.max_turns - 1 - used.turns)
+        self._transcript.add(turn, answers, note)
+        return self._force() if self._stop else self.start_turn()
 
     def take_answered(self) -> list[AnsweredCall]:
         """The calls of the last turn that the server has answered, once: none where it has none."""
@@ -159,7 +190,9 @@ class Run:
     def _decide_calls(self, turn: Turn) -> Action:
         if self._expired:
             self._stop = Stop.DEADLINE
-        calls = [call for call in turn.calls if call.name not in self._offer.client_tools]
+        calls: Sequence[ToolCall] = turn.calls
+        if client_tools := self._offer.client_tools:
+            calls = [call for call in calls if call.name not in client_tools]
         self._turn, self._decisions = turn, decide(calls, self._calls, self._stop)
         if self._decisions:
             self._stop = self._decisions[-1].stop
@@ -173,14 +206,16 @@ class Run:
         else:
             self._forcing = self._forcing.next()
         self._transcript.demand_answer()
-        return self._ask()
+        return self.start_turn()
 
-    def _ask(self) -> CallUpstream:
+    def start_turn(self) -> CallUpstream:
+        """Ask for the next turn, the first one included: the client's request, with the messages of the run."""
         body = {**self._request, "messages": [*self._transcript.given, *self._transcript.added]}
         if "tool_choice" in body and (self._earlier_turns or self._forcing):
             body["tool_choice"] = freed(body["tool_choice"], self._offer)
         if (left := self.limits.output_left(self.tally)) is not None:
             body["max_tokens"] = max(1, left)
+        text = without_marks(self._shown_text, self._cite)[0] if self._shown_text else ""
         unproven = Buffering.START if self._forcing else Buffering.NONE
         return CallUpstream(
             body,
@@ -188,7 +223,7 @@ class Run:
             client_tools=self._offer.client_tools,
             client_messages=self._client_messages,
             run_id=self.id,
-            separator=separator_after(self._shown_text),
+            separator=separator_after(text) if text else None,
             first_detail=self._details,
             forcing=self._forcing,
             buffering=Buffering.ALL if self._buffers_all else unproven,

@@ -1,18 +1,29 @@
-"""The texts of one turn: taken in without the calls that leaked into them, and made ready for the client's stream."""
+"""The texts of one turn: taken in without the calls that leaked into them, and made ready for the client's stream.
 
+One blank line stands between two turns of a stream, which cannot take back what was shown. So of the newlines at the
+end of a text only two are shown at once; the others wait for more text of that turn, or are dropped before another one.
+
+`reasoning_details` hold a model's thoughts at OpenRouter and Vercel, some encrypted. SDKs join entries of a stream that
+have the same index, and every turn counts from 0. So each turn gets indices of its own: joined ones are unreadable.
+"""
+
+import re
 from typing import Any
 
 from msgspec import Struct, field
 
 from proxy.loop.actions import CallUpstream
-from proxy.loop.chat import TEXT_FIELDS, Json, parts_beside_text, text_of, thoughts_of
+from proxy.loop.chat import TEXT_FIELDS, Json, in_plain_text, parts_beside_text, text_of
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.leaks import Leak
 from proxy.loop.leaks.filter import LeakFilter, may_leak
-from proxy.loop.seams import DETAILS, Ending, without_blank_lines_before
+
+DETAILS = "reasoning_details"
 
 # Calls leak into the model's text and its thoughts, which come under one of two names.
 _LEAKY_FIELDS = ("content", "reasoning_content", "reasoning")
+_NEWLINES = 2
+_BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)+")
 
 
 class FieldText(Struct):
@@ -28,24 +39,20 @@ class TurnTexts(Struct):
     Attributes:
         call: the upstream call that the turn answers; names the tools whose calls may leak.
         fields: the fields that have come, by name.
+        garbled: whether raw model format that is no call of any tool was taken out of a text; settled by `close`.
     """
 
     call: CallUpstream
     fields: dict[str, FieldText] = {}
+    garbled: bool = False
     _parts: list[Any] = []  # parts of the content that are no text: thoughts, mostly
     _detail: Json = {}  # the latest entry of `reasoning_details` that repeats a thought
 
     def fold(self, delta: Json) -> list[str]:
-        """Take the texts of a delta in, and leave of them in the delta what is no leak.
-
-        Returns:
-            The names of its texts.
-        """
+        """Take the texts of a delta in, leave of them in the delta what is no leak, and return their names."""
         if isinstance(content := delta.get("content"), list):  # as Mistral streams it
             self._parts += parts_beside_text(content)
-            delta["content"] = text_of(delta)
-            if thoughts := thoughts_of(content):
-                delta["reasoning_content"] = (delta.get("reasoning_content") or "") + thoughts
+            delta.update(in_plain_text(delta))
         names: list[str] = []
         for name in TEXT_FIELDS:
             if not isinstance(text := delta.get(name), str) or not text:
@@ -55,7 +62,10 @@ class TurnTexts(Struct):
             if known is None:
                 known = self.fields[name] = FieldText()
                 if self.call.tools and name in _LEAKY_FIELDS:
-                    known.leaks = LeakFilter(self.call.known_names, json_expected=self.call.expects_json)
+                    tools = self.call.tools
+                    if renamed := self.call.renamed:  # a leak may have a name of the upstream's request, too
+                        tools = {**tools, **{alias: tools[own] for alias, own in renamed.items() if own in tools}}
+                    known.leaks = LeakFilter(tools, json_expected=self.call.expects_json)
             shown = text if known.leaks is None else known.leaks.feed(text)
             known.pieces.append(shown)
             delta[name] = shown
@@ -75,12 +85,14 @@ class TurnTexts(Struct):
     def close(self, delta: Json, *, but: list[str] | None = None) -> None:
         """Put text into the delta that was buffered as a possible leak, of all fields `but` these."""
         for name, known in self.fields.items():
-            if known.leaks is None or (but is not None and name in but) or not (rest := known.leaks.close()):
+            if known.leaks is None or (but is not None and name in but):
                 continue
-            known.pieces.append(rest)
-            delta[name] = rest
-            if name != "content" and self._detail:
-                delta[DETAILS] = [{**self._detail, "text": rest}, *(delta.get(DETAILS) or ())]
+            if rest := known.leaks.close():
+                known.pieces.append(rest)
+                delta[name] = rest
+                if name != "content" and self._detail:
+                    delta[DETAILS] = [{**self._detail, "text": rest}, *(delta.get(DETAILS) or ())]
+            self.garbled = self.garbled or known.leaks.garbled
 
     def leaks(self, *, has_calls: bool) -> list[Leak]:
         """The leaked calls that count. One in the model's thoughts does only where the turn has no text and no call."""
@@ -91,10 +103,6 @@ class TurnTexts(Struct):
         if leaks or has_calls or (content and "".join(content.pieces).strip()):
             return leaks
         return [leak for known in self.fields.values() if known.leaks for leak in known.leaks.leaks]
-
-    def is_garbled(self) -> bool:
-        """Whether raw model format that is no call of any tool was taken out of a text."""
-        return bool(self.fields) and any(known.leaks.garbled for known in self.fields.values() if known.leaks)
 
     def complete(self, message: Json) -> None:
         """Put the texts into the message; content in parts stays as received where nothing leaked into it."""
@@ -125,6 +133,39 @@ class TurnTexts(Struct):
         return entries
 
 
+class Ending(Struct):
+    """The end of a turn's text so far. The text shown does not depend on how the text is cut.
+
+    Attributes:
+        newlines: shown since the last word; 0 means that nothing is buffered either.
+    """
+
+    newlines: int = 0
+    _buffer: list[str] = []
+
+    def feed(self, text: str) -> str:
+        """The part of the text, and of the buffer before it, that may be shown now."""
+        if not self.newlines and text[-1:] > " ":  # most pieces end within a word
+            return text
+        shown, blanks = "", text
+        if words := text.rstrip():
+            shown, blanks = (self.close() if self._buffer else "") + words, text[len(words) :]
+            self.newlines = 0
+        room = _NEWLINES - self.newlines
+        lines = blanks.split("\n", room)
+        rest = lines[-1] if len(lines) > room else ""
+        self.newlines += len(lines) - 1
+        if rest:
+            self._buffer.append(rest)
+        return shown + blanks[: len(blanks) - len(rest)]
+
+    def close(self) -> str:
+        """The newlines that are buffered; the buffer is empty afterwards."""
+        rest = "".join(self._buffer)
+        self._buffer.clear()
+        return rest
+
+
 class ShownText(Struct):
     """The text of a turn as its stream shows it: set apart from the turn before, and without gpt-oss's marks.
 
@@ -143,8 +184,10 @@ class ShownText(Struct):
     _begun: bool = False
     _blank: str = ""  # text before the first word
 
-    def show(self, delta: Json, text: str) -> None:
-        """Leave of the `text` in the delta what may be shown; blank text is buffered until a word follows."""
+    def show(self, delta: Json) -> None:
+        """Leave of the text in the delta, if any, what may be shown; blank text is buffered until a word follows."""
+        if not isinstance(text := delta.get("content"), str) or not text:
+            return
         self.length += len(text.strip())
         if not self._begun:
             text = self._blank + text
@@ -166,3 +209,39 @@ class ShownText(Struct):
         """The rest of the text, which ends with at most one blank line where another turn is to follow."""
         rest = self.marks.close() if self.marks.buffer else ""
         return rest if is_followed or not self._ending.newlines else rest + self._ending.close()
+
+
+def separator_after(text: str) -> str | None:
+    """The newlines that make one blank line between a turn's text and the next turn's; None after a blank text."""
+    words = text.rstrip()
+    return "\n" * max(0, _NEWLINES - text.count("\n", len(words))) if words else None
+
+
+def without_blank_lines_before(text: str) -> str:
+    """The text without blank lines at its beginning; the indentation of its first line stays."""
+    match = _BLANK_LINES.match(text)
+    return text[match.end() :] if match else text
+
+
+def without_blank_lines_after(text: str) -> str:
+    """The text with at most one blank line at its end: all that a stream shows of it before another turn."""
+    return Ending().feed(text)
+
+
+def shifted(details: Any, by: int) -> Any:
+    """The entries of one turn with their indices raised."""
+    if not by or not isinstance(details, list):
+        return details
+    return [detail if _index(detail) is None else {**detail, "index": detail["index"] + by} for detail in details]
+
+
+def count_indices(message: Json) -> int:
+    """How many indices the entries of a message take."""
+    details = message.get(DETAILS)
+    entries = details if isinstance(details, list) else ()
+    return max([index for detail in entries if (index := _index(detail)) is not None], default=-1) + 1
+
+
+def _index(detail: Any) -> int | None:
+    index = detail.get("index") if isinstance(detail, dict) else None
+    return index if isinstance(index, int) else None

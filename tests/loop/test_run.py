@@ -537,7 +537,7 @@ def test_a_call_whose_result_is_known_and_one_after_the_deadline_do_not_start():
 @pytest.mark.parametrize(("tools", "hold"), [((SEARCH,), Buffering.ALL), ((), Buffering.NONE)])
 def test_json_is_held_to_its_end_only_where_another_turn_may_follow(tools, hold):
     run = run_of({"response_format": {"type": "json_object"}}, tools=tools)
-    assert run.start().buffering is hold
+    assert run.start_turn().buffering is hold
 
 
 def test_an_answer_comes_with_the_turns_before_it_whose_calls_were_answered():

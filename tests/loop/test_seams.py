@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.seams import (
+from proxy.loop.texts import (
     Ending,
     count_indices,
     separator_after,

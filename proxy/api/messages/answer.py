@@ -14,7 +14,7 @@ from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import Json
 from proxy.loop.citations import CITATIONS, annotations
 from proxy.loop.offer import SEARCH
-from proxy.loop.seams import without_blank_lines_before
+from proxy.loop.texts import without_blank_lines_before
 
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 _SERVER_NAME = "toolproxy"

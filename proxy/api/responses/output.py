@@ -15,7 +15,7 @@ from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
 from proxy.loop.citations import CITATIONS, Citation, Cite
 from proxy.loop.offer import SEARCH
-from proxy.loop.seams import without_blank_lines_before
+from proxy.loop.texts import without_blank_lines_before
 
 ItemT = TypeVar("ItemT", bound=Item)
 

@@ -63,10 +63,10 @@ class LeakFilter(Struct):
     _quoted_to: int = 0  # how far the quotes of a call in Hermes form were counted ...
     _in_string: bool = False  # ... and whether that is inside of a JSON string
     _shown: str = ""  # the latest text that was shown; what comes next may go on with its last word
-    _names: str = ""  # the `name_lines` of the tools
+    _names: str = ""  # words that may begin a header, each behind a line end: one search finds a beginning
 
     def __post_init__(self) -> None:
-        self._names = harmony.name_lines(self.tools)
+        self._names = "\n".join(("", *self.tools, *harmony.HEADER_WORDS))
 
     def feed(self, text: str) -> str:
         """The text that may be shown now.

@@ -12,6 +12,8 @@ LONGEST_NAME = 128
 
 _MESSAGE = "<|message|>"
 _ROLE, _COMMENTARY = "assistant", "commentary"
+HEADER_WORDS = (_ROLE, _COMMENTARY, "functions.", "to=")
+"""Words that may begin a header, beside the names of the tools."""
 _ANY_MARK = re.compile(r"<\|\w+\|>")
 _SEGMENT_END = re.compile(r"<\|(?:call|end|return)\|>|(?=<\|start\|>)")
 _RECIPIENT = re.compile(r"\bto=\s*([\w.-]+)")
@@ -67,11 +69,6 @@ def _recipient(header: str, tools: Mapping[str, Json]) -> str | None:
 # -- headers whose first marks were lost: plain words, until the mark that follows them --
 
 
-def name_lines(tools: Mapping[str, Json]) -> str:
-    """All words that may begin a header, each behind a line end: one search finds whether a word begins like one."""
-    return "\n".join(("", *tools, _ROLE, _COMMENTARY, "functions.", "to="))
-
-
 def last_word(text: str) -> str:
     """The last word of a text, with the blanks behind it; empty where it ends with none, or with a very long one."""
     text = text[-LONGEST_NAME:]
@@ -94,7 +91,7 @@ def possible_header_length(before: str, tools: Mapping[str, Json], names: str, *
     Args:
         before: the text.
         tools: the names that may be called -> their JSON Schemas.
-        names: their `name_lines`.
+        names: they and `HEADER_WORDS`, each behind a line end.
         is_marked: whether the beginning of a mark follows the text, so that a name in it has to be whole.
     """
     window = before[-_LONGEST_HEADER:]
