@@ -44,8 +44,6 @@ def read(text: str, tools: Mapping[str, Json], *, is_whole: bool) -> Found:
 
 def split_glued_name(name: str, arguments: str, tools: Mapping[str, Json]) -> tuple[str, str]:
     """A call's name without raw format around it, and its arguments, which GLM has been seen to glue to the name."""
-    if name in tools:
-        return name, arguments
     glued = _parse(name, tools)[0] if ARGUMENT in name and not arguments.strip("{} ") else None
     return clean_name(name, tools), glued.arguments if glued else arguments
 
