@@ -3,13 +3,14 @@
     tools: [{"type": "web_search", "filters": {"allowed_domains", "blocked_domains"}, "user_location",
              "search_context_size"}]                                              Responses and Chat Completions
     web_search_options: {"user_location": {"type", "approximate": {...}}, "search_context_size", "filters"}
+    tools: [{"type": "web_search_20250305", "allowed_domains", "blocked_domains", "user_location"}]         Messages
     plugins: [{"id": "web", "max_results", "include_domains", "exclude_domains"}]    OpenRouter
 
 Everything may be null. Of several such settings the first counts, except that blocked domains add up.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, TypeGuard
 
 from proxy.loop.chat import Json
@@ -28,7 +29,11 @@ _COUNTRY = re.compile(r"[A-Za-z]{2}")
 
 def filters_of(request: Json) -> SearchFilters:
     """The filters of a chat request. Raises `RequestError`."""
-    found = list(_settings_in(request))
+    return merged(list(_settings_in(request)))
+
+
+def merged(found: Sequence[SearchFilters]) -> SearchFilters:
+    """Several settings as one: of each the first, and all blocked domains."""
     if not found:
         return NO_FILTERS
     if len(found) == 1:
@@ -39,6 +44,15 @@ def filters_of(request: Json) -> SearchFilters:
     }
     allow = next((one.allow for one in found if one.allow), ())
     return SearchFilters(allow=allow, block=tuple(rule for one in found for rule in one.block), **first)
+
+
+def filters_of_tool(tool: Json, where: str) -> SearchFilters:
+    """The filters of a Messages tool, whose `domains` stand in itself; `where` is its place in the request.
+
+    Raises:
+        RequestError: they are not well formed.
+    """
+    return read_settings({"user_location": tool.get("user_location"), "filters": tool}, where)
 
 
 def read_settings(settings: Json, param: str) -> SearchFilters:

@@ -2,13 +2,14 @@
 
 import orjson
 import pytest
+from httpx import AsyncClient
 from openai import BadRequestError
 
 from proxy.loop.chat import ToolOutput
 from proxy.tools.tool import Tool
 from tests.fakes import whole
-from tests.serving import proxy_of
-from tests.tools.search.test_searched_answers import CONFIG, SEARCH, Service, results_seen, searching
+from tests.serving import proxy_of, serving
+from tests.tools.search.test_searched_answers import CONFIG, SEARCH, Service, entry, results_seen, searching
 
 GOOD, BAD = "https://good.example/page", "https://bad.example/page"
 PAGES = [{"url": GOOD, "title": "Good", "content": "Fine."}, {"url": BAD, "title": "Bad", "content": "Dreadful."}]
@@ -102,3 +103,26 @@ async def test_equal_queries_under_other_filters_are_not_answered_from_the_cache
             await client.chat.completions.create(**ASKED, extra_body={"tools": tools})
             assert ("bad.example" in results_seen(upstream)[0]) is (tools != [HOSTED])
     assert len(service.requests) == 2
+
+
+async def test_a_messages_filters_reach_the_provider_and_hold_for_its_blocks(upstream):
+    service = Service(FOUND)
+    tool = {"type": "web_search_20250305", "name": "web_search", "allowed_domains": ["good.example"]}
+    fetch = {"type": "web_fetch_20250910", "name": "web_fetch"}
+    more = entry("web_search", "tavily", "{api}") + "  fetch_page: {type: web_fetch}\n"
+    calls = [("1", "web_search", {"query": "x"}), ("2", "fetch_page", {"url": BAD})]
+    body = {**ASKED, "max_tokens": 99, "tools": [{**tool, "user_location": WHERE}, fetch]}
+    async with (
+        serving(service, lifespan="off") as api,
+        proxy_of(upstream, config=CONFIG, more=more.replace("{api}", api)) as url,
+        AsyncClient() as client,
+    ):
+        upstream.replies = [whole(calls=calls), whole(ANSWER)]
+        message = (await client.post(f"{url}/v1/messages", json=body)).json()
+    sent = orjson.loads(service.requests[0][2])
+    assert (sent["include_domains"], sent["country"]) == (["good.example"], "canada")
+    found = {block["type"]: block["content"] for block in message["content"] if block["type"].endswith("_result")}
+    assert [page["url"] for page in found["web_search_tool_result"]] == [GOOD]
+    assert found["web_fetch_tool_result"]["error_code"] == "url_not_allowed"
+    assert "bad.example" not in results_seen(upstream)[0]
+    assert "Nanaimo, CA" in upstream.requests[0]["messages"][0]["content"]

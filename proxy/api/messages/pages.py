@@ -20,7 +20,12 @@ _MOST_CITED = 150  # characters; Anthropic's own bound
 _NOTHING_FOUND = "No results."
 _EMPTY = "(The tool returned nothing.)"
 # The outcome of a call that failed -> its `error_code`. Every other one is `unavailable`.
-_CODES = {BEYOND_LIMIT: "max_uses_exceeded", "invalid_arguments": "invalid_tool_input", "busy": "too_many_requests"}
+_CODES = {
+    BEYOND_LIMIT: "max_uses_exceeded",
+    "invalid_arguments": "invalid_tool_input",
+    "busy": "too_many_requests",
+    "url_not_allowed": "url_not_allowed",
+}
 
 
 class Page(Struct, frozen=True):

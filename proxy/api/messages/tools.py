@@ -16,10 +16,13 @@ from msgspec.structs import replace
 from proxy.api.body import MOST_TOOLS
 from proxy.api.messages.parts import refuse
 from proxy.api.request import ResolvedRequest
+from proxy.api.search_filters import filters_of_tool, merged
 from proxy.config import ToolConfig, WebFetchConfig
 from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import SEARCH, make_offer
+from proxy.loop.prompts import WHERE, with_guidance
+from proxy.loop.search import NO_FILTERS, SearchFilters
 
 FETCH = "web_fetch"
 
@@ -35,11 +38,13 @@ class HostedTool(Struct, frozen=True):
         type: as the client wrote it.
         where: its place in the request.
         max_uses: how often it may be called; None: as often as the server permits.
+        filters: which pages it may find or open.
     """
 
     type: str
     where: str
     max_uses: int | None = None
+    filters: SearchFilters = NO_FILTERS
 
 
 class Tools(Struct, frozen=True):
@@ -146,7 +151,16 @@ def with_hosted(resolved: ResolvedRequest, tools: Tools, own_names: Mapping[str,
     server_tools = tuple(usable.values())
     offer = make_offer(chat, server_tools, resolved.selection)
     resolved = replace(resolved, chat=chat, tools=server_tools, offer=offer, body=None)
-    return resolved, replace(tools, ignored=tuple(ignored), shown=shown)
+    filters = merged([hosted.filters for name, hosted in tools.hosted.items() if name in shown.values()])
+    return _filtered(resolved, filters), replace(tools, ignored=tuple(ignored), shown=shown)
+
+
+def _filtered(resolved: ResolvedRequest, filters: SearchFilters) -> ResolvedRequest:
+    """A request under filters, whose model reads where the user is."""
+    if filters.place is None:
+        return replace(resolved, filters=filters)
+    messages = with_guidance(resolved.chat["messages"], WHERE.format(place=filters.place))
+    return replace(resolved, chat={**resolved.chat, "messages": messages}, filters=filters)
 
 
 def _limited(spec: ToolSpec, hosted: HostedTool) -> ToolSpec:
@@ -189,7 +203,7 @@ def _hosted(tool: Json, kind: str, where: str) -> HostedTool:
         refuse(f"{where}.max_uses", "must be an integer of at least 1")
     if tool.get("allowed_domains") and tool.get("blocked_domains"):
         refuse(where, "may have `allowed_domains` or `blocked_domains`, not both")
-    return HostedTool(kind, where, most)
+    return HostedTool(kind, where, most, filters_of_tool(tool, where))
 
 
 def _choice(choice: Any, known: Collection[str], ignored: Mapping[str, str]) -> tuple[Any, bool]:

@@ -8,6 +8,7 @@ from typing import Any
 from proxy.loop.chat import Json
 from proxy.loop.errors import ToolError, UrlNotAllowed
 from proxy.loop.search import SearchFilters
+from proxy.tools.search.urls import canonical
 
 DESCRIPTION = (
     "Open one web page and read its text. Use it when a search result or a URL of the user has to be read, not guessed."
@@ -76,7 +77,7 @@ def repair(arguments: Json) -> Json:
     repaired = {key: value for key, value in arguments.items() if key not in _URL_NAMES and value is not None}
     url = next((arguments[name] for name in _URL_NAMES if arguments.get(name) is not None), None)
     if url is not None:
-        repaired["url"] = url
+        repaired["url"] = canonical(url) or url  # as searches give it, so that the page is cached and cited under it
     offset = repaired.get("offset")
     if isinstance(offset, str) and _DIGITS.fullmatch(offset.strip()):
         repaired["offset"] = int(offset)
