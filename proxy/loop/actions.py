@@ -137,6 +137,7 @@ class Tally(Struct):
     total_tool_calls: int = 0
     usage: Json | None = None
     web_searches: int = 0
+    cost: float | None = None  # of the calls of tools that have a price; None: there were none
 
     @property
     def total_tokens(self) -> int:
@@ -155,7 +156,11 @@ class Tally(Struct):
     def as_usage(self) -> Json:
         """OpenAI's `usage`, with `server_tool_use` beside it."""
         use = {"turns": self.turns, "tool_calls": self.total_tool_calls, "web_search_requests": self.web_searches}
-        return {**_NO_TOKENS, **(self.usage or {}), "server_tool_use": {**self.tool_calls, **use}}
+        usage = {**_NO_TOKENS, **(self.usage or {}), "server_tool_use": {**self.tool_calls, **use}}
+        if self.cost is not None:  # beside an upstream's own, which OpenRouter sends
+            own = usage.get("cost")
+            usage["cost"] = round(self.cost + (own if isinstance(own, int | float) else 0), 9)
+        return usage
 
 
 def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = True) -> Json | None:
@@ -184,6 +189,8 @@ def sum_of(tallies: Sequence[Tally]) -> Tally:
         total.total_tool_calls += tally.total_tool_calls
         total.web_searches += tally.web_searches
         total.usage = add_usage(total.usage, tally.usage)
+        if tally.cost is not None:
+            total.cost = (total.cost or 0) + tally.cost
         for tool, number in tally.tool_calls.items():
             total.tool_calls[tool] = total.tool_calls.get(tool, 0) + number
     return total

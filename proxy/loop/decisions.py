@@ -93,6 +93,8 @@ class CallHistory(Struct):
                 tool = self.tools[decision.call.name]
                 self.tally.tool_calls[tool.name] = self.tally.tool_calls.get(tool.name, 0) + 1
                 self.tally.total_tool_calls += 1
+                if tool.price is not None:
+                    self.tally.cost = (self.tally.cost or 0) + tool.price
                 self.tally.web_searches += tool.searches
             elif decision.key in self.results:
                 self.repeated.add(decision.key)

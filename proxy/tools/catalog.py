@@ -124,6 +124,7 @@ def _settings(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
         "offer": entry.offer or ("declared" if config.offer.mode == "never" else config.offer.mode),
         "max_calls": entry.max_calls or tool.max_calls,
         "eager": entry.eager and tool.eager,
+        "price": tool.price if entry.price is None else entry.price,
         "timeout": entry.timeout or tool.timeout,
         "retries": entry.retries or tool.retries,
         "max_concurrent": entry.max_concurrent_calls or tool.max_concurrent,

@@ -97,6 +97,7 @@ def usage_of(tally: Tally) -> Json:
     """OpenAI's `usage` of a response, every total and detail in it, with `server_tool_use` beside it."""
     usage = tally.as_usage()
     read, wrote = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    cost = {} if usage.get("cost") is None else {"cost": usage["cost"]}
     return {
         "input_tokens": usage["prompt_tokens"] or 0,
         "input_tokens_details": _counts(read, "cached_tokens", "cache_write_tokens"),
@@ -104,6 +105,7 @@ def usage_of(tally: Tally) -> Json:
         "output_tokens_details": _counts(wrote, "reasoning_tokens"),
         "total_tokens": usage["total_tokens"] or 0,
         "server_tool_use": usage["server_tool_use"],
+        **cost,
     }
 
 

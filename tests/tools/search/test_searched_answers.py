@@ -191,3 +191,15 @@ async def test_the_fallbacks_are_asked_in_order_with_the_same_arguments(upstream
     assert orjson.loads(empty.requests[0][2])["numResults"] == 3
     [(path, _, _)] = last.requests
     assert path == description("brave").url.removeprefix("https://api.search.brave.com")
+
+
+@pytest.mark.parametrize(("price", "cost"), [(0.004, 0.008), (None, None)])
+async def test_calls_of_a_tool_with_a_price_are_in_the_cost(price, cost, upstream, sdk):
+    more = {} if price is None else {"price": price}
+    async with searching(upstream, Service(good("tavily")), "tavily", **more) as url, sdk(url) as client:
+        other = whole(calls=[("2", "web_search", {"query": "who lost"})])
+        upstream.replies = [SEARCH, other, whole("It was Leo.")]
+        answer = await client.chat.completions.create(**ASKED)
+        upstream.restart([SEARCH, other, whole("It was Leo.")])
+        response = await client.responses.create(model="m", input="Who won?")
+    assert (answer.usage.to_dict().get("cost"), response.usage.to_dict().get("cost")) == (cost, cost)
