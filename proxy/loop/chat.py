@@ -25,6 +25,10 @@ BROKEN_OFF = ("length", "content_filter")
 _TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
 
 
+NATIVE_REASON = "native_finish_reason"
+"""The field of a choice with the upstream's own finish reason, where that is not OpenAI's; OpenRouter's name for it."""
+
+
 class ToolCall(Struct, frozen=True):
     """One function call that a model asked for.
 

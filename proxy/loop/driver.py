@@ -14,7 +14,7 @@ from msgspec import Struct
 from proxy.loop import results
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
 from proxy.loop.chat import ToolCall, ToolResult, Turn
-from proxy.loop.errors import ProxyError, ToolError, ToolTimeout
+from proxy.loop.errors import ProxyError, ToolError, ToolTimeout, ToolUnavailable
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.run import Run
 from proxy.loop.search import NO_FILTERS, SearchFilters
@@ -248,7 +248,8 @@ class ToolCalls:
             return results.failure(OUT_OF_TIME, outcome=ToolTimeout.outcome)
         except ToolError as exc:
             observe("tool.failed", **where, seconds=elapsed(deadline.clock, began), outcome=exc.outcome, why=exc.why)
-            return results.failure(str(exc), outcome=exc.outcome)
+            is_busy = isinstance(exc, ToolUnavailable) and exc.cause == "busy"
+            return results.failure(str(exc), outcome="busy" if is_busy else exc.outcome)
         except asyncio.CancelledError:
             observe("tool.abandoned", **where, seconds=elapsed(deadline.clock, began))
             raise

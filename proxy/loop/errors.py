@@ -260,9 +260,15 @@ class NotUnderstood(ToolError):
 
 
 class UrlNotAllowed(ToolError):
-    """A page that the filters of a request rule out."""
+    """A page that the filters of a request, the operator or the page's own site rule out."""
 
     outcome = "url_not_allowed"
+
+
+class UnsupportedContent(ToolError):
+    """A page that is not text."""
+
+    outcome = "unsupported_content_type"
 
 
 class InvalidArguments(ToolError):

@@ -9,7 +9,7 @@ import orjson
 
 from proxy.loop import rawjson, sse
 from proxy.loop.calls import as_text
-from proxy.loop.chat import Json, inferred_reason
+from proxy.loop.chat import NATIVE_REASON, Json, inferred_reason
 from proxy.loop.errors import UpstreamError
 from proxy.upstreams import failures
 from proxy.upstreams.names import ToolNames
@@ -149,6 +149,8 @@ def _mend_choice(choice: Any, profile: Profile) -> bool:
     reason = choice.get("finish_reason")
     if reason is not None and not (isinstance(reason, str) and reason in FINISH_REASONS):
         choice["finish_reason"] = _finish_reason(reason, profile)
+        if isinstance(reason, str) and reason in profile.finish_reasons:
+            choice[NATIVE_REASON] = reason
         changed = True
     for key in ("message", "delta"):
         if key in choice:

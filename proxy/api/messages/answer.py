@@ -11,12 +11,13 @@ from proxy.api.messages.pages import Page, error_code, failed, fetched_page, fou
 from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, Tools
 from proxy.loop.actions import AnsweredCall, Respond
-from proxy.loop.chat import Json
+from proxy.loop.chat import NATIVE_REASON, Json
 from proxy.loop.citations import CITATIONS, annotations
 from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
 
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
+_WINDOW_EXCEEDED = "model_context_window_exceeded"  # GLM's own word and Anthropic's
 _SERVER_NAME = "toolproxy"
 
 
@@ -146,6 +147,8 @@ class Answer:
         stop = self._stop.found if self._stop is not None else None
         stop = stop or _stop_of_upstream(answer, self._options.stops)
         reason = _STOP_REASONS.get(answer.finish_reason, "end_turn")
+        if answer.turn.choice.get(NATIVE_REASON) == _WINDOW_EXCEEDED:
+            reason = _WINDOW_EXCEEDED
         if any(block["type"] == "tool_use" for block in self.blocks.content) and reason == "end_turn":
             reason = "tool_use"
         elif stop is not None and reason == "end_turn":
@@ -249,7 +252,7 @@ class Answer:
         if call.use["type"] == "mcp_tool_use":
             return _other_result(call_id, answered.result.text or answered.result.content, is_error=is_error)
         if is_error:
-            return failed(kind, call_id, error_code(answered))
+            return failed(kind, call_id, error_code(answered, is_page=kind == FETCH))
         self._uses[kind] += answered.was_run
         if kind == FETCH:
             return fetched_page(call_id, answered, self._options.now())

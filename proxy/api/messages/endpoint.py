@@ -17,6 +17,7 @@ from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers, send_
 from proxy.api.messages.answer import Answer, AnswerOptions, usage_of
 from proxy.api.messages.conversation import read_messages
 from proxy.api.messages.errors import REQUEST_ID
+from proxy.api.messages.hosted import DemandingToolset
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.stream import Head, MessageStream
 from proxy.api.messages.tokens import count_tokens
@@ -110,7 +111,10 @@ class CreateMessage(_MessagesSurface):
         await writer.finish(answer)
 
     async def _answer(self, task: "_Task", **callbacks: Any) -> Respond:
-        return await self.run_checked(task.resolved, task.run_id, task.check, keep=task.hides, **callbacks)
+        demands = task.options.tools.demands
+        toolset = DemandingToolset(self.ports.toolset, demands) if demands else None
+        options = {"keep": task.hides, "toolset": toolset, **callbacks}
+        return await self.run_checked(task.resolved, task.run_id, task.check, **options)
 
 
 class CountTokens(_MessagesSurface):

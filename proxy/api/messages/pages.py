@@ -19,13 +19,10 @@ from proxy.loop.results import BEYOND_LIMIT
 _MOST_CITED = 150  # characters; Anthropic's own bound
 _NOTHING_FOUND = "No results."
 _EMPTY = "(The tool returned nothing.)"
-# The outcome of a call that failed -> its `error_code`. Every other one is `unavailable`.
-_CODES = {
-    BEYOND_LIMIT: "max_uses_exceeded",
-    "invalid_arguments": "invalid_tool_input",
-    "busy": "too_many_requests",
-    "url_not_allowed": "url_not_allowed",
-}
+# The outcome of a call that failed -> its `error_code`. Every other search is `unavailable`, every other page
+# `url_not_accessible`.
+_CODES = {BEYOND_LIMIT: "max_uses_exceeded", "invalid_arguments": "invalid_tool_input", "busy": "too_many_requests"}
+_CODES_OF_PAGES = {name: name for name in ("url_not_allowed", "unsupported_content_type")}
 
 
 class Page(Struct, frozen=True):
@@ -82,9 +79,12 @@ def failed(kind: str, call_id: str, code: str = "unavailable") -> Json:
     return {"type": name, "tool_use_id": call_id, "content": {"type": f"{name}_error", "error_code": code}}
 
 
-def error_code(answered: AnsweredCall) -> str:
+def error_code(answered: AnsweredCall, *, is_page: bool) -> str:
     """The `error_code` of a call that failed."""
-    return _CODES.get(answered.result.outcome, "unavailable")
+    outcome = answered.result.outcome
+    if is_page and outcome not in _CODES:
+        return _CODES_OF_PAGES.get(outcome, "url_not_accessible")
+    return _CODES.get(outcome, "unavailable")
 
 
 def found_pages(call_id: str, pages: list[Page], seal: Callable[[str], str]) -> Json:

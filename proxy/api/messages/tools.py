@@ -7,22 +7,22 @@ the others     tools that are not available here: left out, and named
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.api.body import MOST_TOOLS
+from proxy.api.messages.hosted import NO_DEMANDS, Demands, read_demands
 from proxy.api.messages.parts import refuse
 from proxy.api.request import ResolvedRequest
-from proxy.api.search_filters import filters_of_tool, merged
+from proxy.api.search_filters import merged
 from proxy.config import ToolConfig, WebFetchConfig
 from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import SEARCH, make_offer
 from proxy.loop.prompts import WHERE, with_guidance
-from proxy.loop.search import NO_FILTERS, SearchFilters
 
 FETCH = "web_fetch"
 
@@ -38,13 +38,13 @@ class HostedTool(Struct, frozen=True):
         type: as the client wrote it.
         where: its place in the request.
         max_uses: how often it may be called; None: as often as the server permits.
-        filters: which pages it may find or open.
+        demands: on the pages that it may give.
     """
 
     type: str
     where: str
     max_uses: int | None = None
-    filters: SearchFilters = NO_FILTERS
+    demands: Demands = NO_DEMANDS
 
 
 class Tools(Struct, frozen=True):
@@ -57,6 +57,7 @@ class Tools(Struct, frozen=True):
         choice: `tool_choice` in the words of Chat Completions; a hosted tool has the name that the client knows.
         parallel: whether the model may call several of the client's tools in one turn.
         shown: own name -> the client's name, of the server tools whose calls the client is shown.
+        demands: on the server tools, by their own names.
     """
 
     functions: tuple[Json, ...] = ()
@@ -65,6 +66,7 @@ class Tools(Struct, frozen=True):
     choice: Any = None
     parallel: bool = True
     shown: Mapping[str, str] = {}
+    demands: Mapping[str, Demands] = {}
 
     def for_chat(self) -> Json:
         """The fields of the chat request, hosted tools apart."""
@@ -124,43 +126,41 @@ def with_hosted(resolved: ResolvedRequest, tools: Tools, own_names: Mapping[str,
     if not tools.hosted or tools.choice == "none":
         return resolved, tools
     usable = {spec.name: spec for spec in resolved.tools}
-    chat, ignored = {**resolved.chat}, [*tools.ignored]
-    entries, shown = [*tools.functions], dict[str, str]()
+    available = {name: own_names[name] for name in tools.hosted if own_names.get(name) in usable}
+    missing = [tool.type for name, tool in tools.hosted.items() if name not in available]
+    chosen = _chosen_name(tools.choice)
     withdrawn = resolved.selection.names is not None or not resolved.limits.allow_tools
-    for name, hosted in tools.hosted.items():
-        spec = usable.get(own_names.get(name, ""))
-        is_chosen = _chosen_name(tools.choice) == name
-        if spec is None:
-            if is_chosen and not withdrawn:
-                _refuse(hosted.type, "tool_choice")
-            ignored.append(hosted.type)
-            if is_chosen:
-                chat.pop("tool_choice", None)
-            continue
-        spec = usable[spec.name] = _limited(spec, hosted)
-        shown[spec.name] = name
-        if is_chosen:
-            chat["tool_choice"] = _one(spec.name)
-        if spec.name not in {entry["function"]["name"] for entry in tools.functions}:
-            entries.append({"type": SEARCH} if spec.name == SEARCH else spec.definition())
-    if not entries and not withdrawn:
-        _refuse(ignored[0], "tools")
-    chat["tools"] = entries
-    if not entries:
-        chat = {key: value for key, value in chat.items() if key not in ("tools", "tool_choice")}
+    if missing and not withdrawn:
+        if chosen in tools.hosted and chosen not in available:
+            _refuse(tools.hosted[str(chosen)].type, "tool_choice")
+        if not available and not tools.functions:
+            _refuse(missing[0], "tools")
+    for name, own in available.items():
+        usable[own] = _limited(usable[own], tools.hosted[name])
+    entries = [*tools.functions, *_entries(tools, [usable[own] for own in available.values()])]
+    chat = {key: value for key, value in resolved.chat.items() if key not in ("tools", "tool_choice")}
+    if entries:
+        chat["tools"] = entries
+        choice = _one(available[chosen]) if chosen in available else tools.choice
+        if choice is not None and (chosen not in tools.hosted or chosen in available):
+            chat["tool_choice"] = choice
+    demands = {own: tools.hosted[name].demands for name, own in available.items()}
+    filters = merged([one.filters for one in demands.values()])  # also of tools that are not declared
+    if filters.place is not None:
+        chat["messages"] = with_guidance(chat["messages"], WHERE.format(place=filters.place))
     server_tools = tuple(usable.values())
     offer = make_offer(chat, server_tools, resolved.selection)
-    resolved = replace(resolved, chat=chat, tools=server_tools, offer=offer, body=None)
-    filters = merged([hosted.filters for name, hosted in tools.hosted.items() if name in shown.values()])
-    return _filtered(resolved, filters), replace(tools, ignored=tuple(ignored), shown=shown)
+    resolved = replace(resolved, chat=chat, tools=server_tools, offer=offer, body=None, filters=filters)
+    shown = {own: name for name, own in available.items()}
+    return resolved, replace(tools, ignored=(*tools.ignored, *missing), shown=shown, demands=demands)
 
 
-def _filtered(resolved: ResolvedRequest, filters: SearchFilters) -> ResolvedRequest:
-    """A request under filters, whose model reads where the user is."""
-    if filters.place is None:
-        return replace(resolved, filters=filters)
-    messages = with_guidance(resolved.chat["messages"], WHERE.format(place=filters.place))
-    return replace(resolved, chat={**resolved.chat, "messages": messages}, filters=filters)
+def _entries(tools: Tools, specs: Sequence[ToolSpec]) -> Iterator[Json]:
+    """The entries of the chat request's `tools` for hosted tools that the client does not declare by name as well."""
+    declared = {entry["function"]["name"] for entry in tools.functions}
+    for spec in specs:
+        if spec.name not in declared:
+            yield {"type": SEARCH} if spec.name == SEARCH else spec.definition()
 
 
 def _limited(spec: ToolSpec, hosted: HostedTool) -> ToolSpec:
@@ -201,9 +201,7 @@ def _hosted(tool: Json, kind: str, where: str) -> HostedTool:
     most = tool.get("max_uses")
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
         refuse(f"{where}.max_uses", "must be an integer of at least 1")
-    if tool.get("allowed_domains") and tool.get("blocked_domains"):
-        refuse(where, "may have `allowed_domains` or `blocked_domains`, not both")
-    return HostedTool(kind, where, most, filters_of_tool(tool, where))
+    return HostedTool(kind, where, most, read_demands(tool, where))
 
 
 def _choice(choice: Any, known: Collection[str], ignored: Mapping[str, str]) -> tuple[Any, bool]:

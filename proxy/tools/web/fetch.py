@@ -18,7 +18,7 @@ from proxy import __version__
 from proxy.config import WebFetchConfig
 from proxy.http.connect import client_context
 from proxy.loop.chat import Json, ToolOutput
-from proxy.loop.errors import ToolError, ToolUnavailable
+from proxy.loop.errors import ToolError, ToolUnavailable, UrlNotAllowed
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Clock
 from proxy.tools import browser
@@ -145,7 +145,7 @@ class _Robots:
         if text is None:
             text = self._files[target.origin] = await self._file(session, target)
         if text and not await self._threads.run(lambda: permits(text, self._agent, target.url)):
-            raise ToolError("The site asks machines not to read this page (robots.txt).")
+            raise UrlNotAllowed("The site asks machines not to read this page (robots.txt).")
 
     async def _file(self, session: PageSession, target: Target) -> str:
         where = Target(target.scheme, target.host, target.port, "/robots.txt")

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import idna
 
-from proxy.loop.errors import ToolError
+from proxy.loop.errors import ToolError, UrlNotAllowed
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -128,7 +128,7 @@ def canonical_host(text: str) -> str:
 
 
 def _refused(why: str) -> ToolError:
-    return ToolError(f"This URL is not opened: {why}.")
+    return UrlNotAllowed(f"This URL is not opened: {why}.")
 
 
 # Addresses that no public server has. IANA's special-purpose registries (RFC 6890 and later), and what clouds

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeAlias
 
-from proxy.loop.errors import ToolError
+from proxy.loop.errors import ToolError, UnsupportedContent
 from proxy.tools.web.client import Answer
 from proxy.tools.web.html import installed_extractor, read_html, title_in
 from proxy.tools.web.page import Page, clean
@@ -60,9 +60,9 @@ def check_content_type(content_type: str, *, pdf: bool) -> None:
     """Whether a body of this type may hold text; `pdf`: whether those can be read. Raises `ToolError`."""
     kind = _media_type(content_type)
     if kind == _PDF and not pdf:
-        raise ToolError(_NO_PDF)
+        raise UnsupportedContent(_NO_PDF)
     if kind not in (*_HTML, *_UNKNOWN, _PDF) and not _TEXT.fullmatch(kind):
-        raise ToolError(f"The page is {kind[:80]!a}, not text.")
+        raise UnsupportedContent(f"The page is {kind[:80]!a}, not text.")
 
 
 def read_page(answer: Answer, *, read_pdf: ReadPdf | None) -> Page:
@@ -99,7 +99,7 @@ def _decoded(answer: Answer) -> str:
             return body[len(mark) :].decode(charset, "replace")
     charset = _declared(answer)
     if b"\0" in body[:_SNIFFED] and not charset.startswith(("utf-16", "utf-32", "utf16", "utf32")):
-        raise ToolError("The page is a binary file, not text.")
+        raise UnsupportedContent("The page is a binary file, not text.")
     return body.decode(charset, "replace")
 
 
@@ -117,7 +117,7 @@ def _declared(answer: Answer) -> str:
 
 def _pdf_page(answer: Answer, read: ReadPdf | None) -> Page:
     if read is None:
-        raise ToolError(_NO_PDF)
+        raise UnsupportedContent(_NO_PDF)
     if answer.cut:
         raise ToolError("The page is a PDF document that is too large to be read.")
     try:

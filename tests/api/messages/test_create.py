@@ -310,6 +310,19 @@ async def test_a_finish_reason_has_its_stop_reason(upstream, reason, wanted):
 
 
 @BOTH
+@pytest.mark.parametrize("tools", [[], [DOOR]])
+async def test_glms_exceeded_window_is_itself(upstream, streaming, tools):
+    reason = "model_context_window_exceeded"
+    answer = completion("x")
+    answer["choices"][0]["finish_reason"] = reason
+    body = stream(chunk({"content": "x"}), chunk({}, reason)) if streaming else Reply([orjson.dumps(answer)])
+    upstream.replies = [body]
+    async with proxy_of(upstream, config=GLM) as url:
+        message = await ask(url, streaming=streaming, tools=tools)
+    assert message["stop_reason"] == reason
+
+
+@BOTH
 async def test_arguments_that_are_no_json_are_handed_on_as_they_are(upstream, streaming):
     upstream.replies = replies(streaming, says(calls=[("a", "open_door", "door one")]))
     async with proxy_of(upstream) as url:

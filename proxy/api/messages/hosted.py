@@ -1,0 +1,89 @@
+"""The server tools with what a client demands of its hosted ones: domains, a place, and how long a page may be."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from proxy.api.messages.parts import refuse
+from proxy.api.search_filters import filters_of_tool
+from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec
+from proxy.loop.prompts import NOTHING_ALLOWED, RESULT_CUT
+from proxy.loop.search import NO_FILTERS, SearchFilters
+from proxy.ports import Toolset
+
+_CHARACTERS_PER_TOKEN = 4  # of English text; a page is cut by its length and not by its tokens
+
+
+class Demands(Struct, frozen=True):
+    """What a client demands of one of its hosted tools.
+
+    Attributes:
+        filters: which pages may reach the model and the client, and where the user is.
+        max_characters: of a page; None: as many as the tool gives.
+    """
+
+    filters: SearchFilters = NO_FILTERS
+    max_characters: int | None = None
+
+
+NO_DEMANDS = Demands()
+
+
+def read_demands(tool: Json, where: str) -> Demands:
+    """The demands in a declared hosted tool, in which everything may be null or empty. Raises `RequestError`."""
+    filters = filters_of_tool(tool, where)
+    if filters.allow and filters.block:
+        refuse(where, "may have `allowed_domains` or `blocked_domains`, not both")
+    most = tool.get("max_content_tokens")
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+        refuse(f"{where}.max_content_tokens", "must be an integer of at least 1")
+    return Demands(filters, None if most is None else most * _CHARACTERS_PER_TOKEN)
+
+
+class DemandingToolset:
+    """The server tools, some of which have to meet demands. Implements `ports.Toolset`.
+
+    Args:
+        inner: the server tools.
+        demands: by the tool's own name.
+    """
+
+    def __init__(self, inner: Toolset, demands: Mapping[str, Demands]) -> None:
+        self._inner = inner
+        self._demands = demands
+
+    @property
+    def specs(self) -> Mapping[str, ToolSpec]:
+        """Every usable tool by its own name."""
+        return self._inner.specs
+
+    async def execute(
+        self, call: ToolCall, *, patience: float, at_most: float, scope: str, filters: SearchFilters
+    ) -> ToolOutput:
+        """Run one call. Raises `ToolError`."""
+        demands = self._demands.get(call.name, NO_DEMANDS)
+        if demands.filters == NO_FILTERS:
+            demands = replace(demands, filters=filters)
+        output = await self._inner.execute(
+            call, patience=patience, at_most=at_most, scope=scope, filters=demands.filters
+        )
+        return meeting(output, demands)
+
+
+def meeting(output: ToolOutput, demands: Demands) -> ToolOutput:
+    """The part of a tool's output that meets the demands.
+
+    Searches of our own apply the filters themselves. Of any other tool's text, the paragraphs go that name a source
+    which is not permitted.
+    """
+    text, sources = output.text, output.sources
+    banned = [url for url in sources if not demands.filters.permits(url)]
+    if banned:
+        sources = {url: title for url, title in sources.items() if url not in banned}
+        kept = [one for one in text.split("\n\n") if not any(url in one for url in banned)]
+        text = "\n\n".join(kept) if sources else NOTHING_ALLOWED
+    most = demands.max_characters
+    if most is not None and len(text) > most:
+        text = text[:most] + RESULT_CUT.format(total=len(text), shown=most)
+    return replace(output, text=text, sources=sources)
