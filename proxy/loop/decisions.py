@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.actions import Stop, Tally
+from proxy.loop.actions import AnsweredCall, Stop, Tally
 from proxy.loop.chat import ToolCall, ToolResult, ToolSpec
 from proxy.loop.errors import ToolError
 from proxy.loop.limits import Limits
@@ -116,6 +116,21 @@ class CallHistory(Struct):
                     self.results[decision.key] = result
             answers.append(decision.result or new[decision.key])
         return answers
+
+    def answered(
+        self, decisions: Iterable[CallDecision], answers: Iterable[ToolResult], contents: Iterable[str]
+    ) -> list[AnsweredCall]:
+        """The calls of a turn with their answers, and the `contents` that the model reads of these."""
+        return [
+            AnsweredCall(
+                decision.run or decision.call,
+                tool.name if (tool := self.tools.get(decision.call.name)) else "",
+                decision.run is not None,
+                answer,
+                content,
+            )
+            for decision, answer, content in zip(decisions, answers, contents, strict=True)
+        ]
 
 
 def decide(calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None) -> list[CallDecision]:

@@ -35,7 +35,7 @@ from proxy.loop.decisions import CallDecision, CallHistory, ToolDialect, decide
 from proxy.loop.forcing import Forcing, is_answer, is_blank, may_be_shorter
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, freed, upstream_request
-from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, budget_left, guidance, with_guidance
+from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, guidance, with_guidance
 from proxy.loop.results import failure, with_note
 from proxy.loop.texts import DETAILS, count_indices, separator_after
 
@@ -61,6 +61,13 @@ class Transcript(Struct):
             self.added.append({"role": "tool", "tool_call_id": call.id, "content": answer.content})
         if note is not None:
             self.added[-1]["content"] = with_note(answers[-1], note)
+
+    def contents_of(self, turn: Turn, answers: Sequence[ToolResult]) -> list[str]:
+        """The texts of the answers to a turn's calls, with notes where the turn was added."""
+        for at in range(len(self.added) - 1, -1, -1):
+            if self.added[at] is turn.message:
+                return [message["content"] for message in storable(self.added[at + 1 : at + 1 + len(answers)])]
+        return [answer.content for answer in answers]
 
     def demand_answer(self) -> None:
         """Ask for the answer in a message of its own, unless the last result does that already."""
@@ -102,8 +109,7 @@ class Run:
         self._earlier_turns: list[Turn] = []
         self._cite = None if dialect is None else dialect.cite
         self._buffers_all = offer.in_play and demands_json(request)
-        self._shown_text = ""
-        self._details = 0  # entries of `reasoning_details` in the client's stream
+        self._shown_text, self._details = "", 0  # in the client's stream; entries of `reasoning_details`
         self._stop: Stop | None = None
         self._forcing: Forcing | None = None
         self._expired = False
@@ -148,10 +154,7 @@ class Run:
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS, hidden)
         self._earlier_turns.append(turn)
         self._stop = self._stop or self.limits.spent(self.tally, expired=self._expired)
-        limits, used, note = self.limits, self.tally, ANSWER_NOW if self._stop else None
-        if limits.guidance and not self._stop:
-            note = budget_left(limits.max_tool_calls - used.total_tool_calls, limits.max_turns - 1 - used.turns)
-        self._transcript.add(turn, answers, note)
+        self._transcript.add(turn, answers, ANSWER_NOW if self._stop else self.limits.budget_note(self.tally))
         return self._force() if self._stop else self.start_turn()
 
     def take_answered(self) -> list[AnsweredCall]:
@@ -159,29 +162,10 @@ class Run:
         answers, self._answers = self._answers, ()
         if not answers:
             return []
-        contents = [answer.content for answer in answers]
-        if self._earlier_turns and self._earlier_turns[-1] is self._turn:  # with the notes that were added
-            added = self._transcript.added
-            first = next(at for at in range(len(added) - 1, -1, -1) if added[at] is self._turn.message) + 1
-            contents = [message["content"] for message in storable(added[first : first + len(answers)])]
-        return [
-            AnsweredCall(
-                decision.run or decision.call,
-                tool.name if (tool := self._offer.owned.get(decision.call.name)) else "",
-                decision.run is not None,
-                answer,
-                content,
-            )
-            for decision, answer, content in zip(self._decisions, answers, contents, strict=True)
-        ]
+        return self._calls.answered(self._decisions, answers, self._transcript.contents_of(self._turn, answers))
 
     def may_start(self, call: ToolCall, started: Iterable[ToolCall]) -> ToolCall | None:
-        """A call of a turn that is still being written, resolved, if it is going to be run and may start at once.
-
-        Args:
-            call: as the model wrote it.
-            started: the calls of this turn that have been started already.
-        """
+        """A call of a turn that is still being written, resolved, if it may start now, after those `started`."""
         if self._forcing or self._stop or self._expired:
             return None
         resolved = decide([*started, call], self._calls, None)[-1].run
@@ -190,9 +174,7 @@ class Run:
     def _decide_calls(self, turn: Turn) -> Action:
         if self._expired:
             self._stop = Stop.DEADLINE
-        calls: Sequence[ToolCall] = turn.calls
-        if client_tools := self._offer.client_tools:
-            calls = [call for call in calls if call.name not in client_tools]
+        calls = [call for call in turn.calls if call.name not in self._offer.client_tools]
         self._turn, self._decisions = turn, decide(calls, self._calls, self._stop)
         if self._decisions:
             self._stop = self._decisions[-1].stop
@@ -201,10 +183,8 @@ class Run:
 
     def _force(self) -> CallUpstream:
         """Begin the next attempt at making the model answer."""
-        if self._forcing is None:
-            self._forcing = Forcing(0, self._offer.without_server_tools(), asked=len(self._transcript.given))
-        else:
-            self._forcing = self._forcing.next()
+        first = Forcing(0, self._offer.without_server_tools(), asked=len(self._transcript.given))
+        self._forcing = self._forcing.next() if self._forcing else first
         self._transcript.demand_answer()
         return self.start_turn()
 
