@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.continuation import Continuation, client_call_id, put_back, runs_in
+from proxy.loop.continuation import Continuation, client_call_id, put_back, runs_in, server_call_id
 from proxy.loop.prompts import NO_RESULT
 
 RUN, OTHER = "a" * 32, "b" * 32
@@ -112,3 +112,8 @@ def test_however_a_client_arranges_its_history_the_hidden_part_stands_in_it_once
 def test_a_continuation_comes_back_from_a_store_as_it_was():
     kept = continuation(before=(USER,))
     assert Continuation.from_json(orjson.loads(orjson.dumps(kept.as_json()))) == kept
+
+
+def test_the_ids_of_the_servers_calls_are_never_those_of_the_clients():
+    run = "0" * 32
+    assert {server_call_id(run, number) for number in range(3)}.isdisjoint(client_call_id(run, n) for n in range(3))

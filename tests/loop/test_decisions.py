@@ -58,3 +58,30 @@ def test_a_repeated_call_is_answered_once_and_then_stops_the_run():
     assert again[0].result.content.endswith("\n\nfound")
     assert known.begin(again) == ()
     assert decide([call()], known, None)[0].stop is Stop.REPEATED_CALL
+
+
+class Notes:
+    """A dialect that adds a word to each result."""
+
+    def translate(self, wanted, alias):
+        return wanted
+
+    def annotate(self, wanted, name, result):
+        return replace(result, content=f"{result.content}, called {name}")
+
+    def cite(self, number, line):
+        return None
+
+
+def test_a_dialect_annotates_the_results_of_calls_that_were_run():
+    known = CallHistory(TOOLS, Limits(), Notes(), Tally())
+    decisions = decide([call("browser.search")], known, None)
+    known.begin(decisions)
+    [answer] = known.finish(decisions, [ToolResult("found")])
+    assert answer.content == "found, called browser.search"
+
+
+def test_the_price_of_each_call_that_is_run_is_counted():
+    known = history({"web_search": replace(SEARCH, price=0.25)})
+    known.begin(decide([call(id="a"), call(arguments='{"query":"y"}', id="b")], known, None))
+    assert known.tally.cost == 0.5

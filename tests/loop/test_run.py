@@ -592,3 +592,11 @@ def test_the_answered_calls_of_a_turn_are_given_once_with_what_the_model_reads()
     assert "found" in first.content
     assert (second.was_run, second.result.failed) == (False, True)
     assert run.take_answered() == []
+
+
+def test_what_the_model_reads_of_calls_beside_the_clients_own_is_given_too():
+    run = run_of({"tools": [OPEN_DOOR]})
+    mixed = calls(call(id="a"), call("open_door", "{}", id="b"), client_ids=(None, "call_x"))
+    Playbook(run) << asks() >> mixed << runs("web_search") >> results("found")
+    [answered] = run.take_answered()
+    assert (answered.call.id, answered.content) == ("a", "found")
