@@ -75,6 +75,7 @@ class ToolResult(Struct, frozen=True):
         failed: whether the call could not be carried out.
         sources: the pages that it comes from, URL -> title, which may be cited.
         text: of the tool's output alone, as far as the model reads it.
+        hits: what a search found, page by page.
         outcome: of a call that failed, in one word; `budget`: it was beyond a limit and was not run.
     """
 
@@ -82,6 +83,7 @@ class ToolResult(Struct, frozen=True):
     failed: bool = False
     sources: Mapping[str, str] = MappingProxyType({})
     text: str = ""
+    hits: tuple[SearchHit, ...] = ()
     outcome: str = ""
 
 

@@ -33,12 +33,14 @@ class Page(Struct, frozen=True):
         title: of the page.
         piece: of all that the model has read, the part about it.
         said: of the tool's own text, the part about it.
+        published: the day on which it appeared, `YYYY-MM-DD`; None: unknown.
     """
 
     url: str
     title: str
     piece: str
     said: str
+    published: str | None = None
 
     @property
     def cited(self) -> str:
@@ -57,7 +59,8 @@ def pages_of(answered: AnsweredCall) -> list[Page]:
         url: text[begin:end] for (_, url), (begin, end) in zip(found, pairwise([*begins, len(text)]), strict=False)
     }
     ordered = [url for _, url in found] + [url for url in sources if url not in pieces]
-    return [Page(url, sources[url] or url, pieces.get(url, ""), _said(said, url)) for url in ordered]
+    days = {hit.url: hit.published for hit in answered.result.hits}
+    return [Page(url, sources[url] or url, pieces.get(url, ""), _said(said, url), days.get(url)) for url in ordered]
 
 
 def _said(text: str, url: str) -> str:
@@ -95,7 +98,7 @@ def found_pages(call_id: str, pages: list[Page], seal: Callable[[str], str]) -> 
             "url": page.url,
             "title": page.title,
             "encrypted_content": seal(page.piece),
-            "page_age": None,
+            "page_age": page.published,
         }
         for page in pages
     ]

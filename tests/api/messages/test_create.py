@@ -382,3 +382,14 @@ async def test_the_real_sdk_streams_and_carries_the_conversation_on(upstream):
         "assistant",
         "tool",
     ]
+
+
+@BOTH
+async def test_a_page_has_the_day_on_which_it_appeared(upstream, streaming):
+    found = {"organic": [{"title": "A page", "link": "https://a.example/", "snippet": "Found.", "date": "Nov 2, 2023"}]}
+    upstream.search = Reply([orjson.dumps(found)])
+    upstream.replies = replies(streaming, says("Looking.", calls=[SEARCH_CALL]), says("Done."))
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH])
+    [result] = [block for block in message["content"] if block["type"] == "web_search_tool_result"]
+    assert result["content"][0]["page_age"] == "2023-11-02"
