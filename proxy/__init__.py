@@ -23,7 +23,7 @@ _DEFINED_IN = {
 
 
 def __getattr__(name: str) -> object:
-    """What is imported only when it is asked for, so that the command is quickly there to take a signal."""
+    """Import a public name when it is first used, so that the command handles signals soon after its start."""
     if name not in _DEFINED_IN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_DEFINED_IN[name]), name)

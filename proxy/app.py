@@ -261,7 +261,7 @@ def _tool_states(config: Config, sources: Sequence[Source], skipped: Mapping[str
 
 
 def _hot_paths(ports: Ports) -> dict[str, ASGIApp]:
-    """What nearly every request asks for."""
+    """The paths that most requests ask for, each with its application."""
     chat = ChatCompletions(ports)
     create = CreateResponse(ports)
     return {

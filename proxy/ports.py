@@ -94,7 +94,7 @@ class NoObserver:
         """Ignore the event."""
 
     def wants(self, event: str) -> bool:  # noqa: ARG002 - the protocol's
-        """False."""
+        """Whether the event has an observer: none has."""
         return False
 
 

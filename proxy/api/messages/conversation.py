@@ -64,7 +64,7 @@ class _Call(Struct):
 
 
 class _Turn(Struct):
-    """One turn of an assistant message."""
+    """One upstream turn among those that an assistant message holds: its thoughts, text and calls."""
 
     thoughts: list[str] = []
     texts: list[str] = []

@@ -117,7 +117,7 @@ class Seal:
         self._sealer = Sealer(key, scope)
 
     def thoughts(self, text: str) -> str:
-        """Sealed thoughts."""
+        """The `encrypted_content` that holds a model's thoughts."""
         return self._sealer.seal({"thoughts": text})
 
     def hidden(self, run_id: str, continuation: Continuation) -> str:
