@@ -21,6 +21,7 @@ from proxy.api.endpoints import Healthz, Metrics, Models, Readyz, Root, WrongMet
 from proxy.api.messages.endpoint import CountTokens, CreateMessage
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.clients import Auth, Quota, is_limited
+from proxy.api.middleware.cors import Cors
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.passthrough import Passthrough
 from proxy.api.responses.endpoint import CreateResponse
@@ -317,6 +318,7 @@ def _layers(ports: Ports, state: State) -> list[Callable[[ASGIApp], ASGIApp]]:
     limited = [client for client in clients if is_limited(client)]
     bodies = BodyMemory(server.max_body_memory or _memory_of_worker(server) // 2)
     return [
+        *([functools.partial(Cors, cors=server.cors)] if server.cors else []),
         functools.partial(RequestId, observe=ports.observe, clock=ports.clock),
         functools.partial(Admission, server=server, lifecycle=ports.lifecycle, bodies=bodies),
         functools.partial(Auth, clients=clients),

@@ -32,12 +32,21 @@ HeaderValue: TypeAlias = Annotated[str, Meta(pattern=r"^([\x21-\x7e]([\x20-\x7e]
 # The rule of OpenAI and GLM for a function's name.
 ToolName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")]
 Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}\Z")]
+# As browsers write it: RFC 6454, in lower case, without path.
+Origin: TypeAlias = Annotated[str, Meta(pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+)\Z")]
 FunctionName: TypeAlias = Annotated[str, Meta(pattern=r"^([\w.]+:[\w.]+|[\w.-]+)\Z")]
 OfferMode: TypeAlias = Literal["always", "declared", "on_request", "never"]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A mapping of the configuration file."""
+
+
+class CorsConfig(Value, frozen=True, kw_only=True):
+    """`server.cors:`: which web pages may call the proxy from a browser. Their requests need keys like all others."""
+
+    origins: tuple[Origin, ...]  # Origins such as `https://app.example`; `*` is any page at all.
+    max_age: CountOrNone = 600  # Seconds for which a browser remembers that it may call.
 
 
 class ServerConfig(Value, frozen=True, kw_only=True):
@@ -55,6 +64,7 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     queue_timeout_seconds: Seconds = 0.5  # How long a queued request waits before it is refused with 503.
     keepalive_seconds: Seconds = 15  # A stream that is silent for so long is sent an SSE comment.
     shutdown_grace_seconds: Seconds = 30  # How long open requests may go on after SIGTERM.
+    cors: CorsConfig | None = None  # Pages of other origins that may call. None: browsers let no such page call.
     allow_anonymous: bool = False  # Permits an address beyond loopback without clients.
     max_headers: Count = 100  # Largest number of headers in a request; the same as in Envoy and HAProxy.
     max_header_bytes: Count = 64 * 1024  # Largest size of all headers of a request together; Envoy allows 60 KiB.

@@ -270,6 +270,8 @@ def doubts(parts: Parts) -> _Faults:
     """What is no fault, but hardly what was meant."""
     if parts.config.upstreams and not parts.config.models:
         yield "models", "there are none, so every request is answered with 404"
+    if parts.config.server.cors and "*" in parts.config.server.cors.origins:
+        yield "server.cors.origins", "'*' lets every web page call, from the browser of whoever opens it"
     for path, client in parts.clients.items():
         if 0 < len(client.key or "") < SHORT_CLIENT_KEY:
             yield f"{path}.key", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"

@@ -25,7 +25,11 @@ _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
 )
 # Headers about the origin of a request, and names that a CGI-like upstream takes for others (nginx drops them as well).
 _NOT_FORWARDED_LIKE = re.compile(rb"x-forwarded-.*|.*_.*", re.DOTALL)
-_NOT_RELAYED = _HOP_BY_HOP | frozenset(b"set-cookie date server x-request-id".split())
+# Which pages may read a response is for the proxy to say.
+_NOT_RELAYED = _HOP_BY_HOP | frozenset(
+    b"set-cookie date server x-request-id "
+    b"access-control-allow-origin access-control-allow-credentials access-control-expose-headers".split()
+)
 
 # Nothing in a header may look like the end of one to whoever reads it next.
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
