@@ -7,6 +7,7 @@ stands behind a field is its description: `docs/configuration.md` is made of it.
 
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -83,8 +84,10 @@ class ClientConfig(Value, frozen=True, kw_only=True):
     """An entry of `clients:`: who may call the proxy, and within which limits."""
 
     name: Text  # Unique name of the client in logs, metrics and the debug pages.
-    key: Key | None = None  # The key that the client sends; set either this or key_sha256.
-    key_sha256: Sha256 | None = None  # SHA-256 of the client's key, as `toolproxy hash-key` prints it.
+    # The key that the client sends, or a list of keys while they are being changed; set either this or key_sha256.
+    key: Key | tuple[Key, ...] | None = None
+    # SHA-256 of the client's key, as `toolproxy hash-key` prints it, or a list of several.
+    key_sha256: Sha256 | tuple[Sha256, ...] | None = None
     models: tuple[Text, ...] = ("*",)  # Glob patterns of the models that the client may use.
     tools: tuple[Text, ...] | None = None  # Server tools that the client's requests may use. None: all.
     # Requests in any 60 seconds; further ones are refused with 429. None: no limit.
@@ -93,6 +96,17 @@ class ClientConfig(Value, frozen=True, kw_only=True):
     max_concurrent_requests: Count | None = None
     limits: LimitOverrides | None = None  # Values that replace those of `limits` for this client.
     admin: bool = False  # Permits the client to read /debug.
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys in `key`."""
+        return (self.key,) if isinstance(self.key, str) else self.key or ()
+
+    @property
+    def digests(self) -> frozenset[str]:
+        """The SHA-256 of every key of the client, in lower-case hexadecimal digits."""
+        hashed = (self.key_sha256,) if isinstance(self.key_sha256, str) else self.key_sha256 or ()
+        return frozenset([*(one.lower() for one in hashed), *(sha256(key.encode()).hexdigest() for key in self.keys)])
 
 
 class Timeouts(Value, frozen=True, kw_only=True):
@@ -377,8 +391,8 @@ def _keys_in(value: Any) -> Iterator[str]:
                 yield from value.secrets
             for info in msgspec.structs.fields(value):
                 held = getattr(value, info.name)
-                if isinstance(held, str) and Key in (info.type, *get_args(info.type)):
-                    yield held
+                if Key in (info.type, *get_args(info.type)):  # one, a list of them, or none
+                    yield from (held,) if isinstance(held, str) else held or ()
                 else:
                     yield from _keys_in(held)
         case dict():

@@ -65,7 +65,8 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
     if reader.faults:
         raise ConfigurationError([f"{name}:{line}: {message}" for line, message in sorted(set(reader.faults))])
     config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled, secrets=frozenset(reader.secrets))
-    doubtful = sorted((_line_of(path, reader.lines), path, message) for path, message in doubts(parts))
+    found = [*doubts(parts), *reader.omitted]
+    doubtful = sorted((_line_of(path, reader.lines), path, message) for path, message in found)
     warnings = tuple(f"{name}:{line}: {path}: {message}" for line, path, message in doubtful)
     places = {path: f"{name}:{line}" for path, line in reader.lines.items()}
     return msgspec.structs.replace(config, warnings=warnings, places=places)
@@ -99,6 +100,7 @@ class _Reader:
     unset: list[str] | None = None  # variables without a value in the entry that is being read
     substituted: dict[int, list[str]] = field(default_factory=dict)  # nodes with variables, and what these were
     from_environment: list[str] = field(default_factory=list)  # the same of the entry that is being read
+    omitted: list[tuple[str, str]] = field(default_factory=list)  # keys of lists that have no value: path, message
     secrets: set[str] = field(default_factory=set)  # values of variables whose names are those of secrets
     loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
 
@@ -248,8 +250,14 @@ class _Reader:
     def sequence(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
         if not isinstance(node, yaml.SequenceNode):
             return self.fault(path, f"must be a list, not {kind_of(node)}")
-        before = len(self.faults)
+        before, unset = len(self.faults), len(self.unset or ())
         items = [self.value(item, kind, path.item(at, item.start_mark.line + 1)) for at, item in enumerate(node.value)]
+        if kind in (c.Key, c.Sha256) and self.unset and len(self.faults) == before:
+            items = [item for item in items if item is not _FAULTY and item]
+            if items:  # the new key may not be set yet, or the old one no longer
+                self.omitted += [(path.name, f"{name} is not set, and left out") for name in self.unset[unset:]]
+                del self.unset[unset:]
+            return tuple(items)
         if any(item is _FAULTY for item in items) and len(self.faults) == before:
             return _FAULTY  # a variable has no value
         return tuple(

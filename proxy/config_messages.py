@@ -64,11 +64,12 @@ def variable_fault(text: str) -> str | None:
 
 def why_no_key(entry: Any) -> str | None:
     """Why the key of an upstream, tool or client cannot be one; None where it can, or where it needs no key."""
-    for name in ("api_key", "key"):
+    for name in ("api_key", "key", "key_sha256"):
         key = getattr(entry, name, None)
-        if key == "":
+        if key in ("", ()):
             return f"{name} is empty"
-        if isinstance(key, str) and _PLACEHOLDER.fullmatch(key):
+        keys = (key,) if isinstance(key, str) else key or ()
+        if any(_PLACEHOLDER.fullmatch(one) for one in keys):
             return f"{name} is a placeholder, not a key"
     return None
 

@@ -5,7 +5,6 @@ The file has been read and typed by `config_file`, as far as it could be: a faul
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -124,10 +123,9 @@ def _client_faults(parts: Parts) -> _Faults:
         names.add(client.name)
         if path in parts.disabled:
             continue
-        digest = client.key_sha256 or sha256((client.key or "").encode()).hexdigest()
-        if digest.lower() in keys:
+        if keys & client.digests:
             yield path, "another client has the same key"
-        keys.add(digest.lower())
+        keys |= client.digests
     for name, upstream in parts.config.upstreams.items():
         if upstream.api_key == "from_client" and parts.config.clients:
             yield f"upstreams.{name}.api_key", "from_client does not go together with clients: both want the same key"
@@ -273,7 +271,7 @@ def doubts(parts: Parts) -> _Faults:
     if parts.config.server.cors and "*" in parts.config.server.cors.origins:
         yield "server.cors.origins", "'*' lets every web page call, from the browser of whoever opens it"
     for path, client in parts.clients.items():
-        if 0 < len(client.key or "") < SHORT_CLIENT_KEY:
+        if any(0 < len(key) < SHORT_CLIENT_KEY for key in client.keys):
             yield f"{path}.key", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"
     for path, entry in parts.entries.items():
         key, url = getattr(entry, "api_key", None) or "", getattr(entry, "base_url", None) or ""

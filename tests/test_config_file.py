@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config import SerperConfig
+from proxy.config import SerperConfig, secrets_of
 from proxy.config_file import load, parse
 from proxy.loop.errors import ConfigurationError
 from tests import hostile
@@ -398,3 +399,22 @@ def test_a_header_whose_variable_is_not_set_disables_its_upstream():
     text = "upstreams: {up: {base_url: 'http://u/v1', api_key: k, headers: {X-Organization-ID: '${ORG}'}}}"
     assert parse(text, {}).disabled["upstreams.up"].variables == ("ORG",)
     assert parse(text, {"ORG": "o"}).upstreams["up"].headers == {"X-Organization-ID": "o"}
+
+
+def test_a_client_may_have_several_keys_and_those_that_are_not_set_are_left_out():
+    text = "clients: [{name: a, key: ['${OLD}', '${NEW}']}, {name: b, key_sha256: ['${HASH}']}]"
+    digest = sha256(b"old").hexdigest()
+    config = parse(text, {"OLD": "o" * 20})
+    assert [client.keys for client in config.clients] == [("o" * 20,)]
+    assert config.disabled["clients[1]"].why == "HASH is not set"
+    assert "config.yaml:1: clients[0].key: NEW is not set, and left out" in config.warnings
+    both = parse(text, {"OLD": "o" * 20, "NEW": "n" * 20, "HASH": digest.upper()})
+    assert [len(client.digests) for client in both.clients] == [2, 1]
+    assert both.clients[1].digests == {digest}
+    assert {"o" * 20, "n" * 20} <= secrets_of(both)
+    assert parse(text, {}).disabled["clients[0]"].why == "OLD, NEW are not set"
+
+
+def test_two_clients_have_no_key_in_common():
+    text = "clients: [{name: a, key: [one, two]}, {name: b, key: [three, two]}]"
+    assert faults(text) == ["config.yaml:1: clients[1]: another client has the same key"]

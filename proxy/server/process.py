@@ -151,7 +151,7 @@ def _exposure_faults(config: Config) -> Iterator[str]:
         how = "set TOOLPROXY_KEY (or configure clients), or TOOLPROXY_ALLOW_ANONYMOUS=true to let anyone in"
         yield f"refusing to serve just anyone on {host}: {'; '.join([*_invalid_keys('clients[', config), how])}"
     for client in config.clients:
-        if client.key is not None and len(client.key) < SHORTEST_CLIENT_KEY:
+        if any(len(key) < SHORTEST_CLIENT_KEY for key in client.keys):
             yield (
                 f"refusing to serve on {host}: the key of client {client.name!r} can be guessed, "
                 f"it has fewer than {SHORTEST_CLIENT_KEY} characters"

@@ -50,6 +50,12 @@ def bearer(key):
     return (b"authorization", b"Bearer " + (key if isinstance(key, bytes) else key.encode()))
 
 
+async def test_each_key_of_a_list_is_the_clients():
+    clients = (*CLIENTS, ClientConfig(name="changing", key=(f"{SHARED}-old", f"{SHARED}-new")))
+    for key in ("old", "new"):
+        assert (await caller(bearer(f"{SHARED}-{key}"), clients=clients)).name == "changing"
+
+
 async def test_two_keys_that_begin_alike_are_two_clients():
     assert (await caller(bearer(f"{SHARED}-first"))).name == "first"
     assert (await caller(bearer(f"{SHARED}-second"))).name == "second"

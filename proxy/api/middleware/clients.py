@@ -42,8 +42,8 @@ class Auth:
 
     def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig]) -> None:
         self._app = app
-        self._callers = [(_digest_of(client), _caller(client)) for client in clients]
-        # By Authorization or x-api-key header, those with a right key in the usual form: no more of them than clients.
+        self._callers = [(bytes.fromhex(digest), _caller(client)) for client in clients for digest in client.digests]
+        # By Authorization or x-api-key header, those with a right key in the usual form: no more of them than keys.
         # A dict looks up by a hash with a secret of its own, so the time taken does not show how much of a key is
         # right.
         self._found: dict[str, Caller] = {}
@@ -120,12 +120,6 @@ def _password_in(authorization: str) -> str | None:
         return None
     key = decoded.partition(":")[2]
     return key if _KEY.fullmatch(key) else None
-
-
-def _digest_of(client: ClientConfig) -> bytes:
-    if client.key_sha256 is not None:
-        return bytes.fromhex(client.key_sha256)
-    return sha256((client.key or "").encode()).digest()
 
 
 def _caller(client: ClientConfig) -> Caller:
