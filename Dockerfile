@@ -1,31 +1,62 @@
-# syntax=docker/dockerfile:1
-# Two stages: the first builds wheels, the second has nothing but Python, the wheels' contents and one user.
+# The proxy in three steps: its dependencies, its package, and an image that has both on a plain Python, without pip.
+# `make image` builds it with podman, docker or buildah; BASE is any image that has Python 3.11 with its venv, and Debian's apt.
+ARG BASE=python:3.11-slim
 
-# `web`: web_fetch finds the article in a page.
-FROM python:3.11-slim AS build
-WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
-COPY proxy ./proxy
-RUN python -m venv /opt/toolproxy \
- && /opt/toolproxy/bin/pip install --no-cache-dir --disable-pip-version-check '.[mcp,otel,redis,web]'
+# --- The dependencies: exactly those of requirements.lock, in a layer that changes only with that file.
+FROM ${BASE} AS dependencies
+RUN apt-get update && apt-get install --yes --no-install-recommends tini
+COPY requirements.lock requirements-build.lock /src/
+RUN python -m venv /opt/build \
+ && /opt/build/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r /src/requirements-build.lock \
+ && python -m venv --without-pip /opt/toolproxy \
+ && /opt/build/bin/pip --python /opt/toolproxy/bin/python install \
+      --no-cache-dir --no-compile --require-hashes --only-binary :all: -r /src/requirements.lock \
+ && find /opt/toolproxy -type d -name tests -prune -exec rm -r {} + \
+ && python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/toolproxy/lib
 
-FROM python:3.11-slim
-# tini is the first process: it hands signals on from the first moment, and buries children that tools leave behind.
-RUN apt-get update \
- && apt-get install --yes --no-install-recommends tini \
- && rm -rf /var/lib/apt/lists/* \
- && useradd --system --no-create-home --uid 10001 toolproxy
-COPY --from=build /opt/toolproxy /opt/toolproxy
-COPY config.yaml /etc/toolproxy/config.yaml
+# --- The package, installed below /package so that it can be a layer of its own.
+FROM dependencies AS package
+COPY pyproject.toml README.md LICENSE /src/
+COPY proxy /src/proxy
+RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /src/dist /src \
+ && /opt/build/bin/pip --python /opt/toolproxy/bin/python install \
+      --no-compile --no-deps --root /package /src/dist/*.whl \
+ && python -m compileall -q -j 0 --invalidation-mode unchecked-hash /package
+COPY config.yaml deploy/healthcheck /src/
+# The modes are set here because those of the checkout depend on the umask of whoever made it.
+RUN install -D -m 0644 /src/config.yaml /package/etc/toolproxy/config.yaml \
+ && install -D -m 0755 /src/healthcheck /package/usr/local/bin/healthcheck
+
+# --- The image.
+FROM ${BASE}
+# Official Python images have no compiled standard library, and a read-only container could not keep one: each start would
+# compile it again. Whoever runs the container with a user id of their own (OpenShift does) belongs to group 0.
+RUN stdlib=$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))') \
+ && rm -rf "$stdlib/ensurepip" "$stdlib"/site-packages/* /usr/share/python-wheels /usr/local/bin/pip* \
+ && python -m compileall -q -j 0 --invalidation-mode unchecked-hash \
+      -x '/(idlelib|lib2to3|test|tests|tkinter|turtledemo)/' "$stdlib" \
+ && groupadd --gid 10001 toolproxy \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/toolproxy toolproxy \
+ && install -d -o 10001 -g 0 -m 0770 /var/lib/toolproxy
+# tini is the first process: it passes signals on from the first moment, and reaps processes that tools leave behind.
+COPY --from=dependencies /usr/bin/tini-static /usr/bin/tini
+COPY --from=dependencies /opt/toolproxy /opt/toolproxy
+COPY --from=package /package /
 ENV PATH=/opt/toolproxy/bin:$PATH \
     PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
     TOOLPROXY_CONFIG=/etc/toolproxy/config.yaml \
     TOOLPROXY_HOST=0.0.0.0 \
     TOOLPROXY_PORT=8080
-USER toolproxy
+USER 10001:10001
+VOLUME /var/lib/toolproxy
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 \
-  CMD ["python", "-c", "import os, urllib.request as u; port = os.environ.get('TOOLPROXY_PORT', ''); u.urlopen(f'http://127.0.0.1:{port if port.isdecimal() else 8080}/healthz', timeout=2)"]
+HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 CMD ["healthcheck"]
 ENTRYPOINT ["tini", "--"]
 CMD ["toolproxy", "serve"]
+ARG VERSION=unknown
+LABEL org.opencontainers.image.title="toolproxy" \
+      org.opencontainers.image.description="An OpenAI-compatible reverse proxy that runs tools transparently" \
+      org.opencontainers.image.licenses="MIT" \
+      org.opencontainers.image.version="${VERSION}"

@@ -3,7 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo run test check fuzz docs format bench bench-instructions soak bench-peers clean
+ENGINE ?= $(notdir $(shell command -v podman || command -v docker || command -v buildah))
+IMAGE ?= toolproxy
+BASE ?= python:3.11-slim
+
+.PHONY: demo run test check fuzz docs format lock image image-test bench bench-instructions soak bench-peers clean
 
 demo: .venv/.demo  ## a searched conversation through the proxy: no keys, no network
 	@$(BIN)/toolproxy demo
@@ -37,6 +41,22 @@ docs: .venv/.dev  ## the pages and tables that are made of the code
 format: .venv/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+lock: .venv/.dev  ## the exact dependencies of the image, with their hashes, as new as pyproject.toml permits
+	$(INSTALL) uv
+	$(BIN)/uv pip compile $(LOCKED) --extra mcp --extra otel --extra pdf --extra redis --extra web pyproject.toml \
+		--output-file requirements.lock
+	$(BIN)/uv pip compile $(LOCKED) --group build --output-file requirements-build.lock
+
+LOCKED := --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+
+# podman and buildah leave HEALTHCHECK out of images in OCI's own format.
+image:  ## the container image, built by ENGINE (podman, docker or buildah) on BASE; ENGINE_OPTIONS are its own
+	$(ENGINE) build $(if $(filter docker,$(ENGINE)),,--format docker) --build-arg BASE=$(BASE) \
+		--build-arg VERSION=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' proxy/__init__.py) --tag $(IMAGE) $(ENGINE_OPTIONS) .
+
+image-test: .venv/.dev  ## runs the image: read-only, without capabilities, as any user, stopped under an open stream
+	IMAGE=$(IMAGE) ENGINE=$(ENGINE) $(BIN)/python -m pytest --quiet tests/image.py
 
 bench: .venv/.dev  ## what a request, a chunk and an open stream cost, beside nginx; BENCH=--quick for a first look
 	$(BIN)/python -m bench $(BENCH)

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tomllib
 from importlib import resources
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import jsonschema_rs
 import orjson
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from proxy.config_file import parse
 from proxy.telemetry.series import Series
@@ -146,6 +149,18 @@ def test_the_configuration_in_the_manifests_is_good_and_gets_every_key_that_it_w
     grace = manifest("deployment")["spec"]["template"]["spec"]
     pause = grace["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert grace["terminationGracePeriodSeconds"] > config.server.shutdown_grace_seconds + pause
+
+
+def test_the_lock_file_has_hashes_and_what_the_image_needs_in_versions_that_fit():
+    locked = re.findall(
+        r"^([\w.-]+)==([^ ;]+)[^\n]*\\\n +--hash=sha256:", (ROOT / "requirements.lock").read_text(), re.MULTILINE
+    )
+    versions = {canonicalize_name(name): version for name, version in locked}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = (project["optional-dependencies"][extra] for extra in ("mcp", "otel", "pdf", "redis", "web"))
+    wanted = [Requirement(text) for texts in (project["dependencies"], *extras) for text in texts]
+    assert len(wanted) > 25
+    assert [str(one) for one in wanted if versions.get(canonicalize_name(one.name), "0") not in one.specifier] == []
 
 
 @found("caddy")

@@ -1,0 +1,27 @@
+#!/bin/sh
+# Makes a base image for the Dockerfile out of Debian's packages, where no registry of images can be reached:
+#
+#   deploy/base-image.sh toolproxy-base && make image BASE=localhost/toolproxy-base
+#
+# Needs mmdebstrap, and podman, docker or buildah (ENGINE). MIRROR is a mirror of Debian, or a sources.list.
+set -eu
+name=${1:-toolproxy-base}
+engine=${ENGINE:-$(basename "$(command -v podman || command -v docker || command -v buildah)")}
+files=$(mktemp --suffix=.tar)
+trap 'rm -f "$files"' EXIT
+
+# Debian 12 has Python 3.11. Its manuals, documentation and translations are left out, as in Debian's own slim images.
+mmdebstrap --variant=apt --include=ca-certificates,python-is-python3,python3,python3-venv \
+    --dpkgopt='path-exclude=/usr/share/man/*' \
+    --dpkgopt='path-exclude=/usr/share/doc/*' \
+    --dpkgopt='path-exclude=/usr/share/locale/*' \
+    bookworm "$files" ${MIRROR:+"$MIRROR"}
+
+case $engine in
+    buildah)
+        container=$(buildah from scratch)
+        buildah add --quiet "$container" "$files" /
+        buildah commit --quiet --rm "$container" "localhost/$name"
+        ;;
+    *) "$engine" import "$files" "localhost/$name" ;;
+esac
