@@ -176,7 +176,7 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
     lines.append("models:")
     for name, model in config.models.items():
         state = usable.get(model.upstream, f"not usable: upstream {model.upstream} is disabled")
-        lines.append(f"  {name}: {state}, at {model.upstream} as {'any name' if name == '*' else model.model or name}")
+        lines.append(f"  {name}: {state}, at {model.upstream} as {model.model or _own_name(name)}")
     lines.append("tools:")
     lines += [f"  {name}: {_tool_state(name, tool, origins)}" for name, tool in config.tools.items()]
     instead = {f"tools.{name}": " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(config)}
@@ -187,6 +187,11 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
     lines += [f"  {client.name}: usable" for client in config.clients] or [anyone]
     lines += _disabled("clients", config)
     return lines
+
+
+def _own_name(name: str) -> str:
+    """What an upstream calls a model whose entry gives no other name."""
+    return {"*": "any name"}.get(name, "any such name" if "*" in name else name)
 
 
 def _tool_state(name: str, tool: ToolConfig, origins: Mapping[str, str]) -> str:

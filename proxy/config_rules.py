@@ -5,6 +5,8 @@ The file has been read and typed by `config_file`, as far as it could be: a faul
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -103,10 +105,14 @@ def _model_faults(parts: Parts) -> _Faults:
             yield f"models.{name}.upstream", f"there is no upstream {model.upstream!r}"
         for tool in parts.unknown_tools(model.tools):
             yield f"models.{name}.tools", f"there is no tool {tool!r}"
-        if model.vision_model == "*":
+        if "*" in (model.vision_model or ""):
             yield f"models.{name}.vision_model", "must be the name of one model"
+        if "*" in (model.model or ""):
+            yield f"models.{name}.model", "must be the name of one model"
+        # Not `*`, which would hide every misspelt name.
+        patterns = parts.names_in("models") - {"*", name}
         for other in model.fallbacks:
-            if other not in parts.names_in("models") or other in ("*", name):
+            if "*" in other or not any(fnmatchcase(other, pattern) for pattern in patterns):
                 yield f"models.{name}.fallbacks", f"there is no other model {other!r}"
 
 

@@ -332,6 +332,10 @@ class Router(Protocol):
         """The models that are listed: usable, and not patterns."""
         ...
 
+    def upstream_of(self, name: str) -> str | None:
+        """The usable upstream that serves a model, listed or taken by a pattern; None where there is none."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Readiness:

@@ -41,8 +41,6 @@ _MOST_LINKS: Final = 20  # of causes, which may go round in a circle
 _LONGEST_MESSAGE: Final = 300
 _SEARCHED, _RESULTS = "news", 5
 _QUESTION: Final = "Answer with one word: ready?"
-# A key of Z.AI's is for one of its two endpoints; the other one says that it is wrong, or has no credit, and no more.
-_ZAI_ENDPOINTS: Final = ("/api/coding/paas/v4", "/api/paas/v4")
 _UNAUTHORIZED, _PAYMENT_REQUIRED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY = 401, 402, 403, 404, 429
 
 
@@ -92,21 +90,14 @@ def _model_of(upstream: str, config: Config) -> str | None:
 
 async def _ask_upstream(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
     finding = await _ask(name, upstream, model, means)
-    other = _other_zai_endpoint(upstream)
+    other = failures.other_zai_endpoint(upstream.base_url) if upstream.profile == "glm" else None
     if not finding.path.endswith(".api_key") or not finding.is_fault or other is None:
         return finding
     there = await _ask(name, msgspec.structs.replace(upstream, base_url=other), model, means)
     if there.is_fault:
         return finding
-    return Finding(f"upstreams.{name}.base_url", f"this key fits the other Z.AI endpoint: {other}", is_fault=True)
-
-
-def _other_zai_endpoint(upstream: UpstreamConfig) -> str | None:
-    base = upstream.base_url.rstrip("/")
-    for own, other in (_ZAI_ENDPOINTS, _ZAI_ENDPOINTS[::-1]):
-        if upstream.profile == "glm" and base.endswith(own):
-            return base.removesuffix(own) + other
-    return None
+    advice = f"this key fits the other Z.AI endpoint: {other} (ZAI_BASE_URL={other})"
+    return Finding(f"upstreams.{name}.base_url", advice, is_fault=True)
 
 
 async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:

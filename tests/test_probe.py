@@ -158,7 +158,8 @@ async def test_a_key_that_fits_the_other_endpoint_of_zai_is_told_so(answer, conf
     answers = {f"{configured}/chat/completions": answer, f"{right}/chat/completions": (200, COMPLETION)}
     async with scripted(answers) as (at, _):
         text = upstream(f"http://{at}{configured}/", profile="glm").replace("TRANSPORT", "auto")
-        told = f"{URL_LINE}: this key fits the other Z.AI endpoint: http://{at}{right}"
+        there = f"http://{at}{right}"
+        told = f"{URL_LINE}: this key fits the other Z.AI endpoint: {there} (ZAI_BASE_URL={there})"
         assert await findings(text) == ([], [told])
 
 

@@ -20,32 +20,32 @@ _PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 class Models:
     """`GET /v1/models` and `/v1/models/{id}`: the models that this client may use.
 
-    A request with `anthropic-version` is answered in the shape of Anthropic's API, any other in OpenAI's.
+    The list has the names that the configuration spells out; a single model may also be one that a pattern serves. A
+    request with `anthropic-version` is answered in the shape of Anthropic's API, any other in OpenAI's.
     """
 
     def __init__(self, ports: Ports) -> None:
         self._router = ports.router
-        self._owners = {name: model.upstream for name, model in ports.config.models.items()}
         self._created = int(ports.clock.time())  # the configuration's models are as old as the process
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """ASGI."""
         caller: Caller = scope[CALLER]
-        names = [name for name in self._router.names() if caller.may_use(name)]
         wanted = scope["path_params"].get("id")
         is_anthropic = header(scope, b"anthropic-version") is not None
         as_json = self._as_anthropic if is_anthropic else self._as_openai
         if wanted is not None:
-            if wanted not in names:
+            if self._router.upstream_of(wanted) is None or not caller.may_use(wanted):
                 raise ModelNotFound(wanted)
             await send_json(send, as_json(wanted))
             return
+        names = [name for name in self._router.names() if caller.may_use(name)]
         page: Json = {"data": [as_json(name) for name in names]}
         ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None}
         await send_json(send, {**page, "has_more": False, **ends} if is_anthropic else {"object": "list", **page})
 
     def _as_openai(self, name: str) -> Json:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": self._owners[name]}
+        return {"id": name, "object": "model", "created": self._created, "owned_by": self._router.upstream_of(name)}
 
     def _as_anthropic(self, name: str) -> Json:
         created = datetime.fromtimestamp(self._created, UTC).isoformat()

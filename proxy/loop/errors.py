@@ -192,12 +192,18 @@ class UpstreamRefused(UpstreamError):
 
     of_account: str | None = None  # the client's code where the operator's key or account is refused
 
-    def blame_operator(self, upstream: str) -> None:
-        """Make it a 502: the key or account is the operator's. Only the log has the upstream's own words."""
+    def blame_operator(self, upstream: str, advice: str = "") -> None:
+        """Make it a 502: the key or account is the operator's. Only the log has the upstream's own words.
+
+        Args:
+            upstream: its name in the configuration.
+            advice: what the operator may try.
+        """
         if self.of_account is None:
             return
         self.why = f"HTTP {self.status}, {self.code}: {self.message}"
-        self.message = f"The upstream {upstream!r} refuses the key or the account of this proxy. Tell its operator."
+        refusal = f"The upstream {upstream!r} refuses the key or the account of this proxy. Tell its operator."
+        self.message = f"{refusal} {advice}".rstrip()
         self.status, self.type, self.code, self.param = 502, UpstreamError.type, self.of_account, None
         self.headers = {"x-should-retry": "false"}
 

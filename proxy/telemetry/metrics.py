@@ -75,7 +75,7 @@ class Metrics:
             {
                 "route": route_of,
                 "client": AllowedLabels(client.name for client in config.clients),
-                "model": AllowedLabels(name for name in config.models if name != "*"),
+                "model": AllowedLabels(name for name in config.models if "*" not in name),
                 "upstream": AllowedLabels(config.upstreams),
                 "tool": FirstSeenLabels(_MOST_TOOLS),
                 "to": FirstSeenLabels(_MOST_TOOLS + len(config.upstreams)),

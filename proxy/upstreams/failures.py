@@ -44,6 +44,9 @@ class Meaning:
     of_account: str | None = None  # the code where the account is the operator's
 
 
+# A key of Z.AI's fits one of its two endpoints; the other one says that it is wrong, or has no credit, and no more.
+_ZAI_PLANS = {"/api/coding/paas/v4": "coding-plan keys", "/api/paas/v4": "pay-as-you-go keys"}
+_ZAI = "https://api.z.ai"
 _KEY_REFUSED, _NO_CREDIT = "upstream_auth_failed", "upstream_quota_exceeded"
 _AUTH = Meaning(401, "invalid_api_key", final=True, of_account=_KEY_REFUSED)
 _ACCOUNT = Meaning(403, "account_not_usable", final=True, of_account=_KEY_REFUSED)
@@ -220,6 +223,26 @@ def _words(value: Any) -> str:
 def _clip(message: Any) -> str:
     text = _words(message)
     return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "..."
+
+
+def other_zai_endpoint(base_url: str) -> str | None:
+    """The other one of Z.AI's two endpoints at the same host; None where the URL is neither of them."""
+    base = base_url.rstrip("/")
+    own = next((path for path in _ZAI_PLANS if base.endswith(path)), None)
+    (other,) = _ZAI_PLANS.keys() - {own} if own else ("",)
+    return base.removesuffix(own) + other if own else None
+
+
+def key_advice(base_url: str) -> str:
+    """What may be wrong with a key that this endpoint refuses, for its operator; "" where nothing is known of it.
+
+    It names the public address only, because clients read it: an operator's own address is nobody else's business.
+    """
+    other = other_zai_endpoint(base_url)
+    if other is None:
+        return ""
+    path = next(path for path in _ZAI_PLANS if other.endswith(path))
+    return f"Z.AI has another endpoint for {_ZAI_PLANS[path]}: set ZAI_BASE_URL={_ZAI}{path} if the key is one of them."
 
 
 def is_transient(failure: ProxyError) -> bool:

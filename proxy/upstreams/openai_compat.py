@@ -43,6 +43,7 @@ class OpenAICompatible:
         profile: its quirks.
         api_key: sent with each request.
         of_client: whether the key is the client's own, so that errors about it are for the client.
+        key_advice: what the operator may try where the key is refused.
     """
 
     name: str
@@ -51,6 +52,7 @@ class OpenAICompatible:
     profile: Profile
     api_key: str = field(repr=False)
     of_client: bool = False
+    key_advice: str = ""
 
     async def complete(self, call: CallUpstream, show: Show, eager: Eager, latest: LatestRequests) -> Turn:
         """Make one upstream call of a run; `latest`: the requests that this one may extend."""
@@ -149,7 +151,7 @@ class OpenAICompatible:
             if text := getattr(error, name):
                 setattr(error, name, redact(text))
         if isinstance(error, UpstreamRefused) and not self.of_client:
-            error.blame_operator(self.name)
+            error.blame_operator(self.name, self.key_advice)
 
 
 class _Reader(Protocol):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
@@ -12,14 +13,15 @@ from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidApiKey, ModelNotFound
 from proxy.ports import Clock, Headers, Model, Observer
 from proxy.upstreams.connection import Connection
+from proxy.upstreams.failures import key_advice
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.profile import PROFILES
 from proxy.upstreams.resilient import BreakerGuard, Resilience, Resilient
 
-_ANY = "*"
+_WILDCARD = "*"
 _FROM_CLIENT = "from_client"
-# With `*` strangers choose the names, which are remembered here and by callers. The longest real ones (ARNs) have some
-# 200 characters.
+# With a pattern strangers choose the names, which are remembered here and by callers. The longest real ones (ARNs)
+# have some 200 characters.
 _LONGEST_NAME = 512
 _MOST_BOUND = 1000
 
@@ -29,6 +31,26 @@ class _Client(Struct, frozen=True):
 
     key: str | None
     headers: Headers
+
+
+class ModelTable:
+    """The entries of `models:`: exact names come first, then the longest pattern that matches.
+
+    Args:
+        models: the entries by the names or patterns of the file; a pattern is a name that holds `*`.
+    """
+
+    def __init__(self, models: Mapping[str, ModelConfig]) -> None:
+        self.listed = {name: model for name, model in models.items() if _WILDCARD not in name}
+        patterns = [name for name in models if _WILDCARD in name]
+        self._patterns = [(name, models[name]) for name in sorted(patterns, key=len, reverse=True)]
+
+    def get(self, name: str) -> ModelConfig | None:
+        """The entry that serves the model of this name; None where there is none."""
+        entry = self.listed.get(name)
+        if entry is None:
+            entry = next((entry for pattern, entry in self._patterns if fnmatchcase(name, pattern)), None)
+        return entry
 
 
 class ConfigRouter:
@@ -43,7 +65,7 @@ class ConfigRouter:
         observe: Observer,
         clock: Clock,
     ) -> None:
-        self._models = config.models
+        self._models = ModelTable(config.models)
         self._upstreams = config.upstreams
         self._connections = connections
         guards = {name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
@@ -54,15 +76,14 @@ class ConfigRouter:
     def resolve(
         self, name: str, *, client_key: str | None, messages: Sequence[Json] = (), headers: Headers = ()
     ) -> Model:
-        """The model of that name, for one request; one that is not listed is taken by `*`, if there is one."""
+        """The model of that name, for one request."""
         if len(name) > _LONGEST_NAME:
             raise ModelNotFound(f"{name[:_LONGEST_NAME]}...")
-        entry = self._models.get(name) if name != _ANY else None
-        if entry is not None and entry.upstream not in self._upstreams:
-            raise ModelNotFound(name, why="is not available: its upstream is disabled")
-        entry = entry or self._models.get(_ANY)
-        if entry is None or entry.upstream not in self._upstreams:
+        entry = self._models.get(name)
+        if entry is None:
             raise ModelNotFound(name)
+        if entry.upstream not in self._upstreams:
+            raise ModelNotFound(name, why="is not available: its upstream is disabled")
         client = _Client(client_key, headers)
         if entry.vision_model and carries_image(messages):
             first = self._stand_in(entry.vision_model, entry, client)
@@ -77,20 +98,25 @@ class ConfigRouter:
         return Model(name, first.model, upstream, tools, entry.limits)
 
     def names(self) -> Sequence[str]:
-        """The models that are listed."""
-        return [name for name, model in self._models.items() if name != _ANY and model.upstream in self._upstreams]
+        """The models that are listed; those that only a pattern serves are not known by name."""
+        return [name for name, model in self._models.listed.items() if model.upstream in self._upstreams]
+
+    def upstream_of(self, name: str) -> str | None:
+        """The usable upstream that serves a model, listed or taken by a pattern; None where there is none."""
+        entry = self._models.get(name)
+        return entry.upstream if entry is not None and entry.upstream in self._upstreams else None
 
     def _stand_in(self, name: str, model: ModelConfig, client: _Client) -> OpenAICompatible:
         """A model that a configured one names: a configured one itself, or another model of the same upstream."""
-        listed = self._models.get(name)
+        listed = self._models.listed.get(name)
         if listed is not None and listed.upstream in self._upstreams:
             return self._bind(name, listed, client)
         return self._bind(name, ModelConfig(upstream=model.upstream), client)
 
     def _fallbacks(self, model: ModelConfig, client: _Client) -> list[OpenAICompatible]:
         """The fallbacks of a model whose upstreams are enabled and for which there is a key."""
-        entries = [(name, self._models[name]) for name in model.fallbacks]
-        usable = [(name, entry) for name, entry in entries if entry.upstream in self._upstreams]
+        entries = [(name, self._models.get(name)) for name in model.fallbacks]
+        usable = [(name, entry) for name, entry in entries if entry and entry.upstream in self._upstreams]
         return [self._bind(name, entry, client) for name, entry in usable if self._key(entry, client)]
 
     def _key(self, model: ModelConfig, client: _Client) -> str | None:
@@ -112,6 +138,7 @@ class ConfigRouter:
                 profile=PROFILES[upstream.profile],
                 api_key=key,
                 of_client=upstream.api_key == _FROM_CLIENT,
+                key_advice=key_advice(upstream.base_url) if upstream.profile == "glm" else "",
             )
             if not bound.of_client:
                 if len(self._bound) >= _MOST_BOUND:

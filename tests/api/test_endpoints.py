@@ -707,6 +707,71 @@ async def test_what_names_no_model_goes_nowhere(upstream, body, status, code):
     assert upstream.requests == []
 
 
+PATTERNS = """
+upstreams:
+  zai: {{base_url: "{upstream}/zai", api_key: k}}
+  gmi: {{base_url: "{upstream}/gmi", api_key: k}}
+  away: {{base_url: "{upstream}/away", api_key: "${{UNSET}}"}}
+models:
+  "glm-*": {{upstream: gmi}}
+  "glm-4.*": {{upstream: zai}}
+  glm-4.7: {{upstream: gmi, model: of-its-own}}
+  "gpt-*": {{upstream: away}}
+  listed: {{upstream: away, fallbacks: [glm-4.5]}}
+clients: [{{name: a, key: key-of-a, models: ["glm-*", "gpt-*", other]}}]
+{more}
+"""
+KEY_OF_A = {"authorization": "Bearer key-of-a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "model"),
+    [
+        ("glm-4.7", "/gmi", "of-its-own"),  # the exact name comes first
+        ("glm-4.6", "/zai", "glm-4.6"),  # then the longest pattern, wherever it stands in the file
+        ("glm-9", "/gmi", "glm-9"),
+    ],
+)
+async def test_a_pattern_serves_the_models_that_it_matches_under_their_own_names(upstream, name, path, model):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream, config=PATTERNS) as url, httpx.AsyncClient(headers=KEY_OF_A) as client:
+        assert (await post(url, {**ASK, "model": name}, headers=KEY_OF_A)).status_code == 200
+        one = (await client.get(f"{url}/v1/models/{name}")).json()
+        listed = (await client.get(f"{url}/v1/models")).json()["data"]
+    assert [head["path"] for head in upstream.heads] == [f"{path}/chat/completions"]
+    assert upstream.requests[0]["model"] == model
+    assert (one["id"], one["owned_by"]) == (name, path[1:])
+    assert [entry["id"] for entry in listed] == ["glm-4.7"]
+
+
+@pytest.mark.parametrize(("name", "why"), [("other", "does not exist"), ("gpt-5", "its upstream is disabled")])
+async def test_a_model_that_no_usable_pattern_matches_is_not_found(upstream, name, why):
+    async with proxy_of(upstream, config=PATTERNS) as url:
+        response = await post(url, {**ASK, "model": name}, headers=KEY_OF_A)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (404, "model_not_found")
+    assert why in error["message"]
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("/api/coding/paas/v4", "pay-as-you-go keys: set ZAI_BASE_URL=https://api.z.ai/api/paas/v4 if"),
+        ("/api/paas/v4", "coding-plan keys: set ZAI_BASE_URL=https://api.z.ai/api/coding/paas/v4 if"),
+        ("/v1", None),
+    ],
+)
+async def test_a_refused_key_of_zai_comes_with_the_endpoint_that_it_may_belong_to(upstream, path, advice):
+    upstream.replies = [Reply([b'{"error": {"code": "1113", "message": "Insufficient balance"}}'], status=429)]
+    config = CONFIG.replace("{upstream}/v1", f"{{upstream}}{path}").replace("profile: openai", "profile: glm")
+    async with proxy_of(upstream, config=config) as url:
+        message = (await post(url, ASK)).json()["error"]["message"]
+    assert message.startswith("The upstream 'up' refuses the key or the account of this proxy.")
+    assert advice in message if advice else "ZAI_BASE_URL" not in message
+    assert "127.0.0.1" not in message
+
+
 ANY_MODEL = """
 upstreams: {{up: {{base_url: "{upstream}/v1", api_key: k}}}}
 models: {{"*": {{upstream: up}}}}
