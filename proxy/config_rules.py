@@ -6,7 +6,6 @@ The file has been read and typed by `config_file`, as far as it could be: a faul
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
