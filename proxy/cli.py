@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import gc
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from getpass import getpass
@@ -57,6 +58,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(serve)
     serve.set_defaults(run=_serve)
 
+    init = commands.add_parser("init", help="write a starter configuration where there is none")
+    _add_config_path(init)
+    init.set_defaults(run=_init)
+
     check = commands.add_parser("check", help="say what is wrong with the configuration, and what of it is usable")
     _add_config(check)
     probes = "also ask each upstream, search provider and MCP server, with the configured keys, and Redis"
@@ -76,9 +81,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_config(command: argparse.ArgumentParser) -> None:
+def _add_config_path(command: argparse.ArgumentParser) -> None:
     default = _environment("CONFIG") or _DEFAULT_CONFIG
     command.add_argument("--config", type=Path, default=Path(default), help=f"default: {_DEFAULT_CONFIG}")
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    _add_config_path(command)
     where = "where Python tools are imported from, beside what is installed; default: the working directory"
     command.add_argument("--app-dir", type=Path, default=Path(), help=where)
     command.add_argument("--host", default=_environment("HOST"), help="address to listen on")
@@ -125,6 +134,18 @@ def _configuration(arguments: argparse.Namespace) -> Config:
     return msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **overrides))
 
 
+def _init(arguments: argparse.Namespace) -> None:
+    from proxy import starter  # noqa: PLC0415 - no other command needs it
+
+    starter.write(arguments.config)
+    print(
+        f"{arguments.config} is written. Now set ZAI_API_KEY or GMI_API_KEY, and SERPER_API_KEY for web search; then:"
+    )
+    option = "" if str(arguments.config) == _DEFAULT_CONFIG else f" --config {shlex.quote(str(arguments.config))}"
+    print(f"  toolproxy check --probe{option}    # are the keys right?")
+    print(f"  toolproxy serve{option}")
+
+
 def _check(arguments: argparse.Namespace) -> None:
     from proxy import app  # noqa: PLC0415 - `--help` needs neither tools nor a web server
     from proxy.server import process as server  # noqa: PLC0415 - `--help` needs neither tools nor a web server
@@ -169,14 +190,15 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
     """
     from proxy.tools.catalog import answered_by_fallback, not_configured  # noqa: PLC0415 - as above
 
-    usable = dict.fromkeys(config.upstreams, "usable")
     lines = ["upstreams:"]
     lines += [f"  {name}: usable, {entry.base_url} ({entry.profile})" for name, entry in config.upstreams.items()]
     lines += _disabled("upstreams", config)
     lines.append("models:")
     for name, model in config.models.items():
-        state = usable.get(model.upstream, f"not usable: upstream {model.upstream} is disabled")
-        lines.append(f"  {name}: {state}, at {model.upstream} as {model.model or _own_name(name)}")
+        state = f"usable, at {model.upstream} as {model.model or _own_name(name)}"
+        if model.upstream not in config.upstreams:
+            state = f"not usable: upstream {model.upstream} is disabled"
+        lines.append(f"  {name}: {state}")
     lines.append("tools:")
     lines += [f"  {name}: {_tool_state(name, tool, origins)}" for name, tool in config.tools.items()]
     instead = {f"tools.{name}": " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(config)}

@@ -36,6 +36,10 @@ def load(path: Path, environ: Mapping[str, str]) -> c.Config:
     """
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as exc:
+        raise ConfigurationError(
+            [f"{path}: cannot be read: no such file; `toolproxy init` writes one to start from"]
+        ) from exc
     except OSError as exc:
         raise ConfigurationError([f"{path}: cannot be read: {exc.strerror}"]) from exc
     except UnicodeDecodeError as exc:

@@ -189,7 +189,7 @@ def _header_faults(parts: Parts) -> _Faults:
 
 def _state_faults(config: c.Config) -> _Faults:
     if config.state.url.startswith("redis") and find_spec("redis") is None:
-        yield "state.url", "needs what `pip install 'toolproxy-server[redis]'` installs"
+        yield "state.url", "needs a package that is not installed: pip install redis"
 
 
 def _fallback_faults(parts: Parts) -> _Faults:
@@ -201,10 +201,8 @@ def _fallback_faults(parts: Parts) -> _Faults:
 
 def _telemetry_faults(config: c.Config) -> _Faults:
     if config.telemetry.otlp_endpoint and not _can_trace():
-        yield (
-            "telemetry.otlp_endpoint",
-            "traces need an extra that is not installed: pip install 'toolproxy-server[otel]'",
-        )
+        packages = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+        yield "telemetry.otlp_endpoint", f"traces need packages that are not installed: pip install {packages}"
 
 
 def _can_trace() -> bool:
@@ -227,7 +225,7 @@ def _mcp_faults(parts: Parts) -> _Faults:
         if server.aliases:
             yield f"{path}.aliases", "a server of several tools has none"
         if find_spec("mcp") is None:
-            yield f"{path}.type", "mcp needs an extra: pip install 'toolproxy-server[mcp]'"
+            yield f"{path}.type", "needs a package that is not installed: pip install mcp"
     for name, tool in parts.tools.items():
         for other in servers.keys() & set(tool.fallbacks):
             yield f"tools.{name}.fallback", f"{other!r} is a server of several tools"

@@ -215,7 +215,7 @@ def test_without_the_extra_traces_are_refused_with_the_line_that_wants_them(tmp_
     command = [sys.executable, "-c", without, "check", "--config", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("toolproxy: config.yaml:3: telemetry.otlp_endpoint: traces need an extra")
+    assert done.stderr.startswith("toolproxy: config.yaml:3: telemetry.otlp_endpoint: traces need packages")
 
 
 ASK_ID = {"extra_headers": {"x-request-id": "my-id"}}
@@ -280,7 +280,7 @@ def test_an_mcp_server_without_the_extra_is_one_clear_line(tmp_path):
     assert done.returncode == 1
     assert (
         done.stderr
-        == "toolproxy: config.yaml:2: tools.wiki.type: mcp needs an extra: pip install 'toolproxy-server[mcp]'\n"
+        == "toolproxy: config.yaml:2: tools.wiki.type: needs a package that is not installed: pip install mcp\n"
     )
 
 
@@ -421,3 +421,18 @@ def test_mock_upstream_plays_a_script_of_ones_own(tmp_path):
         path.write_text(broken)
         assert toolproxy("mock-upstream", "--script", str(path)).returncode == 1
     assert toolproxy("mock-upstream", "--script", str(tmp_path / "none")).returncode == 1
+
+
+def test_a_starter_configuration_is_written_once(tmp_path):
+    missing = toolproxy("serve", cwd=tmp_path)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert (
+        missing.stderr
+        == "toolproxy: config.yaml: cannot be read: no such file; `toolproxy init` writes one to start from\n"
+    )
+    done = toolproxy("init", "--config", "my config.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "toolproxy serve --config 'my config.yaml'" in done.stdout
+    assert (tmp_path / "my config.yaml").read_text() == (ROOT / "config.yaml").read_text()
+    again = toolproxy("init", "--config", "my config.yaml", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (1, "toolproxy: my config.yaml is there already, and stays as it is\n")

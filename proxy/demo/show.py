@@ -24,7 +24,7 @@ from proxy.telemetry import log
 try:
     import openai
 except ImportError as exc:  # pragma: no cover - depends on the installation
-    raise ConfigurationError(["the demo needs the openai SDK: pip install 'toolproxy-server[demo]'"]) from exc
+    raise ConfigurationError(["the demo needs the openai SDK: pip install openai"]) from exc
 
 _PACE = 0.02
 _SEARCH_SECONDS = 0.3
