@@ -29,6 +29,7 @@ def test_the_shipped_configuration_is_good_with_any_one_key_and_with_none():
     assert nothing.upstreams == {}
     assert set(nothing.disabled) == {
         "clients[0]",
+        "clients[1]",
         "upstreams.zai",
         "upstreams.gmi",
         "tools.web_search",
@@ -36,7 +37,8 @@ def test_the_shipped_configuration_is_good_with_any_one_key_and_with_none():
     }
     assert nothing.disabled["upstreams.zai"].variables == ("ZAI_API_KEY",)
     assert list(load(SHIPPED, {"ZAI_API_KEY": "k"}).upstreams) == ["zai"]
-    full = load(SHIPPED, dict.fromkeys(("ZAI_API_KEY", "GMI_API_KEY", "SERPER_API_KEY", "TOOLPROXY_KEY"), "k"))
+    keys = dict.fromkeys(("ZAI_API_KEY", "GMI_API_KEY", "SERPER_API_KEY", "TOOLPROXY_KEY"), "k")
+    full = load(SHIPPED, {**keys, "TOOLPROXY_ADMIN_KEY": "a"})
     assert list(full.upstreams) == ["zai", "gmi"]
     assert isinstance(full.tools["web_search"], SerperConfig)
     assert full.clients[0].key == "k"

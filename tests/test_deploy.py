@@ -1,6 +1,7 @@
 """What is in deploy/ is what its readers accept, and speaks of nothing that does not exist."""
 
 import re
+import shutil
 import subprocess
 import tomllib
 from importlib import resources
@@ -21,8 +22,19 @@ ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "toolproxy.json"
-MANIFESTS = sorted(path for path in (DEPLOY / "kubernetes").glob("*.yaml") if path.name != "kustomization.yaml")
+KUBERNETES = DEPLOY / "kubernetes"
+MANIFESTS = [
+    made
+    for path in sorted(KUBERNETES.rglob("*.yaml"))
+    if path.name not in {"kustomization.yaml", "config.yaml"}
+    for made in yaml.safe_load_all(path.read_text())
+]
+CUSTOM = {"PodMonitor", "HTTPRoute"}  # of operators, not of Kubernetes itself
 METRIC = re.compile(r"\btoolproxy_\w+")
+
+
+def named(made):
+    return f"{made['kind']} {made['metadata']['name']}"
 
 
 def names_that_exist():
@@ -63,7 +75,7 @@ def test_the_dashboard_leaves_no_metric_out():
 
 
 def test_what_the_autoscaler_scales_by_exists():
-    scaler = yaml.safe_load((DEPLOY / "kubernetes" / "horizontalpodautoscaler.yaml").read_text())
+    scaler = manifest("HorizontalPodAutoscaler toolproxy")
     assert scaler["spec"]["metrics"][0]["pods"]["metric"]["name"] in names_that_exist()
 
 
@@ -104,51 +116,92 @@ def test_every_file_that_the_composition_mounts_exists():
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     mounted = [volume.split(":")[0] for service in services.values() for volume in service.get("volumes", ())]
     files = [path for path in mounted if path.startswith(".")]
-    assert len(files) == 4
+    assert len(files) == 5
     assert [path for path in files if not (DEPLOY / path).exists()] == []
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
-def test_every_manifest_fits_the_schema_of_kubernetes(path):
+@pytest.mark.parametrize("made", [made for made in MANIFESTS if made["kind"] not in CUSTOM], ids=named)
+def test_every_manifest_fits_the_schema_of_kubernetes(made):
     validate = pytest.importorskip("kubernetes_validate", reason="the extra deploy is not installed")
-    validate.validate(yaml.safe_load(path.read_text()), "1.30", strict=True)
+    validate.validate(made, "1.30", strict=True)
+
+
+@found("kubectl")
+def test_kustomize_puts_everything_together_and_a_change_of_keys_or_configuration_rolls_the_pods(tmp_path):
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+
+    def referred_to():
+        command = ["kubectl", "kustomize", tmp_path / "kubernetes" / "example"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        made = list(yaml.safe_load_all(done.stdout))
+        assert {one["kind"] for one in made} > CUSTOM | {"ConfigMap", "Secret", "StatefulSet"}
+        assert {one["metadata"].get("namespace", "toolproxy") for one in made} == {"toolproxy"}
+        names = {one["metadata"]["name"] for one in made if one["kind"] in {"ConfigMap", "Secret"}}
+        pod = next(one for one in made if named(one) == "Deployment toolproxy")["spec"]["template"]["spec"]
+        configuration, keys = (
+            pod["volumes"][0]["configMap"]["name"],
+            pod["containers"][0]["envFrom"][0]["secretRef"]["name"],
+        )
+        assert {configuration, keys} == names
+        return configuration, keys
+
+    before = referred_to()
+    (tmp_path / "kubernetes" / "example" / "keys.env").write_text("TOOLPROXY_KEY=another\n")
+    (tmp_path / "kubernetes" / "base" / "config.yaml").write_text("models: {}\n")
+    after = referred_to()
+    assert set(before) & set(after) == set()
 
 
 def manifest(name):
-    return yaml.safe_load((DEPLOY / "kubernetes" / f"{name}.yaml").read_text())
+    return next(made for made in MANIFESTS if named(made) == name)
 
 
 def test_the_manifests_fit_each_other():
-    pod = manifest("deployment")["spec"]["template"]
+    deployment = manifest("Deployment toolproxy")
+    pod = deployment["spec"]["template"]
     labels = pod["metadata"]["labels"]
-    assert manifest("deployment")["spec"]["selector"]["matchLabels"] == labels
-    assert manifest("service")["spec"]["selector"] == labels
-    assert manifest("poddisruptionbudget")["spec"]["selector"]["matchLabels"] == labels
-    assert manifest("networkpolicy")["spec"]["podSelector"]["matchLabels"] == labels
-    assert (
-        manifest("horizontalpodautoscaler")["spec"]["scaleTargetRef"]["name"]
-        == manifest("deployment")["metadata"]["name"]
-    )
-    listed = manifest("kustomization")["resources"]
-    assert sorted(listed) == [path.name for path in MANIFESTS]
+    assert deployment["spec"]["selector"]["matchLabels"] == labels
+    assert manifest("Service toolproxy")["spec"]["selector"] == labels
+    assert manifest("PodDisruptionBudget toolproxy")["spec"]["selector"]["matchLabels"] == labels
+    assert manifest("NetworkPolicy toolproxy")["spec"]["podSelector"]["matchLabels"] == labels
+    assert manifest("PodMonitor toolproxy")["spec"]["selector"]["matchLabels"] == labels
+    target = manifest("HorizontalPodAutoscaler toolproxy")["spec"]["scaleTargetRef"]
+    assert target["name"] == deployment["metadata"]["name"]
+    assert "replicas" not in deployment["spec"]  # each `kubectl apply` would undo what the autoscaler did
+    listed = yaml.safe_load((KUBERNETES / "base" / "kustomization.yaml").read_text())["resources"]
+    assert {*listed, "kustomization.yaml", "config.yaml"} == {
+        path.name for path in (KUBERNETES / "base").glob("*.yaml")
+    }
 
 
 def test_no_service_of_the_namespace_becomes_an_environment_variable_of_the_pod():
     """Kubernetes would set TOOLPROXY_PORT, which is the port that the proxy listens on, to tcp://ADDRESS:80."""
-    pod = manifest("deployment")["spec"]["template"]["spec"]
+    pod = manifest("Deployment toolproxy")["spec"]["template"]["spec"]
     assert pod["enableServiceLinks"] is False
 
 
-def test_the_configuration_in_the_manifests_is_good_and_gets_every_key_that_it_wants():
-    text = manifest("configmap")["data"]["config.yaml"]
-    wanted = set(re.findall(r"\$\{(\w+)", text))
-    secrets = manifest("secret")["stringData"]
-    assert wanted == set(secrets)
-    config = parse(text, dict.fromkeys(wanted - {"TOOLPROXY_STATE_URL"}, "k"))
+@pytest.mark.parametrize("folder", ["base", "example"])
+def test_the_configuration_in_the_manifests_is_good_and_gets_every_key_that_it_wants(folder):
+    text = (KUBERNETES / "base" / "config.yaml").read_text()
+    wanted = set(re.findall(r"\$\{(\w+)\}", text))
+    keys = re.findall(r"^(\w+)=", (KUBERNETES / folder / "keys.env").read_text(), re.MULTILINE)
+    assert wanted == set(keys)
+    config = parse(text, {name: f"key-of-{name}" for name in wanted})
     assert config.disabled == {}
-    grace = manifest("deployment")["spec"]["template"]["spec"]
-    pause = grace["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert grace["terminationGracePeriodSeconds"] > config.server.shutdown_grace_seconds + pause
+    pod = manifest("Deployment toolproxy")["spec"]["template"]["spec"]
+    pause = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] > config.server.shutdown_grace_seconds + pause
+
+
+def test_with_nothing_but_a_variable_the_shipped_configuration_has_an_administrator():
+    text = (ROOT / "config.yaml").read_text()
+    admins = [
+        client.name for client in parse(text, {"TOOLPROXY_ADMIN_KEY": "a-key-of-the-admin"}).clients if client.admin
+    ]
+    assert admins == ["admin"]
+    assert [client.name for client in parse(text, {"TOOLPROXY_KEY": "a-key-of-the-app"}).clients] == ["app"]
+    settings = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["proxy"]["environment"]
+    assert set(re.findall(r"\$\{(\w+_\w+)", text)) - settings.keys() == {"TOOLPROXY_ALLOW_ANONYMOUS"}
 
 
 def test_the_lock_file_has_hashes_and_what_the_image_needs_in_versions_that_fit():

@@ -127,7 +127,7 @@ async def test_a_body_that_nginx_itself_finds_too_large_is_refused_in_openais_sh
 @FRONTS
 async def test_what_is_for_operators_stays_inside(tmp_path, front):
     async with proxy_of(FakeUpstream()) as direct, front(tmp_path, direct) as url, httpx.AsyncClient() as client:
-        for path in ("/metrics", "/debug", "/debug/requests/x"):
+        for path in ("/metrics", "/readyz", "/%72eadyz", "/debug", "/deb%75g/requests/x"):
             answer = await client.get(url + path)
             assert (answer.status_code, "x-request-id" in answer.headers) == (404, False)
         assert (await client.get(f"{url}/healthz")).status_code == 200
