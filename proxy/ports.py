@@ -280,6 +280,51 @@ class Leases(Protocol):
         ...
 
 
+class Use(Struct):
+    """What one request or many have used. `cached_tokens` are among the `input_tokens`."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    tool_calls: int = 0
+    cost: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """All tokens, as budgets count them."""
+        return self.input_tokens + self.output_tokens
+
+    def add(self, other: "Use") -> None:
+        """Add what another request has used."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+DAYS_KEPT = 31
+"""For how many days a client's use is kept by model."""
+
+
+class Budgets(Protocol):
+    """Counts what clients use, by day and by month of the calendar.
+
+    A day is written "2026-11-23" and a month "2026-11". The names of clients and models come from the configuration, so
+    there is a bounded number of them.
+    """
+
+    async def book(self, client: str, model: str, day: str, use: Use) -> None:
+        """Add the use of a request that ended on `day` to that day, and to its month."""
+        ...
+
+    async def used(self, client: str, period: str) -> Use:
+        """What a client has used in a day or month; a new value, which the caller may change."""
+        ...
+
+    async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
+        """What a client has used on each of the `days`, by model; empty where that is older than `DAYS_KEPT`."""
+        ...
+
+
 class Results(Protocol):
     """A cache of one tool's results. Equal calls are run once, also when they come at the same moment."""
 

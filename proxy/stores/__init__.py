@@ -6,7 +6,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass
 
 from proxy.config import StateConfig
-from proxy.ports import Caches, Clock, ContinuationStore, Leases, Observer, Rates, Readiness, Results
+from proxy.ports import Budgets, Caches, Clock, ContinuationStore, Leases, Observer, Rates, Readiness, Results
+from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import LocalLeases, LocalRates, MemoryStore
 
 
@@ -17,6 +18,7 @@ class State:
     Attributes:
         rates: counts requests per minute.
         leases: counts open requests.
+        budgets: counts what clients use, by day and month.
         readiness: whether a shared store can be reached, for `/readyz`.
         running: runs the background tasks of the stores while the process serves.
     """
@@ -24,6 +26,7 @@ class State:
     continuations: ContinuationStore
     rates: Rates
     leases: Leases
+    budgets: Budgets
     caches: Caches
     readiness: Callable[[], Readiness]
     running: Callable[[], AbstractAsyncContextManager[None]]
@@ -43,6 +46,7 @@ def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: 
         continuations=MemoryStore(config, clock=clock, max_bytes=min(config.max_bytes, memory), observe=observe),
         rates=LocalRates(clock),
         leases=LocalLeases(),
+        budgets=LocalBudgets(),
         caches=caches,
         readiness=lambda: Readiness("memory", usable=True),
         running=nullcontext,
@@ -56,6 +60,7 @@ def _shared_state(config: StateConfig, *, clock: Clock, observe: Observer, local
     """`state: redis://`; `local` stands in while Redis is away."""
     # redis-py is an extra.
     from proxy.stores.redis import SharedRedis  # noqa: PLC0415
+    from proxy.stores.redis.budgets import RedisBudgets  # noqa: PLC0415
     from proxy.stores.redis.continuations import RedisContinuations  # noqa: PLC0415
     from proxy.stores.redis.quota import RedisLeases, RedisRates  # noqa: PLC0415
     from proxy.stores.redis.results import RedisResults  # noqa: PLC0415
@@ -83,6 +88,7 @@ def _shared_state(config: StateConfig, *, clock: Clock, observe: Observer, local
         continuations=RedisContinuations(shared, config, local=local.continuations),
         rates=RedisRates(shared, local=local.rates),
         leases=leases,
+        budgets=RedisBudgets(shared, local=local.budgets),
         caches=cache,
         readiness=shared.readiness,
         running=running,

@@ -1,0 +1,56 @@
+"""What clients use, counted in this process: by day and model, and by month."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from typing import Final
+
+from proxy.ports import DAYS_KEPT, Use
+
+MONTH: Final = "2026-11"  # whose length a month has, and which a day begins with
+ALL_MODELS: Final = ""  # the name in place of a model's, under which a month is counted
+
+
+class LocalBudgets:
+    """Implements `ports.Budgets` for one process."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, dict[str, dict[str, Use]]] = {}  # period -> client -> model
+
+    async def book(self, client: str, model: str, day: str, use: Use) -> None:
+        """Add the use of a request."""
+        if day not in self._used:
+            first = first_day_kept(day)
+            # A text compares as its date does; the month of the first day is not over.
+            self._used = {period: used for period, used in self._used.items() if period >= first[: len(period)]}
+        for period, name in periods_of(day, model):
+            self._used.setdefault(period, {}).setdefault(client, {}).setdefault(name, Use()).add(use)
+
+    async def used(self, client: str, period: str) -> Use:
+        """What a client has used in a day or month."""
+        return total(self._of(client, period))
+
+    async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
+        """What a client has used on each of the days, by model."""
+        return [self._of(client, day) for day in days]
+
+    def _of(self, client: str, period: str) -> Mapping[str, Use]:
+        return self._used.get(period, {}).get(client, {})
+
+
+def periods_of(day: str, model: str) -> Iterator[tuple[str, str]]:
+    """Each period that the use of a request counts in, and the name that it counts under."""
+    yield day, model
+    yield day[: len(MONTH)], ALL_MODELS
+
+
+def first_day_kept(day: str) -> str:
+    """The oldest day whose use is still kept on `day`."""
+    return (date.fromisoformat(day) - timedelta(days=DAYS_KEPT - 1)).isoformat()
+
+
+def total(by_model: Mapping[str, Use]) -> Use:
+    """The sum over all models."""
+    whole = Use()
+    for use in by_model.values():
+        whole.add(use)
+    return whole
