@@ -16,15 +16,14 @@ RUN python -m venv /opt/build \
 
 # --- The package, installed below /package so that it can be a layer of its own.
 FROM dependencies AS package
-COPY pyproject.toml README.md LICENSE /src/
+COPY pyproject.toml README.md LICENSE config.yaml deploy/healthcheck /src/
 COPY proxy /src/proxy
+# The modes are set because those of the checkout depend on the umask of whoever made it.
 RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /src/dist /src \
  && /opt/build/bin/pip --python /opt/toolproxy/bin/python install \
       --no-compile --no-deps --root /package /src/dist/*.whl \
- && python -m compileall -q -j 0 --invalidation-mode unchecked-hash /package
-COPY config.yaml deploy/healthcheck /src/
-# The modes are set here because those of the checkout depend on the umask of whoever made it.
-RUN install -D -m 0644 /src/config.yaml /package/etc/toolproxy/config.yaml \
+ && python -m compileall -q -j 0 --invalidation-mode unchecked-hash /package \
+ && install -D -m 0644 /src/config.yaml /package/etc/toolproxy/config.yaml \
  && install -D -m 0755 /src/healthcheck /package/usr/local/bin/healthcheck
 
 # --- The image.
