@@ -4,6 +4,8 @@
     python -m bench.instructions --check    and exit with 1 where one is more than 5 % away from its recorded value
     python -m bench.instructions --write    record the counts
     python -m bench.instructions --traces   print the counts with all traces sent to a receiver on loopback
+    python -m bench.instructions --surface messages    print the counts of the Messages API beside those recorded of
+                                                       Chat Completions
 
 The proxy runs under valgrind with one worker. Client and upstream are one process and act in lockstep: a chunk is sent
 when the chunk before it has reached the client, so every run reads the same bytes in the same pieces. Counted are
@@ -45,6 +47,27 @@ tools: {{current_time: {{type: clock}}}}
 _LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
 _TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
 _MESSAGE = [{"role": "user", "content": "What does all work and no play make of a proxy? " * 16}]
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """An API of the proxy's, as far as the client has to know it.
+
+    Attributes:
+        path: of its endpoint.
+        fields: that its requests must have beside those of Chat Completions.
+        end: a line of its streams with this in it is the last one.
+    """
+
+    path: str
+    fields: dict[str, int]
+    end: bytes
+
+
+SURFACES = {
+    "chat": Surface("/v1/chat/completions", {}, b"[DONE]"),
+    "messages": Surface("/v1/messages", {"max_tokens": 1000}, b'data: {"type":"message_stop"'),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +135,14 @@ async def receive_traces(reader: asyncio.StreamReader, writer: asyncio.StreamWri
 
 
 class Measurement:
-    """A proxy under callgrind, its upstream, and the one client that asks it."""
+    """A proxy under callgrind, its upstream, and the one client that asks it.
 
-    def __init__(self) -> None:
+    Args:
+        surface: the API that the client speaks.
+    """
+
+    def __init__(self, surface: Surface) -> None:
+        self._surface = surface
         self._arrived = asyncio.Event()
         self.upstream = Upstream(self._wait_for_chunk)
 
@@ -124,10 +152,11 @@ class Measurement:
 
     async def ask(self, client: Connection, *, stream: bool, tools: bool) -> None:
         """Send one request and read its answer to the end."""
-        body = orjson.dumps({"model": "bench", "messages": _MESSAGE, "temperature": 0.5, "stream": stream})
+        fields = {"model": "bench", "messages": _MESSAGE, "temperature": 0.5, "stream": stream}
+        body = orjson.dumps(fields | self._surface.fields)
         choice = "all" if tools else "none"
         head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+            f"POST {self._surface.path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
             f"authorization: Bearer {KEY}\r\nx-server-tools: {choice}\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         client.writer.write(head.encode() + body)
@@ -136,7 +165,7 @@ class Measurement:
             if not answer.startswith(b"HTTP/1.1 200"):
                 raise RuntimeError(answer.decode())
             return
-        while b"[DONE]" not in (line := await client.reader.readline()):
+        while self._surface.end not in (line := await client.reader.readline()):
             if b'"chunk ' in line:
                 self._arrived.set()
         await client.reader.readuntil(b"0\r\n\r\n")
@@ -209,9 +238,9 @@ async def _connected(port: int) -> AsyncIterator[Connection]:
     connection.writer.close()
 
 
-async def measure(*, traces: bool = False) -> dict[str, int]:
-    """Instructions of a request and a chunk that are passed through, and of a loop with one tool call and its chunk."""
-    measurement = Measurement()
+async def measure(surface: Surface, *, traces: bool = False) -> dict[str, int]:
+    """Instructions of a request and a chunk without tools, and of a loop with one tool call and its chunk."""
+    measurement = Measurement(surface)
     receiver = await asyncio.start_server(receive_traces, "127.0.0.1", 0)
     endpoint = f"http://127.0.0.1:{receiver.sockets[0].getsockname()[1]}"
     more = f"telemetry: {{otlp_endpoint: '{endpoint}'}}" if traces else ""
@@ -243,7 +272,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help=f"fail where a count is over {TOLERANCE:.0%} off")
     parser.add_argument("--write", action="store_true", help=f"record the counts in {RECORDED.name}")
     parser.add_argument("--traces", action="store_true", help="send all traces to a receiver on loopback")
+    parser.add_argument("--surface", choices=SURFACES, default="chat", help="the API that the client speaks")
     options = parser.parse_args()
+    if options.surface != "chat" and (options.check or options.write):
+        parser.error("counts are recorded of Chat Completions only")
     if not (shutil.which("valgrind") and shutil.which("callgrind_control")):
         print("skipped: there is no valgrind on this machine")
         return 0
@@ -252,7 +284,7 @@ def main() -> int:
     if options.check and not expected:
         print(f"skipped: no counts are recorded for {build()}")
         return 0
-    counts = asyncio.run(measure(traces=options.traces))
+    counts = asyncio.run(measure(SURFACES[options.surface], traces=options.traces))
     off = False
     for name, count in counts.items():
         change = count / expected[name] - 1 if name in expected else 0.0
