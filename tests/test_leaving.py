@@ -11,6 +11,7 @@ import httpx
 import orjson
 import pytest
 
+from proxy.api.messages.answer import Answer
 from proxy.api.request import ResolvedRequest
 from proxy.api.responses.output import OutputBuilder
 from proxy.loop.run import Run
@@ -19,11 +20,12 @@ from tests.serving import proxy_of
 
 CAPACITY, WAVES = 50, 3  # in eight modes: 1,200 clients
 STORM = 6  # times that each of as many clients comes and leaves, beside as many that stay
-ASK = {"model": "m", "messages": [{"role": "user", "content": "x"}], "input": "x"}
+ASK = {"model": "m", "messages": [{"role": "user", "content": "x"}], "input": "x", "max_tokens": 9}
 MODES = {
     "relayed": ("/v1/chat/completions", {"tool_choice": "none"}),
     "in the loop": ("/v1/chat/completions", {}),
     "responses": ("/v1/responses", {}),
+    "messages": ("/v1/messages", {}),
     "handed through": ("/v1/embeddings", {}),
 }
 
@@ -145,7 +147,7 @@ CUT = stream(chunk({"content": "One"}), None, done=False)
 REFUSED = Reply([b'{"error": {"message": "no"}}'], status=400)
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 @pytest.mark.parametrize("reply", [streamed("Hi"), CUT, REFUSED, None], ids=["well", "cut", "refused", "left"])
 @pytest.mark.usefixtures("uncollected")
 async def test_what_a_request_has_held_is_let_go_of_with_it(path, reply):
@@ -162,7 +164,7 @@ async def test_what_a_request_has_held_is_let_go_of_with_it(path, reply):
 
 def held():
     """Parts of requests that are still in memory."""
-    return [thing for thing in gc.get_objects() if isinstance(thing, ResolvedRequest | Run | OutputBuilder)]
+    return [thing for thing in gc.get_objects() if isinstance(thing, ResolvedRequest | Run | OutputBuilder | Answer)]
 
 
 async def statuses(url, body):

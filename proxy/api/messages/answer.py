@@ -6,13 +6,14 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.api.messages.blocks import Blocks, Events, ServerCall, is_complete
+from proxy.api.messages.cited import CitedPages
 from proxy.api.messages.conversation import shown_call_id, tool_use_id
-from proxy.api.messages.pages import Page, error_code, failed, fetched_page, found_pages, pages_of
+from proxy.api.messages.pages import error_code, failed, fetched_page, found_pages, pages_of
 from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, Tools
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import NATIVE_REASON, Json
-from proxy.loop.citations import CITATIONS, annotations
+from proxy.loop.citations import CITATIONS, Citation
 from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
 
@@ -56,10 +57,9 @@ class Answer:
     def __init__(self, run_id: str, options: AnswerOptions) -> None:
         self._run_id = run_id
         self._options = options
-        self.blocks = Blocks(sign=options.seal, cite=self._citations)
+        self._cited = CitedPages(options.seal)
+        self.blocks = Blocks(sign=options.seal, cite=self._cited.citations)
         self._stop = StopFilter(options.stops) if options.stops else None
-        self._pages: dict[str, Page] = {}  # that visible searches have found, by URL
-        self._marks: list[tuple[int, str]] = []  # citations of gpt-oss's in the open text
         self._text_length = 0  # of the open text
         self._turn_text = self._turn_thoughts = False
         self._begun: dict[str, list[ServerCall]] = {}  # by the upstream's call id
@@ -69,13 +69,10 @@ class Answer:
         self._current: int | None = None  # the client's call that is being written
         self._uses = dict.fromkeys((SEARCH, FETCH), 0)
 
-    @property
-    def can_grow_text(self) -> bool:
-        """Whether more text is nothing but one more delta."""
-        return self.blocks.open == "text" and self._turn_text and self._stop is None
-
-    def grow_text(self, text: str) -> int:
-        """Add to the open text without an event; the index of its block."""
+    def grow_text(self, text: str) -> int | None:
+        """Add to the open text where that is nothing but one more delta; the index of its block, or None."""
+        if self.blocks.open != "text" or self._stop is not None or not self._turn_text:
+            return None
         self._text_length += len(text)
         return self.blocks.grow_text(text)
 
@@ -176,7 +173,7 @@ class Answer:
         self._turn_thoughts = True
         return events + self.blocks.thinking(thoughts, shown=not self._options.omits_thoughts)
 
-    def _say(self, text: str, citations: Sequence[tuple[int, str]]) -> Events:
+    def _say(self, text: str, citations: Sequence[Citation]) -> Events:
         """More text. The blank line between two turns of a chat is left out, for they are two blocks here."""
         if not self._turn_text:
             whole, text = text, without_blank_lines_before(text)
@@ -186,8 +183,10 @@ class Answer:
         if not text:
             return []
         if self.blocks.open != "text":
-            self._text_length, self._marks = 0, []
-        self._marks += [(self._text_length + at, url) for at, url in citations]
+            self._text_length = 0
+            self._cited.begin_text()
+        if citations:
+            self._cited.mark(citations, offset=self._text_length)
         self._text_length += len(text)
         self._turn_text = True
         return self.blocks.text(text)
@@ -196,24 +195,6 @@ class Answer:
         """The text that was held back as a possible beginning of a stop sequence."""
         held = self._stop.close() if self._stop is not None else ""
         return self.blocks.text(held) if held else []
-
-    def _citations(self, text: str) -> list[Json]:
-        """The citations of a text: of each page that it names, once."""
-        if not self._pages:
-            return []
-        titles = {url: page.title for url, page in self._pages.items()}
-        cited = annotations(text, titles, [(at, url) for at, url in self._marks if url in self._pages])
-        urls = dict.fromkeys(one["url_citation"]["url"] for one in cited)
-        return [
-            {
-                "type": "web_search_result_location",
-                "url": url,
-                "title": self._pages[url].title,
-                "cited_text": self._pages[url].cited,
-                "encrypted_index": self._options.seal(url),
-            }
-            for url in urls
-        ]
 
     # -- calls --
 
@@ -257,7 +238,7 @@ class Answer:
         if kind == FETCH:
             return fetched_page(call_id, answered, self._options.now())
         pages = pages_of(answered)
-        self._pages |= {page.url: page for page in pages}
+        self._cited.add(pages)
         return found_pages(call_id, pages, self._options.seal)
 
 

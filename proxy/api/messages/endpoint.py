@@ -55,7 +55,9 @@ class _MessagesSurface(CheckingSurface):
         messages = read_messages(fields.get("system"), fields.get("messages"), seal.open, own_names)
         resolved = await self.resolver.resolve(scope, request.as_chat(messages))
         resolved, tools = with_hosted(resolved, request.tools, own_names)
-        if ignored := names_for_header((*resolved.ignored, *tools.ignored)):
+        ignored = resolved.ignored
+        if tools.ignored:
+            ignored = names_for_header((*ignored, *tools.ignored))
             request_context.add({"tools_ignored": ignored})
         chat = resolved.chat | request.thinking_fields(has_switch=resolved.model.upstream.thinking_switch)
         limits = replace(resolved.limits, max_output_tokens=fields.get("max_tokens"))

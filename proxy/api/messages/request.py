@@ -116,10 +116,11 @@ def read_request(fields: Json, server_names: Collection[str], *, to_be_answered:
         refuse("model", "must be the name of a model")
     if to_be_answered or fields.get("max_tokens") is not None:
         _expect_count(fields.get("max_tokens"), "max_tokens", least=1)
-    for name, (kind, called) in _KINDS.items():
-        value = fields.get(name)
-        if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-            refuse(name, f"must be {called}")
+    for name, value in fields.items():
+        if name in _KINDS and value is not None:
+            kind, called = _KINDS[name]
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+                refuse(name, f"must be {called}")
     _refuse_conversations_held_here(fields)
     _check_inner(fields)
     return MessagesRequest(fields, read_tools(fields, server_names), _check_format(fields))

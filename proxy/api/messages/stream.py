@@ -1,6 +1,7 @@
 """The message object of the Messages API, and the stream of events that describes it."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -48,6 +49,21 @@ class Head(Struct, frozen=True):
         return self.message([], ending, {**usage, **cache})
 
 
+class Opening:
+    """The first event of a stream, which is sent with whatever comes first; `head`: of the message."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+        self._is_sent = False
+
+    def take(self) -> bytes:
+        """The event, the first time."""
+        if self._is_sent:
+            return b""
+        self._is_sent = True
+        return _encode({"type": "message_start", "message": self._head.beginning()})
+
+
 class MessageStream:
     """Writes a message to a client with `stream: true`.
 
@@ -62,21 +78,19 @@ class MessageStream:
     def __init__(self, stream: EventStream, head: Head, answer: Answer, request_id: str, *, hold_text: bool) -> None:
         self._stream = stream
         self._outbox = Outbox(stream)
-        self._head = head
         self._answer = answer
         self._request_id = request_id
         self._hold_text = hold_text
         self._held: list[str] = []
-        self._is_begun = False
-        stream.heartbeat = self._heartbeat
+        self._opening = Opening(head)
+        stream.heartbeat = partial(_heartbeat, self._opening)  # a method would hold the stream that holds it
 
     def show(self, _index: int, chunk: Json) -> Awaitable[None]:
         """Show a chunk of the only choice."""
         answer, choices = self._answer, chunk["choices"]
         delta: Json = choices[0]["delta"] if choices else {}
         text: Any = delta.get("content")
-        if text.__class__ is str and len(delta) == _ONLY_CONTENT and answer.can_grow_text:
-            index = answer.grow_text(text)
+        if text.__class__ is str and len(delta) == _ONLY_CONTENT and (index := answer.grow_text(text)) is not None:
             return self._outbox.write(_TEXT % (index, sse.dumps(text)))
         if self._hold_text and delta.pop("content", None):
             self._held.append(text)
@@ -114,15 +128,11 @@ class MessageStream:
 
     async def _write(self, events: Events) -> None:
         if events:
-            opening = b"" if self._is_begun else self._opening()
-            await self._outbox.write(opening + b"".join(map(_encode, events)))
+            await self._outbox.write(self._opening.take() + b"".join(map(_encode, events)))
 
-    def _heartbeat(self) -> bytes:
-        return _PING if self._is_begun else self._opening() + _PING
 
-    def _opening(self) -> bytes:
-        self._is_begun = True
-        return _encode({"type": "message_start", "message": self._head.beginning()})
+def _heartbeat(opening: Opening) -> bytes:
+    return opening.take() + _PING
 
 
 def _encode(event: Json) -> bytes:

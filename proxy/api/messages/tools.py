@@ -26,6 +26,7 @@ from proxy.loop.prompts import WHERE, with_guidance
 
 FETCH = "web_fetch"
 
+_FIELDS = frozenset({"tools", "tool_choice", "mcp_servers"})  # of a request, that `read_tools` reads
 _VERSION = re.compile(r"(web_search|web_fetch)(_[0-9]+)?")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _KINDS = {"auto": "auto", "any": "required", "none": "none"}
@@ -78,6 +79,9 @@ class Tools(Struct, frozen=True):
         return fields
 
 
+NO_TOOLS = Tools()
+
+
 def read_tools(fields: Json, server_names: Collection[str]) -> Tools:
     """The tools of a request.
 
@@ -88,6 +92,8 @@ def read_tools(fields: Json, server_names: Collection[str]) -> Tools:
     Raises:
         RequestError: they are not well formed, or demand a tool that is not available here.
     """
+    if _FIELDS.isdisjoint(fields):
+        return NO_TOOLS
     declared = _listed(fields.get("tools"))
     functions: dict[str, Json] = {}
     hosted: dict[str, HostedTool] = {}

@@ -1,0 +1,50 @@
+"""Citations: which pages of an answer's visible searches its text names."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from proxy.api.messages.pages import Page
+from proxy.loop.chat import Json
+from proxy.loop.citations import Citation, annotations
+
+
+class CitedPages:
+    """The pages that visible searches have found, and where the text that is being written cites them.
+
+    Args:
+        seal: seals text for the client.
+    """
+
+    def __init__(self, seal: Callable[[str], str]) -> None:
+        self._seal = seal
+        self._pages: dict[str, Page] = {}  # by URL
+        self._marks: list[Citation] = []  # of gpt-oss's in the text, where it was written
+
+    def add(self, pages: Iterable[Page]) -> None:
+        """Add the pages that a search has found."""
+        self._pages |= {page.url: page for page in pages}
+
+    def begin_text(self) -> None:
+        """Forget the marks of the text before: another one begins."""
+        self._marks = []
+
+    def mark(self, marks: Sequence[Citation], *, offset: int) -> None:
+        """Add marks of a piece of text that begins at `offset`."""
+        self._marks += [(offset + at, url) for at, url in marks]
+
+    def citations(self, text: str) -> list[Json]:
+        """The citations of a text: of each page that it names, once."""
+        if not self._pages:
+            return []
+        titles = {url: page.title for url, page in self._pages.items()}
+        cited = annotations(text, titles, [(at, url) for at, url in self._marks if url in self._pages])
+        urls = dict.fromkeys(one["url_citation"]["url"] for one in cited)
+        return [
+            {
+                "type": "web_search_result_location",
+                "url": url,
+                "title": self._pages[url].title,
+                "cited_text": self._pages[url].cited,
+                "encrypted_index": self._seal(url),
+            }
+            for url in urls
+        ]
