@@ -97,11 +97,24 @@ def test_the_dashboard_is_one_that_grafana_can_provision():
     assert {"uid", "title", "schemaVersion", "panels"} <= dashboard.keys()
     panels = dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
-    sources = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+    (source,) = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+    chosen, *_ = dashboard["templating"]["list"]
+    assert (chosen["name"], chosen["query"]) == ("datasource", source["type"])
     for panel in panels:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
-        assert panel["type"] == "row" or panel["datasource"]["uid"] == sources[0]["uid"]
+        assert panel["type"] == "row" or panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_every_panel_of_clients_or_models_shows_those_that_are_chosen_and_groups_by_labels_that_exist():
+    labels = Series().labels
+    for query in queries():
+        grouped = {label for by in re.findall(r"by \(([\w, ]+)\)", query) for label in by.split(", ")}
+        for full, selector in re.findall(r"(toolproxy_\w+)(\{[^}]*\})?", query):
+            name = full if full in labels else re.sub(r"_(total|bucket|sum|count)$", "", full)
+            chosen = [f'{label}=~"${label}"' for label in ("client", "model") if label in labels[name]]
+            assert selector == ("{" + ",".join(chosen) + "}" if chosen else ""), query
+            assert grouped - {"le"} <= set(labels[name]), query
 
 
 def test_the_composition_fits_the_schema_of_compose():
