@@ -27,6 +27,7 @@ from proxy.config import (
     secrets_of,
 )
 from proxy.loop.errors import ConfigurationError
+from proxy.terminal import Style, style_of
 
 _DEFAULT_CONFIG = "config.yaml"
 _FAULT = 1
@@ -151,13 +152,22 @@ def _check(arguments: argparse.Namespace) -> None:
     from proxy.server import process as server  # noqa: PLC0415 - `--help` needs neither tools nor a web server
 
     config = _configuration(arguments)
+    style = style_of(sys.stdout)
     for line in describe(config, app.origins_of(config)):
-        print(line)
+        print(_tinted(line, style))
     for warning in config.warnings:
         print(f"toolproxy: warning: {warning}", file=sys.stderr)
     server.check_startable(config)
     if arguments.probe:
         _probe(config)
+
+
+def _tinted(line: str, style: Style) -> str:
+    """A line of `describe` in colours: headings, what is usable, and what is not."""
+    name, colon, state = line.partition(": ")
+    if not colon:
+        return style(line, "bold")
+    return f"{name}: {style(state, 'green' if state.startswith('usable') else 'yellow')}"
 
 
 def _probe(config: Config) -> None:

@@ -323,7 +323,8 @@ class TelemetryConfig(Value, frozen=True, kw_only=True):
     """`telemetry:`: logs, metrics and traces."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # Lowest level of events that are logged.
-    log_format: Literal["json", "console"] = "json"  # JSON lines, or text for people.
+    # JSON lines, or text for people; auto: text on a terminal, JSON anywhere else.
+    log_format: Literal["json", "console", "auto"] = "auto"
     # Write messages, arguments and results to log, traces and debug pages; keys are always masked.
     log_content: bool = False
     metrics: bool = True  # Serve GET /metrics.

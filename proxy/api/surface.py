@@ -143,7 +143,9 @@ class Surface:
                 ended["stop"] = answers[0].stop
                 if answers[0].step is not None:
                     ended["rung"] = answers[0].step
-            note_use(tally.usage, turns=tally.turns, tool_calls=tally.total_tool_calls, **ended)
+            note_use(
+                tally.usage, turns=tally.turns, tool_calls=tally.total_tool_calls, searches=tally.web_searches, **ended
+            )
         return answers
 
     async def _kept(self, work: Coroutine[Any, Any, Respond], owner: str, run_id: str, keep: Keep) -> Respond:

@@ -20,6 +20,7 @@ from proxy.loop.errors import ConfigurationError
 from proxy.server import process as server
 from proxy.server.graceful import Server
 from proxy.telemetry import log
+from proxy.terminal import style_of
 
 try:
     import openai
@@ -72,7 +73,9 @@ async def _demo() -> int:
                     await _converse(client, mock, "2. The same question, whole", _SEARCHED, stream=False, turns=2),
                     await _converse(client, mock, "3. A question that needs no search", _PLAIN, stream=True, turns=1),
                 ]
-    print("All three answers arrived as ordinary completions." if all(passed) else "SOMETHING WENT WRONG, see above.")
+    style = style_of(sys.stdout)
+    right, wrong = "All three answers arrived as ordinary completions.", "SOMETHING WENT WRONG, see above."
+    print(style(right, "green") if all(passed) else style(wrong, "red"))
     return 0 if all(passed) else 1
 
 
@@ -82,7 +85,12 @@ async def _converse(
     mock.requests.clear()
     mock.searches.clear()
     mock.most_searches_at_once = 0
-    print(f"\n{'-' * _WIDTH}\n{title}\n\n  app     {question}\n  answer  ", end="", flush=True)
+    style = style_of(sys.stdout)
+    print(
+        f"\n{style('-' * _WIDTH, 'dim')}\n{style(title, 'bold')}\n\n  app     {question}\n  answer  ",
+        end="",
+        flush=True,
+    )
     saw = await (_ask_streaming if stream else _ask_whole)(client, question)
     print()
     _tell_wire(mock)

@@ -19,11 +19,13 @@ from proxy.config import Config, TelemetryConfig, secrets_of
 from proxy.config_rules import SHORTEST_CLIENT_KEY
 from proxy.loop.errors import ConfigurationError
 from proxy.ports import Lifecycle
+from proxy.server.banner import banner
 from proxy.server.graceful import Server, Worker
 from proxy.server.head import Bounds
 from proxy.server.protocol import BoundedProtocol
 from proxy.server.supervisor import Supervisor
 from proxy.telemetry import log, workers
+from proxy.terminal import style_of
 from proxy.tools.catalog import answered_by_fallback
 
 _BACKLOG = 2048
@@ -59,7 +61,7 @@ def serve(config: Config) -> None:
 
 def _serve_alone(config: Config, listener: socket.socket, url: str) -> None:
     lifecycle = Lifecycle()
-    grace, ready = config.server.shutdown_grace_seconds, functools.partial(announce, url)
+    grace, ready = config.server.shutdown_grace_seconds, functools.partial(announce, url, config)
     with workers.counting_together(config):
         app = create_app(config, lifecycle=lifecycle)
         Server(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, ready=ready).run(accept_in_bulk(listener))
@@ -74,7 +76,7 @@ def _serve_together(config: Config, listener: socket.socket, url: str) -> None:
         start, config.server.workers, grace=grace, observe=log.LogObserver(), stop_listening=listener.close
     )
     with workers.counting_together(config):
-        supervisor.run(lambda: announce(url))
+        supervisor.run(lambda: announce(url, config))
 
 
 def _without_telemetry(config: Config) -> Config:
@@ -213,7 +215,9 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def announce(url: str) -> None:
-    """Print the address line, the only one on standard output."""
+def announce(url: str, config: Config) -> None:
+    """Print the address line, the only one on standard output; on a terminal, what can be used and how is below it."""
     sys.stdout.write(f"toolproxy is serving at {url}/v1\n")
+    if sys.stdout.isatty():
+        sys.stdout.write(banner(url, config, style_of(sys.stdout)))
     sys.stdout.flush()

@@ -1,7 +1,7 @@
 """The log: one line on standard error for each request, turn and tool call, as JSON or as text for people.
 
-Events go from `LogObserver` to the stream by a path of our own: structlog's takes 4 % of a request. Its console format
-is used, and the lines of libraries come through its formatter in the same form. Every secret of the configuration is
+Events go from `LogObserver` to the stream by a path of our own: structlog's takes 4 % of a request. The lines of
+libraries come through its formatter in the same form. Every secret of the configuration is
 masked in every line. An exception is shown by its type and place, since its message may quote a request; message
 content is written only with `telemetry.log_content`.
 """
@@ -29,7 +29,9 @@ from proxy import request_context
 from proxy.config import TelemetryConfig
 from proxy.ports import Content
 from proxy.redact import redactor
+from proxy.telemetry.console import Console
 from proxy.telemetry.events import Handler, level_of
+from proxy.terminal import style_of
 
 Line: TypeAlias = Mapping[str, Any]
 
@@ -92,13 +94,21 @@ class _Output:
     Attributes:
         level: events below it are not written.
         content: whether message content and the messages of exceptions are written.
-        render: makes a line's text, without its end.
+        render: makes a line's text, without its end; empty where nothing is to be written.
+        stream: takes the lines.
+        hides: whether events of a name are left out, whatever their level.
     """
 
     level: int
     content: bool
     render: Callable[[Line], str]
     stream: LineStream
+    hides: Callable[[str], bool]
+
+    def write(self, line: Line) -> None:
+        """Write a line."""
+        if text := self.render(line):
+            self.stream.write(f"{text}\n")
 
     def line(self, level: str, event: object, fields: Line) -> dict[str, Any]:
         """The fields of a line: time, level and event, then those of the request, then those of the event."""
@@ -135,9 +145,12 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
     global _output  # noqa: PLW0603 - like the standard library's logging, the log is one per process
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[config.log_level.upper()]
-    render = _json if config.log_format == "json" else _console(stream)
     lines: Any = LineStream(stream, redactor(secrets))  # as much of a text stream as logging needs
-    _output = output = _Output(level, config.log_content, render, lines)
+    if config.log_format == "console" or (config.log_format == "auto" and stream.isatty()):
+        console = Console(style_of(stream), details=level <= logging.DEBUG)
+        _output = output = _Output(level, config.log_content, console, lines, console.hides)
+    else:
+        _output = output = _Output(level, config.log_content, _json, lines, lambda _: False)
     structlog.configure(
         processors=[output.foreign_line, output.foreign_text],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -182,12 +195,12 @@ class LogObserver:
         level, output = level_of(event), self._output
         if output is None:
             return lambda fields: structlog.get_logger().log(level, event, **fields)
-        if level < output.level:
+        if level < output.level or output.hides(event):
             return None
         name = logging.getLevelName(level).lower()
 
         def write(fields: Line) -> None:
-            output.stream.write(output.render(output.line(name, event, fields)) + "\n")
+            output.write(output.line(name, event, fields))
 
         return write
 
@@ -217,19 +230,6 @@ def _places(tb: TracebackType | None) -> list[str]:
 
 def _exception_in_full(exc_info: structlog.typing.ExcInfo) -> str:
     return "".join(traceback.format_exception(*exc_info)).rstrip()
-
-
-def _console(stream: TextIO) -> Callable[[Line], str]:
-    render = structlog.dev.ConsoleRenderer(
-        colors=stream.isatty(),
-        exception_formatter=structlog.dev.plain_traceback,  # a rich one shows variables, and keys are in variables
-    )
-
-    def write(line: Line) -> str:
-        when = orjson.dumps(line["timestamp"], str, _JSON).decode().strip('"')
-        return str(render(None, "", {**line, "timestamp": when}))
-
-    return write
 
 
 def _json(line: Line) -> str:

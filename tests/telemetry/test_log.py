@@ -83,8 +83,8 @@ def test_each_line_says_when_in_utc(written, fields):
 
 def test_for_people_a_line_begins_with_when(written):
     text = written(log_format="console")
-    log.LogObserver()("tool.completed", tool="t")
-    assert re.match(WHENEVER + "Z ", text())
+    log.LogObserver()("mcp.connected", server="wiki")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  mcp\.connected  server=wiki\n", text())
 
 
 def test_what_a_line_says_of_time_itself_stays_as_it_is(written):

@@ -1,0 +1,36 @@
+"""What `toolproxy serve` says on a terminal once it serves: what is usable, and three lines to paste."""
+
+import json
+from collections.abc import Iterator
+
+from proxy.config import Config
+from proxy.terminal import Style, shortened
+
+_WIDTH = 105  # columns beside the labels
+_QUESTION = "What is new in Python? Search the web."
+
+
+def banner(url: str, config: Config, style: Style) -> str:
+    """The lines below the address.
+
+    Args:
+        url: where the proxy serves, without `/v1`.
+        config: the configuration that it serves.
+        style: of the terminal.
+    """
+    lines = [f"  {style(f'{label:<13}', 'dim')}{text}" for label, text in _rows(url, config)]
+    return "\n".join(["", *lines, "", ""])
+
+
+def _rows(url: str, config: Config) -> Iterator[tuple[str, str]]:
+    models = [name for name, model in config.models.items() if model.upstream in config.upstreams]
+    yield "models", shortened(", ".join(models) or "none", _WIDTH)
+    yield "tools", shortened(", ".join(config.tools) or "none", _WIDTH)
+    yield "clients", shortened(", ".join(client.name for client in config.clients) or "anyone may call", _WIDTH)
+    yield "", ""
+    key = "YOUR_KEY" if config.clients else "unused"
+    model = next((name for name in models if "*" not in name), "MODEL")
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": _QUESTION}]})
+    yield "OpenAI SDKs", f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}"
+    yield "Claude Code", f"ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key} ANTHROPIC_MODEL={model} claude"
+    yield "curl", f"curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' --json '{body}'"

@@ -1,0 +1,158 @@
+"""The log as a person reads it on a terminal: a line for each request, its columns aligned, at most 120 wide.
+
+    12:04:31  app-one       glm-4.7                  200    2.31 s  2 turns  3 searches    1,204+310 tok  answer
+    12:04:40  app-one       gpt-oss-120b             502    0.42 s  1 turn                                upstream_error
+              gmi: The upstream failed (HTTP 500): overloaded
+    12:05:02  [warning] configuration.disabled  where=upstreams.gmi why=GMI_API_KEY is not set
+
+Turns and tool calls have lines of their own at `log_level: debug` only; whatever is wrong has one always.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from proxy.terminal import Style, printable, shortened
+
+Line: TypeAlias = Mapping[str, Any]
+
+WIDTH: Final = 120
+_CLIENT, _MODEL, _COUNTS, _TOKENS = 12, 22, 20, 15  # columns
+_INDENT: Final = " " * 10
+_DETAILS: Final = frozenset({"turn.completed", "tool.completed", "turn.abandoned", "tool.abandoned"})
+_CAUSES: Final = frozenset({"turn.failed", "relay.failed"})
+_MOST_CAUSES: Final = 1000  # requests whose failure waits for their line
+_LEVEL_COLORS: Final = {"warning": "yellow", "error": "red", "debug": "dim"}
+_HIDDEN: Final = frozenset({"timestamp", "level", "event", "request_id", "trace_id", "exception"})
+_OF_REQUEST: Final = frozenset({"client", "model", "stream", "method", "path"})  # stand in the line of the request
+_CLIENT_LEFT, _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 499, 400, 500
+
+
+class Console:
+    """Renders the lines of the log.
+
+    Args:
+        style: colours them, or not.
+        details: whether turns and tool calls are shown.
+    """
+
+    def __init__(self, style: Style, *, details: bool) -> None:
+        self._style = style
+        self._details = details
+        self._causes: OrderedDict[object, str] = OrderedDict()  # of failed requests, until their line is written
+
+    def hides(self, event: str) -> bool:
+        """Whether events of that name are not shown."""
+        return event in _DETAILS and not self._details
+
+    def __call__(self, line: Line) -> str:
+        """The text of a line; empty for a failure that will be shown below its request."""
+        event = line["event"]
+        if event == "request.completed":
+            return self._request(line)
+        if event in _CAUSES and line.get("request_id"):
+            self._remember(line)
+            if not self._details:
+                return ""
+        return self._other(line)
+
+    def _request(self, line: Line) -> str:
+        status = line.get("status") or 0
+        color = _color_of(status, line)
+        cells = [
+            self._style(_time_of(line), "dim"),
+            f"{_cell(line.get('client') or '-', _CLIENT)}",
+            _cell(line.get("model") or f"{line.get('method')} {line.get('path')}".removeprefix("POST "), _MODEL),
+            self._style(f"{'left' if status == _CLIENT_LEFT else status:>4}", color, "bold"),
+            f"{_seconds(line.get('seconds')):>8}",
+            f"{_counts(line):<{_COUNTS}}",
+            f"{_tokens(line):>{_TOKENS}}",
+            self._style(_outcome(line), color),
+        ]
+        text = "  ".join(cells).rstrip()
+        if cause := self._causes.pop(line.get("request_id"), None):
+            text += f"\n{_INDENT}{self._style(cause, color)}"
+        return text
+
+    def _remember(self, line: Line) -> None:
+        why = line.get("why") or line.get("error") or line.get("code")
+        self._causes[line["request_id"]] = _fit(f"{line.get('upstream', 'upstream')}: {printable(why)}")
+        if len(self._causes) > _MOST_CAUSES:
+            self._causes.popitem(last=False)
+
+    def _other(self, line: Line) -> str:
+        """Any other event: its name, and its fields as `name=value`."""
+        of_request = "request_id" in line
+        level = line["level"]
+        color = _LEVEL_COLORS.get(level)
+        name = printable(line["event"]) if level == "info" else f"[{level}] {printable(line['event'])}"
+        hidden = _HIDDEN | _OF_REQUEST if of_request else _HIDDEN
+        fields = _fit(" ".join(_fields(line, hidden)), WIDTH - len(_INDENT) - len(name) - 2)
+        colored = self._style(name, color) if color else name
+        when = _INDENT if of_request else f"{self._style(_time_of(line), 'dim')}  "
+        text = f"{when}{colored}  {fields}".rstrip()
+        if exception := line.get("exception"):
+            text += "".join(f"\n{_INDENT}  {part}" for part in str(exception).splitlines())
+        return text
+
+
+def _fields(line: Line, hidden: Collection[str]) -> Iterator[str]:
+    for name, value in line.items():
+        if name not in hidden:
+            yield f"{name}={round(value, 3) if isinstance(value, float) else printable(value)}"
+
+
+def _color_of(status: int, line: Line) -> str:
+    """Green for an answer, yellow for what the client asked for or did, red for what failed here or beyond."""
+    if _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
+        return "yellow"
+    return "red" if status >= _FIRST_SERVER_ERROR or line.get("error") else "green"
+
+
+def _time_of(line: Line) -> str:
+    when = line["timestamp"]
+    return when.astimezone().strftime("%H:%M:%S") if isinstance(when, datetime) else str(when)
+
+
+def _cell(value: object, width: int) -> str:
+    return f"{shortened(printable(value), width):<{width}}"
+
+
+def _fit(text: str, width: int = WIDTH - len(_INDENT)) -> str:
+    return shortened(text, width)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.2f} s"
+
+
+def _counts(line: Line) -> str:
+    """Turns and searches, or other tool calls where there were no searches."""
+    searches = line.get("searches")
+    of_tools = _counted(searches, "search", "searches") or _counted(line.get("tool_calls"), "call", "calls")
+    return "  ".join(filter(None, (_counted(line.get("turns"), "turn", "turns"), of_tools)))
+
+
+def _counted(number: int | None, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}" if number else ""
+
+
+def _tokens(line: Line) -> str:
+    sent, written = line.get("prompt_tokens"), line.get("completion_tokens")
+    return "" if sent is None and written is None else f"{_compact(sent or 0)}+{_compact(written or 0)} tok"
+
+
+def _compact(number: int) -> str:
+    """A number in at most five columns, up to a hundred million."""
+    for unit, size in (("M", 1_000_000), ("k", 1000)):
+        if number >= 10 * size:
+            return f"{number / size:.1f}{unit}" if number < 100 * size else f"{number // size}{unit}"
+    return f"{number:,}"
+
+
+def _outcome(line: Line) -> str:
+    """What ended the request: an error's code, the client, or why its loop stopped."""
+    if line.get("status") == _CLIENT_LEFT:
+        return "the client left"
+    return printable(line.get("error") or line.get("stop") or "")

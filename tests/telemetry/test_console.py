@@ -1,0 +1,115 @@
+"""The log on a terminal, rendered, and as a real process writes it."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+
+from proxy.telemetry.console import WIDTH, Console
+from proxy.terminal import Style, style_of
+
+ROOT = Path(__file__).parent.parent.parent
+LINE = {"timestamp": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "level": "info", "request_id": "r"}
+COMPLETED = {**LINE, "event": "request.completed", "method": "POST", "path": "/v1/chat/completions"}
+
+
+def rendered(*lines, details=False):
+    console = Console(Style(colors=False), details=details)
+    return [text for line in lines if (text := console(line))]
+
+
+def test_a_request_is_one_line_with_its_columns():
+    counted = {"turns": 2, "tool_calls": 3, "searches": 2, "prompt_tokens": 1204, "completion_tokens": 310}
+    (text,) = rendered(
+        {**COMPLETED, "client": "app", "model": "glm-4.7", "status": 200, "seconds": 2.314, **counted, "stop": "answer"}
+    )
+    when, *cells = text.split()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", when)
+    assert " ".join(cells) == "app glm-4.7 200 2.31 s 2 turns 2 searches 1,204+310 tok answer"
+
+
+def test_the_columns_of_all_requests_begin_at_the_same_places():
+    short = {**COMPLETED, "client": "a", "model": "m", "status": 200, "seconds": 0.5, "turns": 1, "stop": "answer"}
+    long = {**short, "client": "c" * 40, "model": "n" * 80, "seconds": 1234.5, "turns": 12, "tool_calls": 34,
+            "prompt_tokens": 123456, "completion_tokens": 65432, "stop": "client_tool_calls"}  # fmt: skip
+    first, second = rendered(short, long)
+    assert first.index("200") == second.index("200")
+    assert first.index("answer") == second.index("client_tool_calls")
+    assert len(second) <= WIDTH
+
+
+def test_a_failure_stands_below_its_request():
+    failed = {**LINE, "level": "warning", "event": "turn.failed", "upstream": "gmi", "why": "HTTP 500:\n\x1b[2Jbroken"}
+    lines = rendered(failed, {**COMPLETED, "model": "m", "status": 502, "seconds": 0.1, "error": "upstream_error"})
+    (text,) = lines
+    first, second = text.splitlines()
+    assert first.endswith("upstream_error")
+    assert second.strip() == "gmi: HTTP 500: [2Jbroken"
+
+
+def test_a_client_that_leaves_is_shown_as_such():
+    (text,) = rendered({**COMPLETED, "model": "m", "status": 499, "seconds": 0.1})
+    assert " left " in text
+    assert text.endswith("the client left")
+
+
+@pytest.mark.parametrize("details", [False, True])
+def test_turns_and_tool_calls_are_details(details):
+    console = Console(Style(colors=False), details=details)
+    assert console.hides("turn.completed") is not details
+    assert not console.hides("tool.failed")
+
+
+class Terminal:
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environ", "colors"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False), ({"TERM": "dumb", "FORCE_COLOR": "1"}, True)],
+)
+def test_colours_follow_the_usual_variables(environ, colors):
+    assert style_of(Terminal(), environ).colors is colors
+
+
+CONFIG = """
+server: {port: 0}
+upstreams: {up: {base_url: "http://127.0.0.1:9/v1", api_key: k, retries: 0}}
+models: {m: {upstream: up}}
+"""
+
+
+def test_on_a_terminal_there_is_a_banner_and_a_line_for_each_request(tmp_path):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    ours, theirs = pty.openpty()
+    environ = {**os.environ, "NO_COLOR": "1", "COLUMNS": "120"}
+    command = [sys.executable, "-m", "proxy", "serve", "--config", str(tmp_path / "config.yaml")]
+    process = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        said = ""
+        while "curl http" not in said:
+            said += os.read(ours, 65536).decode()
+        url = re.search(r"http://[0-9.:]+", said)[0]
+        body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+        assert httpx.post(f"{url}/v1/chat/completions", json=body).status_code == 502
+        logged = ""
+        while "refused" not in logged.lower():
+            logged += os.read(ours, 65536).decode()
+    finally:
+        process.terminate()
+        process.wait()
+        os.close(ours)
+    assert f"toolproxy is serving at {url}/v1" in said
+    assert f"OPENAI_BASE_URL={url}/v1" in said
+    assert f"ANTHROPIC_BASE_URL={url} " in said
+    request = next(line for line in logged.splitlines() if "upstream_error" in line)
+    assert re.match(r"\d\d:\d\d:\d\d  - +m +502 ", request)
+    assert len(request) <= WIDTH
