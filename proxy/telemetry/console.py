@@ -124,7 +124,7 @@ def _fit(text: str, width: int = WIDTH - len(_INDENT)) -> str:
 
 
 def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.2f} s"
+    return "" if seconds is None else f"{seconds:.2f} s" if seconds < 1000 else f"{seconds:.0f} s"  # noqa: PLR2004
 
 
 def _counts(line: Line) -> str:
