@@ -4,6 +4,7 @@ import asyncio
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -11,9 +12,12 @@ from hypothesis import settings
 from openapi_spec_validator import validate
 from starlette.routing import Router
 
-from proxy.api.endpoints import WrongMethod
+from proxy.api.endpoints import WrongMethod, state_as_json
 from proxy.app import create_app
+from proxy.breaker import State
 from proxy.config_file import parse
+from proxy.loop.errors import Cause
+from proxy.ports import Readiness
 from tests.fakes import streamed, whole
 from tests.serving import CONFIG, proxy_of
 
@@ -48,6 +52,14 @@ def test_every_path_of_ours_is_on_it_with_its_methods():
         if path not in HANDED_ON
     }
     assert described == methods
+
+
+def test_the_states_of_readyz_are_described_with_all_that_they_may_say():
+    described = PAGE["components"]["schemas"]["State"]["properties"]
+    full = Readiness("t", usable=False, why_not="no key", breaker=State.OPEN, cause="quota")
+    assert described.keys() == state_as_json(full).keys()
+    assert described["cause"]["enum"] == list(get_args(Cause))
+    assert described["breaker"]["enum"] == [state for state in State if state is not State.CLOSED]
 
 
 @pytest.mark.hypothesis

@@ -88,14 +88,15 @@ class Readyz:
             status = "draining"
         report: Json = {
             "status": status,
-            "upstreams": [_as_json(upstream) for upstream in upstreams],
-            "tools": [_as_json(tool) for tool in self._ports.tool_states()],
-            "state": _as_json(self._ports.state()),
+            "upstreams": [state_as_json(upstream) for upstream in upstreams],
+            "tools": [state_as_json(tool) for tool in self._ports.tool_states()],
+            "state": state_as_json(self._ports.state()),
         }
         await send_json(send, report, status=200 if status == "ready" else 503)
 
 
-def _as_json(readiness: Readiness) -> Json:
+def state_as_json(readiness: Readiness) -> Json:
+    """The state of an upstream, a tool or the shared state, with what does not apply left out."""
     report: Json = {"name": readiness.name, "usable": readiness.usable}
     if not readiness.usable:
         report["why_not"] = readiness.why_not
