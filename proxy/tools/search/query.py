@@ -41,13 +41,14 @@ _NAMES = {
     "language": ("language", "hl"),
 }
 _ALL_NAMES = frozenset(name for names in _NAMES.values() for name in names)
-_RECENCY_WORDS = {
-    **{word: word for word in RECENCIES},
-    **{f"qdr:{word[0]}": word for word in RECENCIES},
-    **{f"past_{word}": word for word in RECENCIES},
-    **{f"past {word}": word for word in RECENCIES},
-    **{f"one{word.capitalize()}": word for word in RECENCIES},
-}
+# The ages that services and apps name: `qdr:d3`, `oneWeek`, `past_month`, `past 24 hours`, `last-7-days`, `pw`, `2d`.
+_AGE = re.compile(
+    r"(?:qdr:|one|p|(?:past|last)[ _-]?)?(?P<before>[0-9]{0,3})[ _-]?"
+    r"(?P<unit>minute|hour|day|week|month|year|[nhdwmy])s?(?P<after>[0-9]{0,3})",
+    re.IGNORECASE,
+)
+_ANY_AGE = frozenset(("", "any", "all", "anytime", "any time", "nolimit"))
+_HOURS = {"minute": 0, "n": 0, "h": 1, "d": 24, "w": 168, "m": 732, "y": 8784}  # of which twelve months are one year
 _DIGITS = re.compile(r"[0-9]{1,4}")
 _COUNTRY = re.compile(r"[A-Za-z]{2}")
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
@@ -82,11 +83,8 @@ def repair(arguments: Json) -> Json:
             repaired[name] = value
     if "num_results" in repaired:
         repaired["num_results"] = _count(repaired["num_results"])
-    recency = repaired.get("recency")
-    if isinstance(recency, str):
-        repaired["recency"] = _RECENCY_WORDS.get(recency.strip(), recency)
-        if not recency.strip():
-            del repaired["recency"]
+    if isinstance(recency := repaired.get("recency"), str):
+        repaired["recency"] = _recency(recency)
     return {key: value for key, value in repaired.items() if value is not None}
 
 
@@ -102,6 +100,19 @@ def query_of(arguments: Json, filters: SearchFilters = NO_FILTERS) -> SearchQuer
         language=language if _LANGUAGE.fullmatch(language) else None,
         filters=filters,
     )
+
+
+def _recency(value: str) -> str | None:
+    """The shortest of the `RECENCIES` that has all of the age that is asked for; None: any age."""
+    named = value.strip().lower()
+    if named in _ANY_AGE:
+        return None
+    age = _AGE.fullmatch(named)
+    if age is None:
+        return value
+    unit = age["unit"] if age["unit"] in _HOURS else age["unit"][0]
+    hours = int(age["before"] or age["after"] or 1) * _HOURS[unit]
+    return next((name for name in RECENCIES if hours <= _HOURS[name[0]]), None)
 
 
 def _count(value: Any) -> Any:

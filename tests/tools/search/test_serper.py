@@ -70,6 +70,27 @@ def test_the_spellings_that_models_and_apps_use_are_understood(arguments, repair
     assert repair(arguments) == repaired
 
 
+@pytest.mark.parametrize(
+    ("age", "recency"),
+    [
+        ("qdr:d", "day"),
+        ("qdr:d3", "week"),
+        ("qdr:n30", "hour"),
+        ("qdr:y2", None),
+        ("oneWeek", "week"),
+        ("noLimit", None),
+        ("past 24 hours", "day"),
+        ("last_7_days", "week"),
+        ("pm", "month"),
+        ("12 months", "year"),
+        ("2d", "week"),
+        ("soon", "soon"),
+    ],
+)
+def test_an_age_in_other_words_becomes_the_shortest_that_has_all_of_it(age, recency):
+    assert repair({"query": "q", "tbs": age}).get("recency") == recency
+
+
 ANSWER = {
     "answerBox": {"title": "T", "answer": "42", "snippet": "s", "link": "https://box.example/"},
     "knowledgeGraph": {
