@@ -26,6 +26,7 @@ from proxy.ports import Caches, Clock, NoObserver, Observer, Readiness
 from proxy.timeouts import within
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.browser import PARAMETERS
+from proxy.tools.permitted import permitted
 from proxy.tools.tool import Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
@@ -145,7 +146,10 @@ class Registry:
     ) -> ToolOutput:
         arguments = parse_arguments(call.arguments, entry.validator, repair=entry.tool.repair)
         output = await self._output(entry, arguments, seconds, scope, filters)
-        return _permitted(output, filters) if filters.rules else output
+        if not filters.rules:
+            return output
+        is_search = any(self.specs[name].searches for name in (call.name, entry.tool.name))
+        return permitted(output, filters, is_filtered=entry.tool.run_filtered is not None, is_search=is_search)
 
     async def _output(
         self, entry: "_Entry", arguments: Json, seconds: float, scope: str, filters: SearchFilters
@@ -218,12 +222,6 @@ class Registry:
         if not was_open:
             told = None if seconds == math.inf else entry.breaker.wait(now)
             self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=told, cause=entry.cause)
-
-
-def _permitted(output: ToolOutput, filters: SearchFilters) -> ToolOutput:
-    """An output whose pages may all be cited. The text of a search that does not filter itself stays as it is."""
-    sources = {url: title for url, title in output.sources.items() if filters.permits(url)}
-    return replace(output, sources=sources, hits=tuple(hit for hit in output.hits if filters.permits(hit.url)))
 
 
 def _skip_seconds(error: ToolUnavailable | None) -> float | None:

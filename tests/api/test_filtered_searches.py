@@ -75,15 +75,60 @@ async def test_filters_that_are_none_are_refused_by_the_name_of_their_field(fiel
     assert upstream.requests == []
 
 
-async def test_a_search_of_ones_own_cites_no_page_that_is_not_permitted(upstream, sdk):
+OWN_OUTPUTS = {
+    "sources": ToolOutput("Dreadful.", {GOOD: "Good", BAD: "Bad"}),
+    "addresses in the text": ToolOutput(
+        '[{"u": "https:\\/\\/good.example\\/page"}, {"u": "www.bad.example/x", "t": "Dreadful."}]'
+    ),
+    "no address at all": ToolOutput("Dreadful."),
+}
+
+
+@pytest.mark.parametrize("output", OWN_OUTPUTS.values(), ids=OWN_OUTPUTS)
+async def test_the_text_of_a_search_of_ones_own_is_withheld_where_a_page_is_not_permitted(output, upstream, sdk):
     async def run(_):
-        return ToolOutput("Found.", {GOOD: "Good", BAD: "Bad"})
+        return output
 
     own = Tool(name="web_search", description="d", parameters={"type": "object"}, run=run)
     async with proxy_of(upstream, config=CONFIG.replace("tools:", ""), tools=[own]) as url, sdk(url) as client:
         upstream.replies = [SEARCH, whole(ANSWER)]
         answer = await client.chat.completions.create(**ASKED, extra_body={"tools": [HOSTED]})
-    assert [one.url_citation.url for one in answer.choices[0].message.annotations] == [GOOD]
+    [result] = results_seen(upstream)
+    assert "withheld" in result
+    assert "Dreadful" not in result
+    assert "bad.example" not in result
+    assert (GOOD in result) is (output.text != "Dreadful." or bool(output.sources))
+    cited = [one.url_citation.url for one in answer.choices[0].message.annotations or ()]
+    assert cited == ([GOOD] if output.sources else [])
+
+
+async def test_filters_hold_for_the_text_of_a_tool_that_stands_in_for_a_search(upstream, sdk):
+    call = {
+        "description": "d",
+        "method": "GET",
+        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+        "offer": "never",
+    }
+    async with serving(Service(FOUND), lifespan="off") as api:
+        spare = orjson.dumps({"type": "http", "url": f"{api}/find", **call}).decode()
+        more = entry("web_search", "tavily", "http://127.0.0.1:1", fallback="spare") + f"  spare: {spare}\n"
+        async with proxy_of(upstream, config=CONFIG, more=more) as url, sdk(url) as client:
+            upstream.replies = [SEARCH, whole(ANSWER)]
+            await client.chat.completions.create(**ASKED, extra_body={"tools": [HOSTED]})
+    [result] = results_seen(upstream)
+    assert GOOD in result
+    assert "Dreadful" not in result
+
+
+async def test_the_text_of_a_search_of_ones_own_that_is_of_permitted_pages_stays(upstream, sdk):
+    async def run(_):
+        return ToolOutput(f"Fine, but see {BAD}.", {GOOD: "Good"})
+
+    own = Tool(name="web_search", description="d", parameters={"type": "object"}, run=run)
+    async with proxy_of(upstream, config=CONFIG.replace("tools:", ""), tools=[own]) as url, sdk(url) as client:
+        upstream.replies = [SEARCH, whole(ANSWER)]
+        await client.chat.completions.create(**ASKED, extra_body={"tools": [HOSTED]})
+    assert "Fine, but" in results_seen(upstream)[0]
 
 
 @pytest.mark.parametrize("reader", ["web_fetch", "serper_scrape, api_key: k"])
