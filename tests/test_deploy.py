@@ -92,6 +92,32 @@ def test_promtool_accepts_the_scrape_the_alerts_and_every_query_of_the_dashboard
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@found("promtool")
+def test_an_upstream_and_a_tool_that_never_worked_raise_their_alerts(tmp_path):
+    failing = {
+        "ToolproxyUpstreamFailing": ('toolproxy_upstream_errors_total{upstream="up",error="server_error"}', "up"),
+        "ToolproxyToolFailing": ('toolproxy_tool_calls_total{tool="web_search",outcome="unavailable"}', "web_search"),
+    }
+    labels = {"up": {"upstream": "up", "error": "server_error"}, "web_search": {"tool": "web_search"}}
+    summaries = {"up": "up: 100% of all calls end in server_error", "web_search": "web_search: 100% of all calls fail"}
+    raised = [
+        {
+            "eval_time": "25m",
+            "alertname": alert,
+            "exp_alerts": [
+                {"exp_labels": {"severity": "warning", **labels[name]}, "exp_annotations": {"summary": summaries[name]}}
+            ],
+        }
+        for alert, (_, name) in failing.items()
+    ]
+    series = [{"series": one, "values": "0+10x30"} for one, _ in failing.values()]
+    case = {"interval": "1m", "input_series": series, "alert_rule_test": raised}
+    page = tmp_path / "alerts_test.yml"
+    page.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [case]}))
+    done = subprocess.run(["promtool", "test", "rules", page], capture_output=True, text=True, check=False)  # noqa: S607
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_dashboard_is_one_that_grafana_can_provision():
     dashboard = orjson.loads(DASHBOARD.read_bytes())
     assert {"uid", "title", "schemaVersion", "panels"} <= dashboard.keys()
