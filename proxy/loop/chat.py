@@ -60,11 +60,20 @@ class ToolOutput(Struct, frozen=True):
         text: for the model.
         sources: the pages that it comes from, URL -> title.
         hits: what a search found, page by page; empty for tools that do not search.
+        stand_in: the fallback that answered in place of the tool that was called.
     """
 
     text: str
     sources: Mapping[str, str] = MappingProxyType({})
     hits: tuple[SearchHit, ...] = ()
+    stand_in: "StandIn | None" = None
+
+
+class StandIn(Struct, frozen=True):
+    """A tool that answered a call of another one, and its price for that call."""
+
+    name: str
+    price: float | None
 
 
 class ToolResult(Struct, frozen=True):
@@ -77,6 +86,7 @@ class ToolResult(Struct, frozen=True):
         text: of the tool's output alone, as far as the model reads it.
         hits: what a search found, page by page.
         outcome: of a call that failed, in one word; `budget`: it was beyond a limit and was not run.
+        stand_in: the fallback that answered in place of the tool that was called.
     """
 
     content: str
@@ -85,6 +95,7 @@ class ToolResult(Struct, frozen=True):
     text: str = ""
     hits: tuple[SearchHit, ...] = ()
     outcome: str = ""
+    stand_in: StandIn | None = None
 
 
 class ToolSpec(Struct, frozen=True):

@@ -257,7 +257,8 @@ class ToolCalls:
             observe("tool.crashed", **where, seconds=elapsed(deadline.clock, began), exc_info=True)
             return results.failure(TOOL_FAILED)
         seconds, content = elapsed(deadline.clock, began), {"result": output.text}
-        observe("tool.completed", **where, seconds=seconds, characters=len(output.text), content=content)
+        by = {} if output.stand_in is None else {"answered_by": output.stand_in.name}
+        observe("tool.completed", **where, **by, seconds=seconds, characters=len(output.text), content=content)
         most = max(0, min(limits.max_result_bytes, self._result_bytes_left))
         result = results.success(call.name, output, max_bytes=most)
         self._result_bytes_left -= len(result.content.encode())

@@ -37,7 +37,7 @@ def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
         (url,) = output.sources
         source = f' source="{_CANNOT_STAND_IN_A_TAG.sub("", url)[:_LONGEST_SOURCE]}"'
     fenced = f'<tool_result tool="{tool}"{source} note="{RESULT_IS_DATA}">\n{text}{_CLOSE}'
-    return ToolResult(fenced, sources=output.sources, text=text, hits=output.hits)
+    return ToolResult(fenced, sources=output.sources, text=text, hits=output.hits, stand_in=output.stand_in)
 
 
 def failure(message: str, *, outcome: str = "error", max_bytes: int = 2048) -> ToolResult:

@@ -148,8 +148,9 @@ class Metrics:
             series.forced_answers(rung).inc()
 
     def _tool_ended(self, fields: Mapping[str, Any]) -> None:
-        self._series.tool_calls(fields["tool"], fields.get("outcome") or "ok").inc()
-        self._series.tool_seconds(fields["tool"]).observe(fields["seconds"])
+        tool = fields.get("answered_by") or fields["tool"]
+        self._series.tool_calls(tool, fields.get("outcome") or "ok").inc()
+        self._series.tool_seconds(tool).observe(fields["seconds"])
 
     def _tool_breaker_opened(self, fields: Mapping[str, Any]) -> None:
         self._series.tool_breaker_openings(fields["tool"]).inc()

@@ -39,7 +39,8 @@ def permitted(output: ToolOutput, filters: SearchFilters, *, is_filtered: bool, 
     if len(kept) == len(named) and not is_of_unknown_pages:
         return output
     pages = "\n\n".join(f"{title}\n{url}".strip() for url, title in kept.items())
-    return ToolOutput(f"{_WITHHELD}\n\nPermitted pages:\n\n{pages}" if pages else _WITHHELD, sources, hits)
+    text = f"{_WITHHELD}\n\nPermitted pages:\n\n{pages}" if pages else _WITHHELD
+    return replace(output, text=text, sources=sources, hits=hits)
 
 
 def _urls_in(text: str) -> list[str]:

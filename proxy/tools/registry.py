@@ -18,7 +18,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from proxy.breaker import Breaker, State
-from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec
+from proxy.loop.chat import Json, StandIn, ToolCall, ToolOutput, ToolSpec
 from proxy.loop.errors import Cause, InvalidArguments, NotUnderstood, ToolError, ToolTimeout, ToolUnavailable
 from proxy.loop.offer import SEARCH
 from proxy.loop.search import NO_FILTERS, SearchFilters
@@ -144,12 +144,15 @@ class Registry:
     async def _run(
         self, entry: "_Entry", call: ToolCall, seconds: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:
-        arguments = parse_arguments(call.arguments, entry.validator, repair=entry.tool.repair)
+        tool = entry.tool
+        arguments = parse_arguments(call.arguments, entry.validator, repair=tool.repair)
         output = await self._output(entry, arguments, seconds, scope, filters)
+        if tool.name != call.name:
+            output = replace(output, stand_in=StandIn(tool.name, tool.price))
         if not filters.rules:
             return output
-        is_search = any(self.specs[name].searches for name in (call.name, entry.tool.name))
-        return permitted(output, filters, is_filtered=entry.tool.run_filtered is not None, is_search=is_search)
+        is_search = any(self.specs[name].searches for name in (call.name, tool.name))
+        return permitted(output, filters, is_filtered=tool.run_filtered is not None, is_search=is_search)
 
     async def _output(
         self, entry: "_Entry", arguments: Json, seconds: float, scope: str, filters: SearchFilters

@@ -259,7 +259,7 @@ def _text(delta: Json, key: str) -> str:
 
 
 def usage_of(answer: Respond, server_tool_use: Json | None) -> Json:
-    """The tokens of all turns, as this API counts them: cached ones apart."""
+    """The tokens of all turns, as this API counts them: cached ones apart; and `cost` where prices are configured."""
     usage: Json = answer.tally.as_usage()
     cached = _count(usage, "prompt_tokens_details", "cached_tokens")
     counted: Json = {
@@ -272,6 +272,8 @@ def usage_of(answer: Respond, server_tool_use: Json | None) -> Json:
         counted["output_tokens_details"] = {"thinking_tokens": thought}
     if server_tool_use is not None:
         counted["server_tool_use"] = server_tool_use
+    if usage.get("cost") is not None:
+        counted["cost"] = usage["cost"]
     return counted
 
 

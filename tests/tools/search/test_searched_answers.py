@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager
 
 import orjson
 import pytest
+from httpx import AsyncClient
 
 from proxy.tools.search.description import description, shipped
 from tests.fakes import FakeClock, whole
@@ -203,3 +204,19 @@ async def test_calls_of_a_tool_with_a_price_are_in_the_cost(price, cost, upstrea
         upstream.restart([SEARCH, other, whole("It was Leo.")])
         response = await client.responses.create(model="m", input="Who won?")
     assert (answer.usage.to_dict().get("cost"), response.usage.to_dict().get("cost")) == (cost, cost)
+
+
+async def test_a_call_that_a_fallback_answered_is_priced_and_counted_as_the_fallbacks(upstream, sdk):
+    down, other = Service((500, {}, {})), Service(good("brave"))
+    async with serving(down, lifespan="off") as one, serving(other, lifespan="off") as two:
+        more = entry("web_search", "tavily", one, fallback="spare", price=0.008)
+        more += entry("spare", "brave", two, offer="never", price=0.005)
+        async with proxy_of(upstream, config=CONFIG, more=more) as url, sdk(url) as client, AsyncClient() as plain:
+            upstream.replies = [SEARCH, whole("It was Leo.")]
+            answer = await client.chat.completions.create(**ASKED)
+            upstream.restart([SEARCH, whole("It was Leo.")])
+            message = (await plain.post(f"{url}/v1/messages", json={**ASKED, "max_tokens": 9})).json()
+            metrics = (await plain.get(f"{url}/metrics")).text
+    assert (answer.usage.cost, message["usage"]["cost"]) == (0.005, 0.005)
+    assert 'toolproxy_tool_calls_total{outcome="ok",tool="spare"} 2.0' in metrics
+    assert 'toolproxy_tool_calls_total{outcome="ok",tool="web_search"}' not in metrics
