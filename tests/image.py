@@ -66,7 +66,7 @@ class Container:
             yield self
         finally:
             print(await engine("logs", self._id))
-            await engine("rm", "--force", self._id)
+            await engine("rm", "--force", "--volumes", self._id)
 
     async def _status(self, client):
         try:
