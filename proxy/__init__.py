@@ -7,8 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from proxy.loop.chat import ToolOutput
-    from proxy.loop.errors import ToolError, ToolUnavailable
+    from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
     from proxy.tools.tool import Tool
 
 __version__ = "0.1.0"
@@ -16,9 +15,9 @@ __all__ = ["Tool", "ToolError", "ToolOutput", "ToolUnavailable"]
 
 _DEFINED_IN = {
     "Tool": "proxy.tools.tool",
-    "ToolError": "proxy.loop.errors",
-    "ToolOutput": "proxy.loop.chat",
-    "ToolUnavailable": "proxy.loop.errors",
+    "ToolError": "proxy.loop.results",
+    "ToolOutput": "proxy.loop.results",
+    "ToolUnavailable": "proxy.loop.results",
 }
 
 

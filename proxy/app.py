@@ -32,7 +32,8 @@ from proxy.config import Config, ServerConfig, UpstreamConfig
 from proxy.http.client import HttpClient
 from proxy.http.connect import client_context
 from proxy.http.transport import Http1Transport, HttpxTransport
-from proxy.loop.errors import Cause, ConfigurationError, NotFound
+from proxy.loop.errors import ConfigurationError, NotFound
+from proxy.loop.results import Cause
 from proxy.ports import Caches, Clock, ExtraHeaders, Lifecycle, Observer, Ports, Readiness
 from proxy.stores import State, open_state
 from proxy.telemetry import build_telemetry, log

@@ -10,11 +10,12 @@ from msgspec import Struct
 
 from proxy.config import Config
 from proxy.loop.actions import AnsweredCall, CallUpstream
-from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec, Turn
+from proxy.loop.chat import Json, ToolCall, ToolSpec, Turn
 from proxy.loop.decisions import ToolDialect
-from proxy.loop.errors import Cause, ProxyError
+from proxy.loop.errors import ProxyError
 from proxy.loop.forcing import AnswerSteps
 from proxy.loop.limits import LimitOverrides
+from proxy.loop.results import Cause, ToolOutput
 from proxy.loop.search import SearchFilters
 
 Show: TypeAlias = Callable[[Json], Awaitable[None]]

@@ -28,8 +28,9 @@ from proxy.config import (
     ZaiSearchConfig,
 )
 from proxy.http.client import HttpClient
-from proxy.loop.chat import Json, ToolOutput
-from proxy.loop.errors import ProxyError, ToolError, ToolUnavailable, UpstreamRefused
+from proxy.loop.chat import Json
+from proxy.loop.errors import ProxyError, UpstreamRefused
+from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, NoObserver
 from proxy.tools.catalog import Resources, make_tool
 from proxy.upstreams import failures

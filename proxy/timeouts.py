@@ -1,14 +1,32 @@
-"""Coroutines that mostly finish without waiting: only those that wait get a timer, or a task.
+"""The end of a request's time, and timeouts for coroutines that mostly finish without waiting.
 
-The two nested timeouts of a tool call buy 3.7 % of a loop's instructions this way, where the tool does not wait.
+Only those that wait get a timer, or a task. That saves 3.7 % of a loop's instructions, in the two nested timeouts of a
+tool call, where the tool does not wait.
 """
 
 import asyncio
-from collections.abc import Coroutine, Generator
+import math
+from collections.abc import Callable, Coroutine, Generator
 from types import coroutine as awaitable_generator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+class Deadline:
+    """The end of a run's time, so many `seconds` from now by `timer`, which never goes back."""
+
+    def __init__(self, seconds: float, *, timer: Callable[[], float]) -> None:
+        self._timer = timer
+        self._at = timer() + seconds
+
+    def seconds_left(self) -> float:
+        """Seconds until then; 0 once it has passed."""
+        return max(0.0, self._at - self._timer())
+
+    def end(self) -> None:
+        """Set it to the past: a timer has fired, up to 1.5 ms before the clock gets there with uvloop."""
+        self._at = -math.inf
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:

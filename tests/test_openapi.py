@@ -16,7 +16,7 @@ from proxy.api.endpoints import WrongMethod, state_as_json
 from proxy.app import create_app
 from proxy.breaker import State
 from proxy.config_file import parse
-from proxy.loop.errors import Cause
+from proxy.loop.results import Cause
 from proxy.ports import Readiness
 from tests.fakes import streamed, whole
 from tests.serving import CONFIG, proxy_of

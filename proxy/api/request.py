@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
+from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -19,7 +20,7 @@ from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.continuation import Continuation, put_back, runs_in
 from proxy.loop.errors import ModelNotAllowed
 from proxy.loop.limits import LimitOverrides, Limits
-from proxy.loop.offer import EVERY_TOOL, TOOL_FIELDS, Offer, ToolSelection, make_offer, take_prefix
+from proxy.loop.offer import EVERY_TOOL, TOOL_FIELDS, Offer, ToolSelection, make_offer
 from proxy.loop.prompts import WHERE, with_guidance
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Model, Ports
@@ -254,3 +255,26 @@ def _names_in(selected: str | None) -> frozenset[str] | None:
 def names_for_header(names: Iterable[str]) -> tuple[str, ...]:
     """The names of tools, each once and at most 32 of them, as they may stand in a header and in the log."""
     return tuple(dict.fromkeys(name if _TOOL_NAME.fullmatch(name) else "unknown" for name in names))[:_MAX_IGNORED]
+
+
+def take_prefix(messages: Sequence[Json], prefix: str) -> list[Json] | None:
+    """The messages without `prefix` at the beginning of the last user message; None where it is not there."""
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].get("role") == "user":
+            content = _after_prefix(messages[at].get("content"), prefix)
+            if content is None:
+                return None
+            return [*messages[:at], {**messages[at], "content": content}, *messages[at + 1 :]]
+    return None
+
+
+def _after_prefix(content: Any, prefix: str) -> Any:
+    if isinstance(content, str):
+        text = content.lstrip()
+        return text.removeprefix(prefix).lstrip() if text.startswith(prefix) else None
+    if isinstance(content, list):
+        for at, part in enumerate(content):
+            if isinstance(part.get("text"), str):
+                text = _after_prefix(part["text"], prefix)
+                return None if text is None else [*content[:at], {**part, "text": text}, *content[at + 1 :]]
+    return None

@@ -8,10 +8,11 @@ from typing import TypeAlias, final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, ToolCall, ToolResult, Turn, text_of
+from proxy.loop.chat import Json, ToolCall, Turn, text_of
 from proxy.loop.citations import Cite
 from proxy.loop.continuation import Continuation
 from proxy.loop.forcing import AnswerStep, AnswerSteps, Forcing
+from proxy.loop.results import ToolResult
 
 _ASKING = frozenset({"system", "developer", "user"})  # the roles whose messages may ask for JSON
 _NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}

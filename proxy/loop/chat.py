@@ -11,8 +11,6 @@ from typing import Any, TypeAlias
 import orjson
 from msgspec import Struct
 
-from proxy.loop.search import SearchHit
-
 Json: TypeAlias = dict[str, Any]
 
 # The text fields of a message that arrive in pieces. `reasoning_content` is the name at Z.AI and llama.cpp,
@@ -51,51 +49,6 @@ class ToolCall(Struct, frozen=True):
         except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # no JSON, or nested too deep to be written
             arguments = self.arguments
         return self.name, arguments
-
-
-class ToolOutput(Struct, frozen=True):
-    """What a tool returned.
-
-    Attributes:
-        text: for the model.
-        sources: the pages that it comes from, URL -> title.
-        hits: what a search found, page by page; empty for tools that do not search.
-        stand_in: the fallback that answered in place of the tool that was called.
-    """
-
-    text: str
-    sources: Mapping[str, str] = MappingProxyType({})
-    hits: tuple[SearchHit, ...] = ()
-    stand_in: "StandIn | None" = None
-
-
-class StandIn(Struct, frozen=True):
-    """A tool that answered a call of another one, and its price for that call."""
-
-    name: str
-    price: float | None
-
-
-class ToolResult(Struct, frozen=True):
-    """What the model reads of one call.
-
-    Attributes:
-        content: for the model.
-        failed: whether the call could not be carried out.
-        sources: the pages that it comes from, URL -> title, which may be cited.
-        text: of the tool's output alone, as far as the model reads it.
-        hits: what a search found, page by page.
-        outcome: of a call that failed, in one word; `budget`: it was beyond a limit and was not run.
-        stand_in: the fallback that answered in place of the tool that was called.
-    """
-
-    content: str
-    failed: bool = False
-    sources: Mapping[str, str] = MappingProxyType({})
-    text: str = ""
-    hits: tuple[SearchHit, ...] = ()
-    outcome: str = ""
-    stand_in: StandIn | None = None
 
 
 class ToolSpec(Struct, frozen=True):

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from proxy.loop.chat import BROKEN_OFF, Json, ToolResult, Turn, in_plain_text, name_of
+from proxy.loop.chat import BROKEN_OFF, Json, Turn, in_plain_text, name_of
 from proxy.loop.prompts import ANSWER_NOW, NO_RESULT
-from proxy.loop.results import without_note
+from proxy.loop.results import ToolResult, without_note
 
 _OURS = re.compile(r"call_([0-9a-f]{32})_s?[0-9]+")
 

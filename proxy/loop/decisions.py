@@ -12,11 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop.actions import AnsweredCall, Stop, Tally
-from proxy.loop.chat import ToolCall, ToolResult, ToolSpec
-from proxy.loop.errors import ToolError
+from proxy.loop.chat import ToolCall, ToolSpec
 from proxy.loop.limits import Limits
 from proxy.loop.prompts import BUDGET_USED, NO_SUCH_TOOL, REPEATED
-from proxy.loop.results import BEYOND_LIMIT, failure
+from proxy.loop.results import BEYOND_LIMIT, ToolError, ToolResult, failure
 
 
 class ToolDialect(Protocol):

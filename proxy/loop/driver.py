@@ -5,36 +5,24 @@ here are about time: when the deadline has passed, the run is made to end, and t
 """
 
 import asyncio
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-
-from msgspec import Struct
+from functools import partial
+from typing import Any, TypeAlias
 
 from proxy.loop import results
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
-from proxy.loop.chat import ToolCall, ToolResult, Turn
-from proxy.loop.errors import ProxyError, ToolError, ToolTimeout, ToolUnavailable
+from proxy.loop.chat import ToolCall, Turn
+from proxy.loop.errors import ProxyError
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
+from proxy.loop.results import ToolError, ToolOutput, ToolResult, ToolTimeout, ToolUnavailable
 from proxy.loop.run import Run
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Clock, Observer, Report, Show, Tell, Toolset, Upstream, elapsed, fault_of
-from proxy.timeouts import within
+from proxy.timeouts import Deadline, within
 
-
-class Deadline(Struct, eq=False):
-    """The end of a run's time, in seconds of the monotonic clock."""
-
-    clock: Clock
-    at: float
-
-    def seconds_left(self) -> float:
-        """Seconds until then; 0 once it has passed."""
-        return max(0.0, self.at - self.clock.monotonic())
-
-    def end(self) -> None:
-        """Set it to the past: a timer has fired, up to 1.5 ms before the clock gets there with uvloop."""
-        self.at = -math.inf
+Execute: TypeAlias = Callable[[ToolCall], Coroutine[Any, Any, ToolOutput]]
+"""Runs one tool call, as `ports.Toolset.execute` does."""
 
 
 class Runner:
@@ -70,8 +58,10 @@ class Runner:
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
-        deadline = Deadline(self._clock, self._clock.monotonic() + run.limits.deadline)
-        calls = ToolCalls(run, self._toolset, deadline, scope=scope, tell=tell, observe=self._observe, filters=filters)
+        deadline = Deadline(run.limits.deadline, timer=self._clock.monotonic)
+        patience, at_most = run.limits.tool_timeout, run.limits.max_tool_timeout
+        execute = partial(self._toolset.execute, patience=patience, at_most=at_most, scope=scope, filters=filters)
+        calls = ToolCalls(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
         async with aclosing(calls):
             action: Action = run.start_turn()
             while True:
@@ -151,22 +141,20 @@ class ToolCalls:
     def __init__(
         self,
         run: Run,
-        toolset: Toolset,
+        execute: Execute,
         deadline: Deadline,
         *,
-        scope: str,
         tell: Tell | None,
         observe: Observer,
-        filters: SearchFilters = NO_FILTERS,
+        clock: Clock,
     ) -> None:
         self.turn = 0
         self._run = run
-        self._toolset = toolset
+        self._execute = execute
         self._deadline = deadline
-        self._scope = scope
         self._tell = tell
         self._observe = observe
-        self._filters = filters
+        self._clock = clock
         self._slots = asyncio.Semaphore(run.limits.max_parallel_tools)
         self._result_bytes_left = run.limits.max_total_result_bytes
         self._tasks: set[asyncio.Task[ToolResult]] = set()
@@ -211,55 +199,48 @@ class ToolCalls:
         """One call, once fewer than `max_parallel_tools` are under way, with progress events for the client."""
         async with self._slots:
             if self._tell is None:
-                return await self._execute(call, self.turn)
+                return await self._result(call, self.turn)
             event = {"turn": self.turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
-            began = self._deadline.clock.monotonic()
+            began = self._clock.monotonic()
             await self._tell({"type": "tool.started", **event})
-            result = await self._execute(call, self.turn)
-            event["seconds"] = elapsed(self._deadline.clock, began)
+            result = await self._result(call, self.turn)
+            event["seconds"] = elapsed(self._clock, began)
             if result.failed:
                 event["error"] = result.content
             await self._tell({"type": "tool.failed" if result.failed else "tool.completed", **event})
             return result
 
-    async def _execute(self, call: ToolCall, turn: int) -> ToolResult:
+    async def _result(self, call: ToolCall, turn: int) -> ToolResult:
         """The result of one call, or its failure as a result, with events for the observers."""
-        limits, deadline, observe = self._run.limits, self._deadline, self._observe
+        clock, observe = self._clock, self._observe
         where = {"turn": turn, "tool": call.name, "call_id": call.id}
-        began = deadline.clock.monotonic()
+        began = clock.monotonic()
         if observe.wants("tool.started"):
             size = len(call.arguments.encode("utf-8", "replace"))
             observe("tool.started", **where, argument_bytes=size, content={"arguments": call.arguments})
         try:
-            if not (left := deadline.seconds_left()):
+            if not (left := self._deadline.seconds_left()):
                 raise TimeoutError  # noqa: TRY301 - as when the time is used up in the middle of the call
-            work = self._toolset.execute(
-                call,
-                patience=limits.tool_timeout,
-                at_most=limits.max_tool_timeout,
-                scope=self._scope,
-                filters=self._filters,
-            )
-            output = await within(left, work)
+            output = await within(left, self._execute(call))
         except TimeoutError:
-            deadline.end()
-            seconds = elapsed(deadline.clock, began)
+            self._deadline.end()
+            seconds = elapsed(clock, began)
             observe("tool.failed", **where, seconds=seconds, outcome=ToolTimeout.outcome)
             return results.failure(OUT_OF_TIME, outcome=ToolTimeout.outcome)
         except ToolError as exc:
-            observe("tool.failed", **where, seconds=elapsed(deadline.clock, began), outcome=exc.outcome, why=exc.why)
+            observe("tool.failed", **where, seconds=elapsed(clock, began), outcome=exc.outcome, why=exc.why)
             is_busy = isinstance(exc, ToolUnavailable) and exc.cause == "busy"
             return results.failure(str(exc), outcome="busy" if is_busy else exc.outcome)
         except asyncio.CancelledError:
-            observe("tool.abandoned", **where, seconds=elapsed(deadline.clock, began))
+            observe("tool.abandoned", **where, seconds=elapsed(clock, began))
             raise
         except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
-            observe("tool.crashed", **where, seconds=elapsed(deadline.clock, began), exc_info=True)
+            observe("tool.crashed", **where, seconds=elapsed(clock, began), exc_info=True)
             return results.failure(TOOL_FAILED)
-        seconds, content = elapsed(deadline.clock, began), {"result": output.text}
+        seconds, content = elapsed(clock, began), {"result": output.text}
         by = {} if output.stand_in is None else {"answered_by": output.stand_in.name}
         observe("tool.completed", **where, **by, seconds=seconds, characters=len(output.text), content=content)
-        most = max(0, min(limits.max_result_bytes, self._result_bytes_left))
+        most = max(0, min(self._run.limits.max_result_bytes, self._result_bytes_left))
         result = results.success(call.name, output, max_bytes=most)
         self._result_bytes_left -= len(result.content.encode())
         return result

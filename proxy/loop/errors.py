@@ -7,11 +7,11 @@ A client is answered with a `ProxyError`: its class gives the HTTP status and Op
     UpstreamError 502 or 504   the upstream: unreachable, too slow, cut off, or not what it should be
     NoFinalAnswer 502          the model
 
-The others never reach a client: a `ToolError` becomes a result for the model, a `ConfigurationError` ends the start.
+A `ConfigurationError` never reaches a client: it ends the start. What tools raise is in `loop.results`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, TypeAlias, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 
 class _Fields(TypedDict, total=False):
@@ -217,70 +217,6 @@ class InternalError(ProxyError):
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"The proxy failed to handle this request. Tell its operator the request id {request_id}.")
-
-
-class ToolError(Exception):
-    """A tool call that failed. The message is for the model; `why` is for the log alone."""
-
-    outcome: ClassVar[str] = "error"
-
-    def __init__(self, message: str, *, why: str | None = None) -> None:
-        super().__init__(message)
-        self.why = why
-
-
-class ToolTimeout(ToolError):
-    """The tool took longer than its timeout."""
-
-    outcome = "timeout"
-
-
-Cause: TypeAlias = Literal["key", "quota", "busy", "down"]
-"""Why a service does not serve: the key is refused, the credit is used up, too many requests, or it does not work."""
-
-
-class ToolUnavailable(ToolError):
-    """The service that a tool depends on does not serve.
-
-    Args:
-        message: for the model.
-        why: for the log.
-        cause: `down` and `busy` may be mended by another try, `quota` by time, `key` only by another configuration.
-        wait: seconds until the service may be asked again, if it says so.
-    """
-
-    outcome = "unavailable"
-
-    def __init__(
-        self, message: str, *, why: str | None = None, cause: Cause = "down", wait: float | None = None
-    ) -> None:
-        super().__init__(message, why=why)
-        self.cause = cause
-        self.wait = wait
-
-
-class NotUnderstood(ToolError):
-    """A service refuses a request for what it asks; another service would as well."""
-
-    outcome = "invalid_request"
-
-
-class UrlNotAllowed(ToolError):
-    """A page that the filters of a request, the operator or the page's own site rule out."""
-
-    outcome = "url_not_allowed"
-
-
-class UnsupportedContent(ToolError):
-    """A page that is not text."""
-
-    outcome = "unsupported_content_type"
-
-
-class InvalidArguments(ToolError):
-    """The model's arguments are not a JSON object, or do not fit the tool's schema."""
-
-    outcome = "invalid_arguments"
 
 
 class ConfigurationError(Exception):

@@ -242,26 +242,3 @@ def _schemas(declared: Iterable[Json], owned: Mapping[str, ToolSpec], client_too
             parameters = function.get("parameters")
             schemas[function["name"]] = parameters if isinstance(parameters, dict) else {}
     return schemas
-
-
-def take_prefix(messages: Sequence[Json], prefix: str) -> list[Json] | None:
-    """The messages without `prefix` at the beginning of the last user message; None where it is not there."""
-    for at in range(len(messages) - 1, -1, -1):
-        if messages[at].get("role") == "user":
-            content = _after_prefix(messages[at].get("content"), prefix)
-            if content is None:
-                return None
-            return [*messages[:at], {**messages[at], "content": content}, *messages[at + 1 :]]
-    return None
-
-
-def _after_prefix(content: Any, prefix: str) -> Any:
-    if isinstance(content, str):
-        text = content.lstrip()
-        return text.removeprefix(prefix).lstrip() if text.startswith(prefix) else None
-    if isinstance(content, list):
-        for at, part in enumerate(content):
-            if isinstance(part.get("text"), str):
-                text = _after_prefix(part["text"], prefix)
-                return None if text is None else [*content[:at], {**part, "text": text}, *content[at + 1 :]]
-    return None

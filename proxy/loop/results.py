@@ -1,11 +1,18 @@
-"""Tool results as a model gets them: fenced as data, bounded, and never able to close their own fence."""
+"""What a tool call comes to: the tool's output or its failure, and the result that the model reads.
+
+A result is fenced as data, bounded, and never able to close its own fence.
+"""
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, Literal, TypeAlias
 
 import orjson
+from msgspec import Struct
 
-from proxy.loop.chat import ToolOutput, ToolResult
 from proxy.loop.prompts import RESULT_CUT, RESULT_IS_DATA
+from proxy.loop.search import SearchHit
 
 _CLOSE = "\n</tool_result>"
 _CLOSING = re.compile(r"<\s*/\s*tool_result", re.IGNORECASE)
@@ -18,6 +25,115 @@ _LONGEST_SOURCE = 500
 
 BEYOND_LIMIT = "budget"
 """The outcome of a call that was not run because of a limit."""
+
+
+class StandIn(Struct, frozen=True):
+    """A tool that answered a call of another one, and its price for that call."""
+
+    name: str
+    price: float | None
+
+
+class ToolOutput(Struct, frozen=True):
+    """What a tool returned.
+
+    Attributes:
+        text: for the model.
+        sources: the pages that it comes from, URL -> title.
+        hits: what a search found, page by page; empty for tools that do not search.
+        stand_in: the fallback that answered in place of the tool that was called.
+    """
+
+    text: str
+    sources: Mapping[str, str] = MappingProxyType({})
+    hits: tuple[SearchHit, ...] = ()
+    stand_in: StandIn | None = None
+
+
+class ToolResult(Struct, frozen=True):
+    """What the model reads of one call.
+
+    Attributes:
+        content: for the model.
+        failed: whether the call could not be carried out.
+        sources: the pages that it comes from, URL -> title, which may be cited.
+        text: of the tool's output alone, as far as the model reads it.
+        hits: what a search found, page by page.
+        outcome: of a call that failed, in one word; `budget`: it was beyond a limit and was not run.
+        stand_in: the fallback that answered in place of the tool that was called.
+    """
+
+    content: str
+    failed: bool = False
+    sources: Mapping[str, str] = MappingProxyType({})
+    text: str = ""
+    hits: tuple[SearchHit, ...] = ()
+    outcome: str = ""
+    stand_in: StandIn | None = None
+
+
+class ToolError(Exception):
+    """A tool call that failed. The message is for the model; `why` is for the log alone."""
+
+    outcome: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, why: str | None = None) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+class ToolTimeout(ToolError):
+    """The tool took longer than its timeout."""
+
+    outcome = "timeout"
+
+
+Cause: TypeAlias = Literal["key", "quota", "busy", "down"]
+"""Why a service does not serve: the key is refused, the credit is used up, too many requests, or it does not work."""
+
+
+class ToolUnavailable(ToolError):
+    """The service that a tool depends on does not serve.
+
+    Args:
+        message: for the model.
+        why: for the log.
+        cause: `down` and `busy` may be mended by another try, `quota` by time, `key` only by another configuration.
+        wait: seconds until the service may be asked again, if it says so.
+    """
+
+    outcome = "unavailable"
+
+    def __init__(
+        self, message: str, *, why: str | None = None, cause: Cause = "down", wait: float | None = None
+    ) -> None:
+        super().__init__(message, why=why)
+        self.cause = cause
+        self.wait = wait
+
+
+class NotUnderstood(ToolError):
+    """A service refuses a request for what it asks; another service would as well."""
+
+    outcome = "invalid_request"
+
+
+class UrlNotAllowed(ToolError):
+    """A page that the filters of a request, the operator or the page's own site rule out."""
+
+    outcome = "url_not_allowed"
+
+
+class UnsupportedContent(ToolError):
+    """A page that is not text."""
+
+    outcome = "unsupported_content_type"
+
+
+class InvalidArguments(ToolError):
+    """The model's arguments are not a JSON object, or do not fit the tool's schema."""
+
+    outcome = "invalid_arguments"
 
 
 def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:

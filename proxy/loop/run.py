@@ -28,7 +28,7 @@ from proxy.loop.actions import (
     add_usage,
     demands_json,
 )
-from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, ToolResult, Turn
+from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
 from proxy.loop.citations import without_marks
 from proxy.loop.continuation import Continuation, storable, visible_message
 from proxy.loop.decisions import CallDecision, CallHistory, ToolDialect, decide
@@ -36,7 +36,7 @@ from proxy.loop.forcing import Forcing, is_answer, is_blank, may_be_shorter
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, freed, upstream_request
 from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, guidance, with_guidance
-from proxy.loop.results import failure, with_note
+from proxy.loop.results import ToolResult, failure, with_note
 from proxy.loop.texts import DETAILS, count_indices, separator_after
 
 

@@ -16,7 +16,7 @@ import jsonschema_rs
 import orjson
 
 from proxy.loop.chat import Json
-from proxy.loop.errors import InvalidArguments
+from proxy.loop.results import InvalidArguments
 
 # The repair of 200 KB has been measured at more than a second; calls that are worth mending are short.
 MOST_REPAIRED_CHARACTERS = 16 * 1024

@@ -18,8 +18,8 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, ToolCall, ToolResult, ToolSpec
-from proxy.loop.errors import InvalidArguments
+from proxy.loop.chat import Json, ToolCall, ToolSpec
+from proxy.loop.results import InvalidArguments, ToolResult
 
 SEARCH, OPEN, FIND = NAMES = ("browser.search", "browser.open", "browser.find")
 

@@ -25,8 +25,9 @@ from proxy.config import (
     WebFetchConfig,
     ZaiSearchConfig,
 )
-from proxy.loop.chat import Json, ToolOutput
-from proxy.loop.errors import ConfigurationError, ToolError
+from proxy.loop.chat import Json
+from proxy.loop.errors import ConfigurationError
+from proxy.loop.results import ToolError, ToolOutput
 from proxy.ports import Clock, Observer
 from proxy.tools import browser
 from proxy.tools.registry import Source

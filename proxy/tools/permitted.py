@@ -9,7 +9,7 @@ import re
 
 from msgspec.structs import replace
 
-from proxy.loop.chat import ToolOutput
+from proxy.loop.results import ToolOutput
 from proxy.loop.search import SearchFilters
 
 _WITHHELD = (

@@ -18,9 +18,18 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from proxy.breaker import Breaker, State
-from proxy.loop.chat import Json, StandIn, ToolCall, ToolOutput, ToolSpec
-from proxy.loop.errors import Cause, InvalidArguments, NotUnderstood, ToolError, ToolTimeout, ToolUnavailable
+from proxy.loop.chat import Json, ToolCall, ToolSpec
 from proxy.loop.offer import SEARCH
+from proxy.loop.results import (
+    Cause,
+    InvalidArguments,
+    NotUnderstood,
+    StandIn,
+    ToolError,
+    ToolOutput,
+    ToolTimeout,
+    ToolUnavailable,
+)
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Caches, Clock, NoObserver, Observer, Readiness
 from proxy.timeouts import within

@@ -13,7 +13,8 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeAlias
 
-from proxy.loop.chat import Json, ToolOutput, ToolSpec
+from proxy.loop.chat import Json, ToolSpec
+from proxy.loop.results import ToolOutput
 from proxy.loop.search import SearchFilters
 from proxy.tools.python.function import Function
 

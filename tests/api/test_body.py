@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.body import parse_chat_request, read_body
+from proxy.api.request import take_prefix
 from proxy.config import ServerConfig
 from proxy.loop.chat import name_of
 from proxy.loop.continuation import put_back, runs_in
 from proxy.loop.errors import RequestError, RequestTooLarge
-from proxy.loop.offer import ToolSelection, make_offer, take_prefix
+from proxy.loop.offer import ToolSelection, make_offer
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import GLM, GPT_OSS, OPENAI
 from proxy.upstreams.request_body import prepare

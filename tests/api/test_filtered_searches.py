@@ -5,7 +5,7 @@ import pytest
 from httpx import AsyncClient
 from openai import BadRequestError
 
-from proxy.loop.chat import ToolOutput
+from proxy.loop.results import ToolOutput
 from proxy.tools.tool import Tool
 from tests.fakes import whole
 from tests.serving import proxy_of, serving

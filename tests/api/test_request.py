@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from proxy.api.request import CALLER, Caller, RequestResolver
+from proxy.api.request import CALLER, Caller, RequestResolver, take_prefix
 from proxy.api.surface import tool_headers
 from proxy.config import Config, OfferConfig, ServerConfig
 from proxy.loop.actions import Respond, Stop, Tally
@@ -169,3 +169,33 @@ def test_the_headers_of_a_whole_answer_count_turns_and_calls():
         (b"x-tool-calls", b"1"),
         (b"x-tool-stop", b"deadline"),
     )
+
+
+@pytest.mark.parametrize(
+    ("content", "left"),
+    [
+        ("// weather", "weather"),
+        ("  //weather", "weather"),
+        ("weather //", None),
+        (
+            [{"type": "text", "text": "// weather"}, {"type": "image_url"}],
+            [{"type": "text", "text": "weather"}, {"type": "image_url"}],
+        ),
+        ([{"type": "text", "text": "weather"}, {"type": "text", "text": "// not here"}], None),
+        ([{"type": "image_url"}], None),
+        (
+            [{"type": "image_url"}, {"type": "text", "text": "//x"}],
+            [{"type": "image_url"}, {"type": "text", "text": "x"}],
+        ),
+        (None, None),
+    ],
+)
+def test_the_prefix_is_taken_off_the_last_question(content, left):
+    messages = [{"role": "user", "content": "// earlier"}, {"role": "user", "content": content}, {"role": "assistant"}]
+    taken = take_prefix(messages, "//")
+    assert (taken and taken[1]["content"]) == left
+    assert taken is None or taken[0] == messages[0]
+
+
+def test_without_a_question_there_is_no_prefix():
+    assert take_prefix([{"role": "system", "content": "// x"}], "//") is None

@@ -10,7 +10,7 @@ import trustme
 from proxy import app
 from proxy.config import UpstreamConfig, WebFetchConfig
 from proxy.http.connect import client_context
-from proxy.loop.errors import ToolError
+from proxy.loop.results import ToolError
 from proxy.tools.mcp.transport import SessionTransport
 from proxy.tools.web.fetch import web_fetch_tool
 from tests.fakes import FakeClock

@@ -2,11 +2,12 @@ import asyncio
 
 import pytest
 
-from proxy.loop.chat import ToolOutput, ToolSpec
+from proxy.loop.chat import ToolSpec
 from proxy.loop.driver import Runner
-from proxy.loop.errors import ToolError, ToolUnavailable, UpstreamError
+from proxy.loop.errors import UpstreamError
 from proxy.loop.forcing import DEFAULT_ANSWER_STEPS
 from proxy.loop.prompts import OUT_OF_TIME
+from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from tests.fakes import FakeClock
 from tests.playbook import call, calls, run_of, says
 

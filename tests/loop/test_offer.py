@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.loop.chat import name_of
-from proxy.loop.offer import ToolSelection, freed, make_offer, take_prefix, upstream_request
+from proxy.loop.offer import ToolSelection, freed, make_offer, upstream_request
 from tests.playbook import SEARCH, TIME
 
 
@@ -195,36 +195,6 @@ def test_a_custom_tool_is_never_the_servers_whatever_its_name(request_, name):
     assert made.client_tools == {name}
     assert name not in made.owned
     assert len(set(names(made))) == len(made.tools)
-
-
-@pytest.mark.parametrize(
-    ("content", "left"),
-    [
-        ("// weather", "weather"),
-        ("  //weather", "weather"),
-        ("weather //", None),
-        (
-            [{"type": "text", "text": "// weather"}, {"type": "image_url"}],
-            [{"type": "text", "text": "weather"}, {"type": "image_url"}],
-        ),
-        ([{"type": "text", "text": "weather"}, {"type": "text", "text": "// not here"}], None),
-        ([{"type": "image_url"}], None),
-        (
-            [{"type": "image_url"}, {"type": "text", "text": "//x"}],
-            [{"type": "image_url"}, {"type": "text", "text": "x"}],
-        ),
-        (None, None),
-    ],
-)
-def test_the_prefix_is_taken_off_the_last_question(content, left):
-    messages = [{"role": "user", "content": "// earlier"}, {"role": "user", "content": content}, {"role": "assistant"}]
-    taken = take_prefix(messages, "//")
-    assert (taken and taken[1]["content"]) == left
-    assert taken is None or taken[0] == messages[0]
-
-
-def test_without_a_question_there_is_no_prefix():
-    assert take_prefix([{"role": "system", "content": "// x"}], "//") is None
 
 
 def test_other_hosted_tools_have_no_name_and_go_on_untouched():

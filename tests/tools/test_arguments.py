@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.errors import InvalidArguments
+from proxy.loop.results import InvalidArguments
 from proxy.tools.arguments import MOST_REPAIRED_CHARACTERS, parse_arguments, validator_of
 from tests import hostile
 

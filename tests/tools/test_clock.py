@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.loop.errors import ToolError
+from proxy.loop.results import ToolError
 from proxy.tools.catalog import clock_tool
 from tests.fakes import FakeClock
 

@@ -4,7 +4,7 @@ import pytest
 
 import proxy
 from proxy.loop.chat import ToolCall
-from proxy.loop.errors import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
+from proxy.loop.results import InvalidArguments, ToolError, ToolTimeout, ToolUnavailable
 from proxy.tools.registry import Registry
 from proxy.tools.tool import Tool
 from tests.fakes import FakeClock

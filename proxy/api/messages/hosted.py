@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from proxy.api.messages.parts import refuse
 from proxy.api.search_filters import filters_of_tool
-from proxy.loop.chat import Json, ToolCall, ToolOutput, ToolSpec
+from proxy.loop.chat import Json, ToolCall, ToolSpec
 from proxy.loop.prompts import NOTHING_ALLOWED, RESULT_CUT
+from proxy.loop.results import ToolOutput
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Toolset
 

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from proxy.loop import results
 from proxy.loop.actions import AnsweredCall
-from proxy.loop.chat import Json, ToolOutput
-from proxy.loop.results import BEYOND_LIMIT
+from proxy.loop.chat import Json
+from proxy.loop.results import BEYOND_LIMIT, ToolOutput
 
 _MOST_CITED = 150  # characters; Anthropic's own bound
 _NOTHING_FOUND = "No results."

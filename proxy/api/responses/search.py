@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from proxy.loop.chat import ToolCall, ToolOutput, ToolSpec
+from proxy.loop.chat import ToolCall, ToolSpec
+from proxy.loop.results import ToolOutput
 from proxy.loop.search import SearchFilters
 from proxy.ports import Toolset
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.loop.chat import ToolOutput
+from proxy.loop.results import ToolOutput
 from proxy.ports import Clock, Results
 from proxy.stores.redis import SharedRedis, StateUnavailable, key
 

@@ -17,7 +17,7 @@ from proxy.config import HttpToolConfig
 from proxy.http.connect import reason
 from proxy.http.decode import Inflater
 from proxy.loop.chat import Json
-from proxy.loop.errors import InvalidArguments, ToolError, ToolUnavailable
+from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.redact import redactor
 from proxy.tools import json_pointer
 from proxy.tools.http.faults import pointer_in

@@ -15,7 +15,7 @@ import orjson
 
 from proxy.config import HttpToolConfig
 from proxy.loop.chat import Json
-from proxy.loop.errors import InvalidArguments
+from proxy.loop.results import InvalidArguments
 
 PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w-]*)\}\}|\{([A-Za-z_][\w-]*)\}")
 URL = re.compile(

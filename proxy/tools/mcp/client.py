@@ -37,8 +37,8 @@ from pydantic import ValidationError
 from proxy import __version__
 from proxy.breaker import Backoff
 from proxy.config import McpConfig
-from proxy.loop.chat import Json, ToolOutput
-from proxy.loop.errors import ToolError, ToolUnavailable
+from proxy.loop.chat import Json
+from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, Observer, Readiness
 from proxy.tools.mcp.content import is_repeatable, output_of, tool_of
 from proxy.tools.mcp.transport import SessionTransport, over_http, over_stdio

@@ -22,7 +22,8 @@ from mcp_types import (
 )
 from mcp_types import Tool as ListedTool
 
-from proxy.loop.chat import Json, ToolOutput
+from proxy.loop.chat import Json
+from proxy.loop.results import ToolOutput
 from proxy.tools.tool import Run, Tool
 
 # `limits.max_result_bytes` cuts to what a model should read; this much may be joined before that.

@@ -19,8 +19,8 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 import orjson
 
-from proxy.loop.chat import Json, ToolOutput
-from proxy.loop.errors import InvalidArguments, ToolUnavailable
+from proxy.loop.chat import Json
+from proxy.loop.results import InvalidArguments, ToolOutput, ToolUnavailable
 from proxy.tools.arguments import schema_fault
 from proxy.tools.threads import DaemonThreads, ThreadsBusy
 

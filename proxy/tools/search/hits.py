@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, ToolOutput
+from proxy.loop.chat import Json
+from proxy.loop.results import ToolOutput
 from proxy.loop.search import SearchHit
 from proxy.tools import json_pointer
 from proxy.tools.search.dates import day_of

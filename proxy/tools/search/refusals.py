@@ -7,7 +7,7 @@ from typing import Any, Literal
 import orjson
 from msgspec import Struct
 
-from proxy.loop.errors import Cause
+from proxy.loop.results import Cause
 from proxy.tools.search.description import Description, Meaning, Refusal
 from proxy.tools.search.hits import first_of
 from proxy.tools.search.template import as_text

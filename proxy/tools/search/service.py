@@ -3,7 +3,7 @@
 import httpx
 
 from proxy.http.connect import reason
-from proxy.loop.errors import NotUnderstood, ToolError, ToolUnavailable
+from proxy.loop.results import NotUnderstood, ToolError, ToolUnavailable
 from proxy.tools.search.provider import SearchRequest
 from proxy.tools.search.refusals import Refused
 

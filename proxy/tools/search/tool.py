@@ -10,7 +10,8 @@ import httpx
 from msgspec.structs import replace
 
 from proxy.config import SearchConfig
-from proxy.loop.chat import Json, ToolOutput
+from proxy.loop.chat import Json
+from proxy.loop.results import ToolOutput
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Clock
 from proxy.tools import browser

@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 import httpcore
 
 from proxy.http.decode import Inflater
-from proxy.loop.errors import ToolError, ToolUnavailable
+from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.web.guard import Target, UrlGuard, parse_url
 from proxy.tools.web.network import GuardedBackend, Resolve
 

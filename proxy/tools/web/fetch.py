@@ -17,8 +17,8 @@ from cachetools import TTLCache
 from proxy import __version__
 from proxy.config import WebFetchConfig
 from proxy.http.connect import client_context
-from proxy.loop.chat import Json, ToolOutput
-from proxy.loop.errors import ToolError, ToolUnavailable, UrlNotAllowed
+from proxy.loop.chat import Json
+from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable, UrlNotAllowed
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Clock
 from proxy.tools import browser

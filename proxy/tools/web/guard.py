@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import idna
 
-from proxy.loop.errors import ToolError, UrlNotAllowed
+from proxy.loop.results import ToolError, UrlNotAllowed
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network

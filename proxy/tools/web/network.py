@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import httpcore
 
-from proxy.loop.errors import ToolError, ToolUnavailable
+from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.web.guard import Address, UrlGuard, literal
 

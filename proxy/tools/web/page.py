@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.loop.chat import Json
-from proxy.loop.errors import ToolError, UrlNotAllowed
+from proxy.loop.results import ToolError, UrlNotAllowed
 from proxy.loop.search import SearchFilters
 from proxy.tools.search.urls import canonical
 

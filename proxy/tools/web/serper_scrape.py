@@ -11,8 +11,8 @@ import httpx
 import orjson
 
 from proxy.config import SerperScrapeConfig
-from proxy.loop.chat import Json, ToolOutput
-from proxy.loop.errors import ToolError
+from proxy.loop.chat import Json
+from proxy.loop.results import ToolError, ToolOutput
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.tools import browser
 from proxy.tools.search.provider import SearchRequest

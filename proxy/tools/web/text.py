@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeAlias
 
-from proxy.loop.errors import ToolError, UnsupportedContent
+from proxy.loop.results import ToolError, UnsupportedContent
 from proxy.tools.web.client import Answer
 from proxy.tools.web.html import installed_extractor, read_html, title_in
 from proxy.tools.web.page import Page, clean

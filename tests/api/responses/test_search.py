@@ -1,7 +1,8 @@
 import pytest
 
 from proxy.api.responses.search import RecordingToolset, query_of
-from proxy.loop.chat import ToolCall, ToolOutput
+from proxy.loop.chat import ToolCall
+from proxy.loop.results import ToolOutput
 from proxy.loop.search import SearchFilters
 from tests.playbook import SEARCH, TIME
 

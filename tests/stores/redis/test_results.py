@@ -4,8 +4,7 @@ from types import MappingProxyType
 import pytest
 
 from proxy.app import SystemClock
-from proxy.loop.chat import ToolOutput
-from proxy.loop.errors import ToolError
+from proxy.loop.results import ToolError, ToolOutput
 from proxy.stores.redis.results import MAX_BYTES, WAIT_SECONDS, RedisResults
 from proxy.tools.registry import ResultCache
 from tests.fakes import FakeClock

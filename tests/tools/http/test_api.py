@@ -15,7 +15,8 @@ from proxy.app import tool_client
 from proxy.config import HttpToolConfig
 from proxy.config_file import parse
 from proxy.loop.chat import ToolCall
-from proxy.loop.errors import ConfigurationError, InvalidArguments, ToolError, ToolUnavailable
+from proxy.loop.errors import ConfigurationError
+from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.tools.catalog import Resources, tools_of
 from proxy.tools.http import template as http_template
 from proxy.tools.http.faults import pointer_in

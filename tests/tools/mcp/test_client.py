@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from proxy.config import McpConfig
 from proxy.loop.chat import ToolCall
-from proxy.loop.errors import ToolError, ToolTimeout, ToolUnavailable
+from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable
 from proxy.tools.mcp.client import McpServer, look
 from proxy.tools.registry import Registry, sources_running
 from tests.fakes import FakeClock, streamed, whole

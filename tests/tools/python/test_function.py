@@ -19,7 +19,8 @@ from proxy.app import create_app, origins_of, tool_client
 from proxy.config import Config
 from proxy.config_file import parse
 from proxy.loop.chat import ToolCall
-from proxy.loop.errors import ConfigurationError, InvalidArguments, ToolTimeout
+from proxy.loop.errors import ConfigurationError
+from proxy.loop.results import InvalidArguments, ToolTimeout
 from proxy.tools import catalog
 from proxy.tools.arguments import validator_of
 from proxy.tools.python.function import MOST_THREADS

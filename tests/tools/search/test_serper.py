@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config import SerperConfig
-from proxy.loop.errors import NotUnderstood, ToolError, ToolUnavailable
+from proxy.loop.results import NotUnderstood, ToolError, ToolUnavailable
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.tools.search import serper
 from proxy.tools.search.query import repair

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config import ZaiSearchConfig
-from proxy.loop.errors import ToolError
+from proxy.loop.results import ToolError
 from proxy.loop.search import SearchFilters
 from proxy.tools.search import zai as zai_search
 from tests import hostile

@@ -17,7 +17,7 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from proxy.config import Config, WebFetchConfig
 from proxy.loop.chat import ToolCall
-from proxy.loop.errors import ToolError, ToolTimeout, ToolUnavailable
+from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable
 from proxy.tools.catalog import Resources, tools_of
 from proxy.tools.registry import Registry
 from proxy.tools.web import client as page_client

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.errors import ToolError, ToolUnavailable
+from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.web.guard import STANDARD_PORTS, UrlGuard, carried_by, parse_rule, parse_url, why_not_public
 from proxy.tools.web.network import GuardedBackend, SystemResolver

@@ -4,7 +4,7 @@ import pytest
 import respx
 
 from proxy.config import SerperScrapeConfig
-from proxy.loop.errors import ToolError, ToolUnavailable
+from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.web.serper_scrape import serper_scrape_tool
 
 PAGE = {

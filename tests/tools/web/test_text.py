@@ -6,7 +6,7 @@ from html import escape
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.errors import ToolError
+from proxy.loop.results import ToolError
 from proxy.tools.web.client import Answer
 from proxy.tools.web.guard import parse_url
 from proxy.tools.web.html import title_in, visible_text
