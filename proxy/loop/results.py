@@ -156,6 +156,12 @@ def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
     return ToolResult(fenced, sources=output.sources, text=text, hits=output.hits, stand_in=output.stand_in)
 
 
+def unfenced(content: str) -> str:
+    """The tool's own text in a success, or in a part of one: without the fence, and what stands outside it."""
+    text = content.partition(_CLOSE)[0]
+    return text.partition(">\n")[2] if text.startswith("<tool_result ") else text
+
+
 def failure(message: str, *, outcome: str = "error", max_bytes: int = 2048) -> ToolResult:
     """The answer to a call that could not be carried out."""
     encodable = message.encode("utf-8", "replace").decode()  # without lone surrogates, which UTF-8 cannot hold

@@ -8,7 +8,7 @@ from msgspec import Struct
 from proxy.api.messages.blocks import Blocks, Events, ServerCall, is_complete
 from proxy.api.messages.cited import CitedPages
 from proxy.api.messages.conversation import shown_call_id, tool_use_id
-from proxy.api.messages.pages import error_code, failed, fetched_page, found_pages, pages_of
+from proxy.api.messages.pages import Page, error_code, failed, fetched_page, found_pages, pages_of
 from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, Tools
 from proxy.loop.actions import AnsweredCall, Respond
@@ -33,6 +33,7 @@ class AnswerOptions(Struct, frozen=True):
         thoughts: show what the model thinks.
         omits_thoughts: show thoughts as a signature alone.
         stops: the sequences at which the text ends.
+        pages: those that searches earlier in the conversation have found.
     """
 
     seal: Callable[[str], str]
@@ -42,6 +43,7 @@ class AnswerOptions(Struct, frozen=True):
     thoughts: bool = False
     omits_thoughts: bool = False
     stops: tuple[str, ...] = ()
+    pages: Sequence[Page] = ()
 
 
 class Answer:
@@ -57,7 +59,7 @@ class Answer:
     def __init__(self, run_id: str, options: AnswerOptions) -> None:
         self._run_id = run_id
         self._options = options
-        self._cited = CitedPages(options.seal)
+        self._cited = CitedPages(options.seal, options.pages)
         self.blocks = Blocks(sign=options.seal, cite=self._cited.citations)
         self._stop = StopFilter(options.stops) if options.stops else None
         self._text_length = 0  # of the open text
@@ -243,7 +245,7 @@ class Answer:
 
 
 def _other_result(call_id: str, text: str, *, is_error: bool) -> Json:
-    content = [{"type": "text", "text": text, "citations": None}] if text else []
+    content = [{"type": "text", "text": text}] if text else []
     return {"type": "mcp_tool_result", "tool_use_id": call_id, "is_error": is_error, "content": content}
 
 

@@ -66,7 +66,7 @@ class Blocks:
 
     def text(self, text: str) -> Events:
         """More text."""
-        events = [] if self.open == "text" else self._start({"type": "text", "text": "", "citations": None})
+        events = [] if self.open == "text" else self._start({"type": "text", "text": ""})
         self._pieces.append(text)
         events.append(self._delta({"type": "text_delta", "text": text}))
         return events
@@ -114,10 +114,9 @@ class Blocks:
         match self.open:
             case "text":
                 block["text"] = said
-                block["citations"] = list(self._cite(said)) or None
-                events += [
-                    self._delta({"type": "citations_delta", "citation": one}) for one in block["citations"] or ()
-                ]
+                if citations := self._cite(said):  # null is not a list: the AI SDK refuses it
+                    block["citations"] = list(citations)
+                    events += [self._delta({"type": "citations_delta", "citation": one}) for one in citations]
             case "thinking":
                 block["thinking"] = said if self._shows_thoughts else ""
                 block["signature"] = self._sign("" if self._shows_thoughts else said)

@@ -12,11 +12,12 @@ class CitedPages:
 
     Args:
         seal: seals text for the client.
+        pages: those of searches earlier in the conversation.
     """
 
-    def __init__(self, seal: Callable[[str], str]) -> None:
+    def __init__(self, seal: Callable[[str], str], pages: Iterable[Page]) -> None:
         self._seal = seal
-        self._pages: dict[str, Page] = {}  # by URL
+        self._pages = {page.url: page for page in pages if page.url}
         self._marks: list[Citation] = []  # of gpt-oss's in the text, where it was written
 
     def add(self, pages: Iterable[Page]) -> None:

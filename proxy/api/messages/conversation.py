@@ -7,17 +7,16 @@ client's own are answered in its next message.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import orjson
 from msgspec import Struct
 
-from proxy.api.messages.pages import read_again
+from proxy.api.messages.pages import NOTHING_FOUND, Page, read_again, returned_pages
 from proxy.api.messages.parts import as_blocks, content_of, parts_of, refuse, result_parts, text_of, user_parts
+from proxy.api.messages.turns import Turn, read_call
 from proxy.loop.chat import Json
 from proxy.loop.continuation import server_call_id
-from proxy.loop.errors import RequestError
 
 Unseal: TypeAlias = Callable[[Any], str | None]
 """The text of something sealed for this client; None: it was sealed elsewhere, for somebody else, or changed."""
@@ -49,50 +48,20 @@ def _client_id(block_id: str) -> str:
     return f"call_{match[1]}" if match else block_id
 
 
-class _Call(Struct):
-    """A call of a turn and its result; None: still to come."""
+class Conversation(Struct, frozen=True):
+    """A conversation as a chat request has it.
 
-    id: str
-    name: str
-    arguments: str
-    is_servers: bool = False
-    result: str | None = None
-    pictures: list[Json] = []
+    Attributes:
+        messages: those of the chat request.
+        pages: those that the visible searches in it have found, which may be cited.
+    """
 
-    def as_chat(self) -> Json:
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+    messages: list[Json]
+    pages: Sequence[Page]
 
 
-class _Turn(Struct):
-    """One upstream turn among those that an assistant message holds: its thoughts, text and calls."""
-
-    thoughts: list[str] = []
-    texts: list[str] = []
-    calls: list[_Call] = []
-    has_results: bool = False
-
-    def call(self, call_id: object) -> _Call | None:
-        return next((call for call in self.calls if call.id == call_id), None)
-
-    def messages(self) -> Iterator[Json]:
-        """The assistant message, one message per result, and the pictures of all results."""
-        said = "".join(self.texts)
-        if not (said or self.calls or self.thoughts):
-            return
-        message: Json = {"role": "assistant", "content": said or None}
-        if self.thoughts:
-            message["reasoning_content"] = "\n".join(self.thoughts)
-        if self.calls:
-            message["tool_calls"] = [call.as_chat() for call in self.calls]
-        yield message
-        for call in self.calls:
-            yield {"role": "tool", "tool_call_id": call.id, "content": call.result}
-        if pictures := [part for call in self.calls for part in call.pictures]:
-            yield {"role": "user", "content": pictures}
-
-
-def read_messages(system: Any, messages: Any, unseal: Unseal, own_names: Mapping[str, str]) -> list[Json]:
-    """The conversation as a chat request has it.
+def read_conversation(system: Any, messages: Any, unseal: Unseal, own_names: Mapping[str, str]) -> Conversation:
+    """The conversation of a request.
 
     Args:
         system: the request's `system`.
@@ -106,10 +75,11 @@ def read_messages(system: Any, messages: Any, unseal: Unseal, own_names: Mapping
     if not isinstance(messages, list) or not 0 < len(messages) <= _MOST_MESSAGES:
         refuse("messages", "must be a list of messages, at least one")
     chat = [{"role": "system", "content": text}] if (text := system_text(system)) else []
-    chat += _Reader(unseal, own_names).read(messages)
+    reader = _Reader(unseal, own_names)
+    chat += reader.read(messages)
     if all(message["role"] == "system" for message in chat):
         refuse("messages", "must hold a message that is not empty")
-    return chat
+    return Conversation(chat, reader.pages)
 
 
 def system_text(system: Any, where: str = "system") -> str:
@@ -126,8 +96,9 @@ class _Reader:
     def __init__(self, unseal: Unseal, own_names: Mapping[str, str]) -> None:
         self._unseal = unseal
         self._own_names = own_names
-        self._open: _Turn | None = None
+        self._open: Turn | None = None
         self._chat: list[Json] = []
+        self.pages: list[Page] = []  # of the searches in it
         self._system: list[Json] = []  # system messages that stand between calls and their results
 
     def read(self, messages: list[Any]) -> list[Json]:
@@ -153,13 +124,13 @@ class _Reader:
             (self._system if self._open else self._chat).append({"role": "system", "content": text})
 
     def _read_assistant(self, blocks: list[Any], where: str) -> None:
-        turns = [_Turn()]
+        turns = [Turn()]
         for at, block in enumerate(blocks):
             place = f"{where}.content.{at}"
             if not isinstance(block, dict):
                 refuse(place, "must be a content block, an object with a `type`")
             if turns[-1].has_results and block.get("type") not in _SERVER_RESULTS:
-                turns.append(_Turn())
+                turns.append(Turn())
             self._read_block(turns[-1], block, place)
         _tie_to_runs(turns)
         *complete, last = turns
@@ -170,27 +141,28 @@ class _Reader:
         else:
             self._chat += last.messages()
 
-    def _read_block(self, turn: _Turn, block: Json, where: str) -> None:
+    def _read_block(self, turn: Turn, block: Json, where: str) -> None:
         """Add a block to its turn. What other servers' tools left behind is skipped."""
         match block.get("type"):
-            case "text" if isinstance(block.get("text"), str):
-                turn.texts.append(block["text"])
+            case "text":
+                if isinstance(text := block.get("text"), str) and text:
+                    turn.add_text(text, is_cited=bool(block.get("citations")))
             case "thinking":
                 thought = block.get("thinking") or self._unseal(block.get("signature"))
                 if isinstance(thought, str) and thought:
                     turn.thoughts.append(thought)
             case "tool_use":
-                call = _call(block, where)
+                call = read_call(block, where)
                 call.id = _client_id(call.id)
                 turn.calls.append(call)
             case "server_tool_use" if f"{block.get('name')}_tool_result" in _SERVER_RESULTS:
-                call = _call(block, where)
+                call = read_call(block, where)
                 call.name, call.is_servers = self._own_names.get(call.name, call.name), True
                 turn.calls.append(call)
             case kind if kind in _SERVER_RESULTS:
                 known = turn.call(block.get("tool_use_id"))
                 if known is not None and known.is_servers and known.result is None:
-                    known.result = read_again(block.get("content"), known.name, self._unseal)
+                    known.result = self._read_result(block.get("content"), known.name)
                     turn.has_results = True
 
     def _read_user(self, blocks: list[Any], where: str) -> None:
@@ -205,6 +177,14 @@ class _Reader:
         self._expect_answered()
         if rest:
             self._chat.append({"role": "user", "content": content_of(rest)})
+
+    def _read_result(self, content: Any, tool: str) -> str:
+        """What the model has read of a server's call, from the content of its result block."""
+        if not isinstance(content, list):
+            return read_again(content, tool)
+        pages = returned_pages(content, self._unseal)
+        self.pages += pages
+        return "".join(page.piece for page in pages) or NOTHING_FOUND
 
     def _take_result(self, block: Json, where: str, answered: set[str]) -> str:
         call_id = block.get("tool_use_id")
@@ -231,7 +211,7 @@ class _Reader:
         self._open, self._system = None, []
 
 
-def _tie_to_runs(turns: list[_Turn]) -> None:
+def _tie_to_runs(turns: list[Turn]) -> None:
     """Leave out server calls without a result, and give the others ids of the run that the client's calls belong to.
 
     By these the loop finds the run, and puts what the client was not shown back into its place.
@@ -264,15 +244,3 @@ def _merged(messages: list[Any]) -> Iterator[tuple[str, str, list[Any]]]:
         held = (where, role, blocks)
     if held:
         yield held
-
-
-def _call(block: Json, where: str) -> _Call:
-    for key in ("id", "name"):
-        if not isinstance(block.get(key), str) or not block[key]:
-            refuse(f"{where}.{key}", "must be a string")
-    given = block.get("input")
-    try:
-        arguments = orjson.dumps({} if given is None else given).decode()
-    except orjson.JSONEncodeError as exc:
-        raise RequestError(f"{where}.input: is nested too deep", param=f"{where}.input") from exc
-    return _Call(block["id"], block["name"], arguments)

@@ -15,7 +15,7 @@ from proxy.api.body import parse_object, read_body
 from proxy.api.checked import CheckingSurface, is_checked
 from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers, send_json
 from proxy.api.messages.answer import Answer, AnswerOptions, usage_of
-from proxy.api.messages.conversation import read_messages
+from proxy.api.messages.conversation import read_conversation
 from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.hosted import DemandingToolset
 from proxy.api.messages.request import MessagesRequest, read_request
@@ -52,8 +52,8 @@ class _MessagesSurface(CheckingSurface):
         own_names = self._own_names
         request = read_request(fields, self._server_names, to_be_answered=to_be_answered)
         seal = Seal(self._key, scope[CALLER].scope)
-        messages = read_messages(fields.get("system"), fields.get("messages"), seal.open, own_names)
-        resolved = await self.resolver.resolve(scope, request.as_chat(messages))
+        conversation = read_conversation(fields.get("system"), fields.get("messages"), seal.open, own_names)
+        resolved = await self.resolver.resolve(scope, request.as_chat(conversation.messages))
         resolved, tools = with_hosted(resolved, request.tools, own_names)
         ignored = resolved.ignored
         if tools.ignored:
@@ -70,6 +70,7 @@ class _MessagesSurface(CheckingSurface):
             thoughts=request.thinks,
             omits_thoughts=request.omits_thoughts,
             stops=request.stops,
+            pages=conversation.pages,
         )
         check = request.check if is_checked(resolved) else None
         return _Task(request, token_hex(16), resolved, options, check)

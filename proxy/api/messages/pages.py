@@ -2,10 +2,10 @@
 
 A client carries what a search has found: the text that the model has read is cut at its pages, and each piece is sealed
 beside its page as `encrypted_content`. All pieces together are the text again, to the letter. The text of a fetched
-page is in its block as it is.
+page is in its block as it is; the note on the budget behind it, which is out of date by then, does not come back.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,7 @@ from proxy.loop.chat import Json
 from proxy.loop.results import BEYOND_LIMIT, ToolOutput
 
 _MOST_CITED = 150  # characters; Anthropic's own bound
-_NOTHING_FOUND = "No results."
+NOTHING_FOUND = "No results."
 _EMPTY = "(The tool returned nothing.)"
 # The outcome of a call that failed -> its `error_code`. Every other search is `unavailable`, every other page
 # `url_not_accessible`.
@@ -118,13 +118,12 @@ def fetched_page(call_id: str, answered: AnsweredCall, retrieved_at: str) -> Jso
     return {"type": "web_fetch_tool_result", "tool_use_id": call_id, "content": page}
 
 
-def read_again(content: Any, tool: str, unseal: Callable[[Any], str | None]) -> str:
-    """What the model has read of a call, from the content of its result block.
+def read_again(content: Any, tool: str) -> str:
+    """What the model has read of a page, or of a call that failed, from the content of its result block.
 
     Args:
         content: as the client sends it back.
         tool: the name of the server's tool.
-        unseal: opens what was sealed for this client.
     """
     match content:
         case {"type": str(kind), "error_code": code} if kind.endswith("_error"):
@@ -135,18 +134,23 @@ def read_again(content: Any, tool: str, unseal: Callable[[Any], str | None]) -> 
             return results.success(
                 tool, ToolOutput(data, sources), max_bytes=len(data.encode("utf-8", "replace"))
             ).content
-        case list():
-            return "".join(_pieces(content, unseal)) or _NOTHING_FOUND
         case _:
             return _EMPTY
 
 
-def _pieces(pages: list[Any], unseal: Callable[[Any], str | None]) -> Iterator[str]:
-    """The pieces of a search's text; title and URL stand in for one that was not sealed for this client."""
-    for page in pages:
+def returned_pages(content: list[Any], unseal: Callable[[Any], str | None]) -> list[Page]:
+    """The pages in a search's result as the client sends it back.
+
+    Args:
+        content: of the result block.
+        unseal: opens what was sealed for this client; title and URL stand in for a piece that was not.
+    """
+    pages: list[Page] = []
+    for page in content:
         if not isinstance(page, dict):
             continue
+        url, title = (value if isinstance(value := page.get(key), str) else "" for key in ("url", "title"))
         piece = unseal(page.get("encrypted_content"))
-        if piece is None:
-            piece = f"{page.get('title') or ''}\n{page.get('url') or ''}\n\n"
-        yield piece
+        said = _said(results.unfenced(piece), url) if piece is not None and url else ""
+        pages.append(Page(url, title or url, f"{title}\n{url}\n\n" if piece is None else piece, said))
+    return pages

@@ -83,7 +83,7 @@ def _apply(block, delta, inputs):
         case {"type": "signature_delta", "signature": signature}:
             block["signature"] = signature
         case {"type": "citations_delta", "citation": citation}:
-            block["citations"] = [*(block["citations"] or ()), citation]
+            block["citations"] = [*block.get("citations", ()), citation]
         case {"type": "input_json_delta", "partial_json": text}:
             inputs.append(text)
         case _:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.api.messages.conversation import read_messages
+from proxy.api.messages.conversation import read_conversation
 from proxy.loop.errors import RequestError
 from tests.api.messages.blocks_of import conversation
 
@@ -15,7 +15,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(lambda
 
 
 def read(messages, system=None, unseal=lambda sealed: sealed):
-    return read_messages(system, messages, unseal, OWN)
+    return read_conversation(system, messages, unseal, OWN).messages
 
 
 @st.composite
@@ -127,6 +127,15 @@ def test_blocks_of_other_servers_tools_are_left_out():
         {"type": "text", "text": "Done."},
     ]
     assert read([USER, {"role": "assistant", "content": blocks}, USER])[1] == {"role": "assistant", "content": "Done."}
+
+
+def test_blocks_of_text_are_paragraphs_but_for_what_was_cut_at_citations():
+    cited = {"type": "text", "text": "on schedule", "citations": [{"type": "web_search_result_location"}]}
+    before, after = ({"type": "text", "text": text} for text in ("It sails ", "."))
+    blocks = [{"type": "text", "text": "Let me look."}, before, cited, after]
+    assert read([USER, {"role": "assistant", "content": blocks}, USER])[1]["content"] == (
+        "Let me look.\n\nIt sails on schedule."
+    )
 
 
 def test_a_fetched_page_is_fenced_again_as_the_model_read_it():

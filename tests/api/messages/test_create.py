@@ -26,7 +26,7 @@ async def test_an_answer_is_one_message(upstream, streaming):
     upstream.replies = replies(streaming, says("Hello"))
     async with proxy_of(upstream) as url:
         message = await ask(url, streaming=streaming)
-    assert message["content"] == [{"type": "text", "text": "Hello", "citations": None}]
+    assert message["content"] == [{"type": "text", "text": "Hello"}]
     assert (message["stop_reason"], message["stop_sequence"], message["model"]) == ("end_turn", None, "m")
     assert message["usage"]["input_tokens"] == 10
     assert "server_tool_use" not in message["usage"]
@@ -62,6 +62,18 @@ async def test_a_text_that_names_a_page_cites_it(upstream, streaming):
         "title": "A page",
         "cited_text": "Something found.",
     }
+
+
+@BOTH
+async def test_a_page_of_an_earlier_answers_search_is_cited_alike(upstream, streaming):
+    named = says("https://a.example/")
+    upstream.replies = replies(streaming, says(calls=[SEARCH_CALL]), named, named)
+    async with proxy_of(upstream) as url:
+        first = await ask(url, streaming=streaming, tools=[SEARCH])
+        messages = follow_up(first, {"type": "text", "text": "Say it again."})
+        second = await ask(url, streaming=streaming, tools=[SEARCH], messages=messages)
+    was, is_now = (message["content"][-1]["citations"][0] for message in (first, second))
+    assert {**was, "encrypted_index": ""} == {**is_now, "encrypted_index": ""}
 
 
 @BOTH
