@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy import __version__
 from proxy.api.body_memory import BodyMemory, available_memory
 from proxy.api.chat_completions import ChatCompletions
-from proxy.api.debug import Debug
+from proxy.api.debug.endpoint import Debug
 from proxy.api.endpoints import Healthz, Metrics, Models, Readyz, Root, WrongMethod
 from proxy.api.messages.endpoint import CountTokens, CreateMessage
 from proxy.api.middleware.admission import Admission

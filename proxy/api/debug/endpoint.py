@@ -1,0 +1,84 @@
+"""`GET /debug` and `GET /debug/requests/{id}`: the last requests, for clients that are administrators.
+
+Where no clients are configured, requests from this machine may read them: both ends of the connection are loopback
+addresses, the Host header names one (a web page that has rebound its own name to 127.0.0.1 does not), and no other
+proxy has forwarded the request. With `allow_anonymous` no request may.
+"""
+
+import re
+from hashlib import sha256
+from ipaddress import ip_address
+from typing import Final
+
+from starlette.datastructures import QueryParams
+from starlette.types import Receive, Scope, Send
+
+from proxy.api.body import header, is_forwarded
+from proxy.api.debug.html import HEADERS, Html
+from proxy.api.debug.request import request_page
+from proxy.api.debug.requests import FILTERS, list_page, matches
+from proxy.api.exchange import send_bytes, send_json
+from proxy.api.request import CALLER, Caller
+from proxy.loop.errors import AdminOnly, NotFound
+from proxy.ports import History, Ports
+
+_LOCAL_HOST: Final = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?")
+
+
+class Debug:
+    """Both pages; JSON where the client asks for it, in `Accept` or with `?format=json`."""
+
+    def __init__(self, ports: Ports, history: History) -> None:
+        self._history = history
+        self._allow_anonymous = ports.config.server.allow_anonymous
+
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
+        """ASGI."""
+        if not may_read(scope, allow_anonymous=self._allow_anonymous):
+            raise AdminOnly
+        query = QueryParams(scope["query_string"])
+        as_json = query.get("format") == "json" or "application/json" in (header(scope, b"accept") or "")
+        request_id = scope["path_params"].get("id")
+        if request_id is None:
+            chosen = {name: query.get(name, "") for name in FILTERS}
+            records = self._history.latest()
+            if as_json:
+                await send_json(send, {"requests": [record for record in records if matches(record, chosen)]})
+            else:
+                await send_page(scope, send, list_page(records, chosen))
+            return
+        record = self._history.find(request_id)
+        if record is None:
+            raise NotFound(f"The request {request_id!r} is not remembered here.")
+        if as_json:
+            await send_json(send, record)
+        else:
+            await send_page(scope, send, request_page(record))
+
+
+def may_read(scope: Scope, *, allow_anonymous: bool) -> bool:
+    """Whether the sender of a request may read these pages."""
+    caller: Caller = scope[CALLER]
+    if caller.name is not None or allow_anonymous:
+        return caller.admin
+    is_local = _is_loopback(scope.get("client")) and _is_loopback(scope.get("server"))
+    return is_local and bool(_LOCAL_HOST.fullmatch(header(scope, b"host") or "")) and not is_forwarded(scope)
+
+
+def _is_loopback(address: object) -> bool:
+    """Whether the host of an ASGI address, a host and a port, is a loopback address."""
+    try:
+        return isinstance(address, list | tuple) and ip_address(address[0]).is_loopback
+    except ValueError:
+        return False
+
+
+async def send_page(scope: Scope, send: Send, content: Html) -> None:
+    """Send a page, or 304 where the browser has it already: a live page asks every two seconds."""
+    body = content.encode()
+    tag = f'"{sha256(body).hexdigest()[:32]}"'
+    headers = (*HEADERS, (b"etag", tag.encode()))
+    if header(scope, b"if-none-match") == tag:
+        await send_bytes(send, 304, headers, b"")
+    else:
+        await send_bytes(send, 200, headers, body)

@@ -1,0 +1,97 @@
+"""HTML as values: whatever is not made by `tag` is escaped, so nothing that a request contains can become a tag.
+
+A page is one response: its style and its script are part of it, and its policy permits these two and nothing else.
+"""
+
+from base64 import b64encode
+from hashlib import sha256
+from html import escape
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from proxy.api.exchange import Headers
+
+_HERE: Final = Path(__file__).parent
+STYLE: Final = (_HERE / "page.css").read_text(encoding="utf-8")
+SCRIPT: Final = (_HERE / "page.js").read_text(encoding="utf-8")
+_EMPTY: Final = frozenset({"meta", "link", "input"})
+
+
+class Html(str):
+    """Text that is HTML, and so needs no escaping."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "Html | str | int | float | None"
+
+
+def tag(name: str, /, *children: Child, **attributes: object) -> Html:
+    """One element.
+
+    `class_` is the attribute `class`, `stroke_width` is `stroke-width`; None or False leaves one out, True writes its
+    name alone.
+    """
+    written = "".join(
+        _attribute(key, value) for key, value in attributes.items() if value is not None and value is not False
+    )
+    return Html(f"<{name}{written}>" if name in _EMPTY else f"<{name}{written}>{join(*children)}</{name}>")
+
+
+def _attribute(key: str, value: object) -> str:
+    name = key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
+
+
+def join(*children: Child) -> Html:
+    """Elements and texts, one after the other."""
+    parts = (child if isinstance(child, Html) else escape(str(child)) for child in children if child is not None)
+    return Html("".join(parts))
+
+
+def page(title: str, *body: Child, current: str, is_live: bool = False) -> Html:
+    """A whole page.
+
+    Args:
+        title: of the window.
+        body: what stands below the navigation.
+        current: the path of the page in the navigation.
+        is_live: whether the script keeps it up to date.
+    """
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", f"{title} - toolproxy"),
+        tag("style", Html(STYLE)),
+    )
+    links = [
+        tag("a", name, href=path, aria_current="page" if path == current else None)
+        for path, name in (("/debug", "Requests"), ("/debug/usage", "Usage"))
+    ]
+    navigation = tag("nav", tag("strong", "toolproxy"), *links, aria_label="Pages")
+    main = tag("main", *body, data_live=is_live)
+    script = tag("script", Html(SCRIPT))
+    return join(
+        Html("<!doctype html>"), tag("html", head, tag("body", tag("header", navigation), main, script), lang="en")
+    )
+
+
+def _source_of(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+POLICY: Final = (
+    f"default-src 'none'; style-src {_source_of(STYLE)}; script-src {_source_of(SCRIPT)}; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS: Final[Headers] = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
