@@ -14,6 +14,7 @@ def main() -> None:
     if sys.argv[1:2] == ["serve"]:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _end)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the configuration has not been read yet
     from proxy import cli  # noqa: PLC0415 - takes half a second
 
     cli.main()

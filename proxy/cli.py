@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import functools
 import gc
 import os
 import shlex
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="run the proxy")
     _add_config(serve)
+    serve.add_argument("--watch", action="store_true", help="read the configuration anew when the file changes")
     serve.set_defaults(run=_serve)
 
     init = commands.add_parser("init", help="write a starter configuration where there is none")
@@ -123,12 +125,13 @@ def _serve(arguments: argparse.Namespace) -> None:
     gc.disable()  # nothing that is made on the way to a running server is garbage; the server turns it on again
     from proxy.server import process as server  # noqa: PLC0415 - `check` and `--help` need no web server
 
-    server.serve(_configuration(arguments))
+    _make_importable(arguments.app_dir)
+    watched = arguments.config if arguments.watch else None
+    server.serve(functools.partial(_configuration, arguments), watched=watched)
 
 
 def _configuration(arguments: argparse.Namespace) -> Config:
     """The configuration file, with what the command line and its variables put over it."""
-    _make_importable(arguments.app_dir)
     config = config_file.load(arguments.config, os.environ)
     said = {name: getattr(arguments, name) for name in ("host", "port", "workers")}
     overrides = {name: value for name, value in said.items() if value is not None}
@@ -149,15 +152,16 @@ def _init(arguments: argparse.Namespace) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     from proxy import app  # noqa: PLC0415 - `--help` needs neither tools nor a web server
-    from proxy.server import process as server  # noqa: PLC0415 - `--help` needs neither tools nor a web server
+    from proxy.server.checks import check_startable  # noqa: PLC0415 - `--help` needs neither tools nor a web server
 
+    _make_importable(arguments.app_dir)
     config = _configuration(arguments)
     style = style_of(sys.stdout)
     for line in describe(config, app.origins_of(config)):
         print(_tinted(line, style))
     for warning in config.warnings:
         print(f"toolproxy: warning: {warning}", file=sys.stderr)
-    server.check_startable(config)
+    check_startable(config)
     if arguments.probe:
         _probe(config)
 

@@ -19,6 +19,25 @@ _ESCAPES: tuple[Callable[[str], str], ...] = (
 )
 
 
+class Redactor:
+    """A function that masks secrets in a text, and whose secrets can be replaced.
+
+    Args:
+        secrets: as for `redactor`.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._redact = redactor(secrets)
+
+    def __call__(self, text: str) -> str:
+        """The text with every secret masked."""
+        return self._redact(text)
+
+    def replace(self, secrets: Iterable[str]) -> None:
+        """Mask these secrets, and no others, from now on."""
+        self._redact = redactor(secrets)
+
+
 def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = _SHORTEST_SECRET) -> Redact:
     """A function that masks every secret of at least `shortest` characters in a text, however it is escaped there."""
     written = {secret for secret in secrets if len(secret) >= shortest}

@@ -9,7 +9,8 @@ import uvicorn
 from proxy.app import create_app
 from proxy.config import Config
 from proxy.config_file import parse
-from proxy.server import process as server
+from proxy.server.listener import address_of, listen
+from proxy.server.process import uvicorn_config
 from tests.fakes import FakeUpstream
 
 CONFIG = """
@@ -34,19 +35,19 @@ async def serving(app, *, lifespan="on", port=0) -> AsyncIterator[str]:
 @asynccontextmanager
 async def serving_as_shipped(config: Config, **app) -> AsyncIterator[str]:
     """Serve the proxy on a free port, over the wire protocol that `toolproxy serve` speaks."""
-    async with _serving(server.uvicorn_config(config, create_app(config, **app))) as url:
+    async with _serving(uvicorn_config(config, create_app(config, **app))) as url:
         yield url
 
 
 @asynccontextmanager
 async def _serving(config: uvicorn.Config, *, port=0) -> AsyncIterator[str]:
-    listener = server.listen("127.0.0.1", port)
+    listener = listen("127.0.0.1", port)
     config.load()
     running = uvicorn.Server(config)
     running.lifespan = config.lifespan_class(config)
     await running.startup([listener])
     try:
-        yield server.address_of(listener)
+        yield address_of(listener)
     finally:  # what uvicorn does to stop, without its waits of a tenth of a second
         for listening in running.servers:
             listening.close()

@@ -30,6 +30,7 @@ HANDED_ON = {"/v1/embeddings", "/v1/completions"}
 
 def router_in(app):
     """The innermost of the app's layers."""
+    app = app.current.app
     while not isinstance(app, Router):
         app = getattr(app, "_app", None) or app._router  # noqa: SLF001 - ours
     return app

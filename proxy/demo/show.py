@@ -17,8 +17,8 @@ from proxy.demo.script import DEMO
 from proxy.demo.upstream import Mock
 from proxy.loop.chat import Json
 from proxy.loop.errors import ConfigurationError
-from proxy.server import process as server
 from proxy.server.graceful import Server
+from proxy.server.listener import address_of, listen
 from proxy.telemetry import log
 from proxy.terminal import style_of
 
@@ -180,7 +180,7 @@ def _short(usage: Json) -> str:
 @asynccontextmanager
 async def _serving(app: ASGIApp, *, lifespan: str) -> AsyncIterator[str]:
     """The app on a free port of loopback, in this event loop."""
-    listener = server.listen("127.0.0.1", 0)
+    listener = listen("127.0.0.1", 0)
     settings = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan)  # type: ignore[arg-type]
     started = asyncio.Event()
     running = Server(settings, ready=started.set)
@@ -188,7 +188,7 @@ async def _serving(app: ASGIApp, *, lifespan: str) -> AsyncIterator[str]:
         task = group.create_task(running.serve([listener]))
         await started.wait()
         try:
-            yield server.address_of(listener)
+            yield address_of(listener)
         finally:
             running.should_exit = True
             await asyncio.wait({task})

@@ -28,8 +28,8 @@ from proxy.demo import search
 from proxy.demo.script import DEMO, Script, ScriptedTurn, load
 from proxy.loop import sse
 from proxy.loop.chat import Json
-from proxy.server import process as server
 from proxy.server.graceful import Server
+from proxy.server.listener import address_of, listen
 
 _MOST_REMEMBERED = 1000
 _PIECE = re.compile(r"\S+\s*|\s+")
@@ -179,11 +179,11 @@ def _json(payload: Any) -> Response:
 def main(*, port: int, script: Path | None) -> None:
     """Serve on loopback until told to stop. Raises `ConfigurationError`."""
     mock = Mock(load(script) if script else DEMO)
-    listener = server.listen("127.0.0.1", port)
+    listener = listen("127.0.0.1", port)
     config = uvicorn.Config(mock.app(), log_config=None, log_level="warning", access_log=False, lifespan="off")
 
     def ready() -> None:
-        sys.stdout.write(f"mock upstream is serving at {server.address_of(listener)}/v1, search at /search\n")
+        sys.stdout.write(f"mock upstream is serving at {address_of(listener)}/v1, search at /search\n")
         sys.stdout.flush()
 
     Server(config, ready=ready).run([listener])

@@ -5,16 +5,16 @@ import contextlib
 import gc
 import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from multiprocessing.connection import Connection
 from types import FrameType
 
 import uvicorn
 
-from proxy.ports import Lifecycle
+from proxy.ports import Lifecycle, NoObserver, Observer
 from proxy.server.protocol import BoundedProtocol
-from proxy.server.supervisor import ABORT, DRAIN, READY
+from proxy.server.supervisor import ABORT, DRAIN, READY, RELOAD
 
 # For the first request of a connection that has just been accepted; and the interval at which it is looked for.
 _FIRST_REQUEST_SECONDS, _POLL_SECONDS = 1.0, 0.01
@@ -39,6 +39,11 @@ class Server(uvicorn.Server):
         lifecycle: through which the application learns that the process is about to stop.
         grace: seconds that open requests may take after the first signal.
         ready: called once the server accepts connections.
+        background: runs while the server serves, until it is cancelled; raises nothing.
+        observe: is told when the server begins to drain, and when it has stopped.
+
+    Attributes:
+        grace: as above; may be changed while the server serves.
     """
 
     def __init__(
@@ -48,11 +53,15 @@ class Server(uvicorn.Server):
         lifecycle: Lifecycle | None = None,
         grace: float = 0,
         ready: Callable[[], None] = lambda: None,
+        background: Callable[[], Coroutine[None, None, None]] | None = None,
+        observe: Observer | None = None,
     ) -> None:
         super().__init__(config)
+        self.grace = grace
         self._lifecycle = lifecycle or Lifecycle()
-        self._grace = grace
         self._ready = ready
+        self._background = background
+        self._observe = observe or NoObserver()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to serve."""
@@ -60,6 +69,14 @@ class Server(uvicorn.Server):
         _tune_gc()
         if self.started:
             self._ready()
+
+    async def main_loop(self) -> None:
+        """Serve until the process is to stop."""
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self._background()) if self._background else None
+            await super().main_loop()
+            if task is not None:
+                task.cancel()
 
     def drain(self) -> None:
         """Admit no new requests, finish the open ones, and stop."""
@@ -90,12 +107,13 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop in the order above; uvicorn would close the listener first, and health checks would fail to connect."""
+        self._observe("server.draining", grace=self.grace)
         loop = asyncio.get_running_loop()
-        grace_ends_at = loop.time() + self._grace
+        grace_ends_at = loop.time() + self.grace
         notice = loop.call_later(_NOTICE_SECONDS, self._refuse_all)
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        await self._await_requests(self._grace)
+        await self._await_requests(self.grace)
         notice.cancel()
         grace_is_over = bool(self.server_state.tasks)
         await self._stop_listening(sockets or [])
@@ -108,6 +126,7 @@ class Server(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.transport.close()
         await self.lifespan.shutdown()
+        self._observe("server.stopped")
 
     def _refuse_all(self) -> None:
         self._lifecycle.refuses_forwarded = True
@@ -153,11 +172,30 @@ class Server(uvicorn.Server):
 
 
 class Worker(Server):
-    """One of several processes: its supervisor orders when to stop, and whether at once."""
+    """One of several processes: its supervisor orders when to reload, when to stop, and whether at once.
 
-    def __init__(self, config: uvicorn.Config, *, lifecycle: Lifecycle, grace: float, orders: Connection) -> None:
-        super().__init__(config, lifecycle=lifecycle, grace=grace, ready=lambda: orders.send_bytes(READY))
+    Args:
+        config: uvicorn's.
+        lifecycle: as for `Server`.
+        grace: as for `Server`.
+        orders: the pipe to the supervisor.
+        apply: puts the configuration of an order in force; raises nothing.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        lifecycle: Lifecycle,
+        grace: float,
+        orders: Connection,
+        apply: Callable[[bytes], Coroutine[None, None, None]],
+    ) -> None:
+        ready = partial(orders.send_bytes, READY)
+        super().__init__(config, lifecycle=lifecycle, grace=grace, ready=ready, background=self._reload_as_ordered)
         self._orders = orders
+        self._apply = apply
+        self._configurations: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to serve, and to read the supervisor's orders."""
@@ -174,10 +212,18 @@ class Worker(Server):
         except (EOFError, OSError):  # the supervisor is gone
             asyncio.get_running_loop().remove_reader(self._orders.fileno())
             order = DRAIN
-        if order == ABORT:
+        if order.startswith(RELOAD):
+            self._configurations.put_nowait(order.removeprefix(RELOAD))
+        elif order == ABORT:
             self.abort()
         else:
             self.drain()
+
+    async def _reload_as_ordered(self) -> None:
+        while True:
+            await self._apply(await self._configurations.get())
+            with contextlib.suppress(OSError):  # the supervisor is gone, which `_obey` notices
+                self._orders.send_bytes(READY)
 
 
 def _tune_gc() -> None:

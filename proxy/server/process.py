@@ -1,110 +1,171 @@
 """The app under uvicorn, in one process or several: checks before the start, the listening socket, the address line."""
 
-import errno
 import functools
+import gc
 import math
+import os
+import pickle
+import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
 
-import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
-from proxy.app import create_app
-from proxy.config import Config, TelemetryConfig, secrets_of
-from proxy.config_rules import SHORTEST_CLIENT_KEY
+from proxy import __version__
+from proxy.app import Application, SystemClock, create_app
+from proxy.config import Config, ServerConfig, secrets_of
 from proxy.loop.errors import ConfigurationError
-from proxy.ports import Lifecycle
+from proxy.ports import Lifecycle, Observer
+from proxy.server import systemd
 from proxy.server.banner import banner
+from proxy.server.checks import check_startable, check_usable
 from proxy.server.graceful import Server, Worker
 from proxy.server.head import Bounds
+from proxy.server.listener import accept_in_bulk, address_of, listen
 from proxy.server.protocol import BoundedProtocol
+from proxy.server.reload import Reloads, Trigger, report
 from proxy.server.supervisor import Supervisor
-from proxy.telemetry import log, workers
+from proxy.telemetry import build_observer, log, workers
 from proxy.terminal import style_of
-from proxy.tools.catalog import answered_by_fallback
 
 _BACKLOG = 2048
-# Bytes that the kernel buffers for a client and has not sent yet. Unbounded, they would be megabytes for each slow
-# reader, and the socket would become writable, which shows that the client reads at all, only after a third of them.
-_MOST_UNSENT_BYTES = 128 * 1024
-# libuv accepts one connection from a listener in each iteration of its loop, and a busy loop makes few iterations: a
-# health check would wait for a second behind the connections before it.
-_ACCEPTED_PER_ITERATION = 32
 
 
-def serve(config: Config) -> None:
-    """Serve until a signal.
+def serve(load: Callable[[], Config], *, watched: Path | None = None) -> None:
+    """Serve until a signal; at SIGHUP, read the configuration anew.
+
+    Args:
+        load: reads the configuration.
+        watched: a file whose changes do the same as the signal.
 
     Raises:
         ConfigurationError: the configuration does not permit it, the address is taken, or there is no folder for the
             metrics of several workers.
     """
+    trigger = Trigger(now=time.monotonic)
+    signal.signal(signal.SIGHUP, trigger.ask)
+    if watched is not None:
+        trigger.watch(watched)
+    config = load()
     check_startable(config)
     listener = listen(config.server.host, config.server.port)
     url = address_of(listener)
     log.configure(config.telemetry, secrets=secrets_of(config))
-    fallbacks = {f"tools.{name}": tool.fallback for name, tool in answered_by_fallback(config)}
-    for where, entry in config.disabled.items():
-        log.LogObserver()("configuration.disabled", where=where, why=entry.why, fallback=fallbacks.get(where))
-    for warning in config.warnings:
-        log.LogObserver()("configuration.doubtful", why=warning)
-    if config.server.workers == 1:
-        _serve_alone(config, listener, url)
-    else:
-        _serve_together(config, listener, url)
-
-
-def _serve_alone(config: Config, listener: socket.socket, url: str) -> None:
-    lifecycle = Lifecycle()
-    grace, ready = config.server.shutdown_grace_seconds, functools.partial(announce, url, config)
+    report(config, log.LogObserver())
     with workers.counting_together(config):
-        app = create_app(config, lifecycle=lifecycle)
-        Server(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, ready=ready).run(accept_in_bulk(listener))
+        if config.server.workers == 1:
+            app = create_app(config, lifecycle=(lifecycle := Lifecycle()))
+            reloads = Reloads(config, load=load, check=check_usable, trigger=trigger, observe=app.observe)
+            _serve_alone(app, lifecycle, reloads, listener, url)
+        else:
+            observe = build_observer(config, version=__version__)
+            reloads = Reloads(config, load=load, check=check_usable, trigger=trigger, observe=observe)
+            _serve_together(reloads, observe, listener, url)
 
 
-def _serve_together(config: Config, listener: socket.socket, url: str) -> None:
-    if config.state.url.startswith("memory://"):
-        log.LogObserver()("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
-    start = functools.partial(_start_worker, config, listener)
-    grace = config.server.shutdown_grace_seconds
-    supervisor = Supervisor(
-        start, config.server.workers, grace=grace, observe=log.LogObserver(), stop_listening=listener.close
+def _serve_alone(app: Application, lifecycle: Lifecycle, reloads: Reloads, listener: socket.socket, url: str) -> None:
+    config = reloads.config
+    app.observe("server.started", version=__version__, pid=os.getpid(), workers=1)
+    server = Server(
+        uvicorn_config(config, app),
+        lifecycle=lifecycle,
+        grace=config.server.shutdown_grace_seconds,
+        ready=functools.partial(announce, url, config, app.observe),
+        background=lambda: reloads.run(functools.partial(_put_in_force, app, server), SystemClock()),
+        observe=app.observe,
     )
-    with workers.counting_together(config):
-        supervisor.run(lambda: announce(url, config))
+    server.run(accept_in_bulk(listener))
 
 
-def _without_telemetry(config: Config) -> Config:
-    """The configuration without telemetry, for a process that answers no request."""
-    return msgspec.structs.replace(config, telemetry=TelemetryConfig(metrics=False))
+def _serve_together(reloads: Reloads, observe: Observer, listener: socket.socket, url: str) -> None:
+    config = reloads.config
+    if config.state.url.startswith("memory://"):
+        observe("state.not_shared", workers=config.server.workers, why="memory:// is each worker's own")
+    observe("server.started", version=__version__, pid=os.getpid(), workers=config.server.workers)
+
+    def start(orders: Connection) -> BaseProcess:
+        return _start_worker(reloads.config, listener, orders)
+
+    def reload() -> bytes | None:
+        before = reloads.config
+        found = reloads.reload()
+        if found is None:
+            return None
+        log.reconfigure(found.telemetry, secrets=secrets_of(found) | secrets_of(before))
+        return pickle.dumps(found)
+
+    supervisor = Supervisor(
+        start,
+        config.server.workers,
+        grace=lambda: reloads.config.server.shutdown_grace_seconds,
+        observe=observe,
+        reload=reload,
+        stop_listening=listener.close,
+    )
+    gc.enable()  # the command turns it off, and each reload leaves garbage
+    gc.freeze()
+    supervisor.run(lambda: announce(url, config, observe))
 
 
 def _start_worker(config: Config, listener: socket.socket, orders: Connection) -> BaseProcess:
     process = get_context("spawn").Process(target=work, args=(config, listener, orders), daemon=True)
-    process.start()
+    # Until it has a handler of its own, a signal to the whole group of processes would end it. What is blocked here
+    # is blocked there as well.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     return process
 
 
 def work(config: Config, listener: socket.socket, orders: Connection) -> None:
     """Run one of several workers, in a process of its own."""
+    # The supervisor says when to reload. A handler, since processes that are started here would inherit SIG_IGN.
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     log.configure(config.telemetry, secrets=secrets_of(config))
     lifecycle = Lifecycle()
     app = create_app(config, lifecycle=lifecycle)
+
+    async def apply(configuration: bytes) -> None:
+        try:
+            await _put_in_force(app, server, pickle.loads(configuration))  # noqa: S301 - the supervisor has written it
+        except Exception as exc:  # noqa: BLE001 - the supervisor has found it valid; whatever it is, this worker goes on
+            faults = exc.faults if isinstance(exc, ConfigurationError) else [type(exc).__name__]
+            app.observe("configuration.refused", faults=faults, pid=os.getpid())
+
     grace = config.server.shutdown_grace_seconds
-    Worker(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, orders=orders).run(accept_in_bulk(listener))
+    server = Worker(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, orders=orders, apply=apply)
+    server.run(accept_in_bulk(listener))
+
+
+async def _put_in_force(app: Application, server: Server, config: Config) -> None:
+    """Answer requests, and bound the connections of clients, by another configuration from now on."""
+    await app.reload(config)
+    server.grace = config.server.shutdown_grace_seconds
+    server.config.http_protocol_class = _protocol(config.server)
+    server.config.timeout_keep_alive = math.ceil(config.server.idle_timeout_seconds)
+
+
+def _protocol(server: ServerConfig) -> Any:
+    """What makes the protocol of one connection; to uvicorn, it is a class."""
+    return functools.partial(BoundedProtocol, bounds=Bounds.of(server), observe=log.LogObserver())
 
 
 def uvicorn_config(config: Config, app: ASGIApp) -> uvicorn.Config:
     """The settings of uvicorn, whose logs the proxy's own replace."""
-    protocol = functools.partial(BoundedProtocol, bounds=Bounds.of(config.server), observe=log.LogObserver())
     return uvicorn.Config(
         app,
-        http=protocol,  # type: ignore[arg-type] # it is called as the class would be
+        http=_protocol(config.server),
         ws="none",
         log_config=None,
         access_log=False,
@@ -116,107 +177,13 @@ def uvicorn_config(config: Config, app: ASGIApp) -> uvicorn.Config:
     )
 
 
-def check_startable(config: Config) -> None:
-    """Refuse a configuration with which nothing can be served: for `serve`, and for `check`, so that they agree.
+def announce(url: str, config: Config, observe: Observer) -> None:
+    """Print the address line, the only one on standard output; on a terminal, what can be used and how is below it.
 
-    Raises:
-        ConfigurationError: no usable upstream, an address that is not safe to listen on, a tool that cannot be made.
+    The log and systemd are told too.
     """
-    if faults := [*_upstream_faults(config), *_exposure_faults(config), *_address_faults(config)]:
-        raise ConfigurationError(faults)
-    create_app(_without_telemetry(config))
-
-
-def _upstream_faults(config: Config) -> Iterator[str]:
-    if not config.upstreams:
-        disabled = [entry for where, entry in config.disabled.items() if where.startswith("upstreams.")]
-        wanted = " or ".join(dict.fromkeys(name for entry in disabled for name in entry.variables))
-        reasons = [*_invalid_keys("upstreams.", config), *([f"set {wanted}"] if wanted else [])]
-        yield f"there is no usable upstream: {'; '.join(reasons) or 'configure one'}"
-
-
-def _invalid_keys(section: str, config: Config) -> list[str]:
-    """The disabled entries of a section with a value that is not a key."""
-    return [
-        f"{where}: {entry.why}"
-        for where, entry in config.disabled.items()
-        if where.startswith(section) and not entry.variables
-    ]
-
-
-def _exposure_faults(config: Config) -> Iterator[str]:
-    """Beyond loopback, anybody may call where no key is required or a key can be guessed."""
-    host = config.server.host
-    if config.server.allow_anonymous or is_loopback(host):
-        return
-    if not config.clients:
-        how = "set TOOLPROXY_KEY (or configure clients), or TOOLPROXY_ALLOW_ANONYMOUS=true to let anyone in"
-        yield f"refusing to serve just anyone on {host}: {'; '.join([*_invalid_keys('clients[', config), how])}"
-    for client in config.clients:
-        if any(len(key) < SHORTEST_CLIENT_KEY for key in client.keys):
-            yield (
-                f"refusing to serve on {host}: the key of client {client.name!r} can be guessed, "
-                f"it has fewer than {SHORTEST_CLIENT_KEY} characters"
-            )
-
-
-def _address_faults(config: Config) -> Iterator[str]:
-    """An address that is not this machine's. One in use is no fault: the proxy that is to be reloaded may use it."""
-    try:
-        listen(config.server.host, config.server.port).close()
-    except ConfigurationError as exc:
-        if not isinstance(exc.__cause__, OSError) or exc.__cause__.errno != errno.EADDRINUSE:
-            yield from exc.faults
-
-
-def is_loopback(host: str) -> bool:
-    """Whether every address of `host` is this machine's own."""
-    try:
-        found: Sequence[tuple[object, ...]] = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return False
-    addresses = [str(entry[4][0]) for entry in found]  # type: ignore[index]
-    return bool(addresses) and all(address == "::1" or address.startswith("127.") for address in addresses)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises `ConfigurationError` where the address cannot be bound."""
-    listener = None
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MOST_UNSENT_BYTES)
-        listener.bind(address)
-    except (OSError, UnicodeError) as exc:
-        if listener is not None:
-            listener.close()
-        why = getattr(exc, "strerror", None) or exc
-        raise ConfigurationError([f"cannot listen on {host}:{port}: {why}"]) from exc
-    listener.set_inheritable(True)
-    return listener
-
-
-def accept_in_bulk(listener: socket.socket) -> list[socket.socket]:
-    """Duplicates of the listener, one for each connection that libuv may accept in one iteration of the event loop.
-
-    The listener is made non-blocking first. A duplicate gets the timeout that Python has stored for the original, and
-    that of a socket from another process is "blocking". All of them are one socket to the kernel: it would block for
-    the workers that serve already, and each would hang in `accept` until the next client connects.
-    """
-    listener.setblocking(False)
-    return [listener, *(listener.dup() for _ in range(_ACCEPTED_PER_ITERATION - 1))]
-
-
-def address_of(listener: socket.socket) -> str:
-    """The URL of a listener."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def announce(url: str, config: Config) -> None:
-    """Print the address line, the only one on standard output; on a terminal, what can be used and how is below it."""
+    observe("server.ready", url=url)
+    systemd.notify("READY=1")
     sys.stdout.write(f"toolproxy is serving at {url}/v1\n")
     if sys.stdout.isatty():
         sys.stdout.write(banner(url, config, style_of(sys.stdout)))

@@ -14,8 +14,12 @@ from multiprocessing.process import BaseProcess
 
 from proxy.loop.errors import ConfigurationError
 from proxy.ports import Observer
+from proxy.server import systemd
 
-READY, DRAIN, ABORT = b"ready", b"drain", b"abort"
+# Of a worker: it serves, by the configuration that it was given last.
+READY = b"ready"
+# To a worker. The configuration stands behind `RELOAD`.
+DRAIN, ABORT, RELOAD = b"drain", b"abort", b"reload"
 
 _TICK_SECONDS = 0.1
 _START_SECONDS = 30.0
@@ -25,11 +29,24 @@ _RESTART_SECONDS = 1.0
 _CLEAN_UP_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Worker:
+    """A process; one configuration is under way to it at most, so that a worker that is busy holds up nobody."""
+
     process: BaseProcess
     orders: Connection
     began: float
+    is_ready: bool = False
+    configuration: bytes | None = None  # to be sent when it is ready
+
+    def hand_over(self) -> None:
+        """Send the configuration as soon as the worker is ready for it."""
+        with contextlib.suppress(OSError, EOFError):  # the worker has ended
+            while self.orders.poll():
+                self.is_ready = self.orders.recv_bytes() == READY
+            if self.is_ready and self.configuration is not None:
+                self.orders.send_bytes(RELOAD + self.configuration)
+                self.is_ready, self.configuration = False, None
 
 
 class Supervisor:
@@ -39,7 +56,9 @@ class Supervisor:
         start: starts a worker that reads its orders from the pipe, and writes `READY` to it.
         count: the number of workers.
         grace: seconds that open requests may take after the first signal.
-        observe: is given the event `worker.died`.
+        observe: is told of workers that die, and when the workers drain and have stopped.
+        reload: asked all the time for another configuration for all workers, written as they read it; None: there is
+            none. Workers that `start` starts later have it already.
         stop_listening: closes the supervisor's own copy of the listener once no worker will be started any more. While
             it is open, clients still connect after the last worker has closed its own, and are not answered.
     """
@@ -49,14 +68,16 @@ class Supervisor:
         start: Callable[[Connection], BaseProcess],
         count: int,
         *,
-        grace: float,
+        grace: Callable[[], float],
         observe: Observer,
+        reload: Callable[[], bytes | None],
         stop_listening: Callable[[], None],
     ) -> None:
         self._start = start
         self._count = count
         self._grace = grace
         self._observe = observe
+        self._reload = reload
         self._stop_listening = stop_listening
         self._workers: list[_Worker] = []
         self._signals = 0
@@ -87,9 +108,22 @@ class Supervisor:
             if self._signals > handled:
                 handled = self._signals
                 self._stop_listening()
+                if handled == 1:
+                    systemd.notify("STOPPING=1")
+                    self._observe("server.draining", grace=self._grace())
                 self._order(DRAIN if handled == 1 else ABORT)
-                self._kill_at = time.monotonic() + _CLEAN_UP_SECONDS + (self._grace if handled == 1 else 0)
+                self._kill_at = time.monotonic() + _CLEAN_UP_SECONDS + (self._grace() if handled == 1 else 0)
+            if not self._signals:
+                self._hand_out()
             self._workers = [worker for worker in map(self._replace_if_dead, self._workers) if worker is not None]
+        self._observe("server.stopped")
+
+    def _hand_out(self) -> None:
+        """Give another configuration, if there is one, to all workers."""
+        configuration = self._reload()
+        for worker in self._workers:
+            worker.configuration = configuration or worker.configuration
+            worker.hand_over()
 
     def _replace_if_dead(self, worker: _Worker) -> _Worker | None:
         """The worker, or the one that takes its place; None where it has ended for good."""
@@ -117,7 +151,8 @@ class Supervisor:
         while not self._signals and worker.process.is_alive() and time.monotonic() < ends_at:
             if worker.orders.poll(_TICK_SECONDS):
                 with contextlib.suppress(EOFError):
-                    return worker.orders.recv_bytes() == READY
+                    worker.is_ready = worker.orders.recv_bytes() == READY
+                    return worker.is_ready
         return False
 
     def _order(self, what: bytes) -> None:

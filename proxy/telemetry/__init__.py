@@ -2,18 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
 from proxy.config import Config, secrets_of
 from proxy.ports import Clock, ExtraHeaders, History, Observer, Scrape
-from proxy.redact import redactor
-from proxy.telemetry import workers
+from proxy.redact import Redactor
+from proxy.telemetry import log, workers
 from proxy.telemetry.events import FanOut, Subscriber
 from proxy.telemetry.log import LogObserver
 from proxy.telemetry.recent import Recent
 from proxy.telemetry.records import RecordSink, RequestRecorder, trace_headers
 from proxy.telemetry.trace_context import IncomingTrace
+
+if TYPE_CHECKING:
+    from proxy.telemetry.metrics import Metrics
 
 
 @dataclass(slots=True)
@@ -22,45 +26,92 @@ class Telemetry:
 
     Attributes:
         observe: takes every event.
-        scrape: gives the metrics; None: metrics are off.
-        history: has the records of the last requests; None: nobody may read them.
+        redact: masks secrets in records and traces.
+        sinks: take the records of requests.
+        clock: times the records.
+        metrics: counts events; None: metrics are off.
+        recent: has the records of the last requests; None: nobody may read them.
         extra_headers: trace headers for each request to an upstream or a tool; None: traces are off.
         incoming: middleware that reads the trace headers of a request; None: traces are off.
         close: sends the spans that are waiting; blocks for some seconds at most.
     """
 
-    observe: Observer
-    scrape: Scrape | None = None
-    history: History | None = None
+    observe: FanOut
+    redact: Redactor
+    sinks: list[RecordSink]
+    clock: Clock
+    metrics: "Metrics | None" = None
+    recent: Recent | None = None
     extra_headers: ExtraHeaders | None = None
     incoming: Callable[[ASGIApp], ASGIApp] | None = None
     close: Callable[[], None] = lambda: None
+
+    @property
+    def scrape(self) -> Scrape | None:
+        """Gives the metrics; None: metrics are off."""
+        return self.metrics.scrape if self.metrics else None
+
+    def history(self, config: Config) -> History | None:
+        """The records of the last requests; None where nobody may read them."""
+        return self.recent if _may_be_read(config) else None
+
+    def change(self, config: Config) -> None:
+        """Go on under another configuration. What was counted and recorded stays; metrics and traces stay on or off."""
+        if self.metrics is not None:
+            self.metrics.change(config)
+        self.observe.change(content=config.telemetry.log_content)
+        self.record(config)
+
+    def record(self, config: Config) -> None:
+        """Record requests from now on, if anyone may read the records."""
+        if self.recent is None and _may_be_read(config):
+            self.recent = Recent(workers.directory(), redact=self.redact)
+            self.add_sink(self.recent)
+
+    def add_sink(self, sink: RecordSink) -> None:
+        """Give records of requests to one more sink."""
+        self.sinks.append(sink)
+        if len(self.sinks) == 1:
+            self.observe.add(RequestRecorder(self.sinks, clock=self.clock))
+
+    def mask(self, config: Config, secrets: frozenset[str]) -> None:
+        """Set up the log as a configuration has it, and mask these secrets everywhere."""
+        self.redact.replace(secrets)
+        log.reconfigure(config.telemetry, secrets=secrets)
+        self.observe.change(content=config.telemetry.log_content)
 
 
 def build_telemetry(config: Config, clock: Clock, *, version: str) -> Telemetry:
     """The log, and those of metrics, records and traces that the configuration asks for, behind one observer."""
     subscribers: list[Subscriber] = [LogObserver()]
-    sinks: list[RecordSink] = []
-    redact = redactor(secrets_of(config))
-    telemetry = Telemetry(FanOut(subscribers, content=config.telemetry.log_content))
-    if config.telemetry.metrics:
-        from proxy.telemetry.metrics import Metrics  # noqa: PLC0415 - prometheus_client is not needed without
-
-        metrics = Metrics(config, version=version)
+    redact = Redactor(secrets_of(config))
+    metrics = _metrics(config, version=version, serves=True)
+    if metrics is not None:
         subscribers.append(metrics)
-        telemetry.scrape = metrics.scrape
-    if _may_be_read(config):
-        telemetry.history = recent = Recent(workers.directory(), redact=redact)
-        sinks.append(recent)
+    observe = FanOut(subscribers, content=config.telemetry.log_content)
+    telemetry = Telemetry(observe, redact, [], clock, metrics)
+    telemetry.record(config)
     if config.telemetry.otlp_endpoint:
         from proxy.telemetry.traces import Exporter  # noqa: PLC0415 - OpenTelemetry is an extra
 
         exporter = Exporter(config.telemetry.otlp_endpoint, version=version, redact=redact)
-        sinks.append(exporter)
+        telemetry.add_sink(exporter)
         telemetry.extra_headers, telemetry.incoming, telemetry.close = trace_headers, IncomingTrace, exporter.close
-    if sinks:
-        subscribers.append(RequestRecorder(sinks, clock=clock))
     return telemetry
+
+
+def build_observer(config: Config, *, version: str) -> Observer:
+    """The observer of a supervisor, which answers no request: the log and, where they are on, metrics."""
+    metrics = _metrics(config, version=version, serves=False)
+    return FanOut([LogObserver(), *([metrics] if metrics else [])], content=False)
+
+
+def _metrics(config: Config, *, version: str, serves: bool) -> "Metrics | None":
+    if not config.telemetry.metrics:
+        return None
+    from proxy.telemetry.metrics import Metrics  # noqa: PLC0415 - prometheus_client is not needed without
+
+    return Metrics(config, version=version, serves=serves)
 
 
 def _may_be_read(config: Config) -> bool:

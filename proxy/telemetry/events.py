@@ -27,6 +27,17 @@ EVENTS: Final[Mapping[str, Event]] = {
         "An upstream, tool or client has no key and is disabled; `fallback` names the tool that replaces it.",
     ),
     "configuration.doubtful": Event(_WARNING, "A setting is valid but probably a mistake."),
+    "configuration.reloaded": Event(_INFO, "The configuration was read anew, and holds for requests from now on."),
+    "configuration.refused": Event(
+        _ERROR, "The configuration was read anew and is not valid (`faults`); the one before remains in force."
+    ),
+    "configuration.needs_restart": Event(
+        _WARNING, "A setting has changed that only a restart can put in force; its value from the start remains."
+    ),
+    "server.started": Event(_INFO, "The process has read its configuration, and is about to serve."),
+    "server.ready": Event(_INFO, "All workers accept connections, at `url`."),
+    "server.draining": Event(_INFO, "A signal has come: open requests may finish, and no new ones are taken on."),
+    "server.stopped": Event(_INFO, "All requests have ended, and the process is about to end."),
     "state.unavailable": Event(_WARNING, "Redis cannot be reached; each process uses a state of its own."),
     # As loud as `state.unavailable`: whoever was alarmed by that needs to see this.
     "state.recovered": Event(_WARNING, "Redis can be reached again."),
@@ -115,7 +126,7 @@ class FanOut:
     """
 
     def __init__(self, subscribers: Sequence[Subscriber], *, content: bool) -> None:
-        self._subscribers = subscribers
+        self._subscribers = [*subscribers]
         self._content = content
         self._handlers: dict[str, list[Handler]] = {}
         self._failed: set[tuple[int, str]] = set()
@@ -135,6 +146,16 @@ class FanOut:
                 handler(fields)
             except Exception:  # noqa: BLE001 - a fault of an observer must not end the request
                 self._report(handler, event)
+
+    def add(self, subscriber: Subscriber) -> None:
+        """Give events to one more subscriber."""
+        self._subscribers.append(subscriber)
+        self._handlers.clear()
+
+    def change(self, *, content: bool) -> None:
+        """Take another setting, and ask all subscribers again which events they handle."""
+        self._content = content
+        self._handlers.clear()
 
     def wants(self, event: str) -> bool:
         """Whether any subscriber handles events of that name."""

@@ -50,10 +50,13 @@ class LineStream:
     Args:
         stream: where the lines go.
         mask: removes secrets from a text of one or more lines.
+
+    Attributes:
+        stream: where the lines go.
     """
 
     def __init__(self, stream: TextIO, mask: Callable[[str], str] = str) -> None:
-        self._stream = stream
+        self.stream = stream
         self._mask = mask
         self._is_file = _is_file(stream)
         self._waiting: deque[str] = deque()
@@ -83,8 +86,8 @@ class LineStream:
                 lines.append(self._waiting.popleft())
         for piece in ["".join(lines)] if self._is_file else _in_pieces(lines):
             with suppress(OSError, ValueError), self._writing:
-                self._stream.write(self._mask(piece))
-                self._stream.flush()
+                self.stream.write(self._mask(piece))
+                self.stream.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +174,17 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
     logging.getLogger("uvicorn.error").setLevel(max(level, logging.WARNING))
 
 
+def reconfigure(config: TelemetryConfig, *, secrets: Iterable[str]) -> None:
+    """Set up the log anew, on the stream that it has; without effect where `configure` has not been called."""
+    if _output is not None:
+        configure(config, secrets=secrets, stream=_output.stream.stream)
+
+
 class LogObserver:
     """Writes every event as one line, at its level of `events.EVENTS`. Implements `ports.Observer` and `Subscriber`.
 
     In a process that has not called `configure`, events go to structlog as the process has configured that.
     """
-
-    def __init__(self) -> None:
-        self._output = _output
 
     def __call__(self, event: str, /, **fields: object) -> None:
         """Write one event."""
@@ -192,7 +198,7 @@ class LogObserver:
 
     def handler(self, event: str) -> Handler | None:
         """A function that writes events of that name; None: their level is not written."""
-        level, output = level_of(event), self._output
+        level, output = level_of(event), _output
         if output is None:
             return lambda fields: structlog.get_logger().log(level, event, **fields)
         if level < output.level or output.hides(event):

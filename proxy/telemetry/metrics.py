@@ -41,8 +41,13 @@ _FIRST_SERVER_ERROR = 500
 class AllowedLabels:
     """A label with a fixed set of values: any other name becomes "other", and None becomes "none"."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names: dict[object, str] = {None: "none", **{name: name for name in names}}
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names: dict[object, str] = {None: "none"}
+        self.allow(names)
+
+    def allow(self, names: Iterable[str]) -> None:
+        """Add values; those of an earlier configuration remain, for requests that began under it."""
+        self._names |= {name: name for name in names}
 
     def __call__(self, name: object) -> str:
         """The label's value for a name."""
@@ -67,16 +72,23 @@ class FirstSeenLabels:
 
 
 class Metrics:
-    """Counts events. Implements `events.Subscriber`; `scrape` is `ports.Scrape`."""
+    """Counts events. Implements `events.Subscriber`; `scrape` is `ports.Scrape`.
 
-    def __init__(self, config: Config, *, version: str) -> None:
+    Args:
+        config: bounds the values of labels.
+        version: of the program.
+        serves: whether this process answers requests; a supervisor does not.
+    """
+
+    def __init__(self, config: Config, *, version: str, serves: bool = True) -> None:
         self._directory = workers.directory()
+        self._clients, self._models, self._upstreams = AllowedLabels(), AllowedLabels(), AllowedLabels()
         self._series = series = Series(
             {
                 "route": route_of,
-                "client": AllowedLabels(client.name for client in config.clients),
-                "model": AllowedLabels(name for name in config.models if "*" not in name),
-                "upstream": AllowedLabels(config.upstreams),
+                "client": self._clients,
+                "model": self._models,
+                "upstream": self._upstreams,
                 "tool": FirstSeenLabels(_MOST_TOOLS),
                 "to": FirstSeenLabels(_MOST_TOOLS + len(config.upstreams)),
             }
@@ -103,9 +115,21 @@ class Metrics:
             "upstream.breaker_closed": lambda fields: series.breaker_open(fields["upstream"]).set(0),
             "continuation.sought": self._continuation_sought,
             "continuation.kept": self._continuation_kept,
+            "server.started": lambda _: self._loaded(),
+            "configuration.reloaded": self._reloaded,
+            "configuration.refused": self._reload_refused,
         }
         series.info(version).set(1)
-        series.open_requests_limit.set(config.server.max_concurrent_requests)
+        if serves:
+            self.change(config)
+
+    def change(self, config: Config) -> None:
+        """Count under another configuration too: its names become values of labels."""
+        self._clients.allow(client.name for client in config.clients)
+        self._models.allow(name for name in config.models if "*" not in name)
+        self._upstreams.allow(config.upstreams)
+        self._series.forget_labels()
+        self._series.open_requests_limit.set(config.server.max_concurrent_requests)
 
     def handler(self, event: str) -> Handler | None:
         """A function that counts events of that name; None: they are not counted."""
@@ -172,6 +196,18 @@ class Metrics:
     def _upstream_fell_back(self, fields: Mapping[str, Any]) -> None:
         self._upstream_failed(fields)
         self._series.upstream_fallbacks(fields["upstream"], fields["to"]).inc()
+
+    def _loaded(self) -> None:
+        self._series.last_reload_successful.set(1)
+        self._series.last_reload_success_time.set_to_current_time()
+
+    def _reloaded(self, _: Mapping[str, Any]) -> None:
+        self._series.reloads("ok").inc()
+        self._loaded()
+
+    def _reload_refused(self, _: Mapping[str, Any]) -> None:
+        self._series.reloads("refused").inc()
+        self._series.last_reload_successful.set(0)
 
     def _continuation_sought(self, fields: Mapping[str, Any]) -> None:
         self._series.state_lookups("hit").inc(fields["found"])

@@ -77,11 +77,13 @@ class Series:
         self.registry = CollectorRegistry()
         self.labels: dict[str, tuple[str, ...]] = {}
         self._label_values = label_values or {}
+        self._forget: list[Callable[[], None]] = []
         self._make_requests()
         self._make_use()
         self._make_tools()
         self._make_upstreams()
         self._make_state()
+        self._make_configuration()
 
     def _make_requests(self) -> None:
         self.info = self._gauges("info", "Always 1; the version is its label", ["version"])
@@ -146,6 +148,22 @@ class Series:
         self.state_bytes = self._gauge("state_bytes", "Bytes of continuations in memory, as of the last write")
         self.state_lookups = self._counter("state_lookups", "Lookups of continuations by outcome", ["outcome"])
 
+    def _make_configuration(self) -> None:
+        self.reloads = self._counter("reloads", "Times the configuration was read anew, by outcome", ["outcome"])
+        self.last_reload_successful = self._gauge(
+            "config_last_reload_successful", "1 where the configuration that was read last is valid", "livemostrecent"
+        )
+        self.last_reload_success_time = self._gauge(
+            "config_last_reload_success_timestamp_seconds",
+            "When the configuration in force was read, in seconds since 1970",
+            "livemostrecent",
+        )
+
+    def forget_labels(self) -> None:
+        """Make the label values of events anew, since what they become has changed."""
+        for forget in self._forget:
+            forget()
+
     def text(self, directory: str | None) -> bytes:
         """All metrics in Prometheus' text format, of all workers where they share a `directory`."""
         registry = self.registry
@@ -185,4 +203,6 @@ class Series:
         def find(*values: object) -> Metric:
             return metric.labels(*(label(value) for label, value in zip(label_values, values, strict=True)))
 
-        return lru_cache(_MOST_CACHED)(find)
+        cached = lru_cache(_MOST_CACHED)(find)
+        self._forget.append(cached.cache_clear)
+        return cached

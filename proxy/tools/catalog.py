@@ -2,7 +2,7 @@
 # ruff: noqa: PLC0415 - see `make_tool`
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import EntryPoint, entry_points
@@ -30,7 +30,7 @@ from proxy.loop.errors import ConfigurationError
 from proxy.loop.results import ToolError, ToolOutput
 from proxy.ports import Clock, Observer
 from proxy.tools import browser
-from proxy.tools.registry import Source
+from proxy.tools.sources import Source
 from proxy.tools.tool import Tool
 
 ENTRY_POINTS = "toolproxy.tools"
@@ -64,9 +64,10 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
         yield replace(made, **_settings(made, entry, config), aliases=(*entry.aliases, *own))
 
 
-def sources_of(config: Config, clock: Clock, observe: Observer) -> list[Source]:
+def sources_of(config: Config, clock: Clock, observe: Observer, *, leave_out: Container[str] = ()) -> list[Source]:
     """The MCP servers of the configuration: their tools come and go."""
-    servers = {name: entry for name, entry in config.tools.items() if isinstance(entry, McpConfig)}
+    entries = ((name, entry) for name, entry in config.tools.items() if name not in leave_out)
+    servers = {name: entry for name, entry in entries if isinstance(entry, McpConfig)}
     if not servers:
         return []
     from proxy.tools.mcp.client import McpServer

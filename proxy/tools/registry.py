@@ -7,17 +7,15 @@ tried again; at last the fallback is asked.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Protocol, TypeAlias
+from types import MappingProxyType
 
 import orjson
-from cachetools import TTLCache
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from proxy.breaker import Breaker, State
+from proxy.breaker import State
 from proxy.loop.chat import Json, ToolCall, ToolSpec
 from proxy.loop.offer import SEARCH
 from proxy.loop.results import (
@@ -31,18 +29,17 @@ from proxy.loop.results import (
     ToolUnavailable,
 )
 from proxy.loop.search import NO_FILTERS, SearchFilters
-from proxy.ports import Caches, Clock, NoObserver, Observer, Readiness
+from proxy.ports import Caches, Clock, NoObserver, Observer
 from proxy.timeouts import within
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.permitted import permitted
+from proxy.tools.service import Service, local_caches
 from proxy.tools.tool import Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
 _LONGEST_WAIT = 5.0  # seconds; a service that is busy for longer is left to the fallback
 _QUOTA_SECONDS = 900.0  # how long a service without credit is skipped that does not say when that is renewed
-# Seconds for servers whose tools come and go: the first request should see them, and a slow server may come later.
-_START_PATIENCE = 5.0
 
 
 class Registry:
@@ -53,6 +50,7 @@ class Registry:
         clock: for caches, waits and circuit breakers.
         observe: gets the events of retries, fallbacks, cache hits and circuit breakers.
         caches: makes the cache of a tool that wants one; None: in this process.
+        kept: services of tools that the configuration before had too, by the tools' names.
 
     Attributes:
         specs: every tool as a model sees it, by name. Another mapping whenever something in it has changed.
@@ -68,11 +66,13 @@ class Registry:
         clock: Clock,
         observe: Observer = NoObserver(),  # noqa: B008 - it has no state
         caches: Caches | None = None,
+        kept: Mapping[str, Service] = MappingProxyType({}),
     ) -> None:
         self.specs: Mapping[str, ToolSpec] = {}
         self._clock = clock
         self._caches = caches or local_caches(clock)
         self._observe = observe
+        self._kept = {**kept}
         self._entries: dict[str, _Entry] = {}
         self._groups: dict[str, list[str]] = {}
         for tool in tools:
@@ -81,7 +81,16 @@ class Registry:
     def skipped(self) -> dict[str, Cause]:
         """The tools whose service is not asked at the moment, and why."""
         now = self._clock.monotonic()
-        return {name: entry.cause for name, entry in self._entries.items() if entry.breaker.wait(now)}
+        return {name: entry.service.cause for name, entry in self._entries.items() if entry.service.breaker.wait(now)}
+
+    @property
+    def services(self) -> dict[str, Service]:
+        """What is kept of each tool between calls, by the tool's name."""
+        return {name: entry.service for name, entry in self._entries.items()}
+
+    def group_of(self, name: str) -> str | None:
+        """The group of a tool that comes and goes; None for any other."""
+        return self.specs[name].group
 
     @property
     def origins(self) -> dict[str, str]:
@@ -114,7 +123,8 @@ class Registry:
             raise ValueError(f"there are two tools named {min(taken)!r}")
         if fault := schema_fault(tool.parameters):
             raise ValueError(f"the parameters of {tool.name!r}: {fault}")
-        self._entries[tool.name] = _Entry(tool, self._caches)
+        service = self._kept.pop(tool.name, None) or Service(tool, self._caches)
+        self._entries[tool.name] = _Entry(tool, service)
         own = {alias: PARAMETERS[alias] for alias in tool.aliases if alias in PARAMETERS}
         is_search = tool.searches or tool.name == SEARCH
         spec = replace(tool, group=group, searches=is_search, alias_parameters=own)
@@ -168,7 +178,7 @@ class Registry:
     ) -> ToolOutput:
         """The result of a call, from the tool or from its cache."""
         try:
-            if entry.cache is None:
+            if entry.service.cache is None:
                 return await within(seconds, self._try(entry, arguments, filters))
             was_run = False
 
@@ -180,7 +190,7 @@ class Registry:
             asked = [arguments, filters] if entry.tool.run_filtered and filters != NO_FILTERS else arguments
             key = f"{scope}\n{orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()}"
             async with asyncio.timeout(seconds):
-                output = await entry.cache.get_or_run(key, run)
+                output = await entry.service.cache.get_or_run(key, run)
             if not was_run:
                 self._observe("tool.cache_hit", tool=entry.tool.name)
         except TimeoutError as exc:
@@ -190,7 +200,7 @@ class Registry:
 
     async def _try(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
         """Call the tool once it has a slot, and again where another try may succeed and does no harm."""
-        async with entry.slots:
+        async with entry.service.slots:
             for attempt in range(entry.tool.retries):
                 try:
                     return await self._call(entry, arguments, filters)
@@ -206,7 +216,7 @@ class Registry:
 
     async def _call(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
         """Call the tool, unless its circuit breaker is open."""
-        entry.expect_closed(self._clock.monotonic())
+        entry.service.expect_closed(self._clock.monotonic())
         tool = entry.tool
         try:
             output = await (tool.run_filtered(arguments, filters) if tool.run_filtered else tool.run(arguments))
@@ -217,23 +227,23 @@ class Registry:
             output = ToolOutput(output)
         elif not isinstance(output, ToolOutput):
             raise ToolError("The tool returned something that is not text.")
-        if entry.breaker.succeeded():
+        if entry.service.breaker.succeeded():
             self._observe("tool.breaker_closed", tool=entry.tool.name)
         return output
 
     def _failed(self, entry: "_Entry", error: ToolUnavailable | None = None) -> None:
         """Count a failure of the service that a tool depends on; open its breaker where further calls are in vain."""
         now = self._clock.monotonic()
-        was_open = entry.breaker.state is State.OPEN
+        was_open = entry.service.breaker.state is State.OPEN
         seconds = _skip_seconds(error)
         if seconds is not None:
-            entry.breaker.shut(now, seconds)
-        elif not entry.breaker.failed(now):
+            entry.service.breaker.shut(now, seconds)
+        elif not entry.service.breaker.failed(now):
             return
-        entry.cause = error.cause if error else "down"
+        entry.service.cause = error.cause if error else "down"
         if not was_open:
-            told = None if seconds == math.inf else entry.breaker.wait(now)
-            self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=told, cause=entry.cause)
+            told = None if seconds == math.inf else entry.service.breaker.wait(now)
+            self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=told, cause=entry.service.cause)
 
 
 def _skip_seconds(error: ToolUnavailable | None) -> float | None:
@@ -250,109 +260,9 @@ def _skip_seconds(error: ToolUnavailable | None) -> float | None:
 
 
 class _Entry:
-    """A tool with what is kept for it between calls."""
+    """A tool with its service."""
 
-    def __init__(self, tool: Tool, caches: Caches) -> None:
+    def __init__(self, tool: Tool, service: Service) -> None:
         self.tool = tool
         self.validator = validator_of(tool.parameters)
-        self.breaker = Breaker()
-        self.cache = caches(tool.name, tool.cache_seconds) if tool.cache_seconds else None
-        self.slots = asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else nullcontext()
-        self.cause: Cause = "down"  # why the breaker was opened
-
-    def expect_closed(self, now: float) -> None:
-        """Raise `ToolUnavailable` while the breaker is open."""
-        if self.breaker.allows(now):
-            return
-        wait = self.breaker.wait(now)
-        when = f"; it may work in {wait:.0f} seconds" if wait < math.inf else ""
-        told = f"This tool keeps failing and is not called now{when}."
-        raise ToolUnavailable(told, why=f"skipped: {self.cause}", cause=self.cause, wait=wait)
-
-
-class ResultCache:
-    """The results of one tool for a while. Implements `ports.Results` in this process.
-
-    Equal calls are run once, also when they come at the same moment: the others wait for the first; if it fails or is
-    given up, the next in line runs it. Failures are not kept. Where there is no more room, the least recently used
-    result is dropped.
-
-    Args:
-        seconds: how long a result is kept.
-        timer: seconds that never go back.
-        max_characters: of all results together.
-    """
-
-    def __init__(self, seconds: float, *, timer: Callable[[], float], max_characters: int = 16 * 1024 * 1024) -> None:
-        self._outputs: TTLCache[str, ToolOutput] = TTLCache(max_characters, seconds, timer, getsizeof=_size)
-        self._running: dict[str, asyncio.Event] = {}
-
-    async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
-        """The result that is kept under `key`, or that of `run`."""
-        while (output := self._outputs.get(key)) is None:
-            if running := self._running.get(key):
-                await running.wait()
-                continue
-            done = self._running[key] = asyncio.Event()
-            try:
-                output = await run()
-                if _size(output) <= self._outputs.maxsize:
-                    self._outputs[key] = output
-                break
-            finally:
-                del self._running[key]
-                done.set()
-        return output
-
-
-Publish: TypeAlias = Callable[[str, Sequence[Tool]], Sequence[str]]
-"""Called with a group's name and all of its tools; returns why some were refused. `Registry.put_group` is one."""
-
-
-class Source(Protocol):
-    """A server whose tools come and go."""
-
-    @property
-    def name(self) -> str:
-        """The name of its entry, and of the group of its tools."""
-        ...
-
-    @property
-    def tried(self) -> asyncio.Event:
-        """Set when the server has been reached, or found out of reach, for the first time."""
-        ...
-
-    async def serve(self, publish: Publish) -> None:
-        """Keep the server's tools published, until cancelled. Raises nothing."""
-        ...
-
-    def state(self) -> Readiness:
-        """Whether the server's tools can be used now."""
-        ...
-
-
-@asynccontextmanager
-async def sources_running(
-    sources: Sequence[Source], publish: Publish, *, patience: float = _START_PATIENCE
-) -> AsyncIterator[None]:
-    """Serve all sources inside, once each has been tried or `patience` seconds are over."""
-    async with asyncio.TaskGroup() as serving:
-        tasks = [serving.create_task(source.serve(publish)) for source in sources]
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    for source in sources:
-                        await source.tried.wait()
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-
-
-def local_caches(clock: Clock) -> Caches:
-    """A cache of its own for each tool."""
-    return lambda _, seconds: ResultCache(seconds, timer=clock.monotonic)
-
-
-def _size(output: ToolOutput) -> int:
-    return len(output.text) + 1
+        self.service = service

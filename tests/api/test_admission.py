@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from proxy.api.body_memory import BodyMemory
-from proxy.api.middleware.admission import Admission, ConcurrencyLimit, StartThrottle
+from proxy.api.middleware.admission import Admission, Capacity, ConcurrencyLimit, StartThrottle
 from proxy.config import ServerConfig
 from proxy.loop.errors import Overloaded
 from proxy.ports import Lifecycle
@@ -147,7 +146,12 @@ async def test_nobody_keeps_a_place_waiting_when_others_want_one():
         await go_on.wait()
 
     server = ServerConfig(max_concurrent_requests=100, max_queued_requests=0)
-    admission = Admission(app, server=server, lifecycle=Lifecycle(), bodies=BodyMemory(10**6))
+    admission = Admission(
+        app,
+        capacity=Capacity(server, body_bytes=10**6),
+        queue_timeout=server.queue_timeout_seconds,
+        lifecycle=Lifecycle(),
+    )
     scope = {"type": "http", "path": "/v1/chat/completions"}
     admitted = [asyncio.ensure_future(admission(scope, None, None)) for _ in range(100)]
     await asyncio.sleep(0)
@@ -166,7 +170,9 @@ async def test_what_was_begun_goes_on_while_a_burst_of_requests_comes_in():
     async def app(scope, _receive, _send):
         begun.append((scope["path"], turns[0]))
 
-    admission = Admission(app, server=ServerConfig(), lifecycle=Lifecycle(), bodies=BodyMemory(10**6))
+    admission = Admission(
+        app, capacity=Capacity(ServerConfig(), body_bytes=10**6), queue_timeout=1, lifecycle=Lifecycle()
+    )
     paths = ["/v1/chat/completions"] * 200 + ["/healthz"]
     await asyncio.gather(*(admission({"type": "http", "path": path}, None, None) for path in paths))
     in_each_turn = Counter(turn for path, turn in begun if path != "/healthz")

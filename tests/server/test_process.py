@@ -12,7 +12,8 @@ import uvloop
 
 from proxy.config_file import parse
 from proxy.server.graceful import Server
-from proxy.server.process import accept_in_bulk, listen, uvicorn_config, work
+from proxy.server.listener import accept_in_bulk, listen
+from proxy.server.process import uvicorn_config, work
 from proxy.server.supervisor import DRAIN, READY
 from tests.serving import CONFIG
 

@@ -31,19 +31,18 @@ class Admission:
 
     Args:
         app: the layer below.
-        server: the number of requests that may be open, and that may wait.
+        capacity: of the process.
+        queue_timeout: seconds for which a request waits in the queue.
         lifecycle: whether the process is about to stop.
-        bodies: the memory for the bodies of open requests.
     """
 
-    def __init__(self, app: ASGIApp, *, server: ServerConfig, lifecycle: Lifecycle, bodies: BodyMemory) -> None:
+    def __init__(self, app: ASGIApp, *, capacity: "Capacity", queue_timeout: float, lifecycle: Lifecycle) -> None:
         self._app = app
         self._lifecycle = lifecycle
-        self._bodies = bodies
-        most, queued = server.max_concurrent_requests, server.max_queued_requests
-        self._limit = ConcurrencyLimit(most, queue=most // 10 if queued is None else queued)
-        self._queue_timeout = server.queue_timeout_seconds
-        self._throttle = StartThrottle(_STARTS_PER_ITERATION)
+        self._bodies = capacity.bodies
+        self._limit = capacity.limit
+        self._throttle = capacity.throttle
+        self._queue_timeout = queue_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Implements ASGI."""
@@ -54,7 +53,7 @@ class Admission:
             if self._lifecycle.refuses(forwarded=is_forwarded(scope)):
                 raise Stopping
             send = _with_connection_close(send)
-        if self._limit.free:
+        if self._limit.free > 0:
             self._limit.free -= 1
         else:
             self._throttle.start_all()  # they occupy the limit that this request waits for
@@ -81,21 +80,47 @@ def _with_connection_close(send: Send) -> Send:
     return send_and_close
 
 
+class Capacity:
+    """What the requests of a process share, under whichever configuration they began.
+
+    Attributes:
+        limit: bounds the number of open requests.
+        throttle: bounds the number of requests that start at once.
+        bodies: bounds the memory for the bodies of open requests.
+    """
+
+    def __init__(self, server: ServerConfig, *, body_bytes: int) -> None:
+        self.limit = ConcurrencyLimit(server.max_concurrent_requests, queue=_most_queued(server))
+        self.throttle = StartThrottle(_STARTS_PER_ITERATION)
+        self.bodies = BodyMemory(body_bytes)
+
+    def change(self, server: ServerConfig, *, body_bytes: int) -> None:
+        """Take the bounds of another configuration; requests that are open stay counted, even beyond them."""
+        self.limit.change(server.max_concurrent_requests, queue=_most_queued(server))
+        self.bodies.limit = body_bytes
+
+
+def _most_queued(server: ServerConfig) -> int:
+    most = server.max_queued_requests
+    return server.max_concurrent_requests // 10 if most is None else most
+
+
 class ConcurrencyLimit:
     """A number of requests that may be open, and a queue of those that wait, first come first served.
 
     Attributes:
-        free: how many more requests may be opened at once.
+        free: how many more requests may be opened at once; below 0 after the number was lowered.
     """
 
     def __init__(self, count: int, *, queue: int) -> None:
         self.free = count
+        self._count = count
         self._queue = queue
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def acquire(self, timeout: float) -> None:  # noqa: ASYNC109 - the queue is left on the way out
         """Open a request, after at most `timeout` seconds in the queue. Raises `Overloaded`."""
-        if self.free:
+        if self.free > 0:
             self.free -= 1
             return
         if len(self._waiting) >= self._queue:
@@ -115,9 +140,16 @@ class ConcurrencyLimit:
             if turn in self._waiting:
                 self._waiting.remove(turn)
 
+    def change(self, count: int, *, queue: int) -> None:
+        """Permit another number of requests: those that are open stay open, and some that wait may be opened."""
+        more, self._count, self._queue = count - self._count, count, queue
+        self.free += min(more, 0)
+        for _ in range(more):
+            self.release()
+
     def release(self) -> None:
         """Close a request; the next in the queue opens in its place."""
-        while self._waiting:
+        while self._waiting and self.free >= 0:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)

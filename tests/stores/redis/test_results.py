@@ -6,7 +6,7 @@ import pytest
 from proxy.app import SystemClock
 from proxy.loop.results import ToolError, ToolOutput
 from proxy.stores.redis.results import MAX_BYTES, WAIT_SECONDS, RedisResults
-from proxy.tools.registry import ResultCache
+from proxy.tools.service import ResultCache
 from tests.fakes import FakeClock
 
 

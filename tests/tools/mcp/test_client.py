@@ -17,7 +17,8 @@ from proxy.config import McpConfig
 from proxy.loop.chat import ToolCall
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable
 from proxy.tools.mcp.client import McpServer, look
-from proxy.tools.registry import Registry, sources_running
+from proxy.tools.registry import Registry
+from proxy.tools.sources import SharedSource, start_sources
 from tests.fakes import FakeClock, streamed, whole
 from tests.free_port import free_port
 from tests.mcp_server import OBJECT, TOOLS, Wiki
@@ -77,14 +78,23 @@ async def session(config, *, registry=None, patience=20, configured=lambda tool:
         told.append((event, fields))
         events.put_nowait((event, fields))
 
-    def publish(group, tools):
-        refused = registry.put_group(group, tools)
-        observe("published", names=[tool.name for tool in tools])
-        return refused
+    class Telling:
+        """The registry, and an event for each list of tools that is published to it."""
+
+        def put_group(self, group, tools):
+            refused = registry.put_group(group, tools)
+            observe("published", names=[tool.name for tool in tools])
+            return refused
 
     mcp = McpServer("wiki", config, configured=configured, clock=clock, observe=observe, jitter=lambda: 1.0)
-    async with sources_running([mcp], publish, patience=patience):
-        yield Rig(mcp, registry, clock, events, told)
+    shared = SharedSource(mcp)
+    shared.publish_to(Telling())
+    async with asyncio.TaskGroup() as tasks:
+        try:
+            await start_sources([shared], tasks, patience=patience)
+            yield Rig(mcp, registry, clock, events, told)
+        finally:
+            await shared.aclose()
 
 
 @asynccontextmanager

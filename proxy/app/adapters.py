@@ -1,0 +1,93 @@
+"""What is made of the configuration's entries: the tools, and the HTTP clients for upstreams and tools."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from types import MappingProxyType
+
+import httpx
+
+from proxy.config import Config, UpstreamConfig
+from proxy.http.client import HttpClient
+from proxy.http.connect import client_context
+from proxy.http.transport import Http1Transport, HttpxTransport
+from proxy.loop.errors import ConfigurationError
+from proxy.ports import Caches, Clock, ExtraHeaders, Observer
+from proxy.telemetry import log
+from proxy.tools.catalog import Resources, tools_of
+from proxy.tools.registry import Registry
+from proxy.tools.service import Service
+from proxy.tools.tool import Tool
+
+
+class SystemClock:
+    """The real time. Implements `ports.Clock`."""
+
+    monotonic = staticmethod(time.monotonic)
+    time = staticmethod(time.time)
+    sleep = staticmethod(asyncio.sleep)
+
+
+def registry_of(
+    config: Config,
+    client: httpx.AsyncClient,
+    tools: Iterable[Tool] = (),
+    *,
+    clock: Clock,
+    observe: Observer,
+    caches: Caches | None = None,
+    kept: Mapping[str, Service] = MappingProxyType({}),
+) -> Registry:
+    """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
+    try:
+        return Registry(
+            [*tools_of(config, Resources(client, clock)), *tools],
+            clock=clock,
+            observe=observe,
+            caches=caches,
+            kept=kept,
+        )
+    except ValueError as exc:
+        raise ConfigurationError([f"tools: {exc}"]) from exc
+
+
+def origins_of(config: Config) -> dict[str, str]:
+    """Where each tool of the configuration comes from, for `toolproxy check`. Raises `ConfigurationError`."""
+    return registry_of(config, tool_client(), clock=SystemClock(), observe=log.LogObserver()).origins
+
+
+def tool_client(
+    transport: httpx.AsyncBaseTransport | None = None, extra_headers: ExtraHeaders | None = None
+) -> httpx.AsyncClient:
+    """For calls of other people's servers: no redirects, nothing from the environment, no cookie kept between calls.
+
+    The registry bounds each call, so the client does not.
+    """
+
+    async def add_headers(request: httpx.Request) -> None:
+        request.headers.update(list(extra_headers() if extra_headers else ()))
+
+    return httpx.AsyncClient(
+        # Not the stock transport, which keeps connections of calls that were given up, as those of clients that leave.
+        transport=transport or Http1Transport(),
+        timeout=httpx.Timeout(None),
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        trust_env=False,
+        event_hooks={"request": [add_headers] if extra_headers else []},
+    )
+
+
+def http_client_for(
+    upstream: UpstreamConfig,
+    transport: httpx.AsyncBaseTransport | None = None,
+    extra_headers: ExtraHeaders | None = None,
+) -> HttpClient:
+    """The client for an upstream: over the transport that its entry chooses, or over one that is injected."""
+    if transport is None and upstream.transport == "auto":
+        own = Http1Transport(max_connections=upstream.max_connections)
+        return HttpClient(own, upstream.base_url, upstream.timeouts, extra_headers=extra_headers)
+    # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
+    limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
+    stock = transport or httpx.AsyncHTTPTransport(verify=client_context(), limits=limits, trust_env=False)
+    return HttpClient(HttpxTransport(stock), upstream.base_url, upstream.timeouts, extra_headers=extra_headers)

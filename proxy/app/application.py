@@ -1,0 +1,135 @@
+"""The ASGI application: hands each request to the configuration that is in force when the request begins.
+
+reload --> the next generation is made and its MCP servers are started --> it gets the requests from now on
+       --> when the last request of the one before has ended, what only that one used is closed
+"""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import httpx
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
+
+from proxy.app.generation import Generation
+from proxy.app.process import Process, start_process
+from proxy.config import Config
+from proxy.ports import Clock, Lifecycle, Observer
+from proxy.tools.sources import start_sources
+from proxy.tools.tool import Tool
+
+
+def create_app(
+    config: Config,
+    *,
+    tools: Iterable[Tool] = (),
+    transport: httpx.AsyncBaseTransport | None = None,
+    clock: Clock | None = None,
+    lifecycle: Lifecycle | None = None,
+) -> "Application":
+    """The proxy as an ASGI application: middleware of its own around Starlette's router.
+
+    Args:
+        config: the configuration, as `config_file.load` reads it.
+        tools: more tools, beside those of the configuration.
+        transport: carries every request to upstreams and tools; None: each has one of its own.
+        clock: the time; tests give one that they move.
+        lifecycle: where the server notes that it is about to stop.
+
+    Raises:
+        ConfigurationError: a tool cannot be made, or two have the same name.
+    """
+    process = start_process(config, tools=tools, transport=transport, clock=clock, lifecycle=lifecycle)
+    return Application(process, Generation(process, config))
+
+
+class Application:
+    """Answers every request by the configuration that was in force when the request began.
+
+    Args:
+        process: what all configurations share.
+        first: the generation of the first configuration.
+
+    Attributes:
+        current: the generation that new requests are handed to.
+    """
+
+    def __init__(self, process: Process, first: Generation) -> None:
+        self.current = first
+        self._process = process
+        self._replaced: list[Generation] = []  # with requests that are still open
+        self._lifespan = Router(lifespan=self._running).lifespan
+
+    @property
+    def observe(self) -> Observer:
+        """The observer of the process."""
+        return self._process.telemetry.observe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Implements ASGI."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+            return
+        generation = self.current
+        generation.open_requests += 1
+        try:
+            await generation.app(scope, receive, send)
+        finally:
+            generation.open_requests -= 1
+            if generation is not self.current:
+                self._close_if_idle(generation)
+
+    async def reload(self, config: Config) -> None:
+        """Answer requests that begin from now on by another configuration; to be called while the process serves.
+
+        `state`, `telemetry.metrics` and `telemetry.otlp_endpoint` remain as they were at the start.
+
+        Raises:
+            ConfigurationError: a tool cannot be made, or two have the same name; nothing has changed.
+        """
+        process, before = self._process, self.current
+        process.mask(config, before.config, *(other.config for other in self._replaced))
+        try:
+            following = Generation(process, config, before)
+        except BaseException:
+            self._mask()
+            raise
+        try:
+            if process.tasks is not None:
+                await start_sources(following.sources.values(), process.tasks)
+        except asyncio.CancelledError:  # the process stops
+            await following.aclose([before, *self._replaced])
+            raise
+        self.current = following
+        following.report_closed_breakers(process, before)
+        self._replaced.append(before)
+        self._close_if_idle(before)
+
+    def _mask(self) -> None:
+        """Mask the secrets of every configuration that is in use."""
+        self._process.mask(self.current.config, *(other.config for other in self._replaced))
+
+    def _close_if_idle(self, generation: Generation) -> None:
+        """Close a replaced generation, as a task of the process, when it answers no request any more."""
+        if generation.open_requests or self._process.tasks is None or generation not in self._replaced:
+            return
+        self._replaced.remove(generation)
+        self._process.tasks.create_task(self._close(generation))
+
+    async def _close(self, generation: Generation) -> None:
+        await generation.aclose([self.current, *self._replaced])
+        self._mask()
+        gc.collect()  # it is full of reference cycles, and the collector runs seldom
+
+    @asynccontextmanager
+    async def _running(self, _: object) -> AsyncIterator[None]:
+        async with self._process.running() as tasks:
+            await start_sources(self.current.sources.values(), tasks)
+            try:
+                yield
+            finally:
+                generations = [*self._replaced, self.current]
+                while generations:
+                    await generations.pop().aclose(generations)

@@ -1,0 +1,206 @@
+"""One configuration's application, with what is made for it: upstream connections, tools, MCP servers.
+
+What a configuration has in common with the one before is taken over, entry by entry: an upstream's connections and
+breaker; a tool's cache, breaker and slots; an MCP server's session.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from proxy.api.middleware.admission import Admission
+from proxy.api.middleware.clients import Auth, Quota, is_limited
+from proxy.api.middleware.cors import Cors
+from proxy.api.middleware.request_id import RequestId
+from proxy.app.adapters import http_client_for, registry_of
+from proxy.app.process import Process
+from proxy.app.routes import router_of
+from proxy.breaker import Breaker
+from proxy.breaker import State as BreakerState
+from proxy.config import Config, UpstreamConfig
+from proxy.loop.results import Cause
+from proxy.ports import Ports, Readiness
+from proxy.tools.browser import Browser
+from proxy.tools.catalog import answered_by_fallback, sources_of
+from proxy.tools.service import Service
+from proxy.tools.sources import SharedSource
+from proxy.upstreams.connection import Connection
+from proxy.upstreams.router import ConfigRouter
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamLink:
+    """An upstream's entry, with the connections and the breaker that belong to it."""
+
+    entry: UpstreamConfig
+    connection: Connection
+    breaker: Breaker
+
+
+class Generation:
+    """The application of one configuration.
+
+    Args:
+        process: what all configurations share.
+        config: the configuration.
+        before: the generation that this one takes the place of; None at the start.
+
+    Attributes:
+        config: the configuration.
+        app: answers requests.
+        open_requests: the number of requests that it is answering.
+        registry: the tools.
+        upstreams: by name.
+        sources: the MCP servers, by name.
+
+    Raises:
+        ConfigurationError: a tool cannot be made, or two have the same name.
+    """
+
+    def __init__(self, process: Process, config: Config, before: "Generation | None" = None) -> None:
+        self.config = config
+        self.open_requests = 0
+        self.registry = registry_of(
+            config,
+            process.client,
+            process.tools,
+            clock=process.clock,
+            observe=process.telemetry.observe,
+            caches=process.state.caches,
+            kept=dict(_kept_services(before, config)) if before else {},
+        )
+        if before is not None:
+            process.change(config)
+        self.upstreams: dict[str, UpstreamLink] = _upstreams_of(process, config, before.upstreams if before else {})
+        self.sources = _sources_of(process, config, before)
+        for source in self.sources.values():
+            source.publish_to(self.registry)
+        self.app = self._app_of(process)
+
+    def report_closed_breakers(self, process: Process, before: "Generation") -> None:
+        """Tell that breakers which were open are no longer in use."""
+        observe = process.telemetry.observe
+        kept = {id(service.breaker) for service in self.registry.services.values()}
+        for name, service in before.registry.services.items():
+            if service.breaker.state is not BreakerState.CLOSED and id(service.breaker) not in kept:
+                observe("tool.breaker_closed", tool=name)
+        for name, link in before.upstreams.items():
+            if link.breaker.state is not BreakerState.CLOSED and self.upstreams.get(name) is not link:
+                observe("upstream.breaker_closed", upstream=name)
+
+    async def aclose(self, others: Iterable["Generation"]) -> None:
+        """Close what belongs to this generation and to none of the others."""
+        used = {id(part) for other in others for part in (*other.upstreams.values(), *other.sources.values())}
+        for source in self.sources.values():
+            source.forget(self.registry)
+            if id(source) not in used:
+                await source.aclose()
+        for link in self.upstreams.values():
+            if id(link) not in used:
+                await link.connection.aclose()
+
+    def _app_of(self, process: Process) -> ASGIApp:
+        """The middleware around the routes, the outermost layer first."""
+        ports = self._ports(process)
+        server, clients = self.config.server, self.config.clients
+        limited = [client for client in clients if is_limited(client)]
+        state, capacity, lifecycle = process.state, process.capacity, process.lifecycle
+        timeout = server.queue_timeout_seconds
+        layers: list[Callable[[ASGIApp], ASGIApp]] = [
+            *([process.telemetry.incoming] if process.telemetry.incoming else []),
+            *([functools.partial(Cors, cors=server.cors)] if server.cors else []),
+            functools.partial(RequestId, observe=ports.observe, clock=ports.clock),
+            functools.partial(Admission, capacity=capacity, queue_timeout=timeout, lifecycle=lifecycle),
+            functools.partial(Auth, clients=clients),
+            *([functools.partial(Quota, clients=limited, rates=state.rates, leases=state.leases)] if limited else []),
+        ]
+        app: ASGIApp = router_of(ports)
+        for layer in reversed(layers):
+            app = layer(app)
+        return app
+
+    def _ports(self, process: Process) -> Ports:
+        config, clock, telemetry = self.config, process.clock, process.telemetry
+        connections = {name: link.connection for name, link in self.upstreams.items()}
+        breakers = {name: link.breaker for name, link in self.upstreams.items()}
+        observe = telemetry.observe
+        return Ports(
+            config=config,
+            router=ConfigRouter(config, connections, breakers=breakers, observe=observe, clock=clock),
+            toolset=self.registry,
+            dialect=Browser,
+            store=process.state.continuations,
+            observe=observe,
+            clock=clock,
+            upstream_states=lambda: _upstream_states(config, breakers),
+            tool_states=lambda: _tool_states(config, [*self.sources.values()], self.registry.skipped()),
+            state=process.state.readiness,
+            lifecycle=process.lifecycle,
+            scrape=telemetry.scrape,
+            history=telemetry.history(config),
+        )
+
+
+def _upstreams_of(process: Process, config: Config, before: Mapping[str, UpstreamLink]) -> dict[str, UpstreamLink]:
+    return {
+        name: known if (known := before.get(name)) and known.entry == entry else _link(process, name, entry)
+        for name, entry in config.upstreams.items()
+    }
+
+
+def _link(process: Process, name: str, entry: UpstreamConfig) -> UpstreamLink:
+    client = http_client_for(entry, process.transport, process.telemetry.extra_headers)
+    connection = Connection(name, client, headers=entry.headers, forward_headers=entry.forward_headers)
+    return UpstreamLink(entry, connection, Breaker(threshold=entry.breaker.failures, seconds=entry.breaker.seconds))
+
+
+def _sources_of(process: Process, config: Config, before: Generation | None) -> dict[str, SharedSource]:
+    """The MCP servers of the configuration; those that it has in common with the one before are shared."""
+    kept = {
+        name: source
+        for name, source in (before.sources if before else {}).items()
+        if before and _entry(before.config, name) == _entry(config, name)
+    }
+    made = sources_of(config, process.clock, process.telemetry.observe, leave_out=kept)
+    return {**kept, **{source.name: SharedSource(source) for source in made}}
+
+
+def _kept_services(before: Generation, config: Config) -> Iterator[tuple[str, Service]]:
+    """What was kept of the tools whose entries have not changed."""
+    for name, service in before.registry.services.items():
+        entry = before.registry.group_of(name) or name
+        if _entry(before.config, entry) == _entry(config, entry):
+            yield name, service.reloaded()
+
+
+def _entry(config: Config, name: str) -> Any:
+    """A tool's entry, usable or not, with what is set for it elsewhere."""
+    disabled = config.disabled.get(f"tools.{name}")
+    return config.tools.get(name), disabled and disabled.entry, config.offer.mode
+
+
+def _states(section: str, usable: Iterable[str], config: Config) -> list[Readiness]:
+    disabled = [
+        Readiness(where.removeprefix(f"{section}."), usable=False, why_not=entry.why)
+        for where, entry in config.disabled.items()
+        if where.startswith(f"{section}.")
+    ]
+    return [*(Readiness(name, usable=True) for name in usable), *disabled]
+
+
+def _upstream_states(config: Config, breakers: Mapping[str, Breaker]) -> list[Readiness]:
+    states = _states("upstreams", config.upstreams, config)
+    return [replace(state, breaker=breakers[state.name].state) if state.usable else state for state in states]
+
+
+def _tool_states(config: Config, sources: Sequence[SharedSource], skipped: Mapping[str, Cause]) -> list[Readiness]:
+    states = {state.name: state for state in (source.state() for source in sources)}
+    states |= {name: Readiness(name, usable=True) for name, _ in answered_by_fallback(config)}
+    found = [states.get(state.name, state) for state in _states("tools", config.tools, config)]
+    return [
+        replace(state, breaker=BreakerState.OPEN, cause=cause) if (cause := skipped.get(state.name)) else state
+        for state in found
+    ]

@@ -1,0 +1,102 @@
+"""What lives as long as the process, under every configuration that it is given: state, telemetry, capacity, clock."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from proxy import __version__
+from proxy.api.body_memory import available_memory
+from proxy.api.middleware.admission import Capacity
+from proxy.app.adapters import SystemClock, tool_client
+from proxy.config import Config, ServerConfig, secrets_of
+from proxy.ports import Clock, Lifecycle
+from proxy.stores import State, open_state
+from proxy.telemetry import Telemetry, build_telemetry
+from proxy.tools.service import local_caches
+from proxy.tools.tool import Tool
+
+
+@dataclass(slots=True)
+class Process:
+    """What every configuration of a process shares.
+
+    Attributes:
+        clock: the time.
+        lifecycle: whether the process is about to stop.
+        telemetry: log, metrics, records and traces.
+        state: the stores.
+        capacity: bounds open requests.
+        client: sends the requests of tools.
+        transport: carries every request to upstreams and tools in place of their own transports, in tests.
+        tools: those beside the configuration's.
+        tasks: the background tasks, while the process serves.
+    """
+
+    clock: Clock
+    lifecycle: Lifecycle
+    telemetry: Telemetry
+    state: State
+    capacity: Capacity
+    client: httpx.AsyncClient
+    transport: httpx.AsyncBaseTransport | None
+    tools: tuple[Tool, ...]
+    tasks: asyncio.TaskGroup | None = field(default=None)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[asyncio.TaskGroup]:
+        """Run the background tasks, and close everything at the end."""
+        try:
+            async with self.state.running(), asyncio.TaskGroup() as self.tasks:
+                yield self.tasks
+        finally:
+            await self.client.aclose()
+            await asyncio.to_thread(self.telemetry.close)
+
+    def mask(self, config: Config, *others: Config) -> None:
+        """Set up the log as a configuration has it, and mask the secrets of all that are in use."""
+        self.telemetry.mask(config, frozenset().union(*map(secrets_of, (config, *others))))
+
+    def change(self, config: Config) -> None:
+        """Take the settings of another configuration. What is counted, kept and recorded stays."""
+        self.telemetry.change(config)
+        self.capacity.change(config.server, body_bytes=_body_bytes(config.server))
+
+
+def start_process(
+    config: Config,
+    *,
+    tools: Iterable[Tool],
+    transport: httpx.AsyncBaseTransport | None,
+    clock: Clock | None,
+    lifecycle: Lifecycle | None,
+) -> Process:
+    """A process as its first configuration asks; the arguments are those of `create_app`."""
+    clock = clock or SystemClock()
+    telemetry = build_telemetry(config, clock, version=__version__)
+    memory = _memory_of_worker(config.server) // 8
+    caches = local_caches(clock)
+    return Process(
+        clock=clock,
+        lifecycle=lifecycle or Lifecycle(),
+        telemetry=telemetry,
+        state=open_state(config.state, clock=clock, observe=telemetry.observe, caches=caches, memory=memory),
+        capacity=Capacity(config.server, body_bytes=_body_bytes(config.server)),
+        client=tool_client(transport, telemetry.extra_headers),
+        transport=transport,
+        tools=tuple(tools),
+    )
+
+
+def _body_bytes(server: ServerConfig) -> int:
+    return server.max_body_memory or _memory_of_worker(server) // 2
+
+
+def _memory_of_worker(server: ServerConfig) -> int:
+    """Bytes. Half of them are for the bodies of open requests and an eighth for what is kept between requests.
+
+    The rest is for the interpreter (60 MB), answers, and what no estimate knows.
+    """
+    return available_memory() // server.workers

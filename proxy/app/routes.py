@@ -1,0 +1,102 @@
+"""The paths of the proxy, and which endpoint answers at each."""
+
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any
+
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from proxy.api.chat_completions import ChatCompletions
+from proxy.api.debug.endpoint import Debug
+from proxy.api.endpoints import Healthz, Metrics, Models, Readyz, Root, WrongMethod
+from proxy.api.messages.endpoint import CountTokens, CreateMessage
+from proxy.api.passthrough import Passthrough
+from proxy.api.responses.endpoint import CreateResponse
+from proxy.api.responses.stored import CancelResponse, InputItems, NotServed, ResponseById
+from proxy.loop.errors import NotFound
+from proxy.ports import Ports
+
+
+def router_of(ports: Ports) -> Router:
+    """Every path of the proxy."""
+    hot = _hot_paths(ports)
+    # Starlette would make redirects from the Host header.
+    return _Router(hot, _routes(ports, hot), default=_not_routed, redirect_slashes=False)
+
+
+class _Router(Router):
+    """Starlette's router, past which a POST to one of a few paths goes at once: 4 % of a request's instructions.
+
+    Args:
+        posts: the endpoints of these paths.
+        routes: all other routes.
+        options: of Starlette's router.
+    """
+
+    def __init__(self, posts: Mapping[str, ASGIApp], routes: Sequence[Route], **options: Any) -> None:
+        super().__init__(routes, **options)
+        self._posts = posts
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:  # type: ignore[override]
+        """Implements ASGI."""
+        endpoint = self._posts.get(scope["path"]) if scope.get("method") == "POST" else None
+        return endpoint(scope, receive, send) if endpoint else super().__call__(scope, receive, send)
+
+
+def _hot_paths(ports: Ports) -> dict[str, ASGIApp]:
+    """The paths that most requests ask for, each with its application."""
+    chat = ChatCompletions(ports)
+    create = CreateResponse(ports)
+    return {
+        "/v1/chat/completions": chat,
+        "/chat/completions": chat,
+        "/v1/responses": create,
+        "/responses": create,
+        "/v1/messages": CreateMessage(ports),
+        "/v1/messages/count_tokens": CountTokens(ports),
+    }
+
+
+def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
+    models = Models(ports)
+    debug = Debug(ports, ports.history) if ports.history else None
+    return [
+        *(Route(path, WrongMethod("POST")) for path in hot),
+        *(route for root in ("/v1/responses", "/responses") for route in _below_responses(root, ports)),
+        *(Route(f"/v1/conversations{rest}", NotServed(ports)) for rest in ("", "/{rest:path}")),
+        Route("/v1/messages/{rest:path}", NotServed(ports)),
+        Route("/", Root()),
+        *_own("/v1/models", models, "GET"),
+        *_own("/v1/models/{id:path}", models, "GET"),
+        *_own("/healthz", Healthz(), "GET"),
+        *_own("/readyz", Readyz(ports), "GET"),
+        *(_own("/metrics", Metrics(ports.scrape), "GET") if ports.scrape else ()),
+        *(_own("/debug", debug, "GET") if debug else ()),
+        *(_own("/debug/requests/{id}", debug, "GET") if debug else ()),
+        Route("/v1/{path:path}", Passthrough(ports)),
+    ]
+
+
+def _below_responses(root: str, ports: Ports) -> list[Route]:
+    """What there is of kept responses, and what there is not."""
+    nothing = NotServed(ports)
+    return [
+        *(Route(f"{root}/{name}", nothing) for name in ("compact", "input_tokens")),
+        *_own(f"{root}/{{id}}", ResponseById(ports), "GET", "DELETE"),
+        *_own(f"{root}/{{id}}/input_items", InputItems(ports), "GET"),
+        *_own(f"{root}/{{id}}/cancel", CancelResponse(ports), "POST"),
+        Route(f"{root}/{{rest:path}}", nothing),
+    ]
+
+
+def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
+    """A path of ours; with another method it is not handed to an upstream either."""
+    return Route(path, endpoint, methods=list(methods)), Route(path, WrongMethod(", ".join(methods)))
+
+
+async def _not_routed(scope: Scope, _: Receive, send: Send) -> None:
+    """A path that is nobody's."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    raise NotFound(f"There is no {scope['path']} here.")

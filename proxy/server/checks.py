@@ -1,0 +1,88 @@
+"""Checks of a configuration before it is served, beyond those of the file itself."""
+
+import errno
+import socket
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from proxy.app import create_app
+from proxy.config import Config, TelemetryConfig
+from proxy.config_rules import SHORTEST_CLIENT_KEY
+from proxy.loop.errors import ConfigurationError
+from proxy.server.listener import listen
+
+
+def check_startable(config: Config) -> None:
+    """Refuse a configuration with which nothing can be served: for `serve`, and for `check`, so that they agree.
+
+    Raises:
+        ConfigurationError: no usable upstream, an address that is not safe to listen on, a tool that cannot be made.
+    """
+    if faults := [*_upstream_faults(config), *_exposure_faults(config), *_address_faults(config)]:
+        raise ConfigurationError(faults)
+    create_app(_without_telemetry(config))
+
+
+def check_usable(config: Config) -> None:
+    """Refuse the same for a process that serves, whose address is its own. Raises `ConfigurationError`."""
+    if faults := [*_upstream_faults(config), *_exposure_faults(config)]:
+        raise ConfigurationError(faults)
+    create_app(_without_telemetry(config))
+
+
+def _upstream_faults(config: Config) -> Iterator[str]:
+    if not config.upstreams:
+        disabled = [entry for where, entry in config.disabled.items() if where.startswith("upstreams.")]
+        wanted = " or ".join(dict.fromkeys(name for entry in disabled for name in entry.variables))
+        reasons = [*_invalid_keys("upstreams.", config), *([f"set {wanted}"] if wanted else [])]
+        yield f"there is no usable upstream: {'; '.join(reasons) or 'configure one'}"
+
+
+def _invalid_keys(section: str, config: Config) -> list[str]:
+    """The disabled entries of a section with a value that is not a key."""
+    return [
+        f"{where}: {entry.why}"
+        for where, entry in config.disabled.items()
+        if where.startswith(section) and not entry.variables
+    ]
+
+
+def _exposure_faults(config: Config) -> Iterator[str]:
+    """Beyond loopback, anybody may call where no key is required or a key can be guessed."""
+    host = config.server.host
+    if config.server.allow_anonymous or is_loopback(host):
+        return
+    if not config.clients:
+        how = "set TOOLPROXY_KEY (or configure clients), or TOOLPROXY_ALLOW_ANONYMOUS=true to let anyone in"
+        yield f"refusing to serve just anyone on {host}: {'; '.join([*_invalid_keys('clients[', config), how])}"
+    for client in config.clients:
+        if any(len(key) < SHORTEST_CLIENT_KEY for key in client.keys):
+            yield (
+                f"refusing to serve on {host}: the key of client {client.name!r} can be guessed, "
+                f"it has fewer than {SHORTEST_CLIENT_KEY} characters"
+            )
+
+
+def _address_faults(config: Config) -> Iterator[str]:
+    """An address that is not this machine's. One in use is no fault: the proxy that is to be reloaded may use it."""
+    try:
+        listen(config.server.host, config.server.port).close()
+    except ConfigurationError as exc:
+        if not isinstance(exc.__cause__, OSError) or exc.__cause__.errno != errno.EADDRINUSE:
+            yield from exc.faults
+
+
+def is_loopback(host: str) -> bool:
+    """Whether every address of `host` is this machine's own."""
+    try:
+        found: Sequence[tuple[object, ...]] = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    addresses = [str(entry[4][0]) for entry in found]  # type: ignore[index]
+    return bool(addresses) and all(address == "::1" or address.startswith("127.") for address in addresses)
+
+
+def _without_telemetry(config: Config) -> Config:
+    """The configuration without telemetry, for a process that answers no request."""
+    return msgspec.structs.replace(config, telemetry=TelemetryConfig(metrics=False))

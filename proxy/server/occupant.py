@@ -1,0 +1,50 @@
+"""Who listens at an address that is taken, as /proc tells it on Linux."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+_LISTENING = "0A"
+_LONGEST_COMMAND = 100  # characters
+_OURS = ("toolproxy", "proxy")
+
+
+def occupant_of(port: int) -> str | None:
+    """What to say of the process that listens at a port: its id, its command, and how to reload it if it is ours."""
+    pids = sorted(_pids_with(set(_listening_sockets(port))))
+    if not pids:
+        return None
+    pid = pids[0]  # of a supervisor and its workers the supervisor, which started first
+    words = _command(pid)
+    said = f"process {pid} ({' '.join(words)[:_LONGEST_COMMAND]}) listens there"
+    is_ours = "serve" in words and any(Path(word).name in _OURS for word in words)
+    return f"{said}; to have it read its configuration anew: kill -HUP {pid}" if is_ours else said
+
+
+def _listening_sockets(port: int) -> Iterator[str]:
+    """The inodes of the sockets that listen at a port, of any address (proc(5), /proc/net/tcp)."""
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path("/proc/net", table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == _LISTENING:
+                yield fields[9]
+
+
+def _pids_with(inodes: set[str]) -> Iterator[int]:
+    """The processes that have one of these sockets open, as far as this one may see them."""
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted.intersection(str(link.readlink()) for link in (folder / "fd").iterdir()):
+                yield int(folder.name)
+        except OSError:  # it has ended, or is another user's
+            continue
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
+    except OSError:
+        return []

@@ -1,0 +1,211 @@
+r"""Reloading: when the configuration is read anew, what of it can take effect, and what comes of a faulty one.
+
+    SIGHUP, or with `--watch` another content of the file --> read and checked --> handed to the application
+                                                                              \-> faulty: logged, nothing changes
+
+Signals that come while a configuration is read are answered by reading it once more.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from proxy.config import Config, StateConfig, place_of
+from proxy.loop.errors import ConfigurationError
+from proxy.ports import Clock, Observer
+from proxy.server import systemd
+from proxy.tools.catalog import answered_by_fallback
+
+_TICK_SECONDS: Final = 0.1
+_LOOK_SECONDS: Final = 1.0
+# What a process has bound, forked, opened or connected when it started.
+_FIXED: Final = (
+    ("server", "host"),
+    ("server", "port"),
+    ("server", "workers"),
+    *(("state", name) for name in StateConfig.__struct_fields__),
+    ("telemetry", "metrics"),
+    ("telemetry", "otlp_endpoint"),
+)
+
+
+class FileWatch:
+    """Whether the content of a file has changed, and has stayed the same for one look: editors write in pieces.
+
+    A file that is replaced is followed by its name, and so is a symbolic link that leads to another file, as those of
+    Kubernetes' ConfigMaps do. While there is no file, nothing has changed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = self._stat()
+        self._latest = self._known = self._digest()
+
+    def has_changed(self) -> bool:
+        """Look at the file; True once for each new content."""
+        if (stat := self._stat()) != self._seen:
+            self._seen, before, self._latest = stat, self._latest, self._digest()
+            if self._latest != before:
+                return False
+        if self._latest in (None, self._known):
+            return False
+        self._known = self._latest
+        return True
+
+    def _stat(self) -> tuple[int, int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _digest(self) -> bytes | None:
+        try:
+            return hashlib.sha256(self._path.read_bytes()).digest()
+        except OSError:
+            return None
+
+
+class Trigger:
+    """Whether the configuration is to be read anew: since a signal has come, or the file has changed."""
+
+    def __init__(self, *, now: Callable[[], float]) -> None:
+        self._now = now
+        self._is_asked = False
+        self._watch: FileWatch | None = None
+        self._looks_at = 0.0
+
+    def ask(self, *_: object) -> None:
+        """Have the configuration read; a signal handler."""
+        self._is_asked = True
+
+    def watch(self, path: Path) -> None:
+        """Watch the file, from its present content on."""
+        self._watch = FileWatch(path)
+
+    def take(self) -> bool:
+        """Whether it is to be read now; looks at the file about once a second."""
+        was_asked, self._is_asked = self._is_asked, False
+        if self._watch is not None and self._now() >= self._looks_at:
+            self._looks_at = self._now() + _LOOK_SECONDS
+            was_asked = self._watch.has_changed() or was_asked
+        return was_asked
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A configuration that was read anew, and what in it takes effect only after a restart."""
+
+    config: Config
+    needs_restart: Sequence[str]
+
+
+class Reloads:
+    """Reads the configuration anew, and tells what came of it.
+
+    Args:
+        config: the one in force.
+        load: reads the file, with what the command line puts over it.
+        check: raises `ConfigurationError` for a configuration with which nothing can be served.
+        trigger: says when the configuration is to be read.
+        observe: takes the events.
+
+    Attributes:
+        config: the one in force.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        load: Callable[[], Config],
+        check: Callable[[Config], None],
+        trigger: Trigger,
+        observe: Observer,
+    ) -> None:
+        self.config = config
+        self._load = load
+        self._check = check
+        self._trigger = trigger
+        self._observe = observe
+
+    def reload(self) -> Config | None:
+        """The configuration, if it is to be read now and is valid; from then on it is the one in force."""
+        if not self._trigger.take():
+            return None
+        systemd.notify_reloading()
+        try:
+            reading = self._read()
+        except ConfigurationError as exc:
+            self._refuse(exc)
+            return None
+        self._accept(reading)
+        return reading.config
+
+    async def run(self, apply: Callable[[Config], Awaitable[None]], clock: Clock) -> None:
+        """Reload whenever it is asked for, until cancelled; `apply` puts a valid configuration in force."""
+        while True:
+            await clock.sleep(_TICK_SECONDS)
+            if not self._trigger.take():
+                continue
+            systemd.notify_reloading()
+            try:
+                reading = await asyncio.to_thread(self._read)
+                await apply(reading.config)
+            except ConfigurationError as exc:
+                self._refuse(exc)
+            else:
+                self._accept(reading)
+
+    def _read(self) -> Reading:
+        """The configuration of the file, with the present values of what needs a restart. Raises `ConfigurationError`.
+
+        A bug must not end a process that serves, so it is a fault like any other.
+        """
+        try:
+            found = self._load()
+            config, needs_restart = keep_fixed(found, self.config)
+            self._check(config)
+        except ConfigurationError:
+            raise
+        except Exception as exc:
+            raise ConfigurationError([f"it cannot be used: {type(exc).__name__}"]) from exc
+        return Reading(config, needs_restart)
+
+    def _accept(self, reading: Reading) -> None:
+        self.config = reading.config
+        for where in reading.needs_restart:
+            self._observe("configuration.needs_restart", where=where)
+        report(reading.config, self._observe)
+        self._observe("configuration.reloaded")
+        systemd.notify("READY=1")
+
+    def _refuse(self, error: ConfigurationError) -> None:
+        self._observe("configuration.refused", faults=list(error.faults))
+        systemd.notify("READY=1")
+
+
+def keep_fixed(config: Config, before: Config) -> tuple[Config, list[str]]:
+    """A configuration with those values of the one before that only a restart can change, and where they stand."""
+    changed = []
+    for section, name in _FIXED:
+        found, kept = getattr(config, section), getattr(before, section)
+        if getattr(found, name) != getattr(kept, name):
+            changed.append(place_of(f"{section}.{name}", config))
+            section_kept = msgspec.structs.replace(found, **{name: getattr(kept, name)})
+            config = msgspec.structs.replace(config, **{section: section_kept})
+    return config, changed
+
+
+def report(config: Config, observe: Observer) -> None:
+    """Log what is disabled in a configuration, and what is doubtful."""
+    fallbacks = {f"tools.{name}": tool.fallback for name, tool in answered_by_fallback(config)}
+    for where, entry in config.disabled.items():
+        observe("configuration.disabled", where=where, why=entry.why, fallback=fallbacks.get(where))
+    for warning in config.warnings:
+        observe("configuration.doubtful", why=warning)
