@@ -24,6 +24,11 @@ Show: TypeAlias = Callable[[Json], Awaitable[None]]
 A delta may have `citations.CITATIONS` beside its `content`, which is for the callee and not for the client.
 """
 
+
+class EnoughShown(Exception):
+    """Raised by a `Show`: the client wants nothing that follows, so the upstream's answer ends here, as a success."""
+
+
 Tell: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each progress event of a run, for clients that asked for them."""
 

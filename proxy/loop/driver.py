@@ -6,7 +6,7 @@ here are about time: when the deadline has passed, the run is made to end, and t
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.results import ToolError, ToolOutput, ToolResult, ToolTimeout, ToolUnavailable
 from proxy.loop.run import Run
 from proxy.loop.search import NO_FILTERS, SearchFilters
-from proxy.ports import Clock, Observer, Report, Show, Tell, Toolset, Upstream, elapsed, fault_of
+from proxy.ports import Clock, EnoughShown, Observer, Report, Show, Tell, Toolset, Upstream, elapsed, fault_of
 from proxy.timeouts import Deadline, within
 
 Execute: TypeAlias = Callable[[ToolCall], Coroutine[Any, Any, ToolOutput]]
@@ -82,8 +82,9 @@ class Runner:
                             run.expire()
                         action = run.receive_results(answers)
                     case Respond():
-                        for chunk in (*action.turn.buffered, *action.turn.aside):
-                            await show(chunk)
+                        with suppress(EnoughShown):
+                            for chunk in (*action.turn.buffered, *action.turn.aside):
+                                await show(chunk)
                         return action
 
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "ToolCalls") -> Turn:

@@ -17,7 +17,8 @@ from proxy.loop.assembler import NO_REASON, Assembler
 from proxy.loop.calls import has_index, missing_index
 from proxy.loop.chat import Json, Turn, inferred_reason
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
-from proxy.ports import Answer, Eager, RawRequest, RawResponse, Show, Write
+from proxy.loop.tokens import estimated_usage
+from proxy.ports import Answer, Eager, EnoughShown, RawRequest, RawResponse, Show, Write
 from proxy.redact import redactor
 from proxy.upstreams import failures
 from proxy.upstreams.answers import parse_chunk, parse_completion, parse_object
@@ -68,9 +69,12 @@ class OpenAICompatible:
                 assembler.feed_whole(answer)
                 return assembler.finish()
             reader = _TurnReader(self.profile, names, assembler, show, eager, sse.Decoder())
-            await self._read_stream(content, reader)
-            for visible in assembler.close(done=reader.done):
-                await show(visible)
+            try:
+                await self._read_stream(content, reader)
+                for visible in assembler.close(done=reader.done):
+                    await show(visible)
+            except EnoughShown:  # the connection is closed by now, so the upstream writes no more
+                return _ended_early(assembler.finish(), call.body)
             return assembler.finish()
         except ProxyError as exc:
             self._redact(exc)
@@ -152,6 +156,13 @@ class OpenAICompatible:
                 setattr(error, name, redact(text))
         if isinstance(error, UpstreamRefused) and not self.of_client:
             error.blame_operator(self.name, self.key_advice)
+
+
+def _ended_early(turn: Turn, request: Json) -> Turn:
+    """A turn that ends within its text, because the client wants no more of it; what it has called is dropped."""
+    message = {key: value for key, value in turn.message.items() if key != "tool_calls"}
+    usage = turn.usage or estimated_usage(request, message)
+    return replace(turn, message=message, finish_reason="stop", calls=(), client_ids=(), usage=usage)
 
 
 class _Reader(Protocol):

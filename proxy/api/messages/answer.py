@@ -71,6 +71,11 @@ class Answer:
         self._current: int | None = None  # the client's call that is being written
         self._uses = dict.fromkeys((SEARCH, FETCH), 0)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the text has reached a stop sequence, and nothing that follows is wanted."""
+        return self._stop is not None and self._stop.found is not None and not self._names
+
     def grow_text(self, text: str) -> int | None:
         """Add to the open text where that is nothing but one more delta; the index of its block, or None."""
         if self.blocks.open != "text" or self._stop is not None or not self._turn_text:

@@ -20,7 +20,6 @@ from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.hosted import DemandingToolset
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.stream import Head, MessageStream
-from proxy.api.messages.tokens import count_tokens
 from proxy.api.messages.tools import hosted_names, with_hosted
 from proxy.api.replay import delta_of
 from proxy.api.request import CALLER, ResolvedRequest, names_for_header
@@ -30,6 +29,7 @@ from proxy.api.surface import show_nothing, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import Json, ToolSpec, Turn, name_of
+from proxy.loop.tokens import count_tokens
 from proxy.ports import Ports
 
 

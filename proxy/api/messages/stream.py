@@ -14,6 +14,7 @@ from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError
+from proxy.ports import EnoughShown
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _TEXT = (
@@ -94,7 +95,8 @@ class MessageStream:
             return self._outbox.write(_TEXT % (index, sse.dumps(text)))
         if self._hold_text and delta.pop("content", None):
             self._held.append(text)
-        return self._write(answer.show(delta))
+        events = answer.show(delta)
+        return self._write_last(events) if answer.is_cut else self._write(events)
 
     async def tell(self, event: Json) -> None:
         """Write what a progress event changes."""
@@ -129,6 +131,10 @@ class MessageStream:
     async def _write(self, events: Events) -> None:
         if events:
             await self._outbox.write(self._opening.take() + b"".join(map(_encode, events)))
+
+    async def _write_last(self, events: Events) -> None:
+        await self._write(events)
+        raise EnoughShown
 
 
 def _heartbeat(opening: Opening) -> bytes:

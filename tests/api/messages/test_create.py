@@ -1,5 +1,7 @@
 """`/v1/messages` over real sockets: what a client sees, whole and streamed alike."""
 
+import asyncio
+
 import orjson
 import pytest
 
@@ -287,6 +289,17 @@ async def test_the_text_never_goes_past_a_stop_sequence(upstream, streaming):
     assert message["content"][0]["text"] == "one "
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
     assert upstream.requests[0]["stop"] == ["END", "never"]
+
+
+async def test_an_upstream_that_writes_on_after_a_stop_sequence_is_left_at_once(upstream):
+    upstream.replies = [stream(chunk({"content": "one two END three"}), asyncio.Event())]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=True, stop_sequences=["END"], tools=[SEARCH])
+        await asyncio.wait_for(upstream.left.wait(), 5)
+    assert (message["content"][0]["text"], message["stop_sequence"]) == ("one two ", "END")
+    usage = message["usage"]  # estimated, for the upstream has not counted
+    assert usage["input_tokens"] > usage["output_tokens"] > 3
+    assert len(upstream.requests) == 1
 
 
 async def test_the_upstream_may_say_at_which_sequence_it_has_stopped(upstream):

@@ -41,6 +41,12 @@ def count_tokens(chat: Json) -> int:
     return max(1, round(total))
 
 
+def estimated_usage(request: Json, message: Json) -> Json:
+    """The usage of an upstream call that was ended before the upstream could count."""
+    asked, written = count_tokens(request), max(1, round(_of_message(message)))
+    return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
+
+
 def of_text(text: str) -> float:
     """The estimated tokens of a text; those of long ones are remembered by hash, for they come in every request."""
     if len(text) < _LONG:

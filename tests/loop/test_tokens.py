@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from proxy.api.messages.tokens import count_tokens, of_text
+from proxy.loop.tokens import count_tokens, of_text
 from tests.conformance import recordings
 
 
