@@ -162,7 +162,7 @@ def test_every_file_that_the_composition_mounts_exists():
 @pytest.mark.parametrize("made", [made for made in MANIFESTS if made["kind"] not in CUSTOM], ids=named)
 def test_every_manifest_fits_the_schema_of_kubernetes(made):
     validate = pytest.importorskip("kubernetes_validate", reason="the extra deploy is not installed")
-    validate.validate(made, "1.30", strict=True)
+    assert validate.validate(made, "1.30", strict=True) == "1.30"  # where it has no such schema, it takes an older one
 
 
 @found("kubectl")

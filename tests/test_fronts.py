@@ -66,6 +66,7 @@ async def test_a_client_that_leaves_ends_its_upstream_call(tmp_path, sdk, front,
             asking.cancel()
         async with asyncio.timeout(1):
             await upstream.left.wait()
+    assert len(upstream.requests) == 1  # nothing is tried again for a client that has left
 
 
 @FRONTS

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 import yaml
 from hypothesis import settings
-from openapi_spec_validator import validate
+from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.routing import Router
 
 from proxy.api.endpoints import WrongMethod, state_as_json
@@ -37,7 +37,8 @@ def router_in(app):
 
 
 def test_the_page_is_an_openapi_description():
-    validate(PAGE)
+    assert PAGE["openapi"].startswith("3.1")
+    assert list(OpenAPIV31SpecValidator(PAGE).iter_errors()) == []
 
 
 def test_every_path_of_ours_is_on_it_with_its_methods():

@@ -970,6 +970,7 @@ async def test_a_client_that_leaves_stops_the_work(upstream):
         async with client.stream("POST", f"{url}/v1/responses", json={**ASK, "stream": True}) as response:
             await anext(response.aiter_text())
         await upstream.left.wait()
+    assert len(upstream.requests) == 1  # nothing is tried again for a client that has left
 
 
 @pytest.mark.parametrize(

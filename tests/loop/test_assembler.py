@@ -448,6 +448,20 @@ def test_an_entry_of_a_whole_answer_that_is_no_function_stays_as_it_is():
     assert whole(body, PLAIN).message["tool_calls"] == [entry]
 
 
+def test_a_streamed_call_that_is_no_function_goes_back_with_its_own_fields():
+    entry = {"id": "c", "type": "custom", "custom": {"name": "x", "input": "raw"}}
+    assembler = Assembler()
+    feed(assembler, chunk({"tool_calls": [{"index": 0, **entry}]}, "tool_calls"))
+    assert finish(assembler).message["tool_calls"] == [entry]
+
+
+def test_the_clients_own_calls_in_a_whole_answer_get_ids_of_the_run():
+    entries = [{"id": name, "function": {"name": name, "arguments": "{}"}} for name in ("search", "open_door")]
+    body = {"choices": [{"message": {"tool_calls": entries}, "finish_reason": "tool_calls"}]}
+    call = CallUpstream({}, number=3, run_id="r", tools=TOOLS, client_tools=frozenset({"open_door"}))
+    assert whole(body, call).client_ids == (None, "call_r_0")
+
+
 def test_a_turn_that_is_held_whole_shows_nothing_until_somebody_decides():
     assembler = Assembler(buffering=Buffering.ALL)
     assert feed(assembler, chunk({"content": "." * 1000}), chunk({}, "stop")) == []
@@ -690,12 +704,17 @@ def test_thoughts_alone_are_parts_alone():
     assert finish(assembler).message["content"] == [THINKING]
 
 
-def test_a_whole_answer_in_parts_stays_as_received_where_nothing_leaked():
-    parts = [THINKING, {"type": "text", "text": "Hi"}]
+@pytest.mark.parametrize("text", ["Hi", "a <tool_call of words"])
+def test_a_whole_answer_in_parts_stays_as_received_where_nothing_leaked(text):
+    parts = [THINKING, {"type": "text", "text": text}]
     message = {"role": "assistant", "content": list(parts)}
     call = CallUpstream({}, number=1, tools=TOOLS)
     turn = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
-    assert (turn.message["content"], turn.text) == (parts, "Hi")
+    assert (turn.message["content"], turn.text) == (parts, text)
+
+
+def test_a_call_that_leaks_into_a_whole_answer_in_parts_is_taken_out_of_its_text():
+    call = CallUpstream({}, number=1, tools=TOOLS)
     message = {"role": "assistant", "content": [THINKING, {"type": "text", "text": f"Hm {LEAK}"}]}
     turn = whole({"choices": [{"message": message, "finish_reason": "stop"}]}, call)
     assert (turn.message["content"], len(turn.calls)) == ([THINKING, {"type": "text", "text": "Hm "}], 1)

@@ -9,7 +9,7 @@ from proxy.loop.continuation import put_back
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.forcing import AnswerStep
 from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
-from proxy.loop.results import failure
+from proxy.loop.results import StandIn, ToolResult, failure
 from tests.playbook import (
     SEARCH,
     TIME,
@@ -580,6 +580,20 @@ def test_calls_of_the_clients_are_an_answer_also_where_nothing_may_be_written_an
     tools = [{"type": "function", "function": {"name": "open_door"}}]
     play = Playbook(run_of({"tools": tools}, max_output_tokens=100))
     play << asks() >> wrote(calls(call("open_door")), 100) << responds(finish_reason="tool_calls")
+
+
+def test_the_reasoning_details_of_each_turn_are_numbered_after_those_before():
+    details = [{"type": "reasoning.text", "text": "Hm", "index": 0}, {"type": "reasoning.encrypted", "index": 1}]
+    thought = turn_of({**ASSISTANT_AS_RECEIVED, "reasoning_details": details}, "tool_calls")
+    play = Playbook(run_of()) << asks() >> thought << runs("web_search") >> results("found") << asks()
+    assert play.pending.first_detail == 2
+
+
+def test_a_call_that_a_fallback_answered_costs_what_the_fallback_costs():
+    run = run_of(tools=[replace(SEARCH, price=1.0)])
+    play = Playbook(run) << asks() >> calls(call()) << runs("web_search")
+    play >> [ToolResult("found", stand_in=StandIn("other", price=0.25))] << asks()
+    assert run.tally.cost == 0.25
 
 
 def test_the_answered_calls_of_a_turn_are_given_once_with_what_the_model_reads():

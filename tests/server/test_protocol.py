@@ -234,6 +234,7 @@ async def test_a_connection_that_is_lost_leaves_none_of_its_waiting_requests_beh
         async with connected(url) as (_, writer):
             writer.write(post() + head(path="/healthz", method="GET") * 1000)
             await upstream.asked.wait()
+            assert alive(Cycle) > 1
             writer.transport.abort()
         gate.set()
         await until(lambda: not alive(BoundedProtocol, Cycle))

@@ -193,6 +193,8 @@ async def test_it_is_probed_again_and_again(process, heard, redis_server):
         redis_server.start()
         await until(lambda: "state.recovered" in heard, clock)
         watching.cancel()
+        assert heard == ["state.unavailable", "state.recovered"]  # once each, however often it was probed
+        assert shared.readiness().usable
 
 
 async def until(happened, clock):

@@ -467,4 +467,12 @@ def test_a_pointer_leads_where_it_was_made_to_lead(keys):
 def test_any_pointer_finds_a_value_or_none(pointer, document):
     steps = hostile.outcome(ValueError, lambda: pointer_in({"json_pointer": pointer}))
     if not isinstance(steps, ValueError):
-        hostile.outcome(LookupError, lambda: resolve(document, steps))
+        found = hostile.outcome(LookupError, lambda: resolve(document, steps))
+        assert isinstance(found, LookupError) or any(found is value for value in values_in(document))
+
+
+def values_in(document):
+    yield document
+    children = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
+    for child in children:
+        yield from values_in(child)
