@@ -268,7 +268,7 @@ def _disabled(section: str, config: Config, instead: Mapping[str, str] = Mapping
 
 
 def _demo(_: argparse.Namespace) -> None:
-    from proxy.demo import show  # noqa: PLC0415 - needs the openai SDK, which is an extra
+    from proxy.demo import show  # noqa: PLC0415 - needs SDKs, which are an extra
 
     show.main()
 

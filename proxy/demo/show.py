@@ -1,10 +1,12 @@
-"""`toolproxy demo`: the proxy between the real `openai` SDK and a scripted model, and what went over the wire."""
+"""`toolproxy demo`: the proxy between the real SDKs and a scripted model, and what went over the wire."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import msgspec
 import uvicorn
@@ -23,9 +25,10 @@ from proxy.telemetry import log
 from proxy.terminal import style_of
 
 try:
+    import anthropic
     import openai
 except ImportError as exc:  # pragma: no cover - depends on the installation
-    raise ConfigurationError(["the demo needs the openai SDK: pip install openai"]) from exc
+    raise ConfigurationError(["the demo needs two SDKs: pip install openai anthropic"]) from exc
 
 _PACE = 0.02
 _SEARCH_SECONDS = 0.3
@@ -50,13 +53,16 @@ class Saw:
     """What the app got."""
 
     answer: str
-    is_one_completion: bool
+    is_whole: bool
     how: str
-    usage: Json
+    used: str
+
+
+Ask: TypeAlias = Callable[[str], Awaitable[Saw]]
 
 
 def main() -> None:
-    """Hold the three conversations. Exits with 1 if one of them does not come out right."""
+    """Hold the conversations. Exits with 1 if one of them does not come out right."""
     sys.exit(asyncio.run(_demo()))
 
 
@@ -67,21 +73,24 @@ async def _demo() -> int:
         log.configure(config.telemetry)
         async with _serving(create_app(config), lifespan="on") as proxy_url:
             _introduce(config, proxy_url, mock_url)
-            async with openai.AsyncOpenAI(base_url=f"{proxy_url}/v1", api_key="unused", max_retries=0) as client:
+            async with (
+                openai.AsyncOpenAI(base_url=f"{proxy_url}/v1", api_key="unused", max_retries=0) as chat,
+                anthropic.AsyncAnthropic(base_url=proxy_url, api_key="unused", max_retries=0) as messages,
+            ):
+                streamed, whole, blocks = partial(_stream, chat), partial(_create, chat), partial(_blocks, messages)
                 passed = [
-                    await _converse(client, mock, "1. Streamed, with a search", _SEARCHED, stream=True, turns=2),
-                    await _converse(client, mock, "2. The same question, whole", _SEARCHED, stream=False, turns=2),
-                    await _converse(client, mock, "3. A question that needs no search", _PLAIN, stream=True, turns=1),
+                    await _converse(mock, "1. Streamed, with a search", _SEARCHED, streamed, turns=2),
+                    await _converse(mock, "2. The same question, whole", _SEARCHED, whole, turns=2),
+                    await _converse(mock, "3. A question that needs no search", _PLAIN, streamed, turns=1),
+                    await _converse(mock, "4. Anthropic's Messages API", _SEARCHED, blocks, turns=2),
                 ]
     style = style_of(sys.stdout)
-    right, wrong = "All three answers arrived as ordinary completions.", "SOMETHING WENT WRONG, see above."
+    right, wrong = "All four answers arrived as ordinary ones.", "SOMETHING WENT WRONG, see above."
     print(style(right, "green") if all(passed) else style(wrong, "red"))
     return 0 if all(passed) else 1
 
 
-async def _converse(
-    client: "openai.AsyncOpenAI", mock: Mock, title: str, question: str, *, stream: bool, turns: int
-) -> bool:
+async def _converse(mock: Mock, title: str, question: str, ask: Ask, *, turns: int) -> bool:
     mock.requests.clear()
     mock.searches.clear()
     mock.most_searches_at_once = 0
@@ -91,14 +100,14 @@ async def _converse(
         end="",
         flush=True,
     )
-    saw = await (_ask_streaming if stream else _ask_whole)(client, question)
+    saw = await ask(question)
     print()
     _tell_wire(mock)
-    print(f"    app     got {saw.how}; over all turns {_short(saw.usage)}")
-    return bool(saw.answer) and saw.is_one_completion and len(mock.requests) == turns
+    print(f"    app     got {saw.how}; over all turns {saw.used}")
+    return bool(saw.answer) and saw.is_whole and len(mock.requests) == turns
 
 
-async def _ask_streaming(client: "openai.AsyncOpenAI", question: str) -> Saw:
+async def _stream(client: "openai.AsyncOpenAI", question: str) -> Saw:
     answer, chunks, roles = "", 0, 0
     ids: set[str] = set()
     finish_reasons: list[str] = []
@@ -117,30 +126,55 @@ async def _ask_streaming(client: "openai.AsyncOpenAI", question: str) -> Saw:
             roles += choice.delta.role is not None
             text = choice.delta.content or ""
             answer += text
-            print(text.replace("\n", "\n          "), end="", flush=True)
+            _print_more(text)
             if choice.finish_reason:
                 finish_reasons.append(choice.finish_reason)
     how = f"{chunks} chunks with {len(ids)} id, {roles} role, finish_reason {'+'.join(finish_reasons)}"
-    return Saw(answer, (len(ids), roles, finish_reasons) == (1, 1, ["stop"]), how, usage)
+    return Saw(answer, (len(ids), roles, finish_reasons) == (1, 1, ["stop"]), how, _short(usage))
 
 
-async def _ask_whole(client: "openai.AsyncOpenAI", question: str) -> Saw:
+async def _create(client: "openai.AsyncOpenAI", question: str) -> Saw:
     completion = await client.chat.completions.create(model=_MODEL, messages=[{"role": "user", "content": question}])
     choice = completion.choices[0]
     answer = choice.message.content or ""
     print(answer, end="")
     usage = completion.usage.model_dump(exclude_none=True) if completion.usage else {}
     how = f"{len(completion.choices)} choice, finish_reason {choice.finish_reason}"
-    return Saw(answer, choice.finish_reason == "stop" and choice.message.tool_calls is None, how, usage)
+    return Saw(answer, choice.finish_reason == "stop" and choice.message.tool_calls is None, how, _short(usage))
+
+
+async def _blocks(client: "anthropic.AsyncAnthropic", question: str) -> Saw:
+    """Ask the Messages API, whose clients see the searches that they declare."""
+    asked: list[anthropic.types.MessageParam] = [{"role": "user", "content": question}]
+    tools: list[anthropic.types.ToolUnionParam] = [{"type": "web_search_20250305", "name": "web_search"}]
+    async with client.messages.stream(model=_MODEL, max_tokens=1000, messages=asked, tools=tools) as stream:
+        async for event in stream:
+            if event.type == "content_block_start" and event.index and event.content_block.type == "text":
+                _print_more("\n\n")
+            elif event.type == "text":
+                _print_more(event.text)
+        message = await stream.get_final_message()
+    kinds = [block.type for block in message.content]
+    usage = message.usage
+    searches = usage.server_tool_use.web_search_requests if usage.server_tool_use else 0
+    is_whole = kinds.count("web_search_tool_result") == searches > 0 and message.stop_reason == "end_turn"
+    how = f"{', '.join(kinds)}, stop_reason {message.stop_reason}"
+    last = message.content[-1]
+    answer = last.text if last.type == "text" else ""
+    return Saw(answer, is_whole, how, f"{usage.input_tokens + usage.output_tokens} tokens, {searches} searches")
+
+
+def _print_more(text: str) -> None:
+    print(text.replace("\n", "\n          "), end="", flush=True)
 
 
 def _introduce(config: Config, proxy_url: str, mock_url: str) -> None:
     print(
         f"toolproxy demo: no keys, no network, nothing leaves this machine.\n\n"
-        f"  app (openai SDK)  --->  toolproxy {proxy_url}  --->  scripted GLM {mock_url}\n"
+        f"  app (real SDKs)   --->  toolproxy {proxy_url}  --->  scripted GLM {mock_url}\n"
         f"                              |\n"
         f"                              +--->  {', '.join(config.tools)} (scripted results)\n\n"
-        f"  The app only knows base_url={proxy_url}/v1."
+        f"  The app only knows base_url={proxy_url}/v1 (OpenAI's SDK) or {proxy_url} (Anthropic's)."
     )
 
 
@@ -152,7 +186,7 @@ def _tell_wire(mock: Mock) -> None:
         print(f"    turn {number}  proxy -> model   {_roles(request['messages'])}")
         print(f"            proxy    offers  {', '.join(_names(request.get('tools') or ()))}")
         if turn.calls:
-            print(f"            model -> proxy   {len(turn.calls)} calls in one turn, which the app never sees:")
+            print(f"            model -> proxy   {len(turn.calls)} calls in one turn, which the proxy answers:")
             for call in turn.calls:
                 print(f"                             {call.name}({call.arguments})")
             at_once = mock.most_searches_at_once
