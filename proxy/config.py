@@ -36,6 +36,7 @@ Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}\Z")]
 # As browsers write it: RFC 6454, in lower case, without path.
 Origin: TypeAlias = Annotated[str, Meta(pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+)\Z")]
 FunctionName: TypeAlias = Annotated[str, Meta(pattern=r"^([\w.]+:[\w.]+|[\w.-]+)\Z")]
+Price: TypeAlias = Annotated[float, Meta(ge=0, le=10**9)]
 OfferMode: TypeAlias = Literal["always", "declared", "on_request", "never"]
 
 
@@ -80,6 +81,19 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     idle_timeout_seconds: Seconds = 75
 
 
+class BudgetConfig(Value, frozen=True, kw_only=True):
+    """`clients[].budget:`: what a client may use in a day or month of the calendar, in UTC. Needs at least one amount.
+
+    A request that begins within the budget is finished, and what it uses is counted when it ends.
+    """
+
+    per: Literal["day", "month"]  # When the budget is renewed: at midnight UTC, or on the first of the month.
+    tokens: Count | None = None  # Input and output tokens, as the upstreams count them. None: no limit.
+    tool_calls: Count | None = None  # Calls of server tools. None: no limit.
+    # Sum of the prices of models and tools, and of what upstreams say that an answer cost. None: no limit.
+    cost: Annotated[float, Meta(gt=0, le=10**12)] | None = None
+
+
 class ClientConfig(Value, frozen=True, kw_only=True):
     """An entry of `clients:`: who may call the proxy, and within which limits."""
 
@@ -95,6 +109,8 @@ class ClientConfig(Value, frozen=True, kw_only=True):
     # Open requests at the same time; further ones are refused with 429. None: no limit.
     max_concurrent_requests: Count | None = None
     limits: LimitOverrides | None = None  # Values that replace those of `limits` for this client.
+    # What the client may use in a day or month; afterwards its requests are refused with 429. None: no limit.
+    budget: BudgetConfig | None = None
     admin: bool = False  # Permits the client to read /debug.
 
     @property
@@ -144,6 +160,14 @@ class UpstreamConfig(Value, frozen=True, kw_only=True):
     forward_headers: tuple[HeaderName, ...] = ("traceparent", "tracestate")
 
 
+class PriceConfig(Value, frozen=True, kw_only=True):
+    """`models.NAME.price:`: prices of a million tokens, in any one currency."""
+
+    input: Price  # Price of a million input tokens.
+    output: Price  # Price of a million output tokens, thoughts included.
+    cached: Price | None = None  # Price of a million input tokens that the upstream had cached. None: that of input.
+
+
 class ModelConfig(Value, frozen=True, kw_only=True):
     """An entry of `models:`: a name that clients send."""
 
@@ -154,6 +178,7 @@ class ModelConfig(Value, frozen=True, kw_only=True):
     vision_model: Text | None = None
     tools: tuple[Text, ...] | None = None  # Server tools that the model may use. None: all.
     limits: LimitOverrides | None = None  # Values that replace those of `limits` for this model.
+    price: PriceConfig | None = None  # Prices of its tokens, for `usage.cost`. None: not counted.
 
 
 class ToolConfig(Value, frozen=True, kw_only=True):
@@ -360,6 +385,17 @@ class Config(Value, frozen=True, kw_only=True):
     secrets: frozenset[str] = frozenset()  # what variables with a secret's name have put into it
     places: dict[str, str] = {}  # where each part of the file stands: path -> `config.yaml:LINE`
     warnings: tuple[str, ...] = ()  # what is no fault, but hardly what was meant: `config.yaml:LINE: path: what`
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether any model or tool has a price."""
+        prices = (*(model.price for model in self.models.values()), *(tool.price for tool in self.tools.values()))
+        return any(price is not None for price in prices)
+
+    @property
+    def counts_use(self) -> bool:
+        """Whether it is counted what clients use: one of them has a budget, or something has a price."""
+        return self.has_prices or any(client.budget for client in self.clients)
 
 
 SECRET_NAME: Final = re.compile("key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)

@@ -25,7 +25,7 @@ from proxy.loop.errors import ConfigurationError
 from proxy.loop.limits import LimitOverrides, Limits
 
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
-_NOT_IN_FILE = ("disabled", "secrets", "places", "warnings", "max_output_tokens", "max_tool_timeout")
+_NOT_IN_FILE = ("disabled", "secrets", "places", "warnings", "max_output_tokens", "calls_stop", "max_tool_timeout")
 
 
 def load(path: Path, environ: Mapping[str, str]) -> c.Config:

@@ -226,6 +226,13 @@ class Upstream(Protocol):
         """Relay any other request. Raises `UpstreamError` when there is no answer at all."""
         ...
 
+    def with_cost(self, usage: Json) -> Json:
+        """The count of tokens in the answer to such a request, with what they cost beside it, if the model has a price.
+
+        Every other `usage` that an upstream returns has its `cost` already.
+        """
+        ...
+
 
 class ContinuationStore(Protocol):
     """Stores values for a while, each for one owner, which is a `Caller.scope`.
@@ -446,6 +453,7 @@ class Ports:
     toolset: Toolset
     dialect: MakeDialect
     store: ContinuationStore
+    budgets: Budgets
     observe: Observer
     clock: Clock
     upstream_states: Callable[[], Sequence[Readiness]]

@@ -16,7 +16,7 @@ from proxy.api.exchange import EventStream, Headers
 from proxy.api.request import ResolvedRequest
 from proxy.api.surface import Surface, collect, note_use, show_nothing, tool_headers
 from proxy.loop import sse
-from proxy.loop.actions import Respond, sum_of
+from proxy.loop.actions import Respond, Tally, sum_of
 from proxy.loop.chat import Json, text_of
 from proxy.loop.citations import CITATIONS, Citation, annotations, without_marks
 
@@ -59,12 +59,13 @@ class ChatCompletions(Surface):
 
 async def _relay(request: ResolvedRequest) -> tuple[bytes, Headers]:
     relayed = await request.model.upstream.relay(*_for_upstream(request))
-    note_use(relayed.usage)
+    note_use(Tally(usage=relayed.usage))
     return relayed.body, ()
 
 
 async def _relay_stream(request: ResolvedRequest, stream: EventStream) -> None:
-    note_use(await request.model.upstream.relay_stream(*_for_upstream(request), stream.write))
+    usage = await request.model.upstream.relay_stream(*_for_upstream(request), stream.write)
+    note_use(Tally(usage=usage))
     await stream.close()
 
 

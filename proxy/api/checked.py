@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
-from proxy.api.surface import ShowChoice, Surface, note_use
+from proxy.api.surface import ShowChoice, Surface
 from proxy.loop.actions import Respond, Stop, sum_of
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.offer import Offer
@@ -56,7 +56,6 @@ class CheckingSurface(Surface):
         again = _retry(request, check, answer.turn.text, fault, output_left)
         [second] = await self.run(again, [token_hex(16)], show=show, tell=options.get("tell"))
         tally = sum_of([answer.tally, second.tally])
-        note_use(tally.usage, turns=tally.turns, tool_calls=tally.total_tool_calls)
         if check.fault(second.turn.text) is not None:
             raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
         earlier = (*answer.earlier_turns, answer.turn)

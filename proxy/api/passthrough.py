@@ -9,6 +9,9 @@ from proxy import request_context
 from proxy.api.body import header, parse_object, read_body
 from proxy.api.exchange import while_wanted
 from proxy.api.request import CALLER, Caller
+from proxy.api.surface import note_use
+from proxy.api.usage_finder import UsageFinder
+from proxy.loop.actions import Tally
 from proxy.loop.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.loop.rawjson import replace_model
 from proxy.ports import Model, Ports, RawRequest
@@ -51,6 +54,7 @@ class Passthrough:
         self._router = ports.router
         self._server, self._clock = ports.config.server, ports.clock
         self._limits = ports.config.limits
+        self._counts_use = ports.config.counts_use
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -59,9 +63,17 @@ class Passthrough:
         caller: Caller = scope[CALLER]
         model, body = self._route(scope, body, caller)
         request_context.add({"model": model.name, "upstream": model.upstream.name})
-        request = RawRequest(scope["method"], path, _forwarded(scope), body)
+        headers = _forwarded(scope)
+        if self._counts_use:  # compressed, the count of tokens could not be found
+            headers = [
+                *(field for field in headers if field[0] != b"accept-encoding"),
+                (b"accept-encoding", b"identity"),
+            ]
+        request = RawRequest(scope["method"], path, headers, body)
         most = self._limits.overlaid(model.limits, caller.limits).max_duration
-        await while_wanted(scope, receive, partial(_relay, model, request, send), seconds=most)
+        await while_wanted(
+            scope, receive, partial(_relay, model, request, send, counts_use=self._counts_use), seconds=most
+        )
 
     def _route(self, scope: Scope, body: bytes, caller: Caller) -> tuple[Model, bytes]:
         """The model that the request names, and the body with the upstream's name for it."""
@@ -75,7 +87,7 @@ class Passthrough:
         return model, form.with_model(theirs) if form else replace_model(body, theirs)
 
 
-async def _relay(model: Model, request: RawRequest, send: Send) -> None:
+async def _relay(model: Model, request: RawRequest, send: Send, *, counts_use: bool) -> None:
     async with model.upstream.open(request) as response:
         dropped = _NOT_RELAYED | _named_by_connection(response.headers)
         headers = [
@@ -85,8 +97,13 @@ async def _relay(model: Model, request: RawRequest, send: Send) -> None:
         ]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head need not wait for a body
+        counted = UsageFinder() if counts_use else None
         async for data in response.body:
+            if counted is not None:
+                counted.feed(data)
             await send({"type": "http.response.body", "body": data, "more_body": True})
+        if counted is not None and (usage := counted.usage()) is not None:
+            note_use(Tally(usage=model.upstream.with_cost(usage)))
         await send({"type": "http.response.body", "body": b""})
 
 

@@ -16,6 +16,7 @@ from proxy import request_context
 from proxy.api.body import header
 from proxy.api.body_memory import Share, share_of
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
+from proxy.loop.actions import Stop
 from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.continuation import Continuation, put_back, runs_in
 from proxy.loop.errors import ModelNotAllowed
@@ -33,6 +34,9 @@ _MAX_IGNORED = 32
 
 CALLER = "toolproxy.caller"
 """The key of the `Caller` in an ASGI scope, where the auth middleware puts it."""
+
+TOOL_CALLS_LEFT = "toolproxy.tool_calls_left"
+"""The key of the tool calls that are left of the client's budget; absent where it has no budget of tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +166,10 @@ class RequestResolver:
         if policy.ignored:
             request_context.add({"tools_ignored": policy.ignored})
         limits, tools, offer = policy.limits, policy.tools, policy.offer
+        if (left := scope.get(TOOL_CALLS_LEFT)) is not None:
+            limits = limits.with_calls_at_most(left, Stop.BUDGET)
         if (max_tool_calls := chat.get("max_tool_calls")) is not None:
-            limits = replace(limits, max_tool_calls=min(limits.max_tool_calls, max_tool_calls))
+            limits = limits.with_calls_at_most(max_tool_calls)
             tools = tools if limits.allow_tools else ()
         if chat.get("parallel_tool_calls") is False:
             limits = replace(limits, max_parallel_tools=1)

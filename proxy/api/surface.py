@@ -13,7 +13,7 @@ Errors are raised as `ProxyError`. A surface whose errors have a shape of their 
 `exchange.STREAM_ERROR_ENCODER`. `app._hot_paths` has the paths of all surfaces.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from proxy import request_context
 from proxy.api.exchange import EventStream, Headers, Work, send_bytes, together, while_wanted
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.loop import sse
-from proxy.loop.actions import Respond, sum_of
+from proxy.loop.actions import Respond, Tally, sum_of
 from proxy.loop.chat import Json
 from proxy.loop.driver import Runner
 from proxy.loop.run import Run
@@ -143,9 +143,8 @@ class Surface:
                 ended["stop"] = answers[0].stop
                 if answers[0].step is not None:
                     ended["rung"] = answers[0].step
-            note_use(
-                tally.usage, turns=tally.turns, tool_calls=tally.total_tool_calls, searches=tally.web_searches, **ended
-            )
+            request_context.add(ended)
+            note_use(tally, turns=tally.turns, tool_calls=tally.total_tool_calls, searches=tally.web_searches)
         return answers
 
     async def _kept(self, work: Coroutine[Any, Any, Respond], owner: str, run_id: str, keep: Keep) -> Respond:
@@ -169,13 +168,20 @@ def tool_headers(answers: Sequence[Respond]) -> Headers:
     )
 
 
-def note_use(usage: Json | None, **fields: object) -> None:
-    """Add the tokens of a request, and other fields, to its log line."""
-    for name in ("prompt_tokens", "completion_tokens"):
-        count = (usage or {}).get(name)
-        if isinstance(count, int):
-            fields[name] = count
-    request_context.add(fields)
+def note_use(tally: Tally, **counts: float) -> None:
+    """Add the tokens and the cost of a run, and other counts, to those that the log line of the request has."""
+    if (usage := tally.usage) is not None:
+        for name in ("prompt_tokens", "completion_tokens"):
+            count = usage.get(name)
+            if isinstance(count, int):
+                counts[name] = count
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, dict) and isinstance(cached := details.get("cached_tokens"), int):
+            counts["cached_tokens"] = cached
+    if (cost := tally.total_cost) is not None:
+        counts["cost"] = cost
+    known: Mapping[str, Any] = request_context.fields.get({})
+    request_context.add({name: known.get(name, 0) + count for name, count in counts.items()})
 
 
 def collect(events: list[Json]) -> Tell:

@@ -15,6 +15,7 @@ from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.clients import Auth, Quota, is_limited
 from proxy.api.middleware.cors import Cors
 from proxy.api.middleware.request_id import RequestId
+from proxy.api.middleware.use import UseMeter
 from proxy.app.adapters import http_client_for, registry_of
 from proxy.app.process import Process
 from proxy.app.routes import router_of
@@ -116,6 +117,7 @@ class Generation:
             functools.partial(Admission, capacity=capacity, queue_timeout=timeout, lifecycle=lifecycle),
             functools.partial(Auth, clients=clients),
             *([functools.partial(Quota, clients=limited, rates=state.rates, leases=state.leases)] if limited else []),
+            *([functools.partial(UseMeter, ports=ports)] if self.config.counts_use else []),
         ]
         app: ASGIApp = router_of(ports)
         for layer in reversed(layers):
@@ -133,6 +135,7 @@ class Generation:
             toolset=self.registry,
             dialect=Browser,
             store=process.state.continuations,
+            budgets=process.state.budgets,
             observe=observe,
             clock=clock,
             upstream_states=lambda: _upstream_states(config, breakers),

@@ -25,6 +25,7 @@ class Stop(StrEnum):
     CLIENT_TOOL_CALLS = "client_tool_calls"
     MAX_TURNS = "max_turns"
     MAX_TOOL_CALLS = "max_tool_calls"
+    BUDGET = "budget"  # of the client
     MAX_TOTAL_TOKENS = "max_total_tokens"
     DEADLINE = "deadline"
     REPEATED_CALL = "repeated_call"
@@ -155,6 +156,13 @@ class Tally(Struct):
         if price is not None or instead_of is not None:
             self.cost = (self.cost or 0) + (price or 0) - (instead_of or 0)
 
+    @property
+    def total_cost(self) -> float | None:
+        """The cost of tools and models together; None: neither has one. Some upstreams, as OpenRouter, send it."""
+        own = (self.usage or {}).get("cost")
+        own = own if isinstance(own, int | float) else None
+        return None if self.cost is own is None else round((self.cost or 0) + (own or 0), 9)
+
     def _count(self, name: str) -> int:
         count = (self.usage or {}).get(name)
         return int(count) if isinstance(count, int | float) else 0
@@ -163,9 +171,8 @@ class Tally(Struct):
         """OpenAI's `usage`, with `server_tool_use` beside it."""
         use = {"turns": self.turns, "tool_calls": self.total_tool_calls, "web_search_requests": self.web_searches}
         usage = {**_NO_TOKENS, **(self.usage or {}), "server_tool_use": {**self.tool_calls, **use}}
-        if self.cost is not None:  # beside an upstream's own, which OpenRouter sends
-            own = usage.get("cost")
-            usage["cost"] = round(self.cost + (own if isinstance(own, int | float) else 0), 9)
+        if (cost := self.total_cost) is not None:
+            usage["cost"] = cost
         return usage
 
 

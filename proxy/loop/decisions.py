@@ -160,7 +160,7 @@ def decide(calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None) -
             elif known := history.results.get(key):
                 result = replace(known, content=f"{REPEATED}\n\n{known.content}")
             elif stop or total >= most:
-                stop, result = stop or Stop.MAX_TOOL_CALLS, failure(BUDGET_USED, outcome=BEYOND_LIMIT)
+                stop, result = stop or history.limits.calls_stop, failure(BUDGET_USED, outcome=BEYOND_LIMIT)
             elif tool.max_calls is not None and used >= tool.max_calls:
                 result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
             else:

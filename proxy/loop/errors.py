@@ -146,6 +146,10 @@ class RateLimitExceeded(RequestError, status=429, type="rate_limit_error", code=
     """The client has sent as many requests, or has as many open, as it may."""
 
 
+class BudgetExceeded(RequestError, status=429, type="insufficient_quota", code="budget_exceeded"):
+    """The client has used up its budget; only the next day or month has more."""
+
+
 class HeadersTooLarge(RequestError, status=431, code="headers_too_large"):
     """More header fields, or more bytes of them, than `server.max_headers` and `server.max_header_bytes`."""
 

@@ -33,6 +33,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_total_result_bytes: Count = 524288  # of all tool results of one request together
     max_total_tokens: Count | None = None  # over all turns, by the upstream's own count; None: no limit
     max_output_tokens: int | None = None  # not in the file: tokens that the model writes, over all turns
+    calls_stop: Stop = Stop.MAX_TOOL_CALLS  # not in the file: why a run ends at max_tool_calls
     max_tool_timeout: float = math.inf  # not in the file: seconds for a call of any tool
 
     def overlaid(self, *layers: LimitOverrides | None) -> "Limits":
@@ -41,6 +42,10 @@ class Limits(Struct, frozen=True, kw_only=True):
         if "tool_timeout" in own:
             own["max_tool_timeout"] = own["tool_timeout"]
         return replace(self, **own) if own else self
+
+    def with_calls_at_most(self, most: int, stop: Stop = Stop.MAX_TOOL_CALLS) -> "Limits":
+        """These limits with no more than `most` tool calls, beyond which a run ends for the reason `stop`."""
+        return self if most >= self.max_tool_calls else replace(self, max_tool_calls=most, calls_stop=stop)
 
     def spent(self, used: Tally, *, expired: bool) -> Stop | None:
         """The limit that permits no further round of tools, if one has been reached; `expired`: the deadline has.
@@ -53,7 +58,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         if used.turns >= self.max_turns - 1:
             return Stop.MAX_TURNS
         if used.total_tool_calls >= self.max_tool_calls:
-            return Stop.MAX_TOOL_CALLS
+            return self.calls_stop
         if self.max_total_tokens is not None and used.total_tokens >= self.max_total_tokens:
             return Stop.MAX_TOTAL_TOKENS
         return None

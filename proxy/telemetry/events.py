@@ -52,6 +52,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "probe.completed": Event(_DEBUG, "A health check or a scrape was answered."),
     "request.started": Event(_DEBUG, "A request arrived."),
     "response.started": Event(_DEBUG, "The first byte of a response was sent."),
+    "budget.checked": Event(_DEBUG, "A client with a budget sent a request; `kinds` has each limit and what is used."),
     "request.completed": Event(_INFO, "A response is complete, or the client disconnected before that (status 499)."),
     "request.crashed": Event(_ERROR, "A bug in the proxy, with its traceback."),
     "continuation.sought": Event(

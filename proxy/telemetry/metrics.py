@@ -6,7 +6,7 @@ bounded number of values.
 
 from collections.abc import Callable, Iterable, Mapping, Sized
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from proxy import request_context
 from proxy.config import Config
@@ -16,8 +16,12 @@ from proxy.telemetry.events import Handler
 from proxy.telemetry.series import Series
 
 # Those values of a request's `stop` and `error` that mean that it reached a limit.
-LIMIT_STOPS: Final = frozenset({"max_turns", "max_tool_calls", "max_total_tokens", "deadline", "repeated_call"})
-LIMIT_ERRORS: Final = frozenset({"rate_limit_exceeded", "overloaded", "max_duration_exceeded", "request_too_large"})
+LIMIT_STOPS: Final = frozenset(
+    {"max_turns", "max_tool_calls", "max_total_tokens", "deadline", "repeated_call", "budget"}
+)
+LIMIT_ERRORS: Final = frozenset({
+    "rate_limit_exceeded", "budget_exceeded", "overloaded", "max_duration_exceeded", "request_too_large",
+})  # fmt: skip
 
 # Tools of MCP servers come and go; the largest servers have about a hundred.
 _MOST_TOOLS: Final = 200
@@ -96,6 +100,7 @@ class Metrics:
         self._handlers: Mapping[str, Handler] = {
             "request.started": lambda _: series.open_requests.inc(),
             "response.started": self._response_started,
+            "budget.checked": self._budget_checked,
             "request.completed": self._request_completed,
             "tool.completed": self._tool_ended,
             "tool.failed": self._tool_ended,
@@ -160,16 +165,31 @@ class Metrics:
         if "turns" in request:
             series.turns(model).observe(request["turns"])
             series.request_tool_calls(model).observe(request.get("tool_calls") or 0)
-        for field, kind in (("prompt_tokens", "prompt"), ("completion_tokens", "completion")):
-            tokens = request.get(field)
-            if isinstance(tokens, (int, float)) and tokens > 0:  # an upstream may send anything
-                series.tokens(client, model, kind).inc(tokens)
+        self._count_use(request)
         if (stop := request.get("stop")) in LIMIT_STOPS:
             series.limits(stop).inc()
         if (error := request.get("error")) in LIMIT_ERRORS:
             series.limits(error).inc()
         if (rung := request.get("rung")) is not None:
             series.forced_answers(rung).inc()
+
+    def _count_use(self, request: Mapping[str, Any]) -> None:
+        """Count what a request has used, by client and model; an upstream may send anything as its counts."""
+        series, client, model = self._series, request.get("client"), request.get("model")
+        for field, kind in (("prompt_tokens", "prompt"), ("completion_tokens", "completion")):
+            if _is_positive(tokens := request.get(field)):
+                series.tokens(client, model, kind).inc(tokens)
+        if _is_positive(cached := request.get("cached_tokens")):
+            series.cached_tokens(client, model).inc(cached)
+        if _is_positive(calls := request.get("tool_calls")):
+            series.client_tool_calls(client, model).inc(calls)
+        if _is_positive(cost := request.get("cost")):
+            series.cost(client, model).inc(cost)
+
+    def _budget_checked(self, fields: Mapping[str, Any]) -> None:
+        for kind, (limit, used) in fields["kinds"].items():
+            self._series.budget_limit(fields["client"], kind).set(limit)
+            self._series.budget_used(fields["client"], kind).set(used)
 
     def _tool_ended(self, fields: Mapping[str, Any]) -> None:
         tool = fields.get("answered_by") or fields["tool"]
@@ -218,6 +238,10 @@ class Metrics:
             self._series.state_entries.set(fields["entries"])
         if fields.get("bytes") is not None:
             self._series.state_bytes.set(fields["bytes"])
+
+
+def _is_positive(count: Any) -> TypeGuard[float]:
+    return isinstance(count, int | float) and count > 0
 
 
 def upstream_error(code: object, status: object) -> str:

@@ -109,6 +109,24 @@ class Series:
             "request_tool_calls", "Tool calls per request with server tools", ["model"]
         )
         self.tokens = self._counter("tokens", "Tokens, as counted by the upstreams", ["client", "model", "kind"])
+        self.cached_tokens = self._counter(
+            "cached_tokens", "Those of the prompt tokens that the upstreams had cached", ["client", "model"]
+        )
+        self.cost = self._counter(
+            "cost", "Cost of models and tools, in the currency of the configured prices", ["client", "model"]
+        )
+        self.client_tool_calls = self._counter(
+            "client_tool_calls", "Tool calls that were run, by client", ["client", "model"]
+        )
+        self.budget_limit = self._gauges(
+            "client_budget_limit", "What a client may use in a day or month", ["client", "kind"], "livemostrecent"
+        )
+        self.budget_used = self._gauges(
+            "client_budget_used",
+            "What a client has used of its budget, as of the beginning of its latest request",
+            ["client", "kind"],
+            "livemostrecent",
+        )
         self.limits = self._counter("limits", "Requests that reached a limit, by the kind of limit", ["kind"])
         self.forced_answers = self._counter(
             "forced_answers", "Requests whose model had to be forced to answer, by the step that did it", ["rung"]
@@ -183,8 +201,10 @@ class Series:
         name = self._named(name, labels)
         return self._cached(Histogram(name, text, labels, buckets=COUNTS, registry=self.registry), labels)
 
-    def _gauges(self, name: str, text: str, labels: Sequence[str]) -> Callable[..., Gauge]:
-        gauge = Gauge(self._named(name, labels), text, labels, registry=self.registry, multiprocess_mode="livemax")
+    def _gauges(
+        self, name: str, text: str, labels: Sequence[str], mode: Literal["livemax", "livemostrecent"] = "livemax"
+    ) -> Callable[..., Gauge]:
+        gauge = Gauge(self._named(name, labels), text, labels, registry=self.registry, multiprocess_mode=mode)
         return self._cached(gauge, labels)
 
     def _gauge(self, name: str, text: str, mode: Literal["livesum", "livemostrecent"] = "livesum") -> Gauge:

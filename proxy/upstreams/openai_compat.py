@@ -6,16 +6,15 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.config import PriceConfig
 from proxy.http.response import Response
 from proxy.loop import rawjson, sse
 from proxy.loop.actions import CallUpstream
-from proxy.loop.assembler import NO_REASON, Assembler
-from proxy.loop.calls import has_index, missing_index
-from proxy.loop.chat import Json, Turn, inferred_reason
+from proxy.loop.assembler import Assembler
+from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
 from proxy.loop.tokens import estimated_usage
 from proxy.ports import Answer, Eager, EnoughShown, RawRequest, RawResponse, Show, Write
@@ -24,11 +23,12 @@ from proxy.upstreams import failures
 from proxy.upstreams.answers import parse_chunk, parse_completion, parse_object
 from proxy.upstreams.connection import FOREIGN, Connection
 from proxy.upstreams.names import ToolNames
+from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
+from proxy.upstreams.relay import RelayReader
 from proxy.upstreams.request_body import LatestRequests, as_json, prepare, serialize
 
 _DONE = b"[DONE]"
-_HEAD = ("id", "object", "created", "model")  # the fields that are equal in every chunk of a stream
 # After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
 _DRAIN_SECONDS = 0.25
 
@@ -45,6 +45,8 @@ class OpenAICompatible:
         api_key: sent with each request.
         of_client: whether the key is the client's own, so that errors about it are for the client.
         key_advice: what the operator may try where the key is refused.
+        price: of its tokens; None: no cost is added to its counts.
+        counts_use: whether every answer has to have a count of its tokens, also one whose client does not ask for it.
     """
 
     name: str
@@ -54,6 +56,8 @@ class OpenAICompatible:
     api_key: str = field(repr=False)
     of_client: bool = False
     key_advice: str = ""
+    price: PriceConfig | None = None
+    counts_use: bool = False
 
     async def complete(self, call: CallUpstream, show: Show, eager: Eager, latest: LatestRequests) -> Turn:
         """Make one upstream call of a run; `latest`: the requests that this one may extend."""
@@ -67,15 +71,15 @@ class OpenAICompatible:
                 raw = await self.connection.whole(content, key=self.api_key)
                 answer, _ = parse_completion(raw, self.profile, names, call.body)
                 assembler.feed_whole(answer)
-                return assembler.finish()
+                return self._priced(assembler.finish())
             reader = _TurnReader(self.profile, names, assembler, show, eager, sse.Decoder())
             try:
                 await self._read_stream(content, reader)
                 for visible in assembler.close(done=reader.done):
                     await show(visible)
             except EnoughShown:  # the connection is closed by now, so the upstream writes no more
-                return _ended_early(assembler.finish(), call.body)
-            return assembler.finish()
+                return self._priced(_ended_early(assembler.finish(), call.body))
+            return self._priced(assembler.finish())
         except ProxyError as exc:
             self._redact(exc)
             raise
@@ -89,12 +93,21 @@ class OpenAICompatible:
         except ProxyError as exc:
             self._redact(exc)
             raise
-        return Answer(sse.dumps(answer) if changed else raw, answer.get("usage"))
+        usage = answer.get("usage")
+        if usage and self.price is not None:
+            usage = answer["usage"] = with_cost(usage, self.price)
+            changed = True
+        return Answer(sse.dumps(answer) if changed else raw, usage)
 
     async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
         """Relay a streamed completion event by event, the original bytes wherever they can stay; returns its usage."""
+        options = request.get("stream_options") or {}
+        shows_usage = not self.counts_use or bool(options.get("include_usage"))
+        if not shows_usage:
+            request = {**request, "stream_options": {**options, "include_usage": True}}
+            body = as_json(request)
         content, names = self._relayed_body(body, request)
-        reader = _RelayReader(self.profile, names, request, write)
+        reader = RelayReader(self.profile, names, request, write, self.price, shows_usage)
         try:
             await self._read_stream(content, reader)
         except ProxyError as exc:
@@ -113,6 +126,13 @@ class OpenAICompatible:
         except ProxyError as exc:
             self._redact(exc)
             raise
+
+    def with_cost(self, usage: Json) -> Json:
+        """A count of tokens with what they cost beside it, where the model has a price."""
+        return usage if self.price is None else with_cost(usage, self.price)
+
+    def _priced(self, turn: Turn) -> Turn:
+        return turn if self.price is None or not turn.usage else replace(turn, usage=with_cost(turn.usage, self.price))
 
     async def _body(self, response: Response) -> AsyncIterator[bytes]:
         while part := await self.connection.read(response):
@@ -198,116 +218,3 @@ class _TurnReader(Struct, eq=False):
             for ready in assembler.take_ready():
                 self.eager.start(ready)
         return self.done
-
-
-@dataclass(slots=True)
-class _RelayReader:
-    """Relays a stream and remembers what its end is judged by.
-
-    Attributes:
-        finished: the indices of the choices that have a finish reason.
-        choices: what each choice holds so far, by its index.
-        head: the latest chunk with a delta.
-    """
-
-    profile: Profile
-    names: ToolNames | None
-    request: Json
-    write: Write
-    decoder: sse.Decoder = field(default_factory=sse.Decoder)
-    done: bool = False
-    usage: Json | None = None
-    finished: set[int] = field(default_factory=set)
-    choices: dict[int, "_StreamedChoice"] = field(default_factory=dict)
-    head: Json = field(default_factory=dict)
-
-    async def take(self, data: bytes) -> bool:
-        good: list[bytes] = []
-        try:
-            for event in self.decoder.feed(data) if data else self.decoder.close():
-                if event.data[:6] == _DONE:
-                    good += (self._missing_end(), event.raw)
-                    self.done = True
-                    break
-                good.append(self._mended(event))
-        finally:  # the events before a bad one are written before the error is reported
-            if good:
-                await self.write(b"".join(good))
-        return self.done
-
-    def _mended(self, event: sse.Event) -> bytes:
-        """The event for the client: its original bytes, unless an OpenAI SDK cannot read them."""
-        chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads)
-        if changed or _lacks_index(chunk):
-            chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
-            changed = True
-        self.usage = chunk.get("usage") or self.usage
-        for choice in chunk["choices"]:
-            index = choice.get("index") or 0
-            if choice.get("finish_reason"):
-                self.finished.add(index)
-            if delta := choice.get("delta"):
-                self.head = chunk
-                so_far = self.choices.get(index) or self.choices.setdefault(index, _StreamedChoice())
-                so_far.take(delta)
-        return sse.encode(chunk) if changed else event.raw
-
-    def _missing_end(self) -> bytes:
-        """The events that are missing before `[DONE]`: finish reasons of whole choices that came without one.
-
-        Raises:
-            UpstreamError: no choice is whole.
-        """
-        events: list[bytes] = []
-        usage = self.usage if len(self.choices) == 1 else None
-        for index, choice in self.choices.items():
-            if index in self.finished or (reason := inferred_reason(choice.message, self.request, usage)) is None:
-                continue
-            self.finished.add(index)
-            head = {name: self.head[name] for name in _HEAD if name in self.head}
-            events.append(sse.encode({**head, "choices": [{"index": index, "delta": {}, "finish_reason": reason}]}))
-        self.require_finished()
-        return b"".join(events)
-
-    def require_finished(self) -> None:
-        """Raise `UpstreamError` where no choice has a finish reason: the stream was cut off."""
-        if not self.finished:
-            raise UpstreamError(NO_REASON)
-
-
-@dataclass(slots=True)
-class _StreamedChoice:
-    """As much of a relayed choice as its end is judged by."""
-
-    has_text: bool = False
-    function: Json | None = None
-    ids: dict[int, str] = field(default_factory=dict)
-    arguments: dict[int, list[str]] = field(default_factory=dict)
-
-    def take(self, delta: Json) -> None:
-        """Add a delta, and give its calls the indices that they lack."""
-        if delta.get("content") or delta.get("refusal"):
-            self.has_text = True
-        self.function = self.function or delta.get("function_call")
-        for call in delta.get("tool_calls") or ():
-            if not has_index(call):
-                call["index"] = missing_index(call, self.ids)
-            index = call["index"]
-            self.ids[index] = call.get("id") or self.ids.get(index, "")
-            function = call.get("function") or {}
-            self.arguments.setdefault(index, []).append(function.get("arguments") or "")
-
-    @property
-    def message(self) -> Json:
-        """The message, as far as its end is judged by it."""
-        calls = [{"function": {"arguments": "".join(pieces)}} for pieces in self.arguments.values()]
-        return {"refusal": self.has_text, "tool_calls": calls, "function_call": self.function}
-
-
-def _lacks_index(chunk: Json) -> bool:
-    """Whether a chunk has a tool call without an index."""
-    for choice in chunk["choices"]:
-        delta = choice.get("delta")
-        if delta and (calls := delta.get("tool_calls")) and not all(map(has_index, calls)):
-            return True
-    return False

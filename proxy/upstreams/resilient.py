@@ -120,6 +120,10 @@ class Resilient:
             raise
         guard.succeeded()
 
+    def with_cost(self, usage: Json) -> Json:
+        """A count of tokens of the upstream that answers now, with what they cost."""
+        return self.current.with_cost(usage)
+
     async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], timer: "FirstByteTimer") -> T:
         """The result of `work`, by the first candidate that gives one."""
         clock, observe = self._shared.clock, self._shared.observe

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from proxy import request_context
 from proxy.breaker import Backoff, Breaker
-from proxy.config import Config, ModelConfig
+from proxy.config import Config, ModelConfig, PriceConfig
 from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidApiKey, ModelNotFound
 from proxy.ports import Clock, Headers, Model, Observer
@@ -71,7 +71,8 @@ class ConfigRouter:
         guards = {name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
         observes_relays = observe.wants("relay.started") or observe.wants("relay.completed")
         self._shared = Resilience(guards, clock, observe, Backoff(), observes_relays)
-        self._bound: dict[tuple[str, str], OpenAICompatible] = {}
+        self._counts_use = config.counts_use
+        self._bound: dict[tuple[str, str, PriceConfig | None], OpenAICompatible] = {}
 
     def resolve(
         self, name: str, *, client_key: str | None, messages: Sequence[Json] = (), headers: Headers = ()
@@ -125,7 +126,8 @@ class ConfigRouter:
 
     def _bind(self, name: str, model: ModelConfig, client: _Client) -> OpenAICompatible:
         """The model at its upstream; kept for further requests unless its key is the client's."""
-        bound = self._bound.get((model.upstream, model.model or name))
+        which = (model.upstream, model.model or name, model.price)
+        bound = self._bound.get(which)
         if bound is None:
             upstream = self._upstreams[model.upstream]
             key = self._key(model, client)
@@ -139,11 +141,13 @@ class ConfigRouter:
                 api_key=key,
                 of_client=upstream.api_key == _FROM_CLIENT,
                 key_advice=key_advice(upstream.base_url) if upstream.profile == "glm" else "",
+                price=model.price,
+                counts_use=self._counts_use,
             )
             if not bound.of_client:
                 if len(self._bound) >= _MOST_BOUND:
                     self._bound.clear()
-                self._bound[model.upstream, bound.model] = bound
+                self._bound[which] = bound
         connection = bound.connection.forwarding(client.headers)
         return bound if connection is bound.connection else replace(bound, connection=connection)
 

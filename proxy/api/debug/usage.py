@@ -1,0 +1,120 @@
+"""`GET /debug/usage`: what clients have used of their budgets, and what each has used by day and model."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from starlette.datastructures import QueryParams
+from starlette.types import Receive, Scope, Send
+
+from proxy.api.body import header
+from proxy.api.calendar import last_days, period_of
+from proxy.api.debug.endpoint import may_read, send_page
+from proxy.api.debug.html import Html, page, tag
+from proxy.api.exchange import send_json
+from proxy.api.middleware.use import ANYONE, kinds_of
+from proxy.config import BudgetConfig
+from proxy.loop.chat import Json
+from proxy.loop.errors import AdminOnly
+from proxy.ports import DAYS_KEPT, Ports, Use
+
+_COLUMNS = ("day", "model", "requests", "input", "cached", "output", "tool calls", "cost", "tokens")
+_OFF = "Use is counted once a client has a budget, or a model or tool has a price, in the configuration."
+
+
+class Usage:
+    """The page; JSON where the client asks for it."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._budget_of: Mapping[str, BudgetConfig | None] = {
+            client.name: client.budget for client in ports.config.clients
+        } or {ANYONE: None}
+
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
+        """ASGI."""
+        if not may_read(scope, allow_anonymous=self._ports.config.server.allow_anonymous):
+            raise AdminOnly
+        use = {"counted": self._ports.config.counts_use, "clients": [await self._of(name) for name in self._budget_of]}
+        query = QueryParams(scope["query_string"])
+        if query.get("format") == "json" or "application/json" in (header(scope, b"accept") or ""):
+            await send_json(send, use)
+        else:
+            await send_page(scope, send, usage_page(use))
+
+    async def _of(self, client: str) -> Json:
+        """What one client has used."""
+        now, budgets, budget = self._ports.clock.time(), self._ports.budgets, self._budget_of[client]
+        days = last_days(now, DAYS_KEPT)
+        history = await budgets.history(client, days)
+        written = [
+            {"day": day, "models": {model: _as_json(use) for model, use in sorted(models.items())}}
+            for day, models in zip(days, history, strict=True)
+            if models
+        ]
+        found: Json = {"client": client, "budget": None, "days": written}
+        if budget is not None:
+            period = period_of(now, budget.per)
+            used = await budgets.used(client, period.name)
+            kinds = {kind: {"limit": limit, "used": amount} for kind, limit, amount in kinds_of(budget, used)}
+            found["budget"] = {"per": budget.per, "renewed_at": period.ends.isoformat(), **kinds}
+        return found
+
+
+def _as_json(use: Use) -> Json:
+    return {name: round(getattr(use, name), 9) for name in use.__struct_fields__}
+
+
+def usage_page(use: Json) -> Html:
+    """The use of all clients, as the JSON has it."""
+    clients = [part for client in use["clients"] for part in _client(client)]
+    off = None if use["counted"] else tag("p", _OFF, class_="empty")
+    return page("Use by client", tag("h1", "Use by client"), off, *clients, current="/debug/usage")
+
+
+def _client(client: Json) -> Iterator[Html]:
+    yield tag("h2", client["client"])
+    if (budget := client["budget"]) is not None:
+        yield tag("p", f"Budget per {budget['per']}, renewed at {budget['renewed_at']}")
+        rows = [_budget_row(kind, held) for kind, held in budget.items() if isinstance(held, dict)]
+        yield tag("table", _head(("budget", "used", "limit", "")), tag("tbody", *rows))
+    if client["days"]:
+        rows = list(_day_rows(client["days"]))
+        yield tag("table", _head(_COLUMNS), tag("tbody", *rows))
+    else:
+        yield tag("p", "Nothing used yet.", class_="empty")
+
+
+def _head(columns: tuple[str, ...]) -> Html:
+    return tag("thead", tag("tr", *(tag("th", name, scope="col") for name in columns)))
+
+
+def _budget_row(kind: str, held: Json) -> Html:
+    used, limit = held["used"], held["limit"]
+    bad = "n bad" if used >= limit else "n"
+    bar = tag("meter", min=0, max=limit, value=min(used, limit))
+    return tag(
+        "tr",
+        tag("td", kind.replace("_", " ")),
+        tag("td", _number(used), class_=bad),
+        tag("td", _number(limit), class_="n"),
+        tag("td", bar),
+    )
+
+
+def _day_rows(days: list[Json]) -> Iterator[Html]:
+    """A row for each day and model, with a bar for its tokens."""
+    uses = [(day["day"], model, use) for day in days for model, use in day["models"].items()]
+    most = max(_tokens(use) for _, _, use in uses)
+    for day, model, use in uses:
+        numbers = [tag("td", _number(amount), class_="n") for amount in use.values()]
+        bar = tag("meter", min=0, max=most or 1, value=_tokens(use))
+        yield tag("tr", tag("td", day), tag("td", model), *numbers, tag("td", bar))
+
+
+def _tokens(use: Json) -> int:
+    tokens: int = use["input_tokens"] + use["output_tokens"]
+    return tokens
+
+
+def _number(amount: Any) -> str:
+    return f"{amount:,}" if isinstance(amount, int) else f"{amount:,.6g}"

@@ -1,0 +1,134 @@
+"""What clients use: counted when a request ends, by client and model, and compared with budgets when one begins.
+
+The layer is there where a client has a budget, or a model or tool a price. Requests that can use nothing pass it by.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from proxy import request_context
+from proxy.api.calendar import Period, day_of, period_of
+from proxy.api.middleware.clients import UNCOUNTED_PATHS
+from proxy.api.request import CALLER, TOOL_CALLS_LEFT, Caller
+from proxy.config import BudgetConfig
+from proxy.loop.errors import BudgetExceeded
+from proxy.ports import Ports, Use
+
+ANYONE = "anyone"
+"""The client whose use is counted where none are configured."""
+OTHER = "other"
+"""The model under which all those count that only a pattern of the configuration serves: clients choose their names."""
+
+_FREE_METHODS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+
+
+class UseMeter:
+    """Counts what each client uses, and refuses a request of one whose budget is used up.
+
+    A request that begins within the budget is finished. So a budget may be exceeded by what was under way when it was
+    used up; only tool calls end with it, at the number that was left when the request began.
+    """
+
+    def __init__(self, app: ASGIApp, *, ports: Ports) -> None:
+        self._app = app
+        self._ports = ports
+        self._budget_of = {client.name: client.budget for client in ports.config.clients if client.budget}
+        self._models = frozenset(name for name in ports.config.models if "*" not in name)
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Implements ASGI."""
+        if scope["type"] != "http" or scope["method"] in _FREE_METHODS or scope["path"] in UNCOUNTED_PATHS:
+            return self._app(scope, receive, send)
+        return self._meter(scope, receive, send)
+
+    async def _meter(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller: Caller = scope[CALLER]
+        client = caller.name or ANYONE
+        if (budget := self._budget_of.get(client)) is not None:
+            used = await self._require_left(client, budget)
+            if budget.tool_calls is not None:
+                scope[TOOL_CALLS_LEFT] = budget.tool_calls - used.tool_calls
+        booking = _Booking(send, lambda: self._book(client))
+        try:
+            await self._app(scope, receive, booking.send)
+        finally:
+            await booking.settle()
+
+    async def _require_left(self, client: str, budget: BudgetConfig) -> Use:
+        """What a client has used of its budget so far.
+
+        Raises:
+            BudgetExceeded: that is all of it.
+        """
+        period = period_of(self._ports.clock.time(), budget.per)
+        used = await self._ports.budgets.used(client, period.name)
+        kinds = {kind: (limit, amount) for kind, limit, amount in kinds_of(budget, used)}
+        self._ports.observe("budget.checked", client=client, kinds=kinds)
+        for kind, (limit, amount) in kinds.items():
+            if amount >= limit:
+                raise _refusal(f"{_WORDS[kind].format(limit)} per {budget.per}", period)
+        return used
+
+    async def _book(self, client: str) -> None:
+        """Count what the request of this context has used; one that has not found its model has used nothing."""
+        fields: Mapping[str, Any] = request_context.fields.get({})
+        if (model := fields.get("model")) is None:
+            return
+        names = ("prompt_tokens", "cached_tokens", "completion_tokens", "tool_calls", "cost")
+        read, cached, wrote, calls, cost = (max(0, fields.get(name) or 0) for name in names)
+        use = Use(1, read, min(read, cached), wrote, calls, float(cost))
+        name = model if model in self._models else OTHER
+        await self._ports.budgets.book(client, name, day_of(self._ports.clock.time()), use)
+
+
+_WORDS: Mapping[str, str] = {"tokens": "{} tokens", "tool_calls": "{} tool calls", "cost": "{:g} (cost)"}
+
+
+def kinds_of(budget: BudgetConfig, used: Use) -> Iterator[tuple[str, float, float]]:
+    """What a budget limits: the name of each kind, its limit, and what is used of it."""
+    amounts = (("tokens", used.tokens), ("tool_calls", used.tool_calls), ("cost", round(used.cost, 9)))
+    for kind, amount in amounts:
+        if (limit := getattr(budget, kind)) is not None:
+            yield kind, limit, amount
+
+
+def _refusal(what: str, period: Period) -> BudgetExceeded:
+    renewal = f"{period.ends:%Y-%m-%d} at {period.ends:%H:%M} UTC"
+    return BudgetExceeded(
+        f"The budget of this key, {what}, is used up. It is renewed on {renewal}.",
+        retry_after=period.seconds_left,
+        headers={"x-should-retry": "false"},
+    )
+
+
+class _Booking:
+    """The booking of one request: made once, before the last byte of its response, or at its end without one.
+
+    So a client that waits for its response before it asks again is refused as soon as its budget is used up.
+    """
+
+    __slots__ = ("_book", "_send", "_task")
+
+    def __init__(self, send: Send, book: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._send = send
+        self._book = book
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """Implements ASGI's `send`."""
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            return self._finish(message)
+        return self._send(message)
+
+    async def _finish(self, message: Message) -> None:
+        await self.settle()
+        await self._send(message)
+
+    async def settle(self) -> None:
+        """Book, unless that is done; a request that is cancelled meanwhile is booked all the same."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._book())  # noqa: TID251 - awaited here, and at the request's end
+        await asyncio.shield(self._task)

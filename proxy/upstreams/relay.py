@@ -1,0 +1,145 @@
+"""A relayed stream: its original bytes, as far as an OpenAI SDK can read them, and what its end is judged by."""
+
+from dataclasses import dataclass, field
+
+import orjson
+
+from proxy.config import PriceConfig
+from proxy.loop import rawjson, sse
+from proxy.loop.assembler import NO_REASON
+from proxy.loop.calls import has_index, missing_index
+from proxy.loop.chat import Json, inferred_reason
+from proxy.loop.errors import UpstreamError
+from proxy.ports import Write
+from proxy.upstreams.answers import parse_chunk
+from proxy.upstreams.names import ToolNames
+from proxy.upstreams.prices import with_cost
+from proxy.upstreams.profile import Profile
+
+_DONE = b"[DONE]"
+_HEAD = ("id", "object", "created", "model")  # the fields that are equal in every chunk of a stream
+
+
+@dataclass(slots=True)
+class RelayReader:
+    """Relays a stream and remembers what its end is judged by.
+
+    Attributes:
+        finished: the indices of the choices that have a finish reason.
+        choices: what each choice holds so far, by its index.
+        head: the latest chunk with a delta.
+        price: of the model; None: no cost is added to the usage.
+        shows_usage: whether the client has asked for the usage; where it has not, no chunk of its own brings it.
+    """
+
+    profile: Profile
+    names: ToolNames | None
+    request: Json
+    write: Write
+    price: PriceConfig | None = None
+    shows_usage: bool = True
+    decoder: sse.Decoder = field(default_factory=sse.Decoder)
+    done: bool = False
+    usage: Json | None = None
+    finished: set[int] = field(default_factory=set)
+    choices: dict[int, "_StreamedChoice"] = field(default_factory=dict)
+    head: Json = field(default_factory=dict)
+
+    async def take(self, data: bytes) -> bool:
+        """Take the bytes of one read, or, where they are empty, the end of the body; whether the stream is done."""
+        good: list[bytes] = []
+        try:
+            for event in self.decoder.feed(data) if data else self.decoder.close():
+                if event.data[:6] == _DONE:
+                    good += (self._missing_end(), event.raw)
+                    self.done = True
+                    break
+                good.append(self._mended(event))
+        finally:  # the events before a bad one are written before the error is reported
+            if good:
+                await self.write(b"".join(good))
+        return self.done
+
+    def _mended(self, event: sse.Event) -> bytes:
+        """The event for the client: its original bytes, unless an OpenAI SDK cannot read them."""
+        chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads)
+        usage = chunk.get("usage")
+        is_priced = self.price is not None and usage
+        if changed or is_priced or _lacks_index(chunk):
+            chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
+            changed = True
+        if usage:
+            if self.price is not None:
+                usage = chunk["usage"] = with_cost(usage, self.price)
+            self.usage = usage
+            if not (self.shows_usage or chunk["choices"]):
+                return b""
+        for choice in chunk["choices"]:
+            index = choice.get("index") or 0
+            if choice.get("finish_reason"):
+                self.finished.add(index)
+            if delta := choice.get("delta"):
+                self.head = chunk
+                so_far = self.choices.get(index) or self.choices.setdefault(index, _StreamedChoice())
+                so_far.take(delta)
+        return sse.encode(chunk) if changed else event.raw
+
+    def _missing_end(self) -> bytes:
+        """The events that are missing before `[DONE]`: finish reasons of whole choices that came without one.
+
+        Raises:
+            UpstreamError: no choice is whole.
+        """
+        events: list[bytes] = []
+        usage = self.usage if len(self.choices) == 1 else None
+        for index, choice in self.choices.items():
+            if index in self.finished or (reason := inferred_reason(choice.message, self.request, usage)) is None:
+                continue
+            self.finished.add(index)
+            head = {name: self.head[name] for name in _HEAD if name in self.head}
+            events.append(sse.encode({**head, "choices": [{"index": index, "delta": {}, "finish_reason": reason}]}))
+        self.require_finished()
+        return b"".join(events)
+
+    def require_finished(self) -> None:
+        """Raise `UpstreamError` where no choice has a finish reason: the stream was cut off."""
+        if not self.finished:
+            raise UpstreamError(NO_REASON)
+
+
+@dataclass(slots=True)
+class _StreamedChoice:
+    """As much of a relayed choice as its end is judged by."""
+
+    has_text: bool = False
+    function: Json | None = None
+    ids: dict[int, str] = field(default_factory=dict)
+    arguments: dict[int, list[str]] = field(default_factory=dict)
+
+    def take(self, delta: Json) -> None:
+        """Add a delta, and give its calls the indices that they lack."""
+        if delta.get("content") or delta.get("refusal"):
+            self.has_text = True
+        self.function = self.function or delta.get("function_call")
+        for call in delta.get("tool_calls") or ():
+            if not has_index(call):
+                call["index"] = missing_index(call, self.ids)
+            index = call["index"]
+            self.ids[index] = call.get("id") or self.ids.get(index, "")
+            function = call.get("function") or {}
+            self.arguments.setdefault(index, []).append(function.get("arguments") or "")
+
+    @property
+    def message(self) -> Json:
+        """The message, as far as its end is judged by it."""
+        calls = [{"function": {"arguments": "".join(pieces)}} for pieces in self.arguments.values()]
+        return {"refusal": self.has_text, "tool_calls": calls, "function_call": self.function}
+
+
+def _lacks_index(chunk: Json) -> bool:
+    """Whether a chunk has a tool call without an index."""
+    for choice in chunk["choices"]:
+        delta = choice.get("delta")
+        if delta and (calls := delta.get("tool_calls")) and not all(map(has_index, calls)):
+            return True
+    return False

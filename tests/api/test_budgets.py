@@ -1,0 +1,314 @@
+"""What clients use, what it costs, and what happens when a budget is used up: over real sockets, with the real SDK."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import httpx
+import openai
+import orjson
+import pytest
+
+from tests.fakes import FakeClock, Reply, chunk, completion, event, stream, streamed, whole
+from tests.serving import CONFIG, proxy_of
+
+KEY = "key-of-the-app-itself"
+ADMIN = "key-of-the-administrator"
+PRICED = CONFIG.replace(
+    "m: {{upstream: up}}",
+    "m: {{upstream: up, price: {{input: 2, cached: 0.5, output: 10}}, fallbacks: [cheap]}}\n"
+    "  cheap: {{upstream: up, model: cheap-one, price: {{input: 1, output: 1}}}}\n"
+    '  "wild-*": {{upstream: up}}',
+).replace("serper-secret,", "serper-secret, price: 0.25,")
+ASK = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+SEARCH = [("call-1", "web_search", {"query": "a"})]
+# Of 1,000 tokens read, 600 of them cached, and 100 written: 400 * 2 + 600 * 0.5 + 100 * 10 millionths.
+COST = 0.0021
+COUNTS = {
+    "prompt_tokens": 1000,
+    "completion_tokens": 100,
+    "total_tokens": 1100,
+    "prompt_tokens_details": {"cached_tokens": 600},
+}
+
+
+def clients(budget):
+    return (
+        (
+            f"clients: [{{{{name: app, key: {KEY}, budget: {{{{{budget}}}}}}}}}, {{{{name: boss, key: {ADMIN}, admin: true}}}}]"
+        )
+        .replace("{{", "{")
+        .replace("}}", "}")
+    )
+
+
+def counted(text="", **options):
+    return Reply([orjson.dumps({**completion(text, **options), "usage": COUNTS})])
+
+
+async def post(url, *, path="/v1/chat/completions", key=KEY, **changes):
+    async with httpx.AsyncClient(timeout=20) as client:
+        return await client.post(url + path, json={**ASK, **changes}, headers={"authorization": f"Bearer {key}"})
+
+
+async def usage_of(url):
+    async with httpx.AsyncClient() as client:
+        response = await client.get(f"{url}/debug/usage?format=json", headers={"x-api-key": ADMIN})
+        found = {one["client"]: one for one in response.json()["clients"]}
+    return found["app"]
+
+
+async def used(url):
+    """What the app has used today, by model."""
+    days = (await usage_of(url))["days"]
+    return days[0]["models"] if days else {}
+
+
+@pytest.mark.parametrize(
+    ("budget", "replies", "what"),
+    [
+        ("per: day, tokens: 2200", [counted("Hi")], "2200 tokens per day"),
+        ("per: day, cost: 0.0042", [counted("Hi")], "0.0042 (cost) per day"),
+        ("per: day, tool_calls: 2", [counted("", calls=SEARCH), counted("Hi")] * 2, "2 tool calls per day"),
+    ],
+)
+async def test_the_request_after_the_budget_is_used_up_is_told_when_it_is_renewed(upstream, sdk, budget, replies, what):
+    upstream.replies = replies
+    clock = FakeClock(datetime(2026, 2, 28, 23, 59, 0, tzinfo=UTC).timestamp())
+    async with (
+        proxy_of(upstream, config=PRICED, more=clients(budget), clock=clock) as url,
+        sdk(url, api_key=KEY) as app,
+    ):
+        for _ in range(2):
+            assert (await app.chat.completions.create(**ASK)).choices[0].message.content == "Hi"
+        with pytest.raises(openai.RateLimitError) as refused:
+            await app.chat.completions.create(**ASK)
+        assert refused.value.code == "budget_exceeded"
+        assert refused.value.response.json()["error"]["message"] == (
+            f"The budget of this key, {what}, is used up. It is renewed on 2026-03-01 at 00:00 UTC."
+        )
+        headers = refused.value.response.headers
+        assert (headers["retry-after"], headers["x-should-retry"]) == ("60", "false")
+        clock.now += 59.9
+        assert (await post(url)).status_code == 429
+        clock.now += 0.1  # the new day
+        assert (await post(url)).status_code == 200
+
+
+async def test_a_month_is_one_of_the_calendar(upstream):
+    upstream.replies = [counted("Hi")]
+    clock = FakeClock(datetime(2026, 12, 1, tzinfo=UTC).timestamp())
+    async with proxy_of(upstream, more=clients("per: month, tokens: 1"), clock=clock) as url:
+        assert (await post(url)).status_code == 200
+        refused = await post(url)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, str(31 * 86400))
+        clock.now += 31 * 86400 - 1
+        assert (await post(url)).status_code == 429
+        clock.now += 1
+        assert (await post(url)).status_code == 200
+
+
+async def test_only_what_uses_something_is_refused(upstream):
+    upstream.replies = [counted("Hi")]
+    async with proxy_of(upstream, more=clients("per: day, tokens: 1")) as url:
+        await post(url)
+        message = {"max_tokens": 5}
+        for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/completions"):
+            refused = await post(url, path=path, **message)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "budget_exceeded")
+        assert (await post(url, path="/v1/messages/count_tokens")).status_code == 200
+        async with httpx.AsyncClient(headers={"x-api-key": KEY}) as app:
+            assert (await app.get(f"{url}/v1/models")).status_code == 200
+        assert (await post(url, key=ADMIN)).status_code == 200
+    assert len(upstream.requests) == 2
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("tool_choice", ["auto", "none"])
+async def test_the_cost_of_models_and_tools_is_in_the_usage(upstream, sdk, is_streamed, tool_choice):
+    """With a search in the loop, and relayed without one."""
+    searches = tool_choice == "auto"
+    turn = [event({"id": "up-1", "object": "chat.completion.chunk", "choices": [], "usage": COUNTS})]
+    if is_streamed:
+        asks = stream(
+            chunk({"tool_calls": [{"index": 0, "id": "c", "type": "function",
+                                   "function": {"name": "web_search", "arguments": '{"query": "a"}'}}]}),
+            chunk(finish_reason="tool_calls"), *turn)  # fmt: skip
+        answers = stream(chunk({"content": "Hi"}), chunk(finish_reason="stop"), *turn)
+    else:
+        asks, answers = counted("", calls=SEARCH), counted("Hi")
+    upstream.replies = [asks, answers] if searches else [answers]
+    async with (
+        proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url,
+        sdk(url, api_key=KEY) as app,
+    ):
+        if is_streamed:
+            chunks = [
+                one async for one in await app.chat.completions.create(
+                    **ASK, tool_choice=tool_choice, stream=True, stream_options={"include_usage": True})
+            ]  # fmt: skip
+            usage = chunks[-1].usage
+        else:
+            usage = (await app.chat.completions.create(**ASK, tool_choice=tool_choice)).usage
+        expected = 2 * COST + 0.25 if searches else COST
+        assert usage.cost == pytest.approx(expected)
+        turns = 1 + searches
+        assert (await used(url))["m"] == {
+            "requests": 1,
+            "input_tokens": 1000 * turns,
+            "cached_tokens": 600 * turns,
+            "output_tokens": 100 * turns,
+            "tool_calls": int(searches),
+            "cost": pytest.approx(expected),
+        }
+
+
+async def test_every_surface_says_what_it_cost(upstream):
+    upstream.replies = [counted("Hi")]
+    async with proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url:
+        response = (await post(url, path="/v1/responses", input="x")).json()
+        message = (await post(url, path="/v1/messages", max_tokens=50)).json()
+        assert (response["usage"]["cost"], message["usage"]["cost"]) == (COST, COST)
+        assert (await used(url))["m"]["requests"] == 2
+
+
+async def test_the_model_that_has_answered_sets_the_price(upstream):
+    upstream.replies = [Reply([b"{}"], status=500), counted("Hi")]
+    async with proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url:
+        assert (await post(url)).json()["usage"]["cost"] == 0.0011
+        assert list(await used(url)) == ["m"]  # as its client has called it
+
+
+async def test_a_stream_is_counted_whose_client_does_not_ask_for_usage(upstream):
+    upstream.replies = [streamed("Hi", usage=10)]
+    async with proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url:
+        answer = await post(url, tool_choice="none", stream=True)
+        assert upstream.requests[0]["stream_options"] == {"include_usage": True}
+        assert b"Hi" in answer.content
+        assert b'"usage":{' not in answer.content.replace(b" ", b"")
+        assert (await used(url))["m"]["input_tokens"] == 10
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens"),
+    [
+        (b'{"data": [%s], "usage": {"prompt_tokens": 8, "total_tokens": 8}}' % b",".join([b"0.25"] * 9000), (8, 0)),
+        (
+            b'{"usage": {"input_tokens": 7, "output_tokens": 5, "input_tokens_details": {"x": 1}}, "data": "..."}',
+            (7, 5),
+        ),
+        (b'{"text": "\\"usage\\": {\\"prompt_tokens\\": 9}", "usage": {"total_tokens": 3}}', (3, 0)),
+        (b'{"data": []}', (0, 0)),
+    ],
+)
+async def test_what_is_handed_through_is_counted_wherever_its_usage_stands(upstream, body, tokens):
+    upstream.replies = [Reply([body[:5000], body[5000:]] if len(body) > 5000 else [body])]
+    async with proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url:
+        assert (await post(url, path="/v1/embeddings", input="x")).content == body
+        use = (await used(url))["m"]
+        assert (use["input_tokens"], use["output_tokens"]) == tokens
+        assert use["cost"] == pytest.approx((2 * tokens[0] + 10 * tokens[1]) / 1e6)
+
+
+async def test_what_a_request_has_used_is_counted_when_a_later_turn_fails_or_its_client_leaves(upstream):
+    never = asyncio.Event()
+    upstream.replies = [
+        counted("", calls=SEARCH),
+        Reply([b"{}"], status=400),
+        counted("", calls=[("call-2", "web_search", {"query": "b"})]),
+        Reply([never]),
+    ]
+    async with proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url:
+        assert (await post(url)).status_code == 400
+        assert (await used(url))["m"]["cost"] == pytest.approx(COST + 0.25)
+        leaving = asyncio.create_task(post(url))
+        while len(upstream.requests) < 4:
+            upstream.asked.clear()
+            await upstream.asked.wait()
+        leaving.cancel()
+        await upstream.left.wait()
+        async with asyncio.timeout(5):
+            while (await used(url))["m"]["requests"] < 2:
+                pass
+        assert (await used(url))["m"]["cost"] == pytest.approx(2 * (COST + 0.25))
+
+
+async def test_a_run_makes_as_many_tool_calls_as_the_budget_has_left_and_then_answers(upstream):
+    searches = [("call-1", "web_search", {"query": query}) for query in "abc"]
+    upstream.replies = [whole(calls=searches), whole("Hi")]
+    async with proxy_of(upstream, more=clients("per: day, tool_calls: 2")) as url:
+        answer = await post(url)
+        assert (answer.status_code, answer.headers["x-tool-stop"], answer.headers["x-tool-calls"]) == (
+            200,
+            "budget",
+            "2",
+        )
+        assert len(upstream.searches) == 2
+        assert (await post(url)).status_code == 429
+
+
+async def test_names_that_strangers_choose_are_counted_as_one_model(upstream):
+    upstream.replies = [counted("Hi")]
+    async with proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url:
+        for name in ("wild-1", "wild-2"):
+            await post(url, model=name)
+        assert (await post(url, model="unknown")).status_code == 404
+        found = await used(url)
+        assert {model: use["requests"] for model, use in found.items()} == {"other": 2}
+
+
+async def test_the_page_is_for_administrators_and_shows_budgets_and_days(upstream):
+    upstream.replies = [counted("Hi")]
+    clock = FakeClock(datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp())
+    more = clients("per: month, tokens: 5000, cost: 9")
+    async with proxy_of(upstream, config=PRICED, more=more, clock=clock) as url, httpx.AsyncClient() as browser:
+        await post(url)
+        clock.now += 86400
+        await post(url)
+        assert (await browser.get(f"{url}/debug/usage", headers={"x-api-key": KEY})).status_code == 403
+        found = await usage_of(url)
+        assert found["budget"] == {
+            "per": "month",
+            "renewed_at": "2026-12-01T00:00:00+00:00",
+            "tokens": {"limit": 5000, "used": 2200},
+            "cost": {"limit": 9.0, "used": 2 * COST},
+        }
+        assert [day["day"] for day in found["days"]] == ["2026-11-23", "2026-11-22"]
+        page = await browser.get(f"{url}/debug/usage", headers={"x-api-key": ADMIN})
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        for part in ("2,200", "5,000", "0.0042", "2026-11-22", "boss", "<meter"):
+            assert part in page.text
+        metrics = (await browser.get(f"{url}/metrics")).text
+        assert 'toolproxy_cost_total{client="app",model="m"} 0.0042' in metrics
+        assert 'toolproxy_client_budget_used{client="app",kind="tokens"} 1100.0' in metrics
+        assert 'toolproxy_cached_tokens_total{client="app",model="m"} 1200.0' in metrics
+
+
+async def test_two_replicas_exceed_a_budget_by_no_more_than_what_was_under_way(upstream, redis_server):
+    """Two hundred clients at once, of a budget of fifty requests."""
+    upstream.replies = [counted("Hi")]
+    more = clients(f"per: day, tokens: {50 * 1100}") + f"\nstate: {{url: '{redis_server.url}'}}"
+    at_once, most = asyncio.Semaphore(20), 0
+    open_now = 0
+
+    async def ask(client, url):
+        nonlocal open_now, most
+        async with at_once:
+            open_now += 1
+            most = max(most, open_now)
+            response = await client.post(
+                f"{url}/v1/chat/completions", json={**ASK, "tool_choice": "none"}, headers={"x-api-key": KEY}
+            )
+            open_now -= 1
+            return response.status_code
+
+    async with proxy_of(upstream, more=more) as one, proxy_of(upstream, more=more) as other:
+        async with httpx.AsyncClient(timeout=20) as client:
+            statuses = await asyncio.gather(*(ask(client, (one, other)[number % 2]) for number in range(200)))
+        served = statuses.count(200)
+        assert 50 <= served <= 50 + most
+        assert statuses.count(429) == 200 - served
+        for url in (one, other):
+            assert (await used(url))["m"]["requests"] == served
+            assert (await post(url)).status_code == 429
+    async with proxy_of(upstream, more=more) as restarted:
+        assert (await post(restarted)).status_code == 429
