@@ -177,7 +177,7 @@ class RequestResolver:
             offer = make_offer(chat, tools, policy.selection)
         filters = NO_FILTERS
         if offer.in_play and not FILTER_FIELDS.isdisjoint(chat):
-            filters = filters_of(chat)
+            filters = filters_of(chat, native_search=policy.selection.native_search)
             if filters.place:
                 chat = {**chat, "messages": with_guidance(chat["messages"], WHERE.format(place=filters.place))}
         wants_events = (header(scope, b"x-tool-events") or "").lower() == "true"

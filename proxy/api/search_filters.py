@@ -5,18 +5,20 @@
     web_search_options: {"user_location": {"type", "approximate": {...}}, "search_context_size", "filters"}
     tools: [{"type": "web_search_20250305", "allowed_domains", "blocked_domains", "user_location"}]         Messages
     plugins: [{"id": "web", "max_results", "include_domains", "exclude_domains"}]    OpenRouter
+    tools: [{"type": "web_search", "web_search": {"search_domain_filter", "search_recency_filter", "count",
+             "content_size"}}]                                                        GLM, for models of others
 
 Everything may be null. Of several such settings the first counts, except that blocked domains add up.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeGuard
 
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, web_plugins_in
-from proxy.loop.search import DOMAIN, NO_FILTERS, SIZES, SearchFilters
+from proxy.loop.search import DOMAIN, NO_FILTERS, SIZES, Recency, SearchFilters
 
 FILTER_FIELDS = frozenset({"tools", "web_search_options", "plugins"})
 """The fields of a request that `filters_of` reads."""
@@ -24,12 +26,23 @@ FILTER_FIELDS = frozenset({"tools", "web_search_options", "plugins"})
 MOST_DOMAINS = 100  # as OpenAI permits
 _MOST_RESULTS = 10
 _LONGEST_NAME = 100  # characters of a city's or region's name
+_NATIVE_RECENCIES: Mapping[str, Recency | None] = {
+    "oneDay": "day",
+    "oneWeek": "week",
+    "oneMonth": "month",
+    "oneYear": "year",
+    "noLimit": None,
+}
 _COUNTRY = re.compile(r"[A-Za-z]{2}")
 
 
-def filters_of(request: Json) -> SearchFilters:
-    """The filters of a chat request. Raises `RequestError`."""
-    return merged(list(_settings_in(request)))
+def filters_of(request: Json, *, native_search: bool = False) -> SearchFilters:
+    """The filters of a chat request; with `native_search` GLM's own form is passed on as it is, and not read.
+
+    Raises:
+        RequestError: they are not well formed.
+    """
+    return merged(list(_settings_in(request, native_search=native_search)))
 
 
 def merged(found: Sequence[SearchFilters]) -> SearchFilters:
@@ -40,7 +53,7 @@ def merged(found: Sequence[SearchFilters]) -> SearchFilters:
         return found[0]
     first: Json = {
         name: next((value for one in found if (value := getattr(one, name))), None)
-        for name in ("country", "region", "city", "size", "count")
+        for name in ("country", "region", "city", "size", "count", "recency")
     }
     allow = next((one.allow for one in found if one.allow), ())
     return SearchFilters(allow=allow, block=tuple(rule for one in found for rule in one.block), **first)
@@ -90,10 +103,12 @@ def domains_in(holder: Json, key: str, param: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(listed))
 
 
-def _settings_in(request: Json) -> Iterator[SearchFilters]:
+def _settings_in(request: Json, *, native_search: bool) -> Iterator[SearchFilters]:
     for tool in request.get("tools") or ():
         if tool.get("type") in HOSTED_SEARCHES:
             yield read_settings(tool, "tools")
+            if isinstance(settings := tool.get("web_search"), dict) and not native_search:
+                yield _read_native(settings)
     options = request.get("web_search_options")
     if options is not None:
         if not isinstance(options, dict):
@@ -101,6 +116,22 @@ def _settings_in(request: Json) -> Iterator[SearchFilters]:
         yield read_settings(options, "web_search_options")
     for plugin in web_plugins_in(request):
         yield _read_plugin(plugin)
+
+
+def _read_native(settings: Json) -> SearchFilters:
+    """The settings of GLM's own form; it names one domain, and a list of them is taken too."""
+    domains = settings.get("search_domain_filter") or []
+    listed = {"search_domain_filter": [domains] if isinstance(domains, str) else domains}
+    recency, count = settings.get("search_recency_filter"), settings.get("count")
+    if recency is not None and recency not in _NATIVE_RECENCIES:
+        _refuse("tools", f"'search_recency_filter' must be one of {', '.join(_NATIVE_RECENCIES)}")
+    size = settings.get("content_size")
+    return SearchFilters(
+        allow=domains_in(listed, "search_domain_filter", "tools"),
+        size=size if size in SIZES else None,
+        count=min(count, _MOST_RESULTS) if _is_integer(count) and count > 0 else None,
+        recency=_NATIVE_RECENCIES[recency] if recency else None,
+    )
 
 
 def _read_plugin(plugin: Json) -> SearchFilters:

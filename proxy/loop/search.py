@@ -14,6 +14,8 @@ from msgspec import Struct
 
 Size: TypeAlias = Literal["low", "medium", "high"]
 SIZES: tuple[Size, ...] = get_args(Size)
+Recency: TypeAlias = Literal["hour", "day", "week", "month", "year"]
+RECENCIES: tuple[Recency, ...] = get_args(Recency)
 
 DOMAIN = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?(/[^\s?#\\]{0,500})?", re.IGNORECASE)
 """A domain, and possibly a path below it, as a filter names them: `example.com`, `example.com/blog`."""
@@ -52,6 +54,7 @@ class SearchFilters(Struct, frozen=True):
         city: of the user, in words.
         size: how much text a search may bring.
         count: how many results, where the model does not say.
+        recency: only pages of the past hour, day, week, month or year, where the model does not say.
     """
 
     allow: tuple[str, ...] = ()
@@ -61,6 +64,7 @@ class SearchFilters(Struct, frozen=True):
     city: str | None = None
     size: Size | None = None
     count: int | None = None
+    recency: Recency | None = None
 
     def permits(self, url: str) -> bool:
         """Whether the page at `url` may reach model and client."""

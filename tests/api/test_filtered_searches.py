@@ -50,6 +50,22 @@ async def test_a_chat_requests_filters_reach_the_provider_and_hold_for_text_and_
         assert "Nanaimo, CA" in upstream.requests[0]["messages"][0]["content"]
 
 
+async def test_the_settings_of_glms_own_form_hold_for_a_model_of_others(upstream, sdk):
+    service = Service(FOUND)
+    settings = {"search_domain_filter": "good.example", "search_recency_filter": "oneWeek", "count": 4}
+    async with searching(upstream, service, "tavily", offer="declared") as url, sdk(url) as client:
+        upstream.replies = [SEARCH, whole(ANSWER)]
+        tools = [{"type": "web_search", "web_search": {"enable": True, **settings}}]
+        answer = await client.chat.completions.create(**ASKED, tools=tools)
+        wrong = [{"type": "web_search", "web_search": {"search_recency_filter": "ever"}}]
+        with pytest.raises(BadRequestError, match="search_recency_filter"):
+            await client.chat.completions.create(**ASKED, tools=wrong)
+    sent = orjson.loads(service.requests[0][2])
+    assert (sent["include_domains"], sent["time_range"], sent["max_results"]) == (["good.example"], "week", 4)
+    assert [one.url_citation.url for one in answer.choices[0].message.annotations] == [GOOD]
+    assert "bad.example" not in results_seen(upstream)[0]
+
+
 async def test_a_responses_filters_reach_the_provider_and_hold_for_text_and_sources(upstream, sdk):
     service = Service(FOUND)
     async with searching(upstream, service, "tavily") as url, sdk(url) as client:

@@ -7,12 +7,11 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.loop.chat import Json
-from proxy.loop.search import NO_FILTERS, SearchFilters
+from proxy.loop.search import NO_FILTERS, RECENCIES, SearchFilters
 
 MOST_RESULTS = 10  # more than ten cost two credits at Serper, and a model reads no more
 # Results where neither the model nor the request says how many.
 RESULTS_BY_SIZE = {None: 5, "low": 3, "medium": 5, "high": 10}
-RECENCIES = ("hour", "day", "week", "month", "year")
 
 PARAMETERS: Json = {
     "type": "object",
@@ -95,7 +94,7 @@ def query_of(arguments: Json, filters: SearchFilters = NO_FILTERS) -> SearchQuer
     return SearchQuery(
         text=arguments["query"],
         count=arguments.get("num_results") or filters.count or RESULTS_BY_SIZE[filters.size],
-        recency=arguments.get("recency"),
+        recency=arguments.get("recency") or filters.recency,
         country=country.lower() if _COUNTRY.fullmatch(country) else None,
         language=language if _LANGUAGE.fullmatch(language) else None,
         filters=filters,
