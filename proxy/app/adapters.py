@@ -42,7 +42,7 @@ def registry_of(
     """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
     try:
         return Registry(
-            [*tools_of(config, Resources(client, clock)), *tools],
+            [*tools_of(config, Resources(client, clock, caches)), *tools],
             clock=clock,
             observe=observe,
             caches=caches,

@@ -32,6 +32,8 @@ class SearchHit(Struct, frozen=True):
         updated: the day on which the page was last changed; None: unknown.
         site: the name of the site or publisher, if the provider gives one.
         score: the provider's own measure of relevance.
+        is_page: whether `text` is the whole text of the page.
+        address: the URL as the provider gave it, where `url` is another one for the same page.
     """
 
     url: str
@@ -41,6 +43,8 @@ class SearchHit(Struct, frozen=True):
     updated: str | None = None
     site: str | None = None
     score: float | None = None
+    is_page: bool = False
+    address: str | None = None
 
 
 class SearchFilters(Struct, frozen=True):

@@ -5,8 +5,9 @@ import importlib
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import httpx
@@ -28,20 +29,37 @@ from proxy.config import (
 from proxy.loop.chat import Json
 from proxy.loop.errors import ConfigurationError
 from proxy.loop.results import ToolError, ToolOutput
-from proxy.ports import Clock, Observer
+from proxy.ports import Caches, Clock, Observer
 from proxy.tools import browser
+from proxy.tools.service import local_caches
 from proxy.tools.sources import Source
 from proxy.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from proxy.tools.web.pages import PageCache
 
 ENTRY_POINTS = "toolproxy.tools"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Resources:
-    """What tools need. `client` sends their HTTP requests, without redirects, cookies and time limits."""
+    """What tools need.
+
+    client   sends their HTTP requests, without redirects, cookies and time limits
+    clock    the time
+    caches   makes the cache of what outlives a call; None: in this process
+    """
 
     client: httpx.AsyncClient
     clock: Clock
+    caches: Caches | None = None
+
+    @cached_property
+    def pages(self) -> "PageCache":
+        """The pages that tools have read or found lately, one cache for all of them."""
+        from proxy.tools.web.pages import PageCache
+
+        return PageCache(self.caches or local_caches(self.clock))
 
 
 def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
@@ -90,23 +108,23 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # no
         case SearchConfig():
             from proxy.tools.search.tool import search_tool
 
-            return search_tool(name, entry, resources.client, resources.clock)
+            return search_tool(name, entry, resources.client, resources.clock, resources.pages)
         case SerperConfig():
             from proxy.tools.search.serper import serper_tool
 
-            return serper_tool(name, entry, resources.client, resources.clock)
+            return serper_tool(name, entry, resources.client, resources.clock, resources.pages)
         case SerperScrapeConfig():
             from proxy.tools.web.serper_scrape import serper_scrape_tool
 
-            return serper_scrape_tool(name, entry, resources.client)
+            return serper_scrape_tool(name, entry, resources.client, resources.pages)
         case ZaiSearchConfig():
             from proxy.tools.search.zai import zai_search_tool
 
-            return zai_search_tool(name, entry, resources.client, resources.clock)
+            return zai_search_tool(name, entry, resources.client, resources.clock, resources.pages)
         case WebFetchConfig():
             from proxy.tools.web.fetch import web_fetch_tool
 
-            return web_fetch_tool(name, entry, resources.clock)
+            return web_fetch_tool(name, entry, resources.clock, pages=resources.pages)
         case ClockConfig():
             return clock_tool(name, resources.clock)
         case HttpToolConfig():

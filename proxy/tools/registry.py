@@ -35,7 +35,7 @@ from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.permitted import permitted
 from proxy.tools.service import Service, local_caches
-from proxy.tools.tool import Tool
+from proxy.tools.tool import SCOPE, Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
 _LONGEST_WAIT = 5.0  # seconds; a service that is busy for longer is left to the fallback
@@ -147,6 +147,7 @@ class Registry:
         entry = self._entries.get(call.name)
         if entry is None:
             raise ToolError(f"There is no tool named {call.name!r}.")
+        SCOPE.set(scope)
         # A fallback's own fallbacks are not asked: that would make circles.
         chain = [entry, *(other for name in entry.tool.fallbacks if (other := self._entries.get(name)))]
         for tried, following in pairwise(chain):

@@ -11,7 +11,8 @@ A `Tool` is what a model sees (`ToolSpec`) and how it is called; the registry ap
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Self, TypeAlias
+from contextvars import ContextVar
+from typing import Any, Final, Self, TypeAlias
 
 from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.results import ToolOutput
@@ -20,6 +21,9 @@ from proxy.tools.python.function import Function
 
 Run: TypeAlias = Callable[[Json], Awaitable[str | ToolOutput]]
 RunFiltered: TypeAlias = Callable[[Json, SearchFilters], Awaitable[ToolOutput]]
+
+SCOPE: Final[ContextVar[str]] = ContextVar("toolproxy_scope", default="")
+"""The caller for whom a tool is run: what the tool keeps may serve only calls of the same scope."""
 
 # The rule of OpenAI and GLM for a function's name.
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

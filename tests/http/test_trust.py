@@ -12,7 +12,9 @@ from proxy.config import UpstreamConfig, WebFetchConfig
 from proxy.http.connect import client_context
 from proxy.loop.results import ToolError
 from proxy.tools.mcp.transport import SessionTransport
+from proxy.tools.service import local_caches
 from proxy.tools.web.fetch import web_fetch_tool
+from proxy.tools.web.pages import PageCache
 from tests.fakes import FakeClock
 from tests.http.rawserver import forever
 from tests.http.test_transport_tls import tls_server
@@ -55,7 +57,8 @@ async def through_mcp(url):
 
 async def through_a_reader(url):
     config = WebFetchConfig(allow_hosts=("localhost",), respect_robots=False)
-    await web_fetch_tool("fetch", config, FakeClock()).run({"url": url})
+    pages = PageCache(local_caches(FakeClock()))
+    await web_fetch_tool("fetch", config, FakeClock(), pages=pages).run({"url": url})
 
 
 WAYS = {

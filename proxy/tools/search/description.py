@@ -77,6 +77,7 @@ class PageText(Value, frozen=True, kw_only=True):
     query: dict[str, Any] = {}  # added to the query
     body: dict[str, Any] = {}  # added to the body
     text: str = ""  # where a result has the page's text, with ` or ` between alternatives
+    whole: bool = False  # it is all of the page's text, so that the page need not be opened any more
 
 
 class Keyless(Value, frozen=True, kw_only=True):

@@ -13,8 +13,8 @@ from proxy.loop.results import ToolOutput
 from proxy.loop.search import SearchHit
 from proxy.tools import json_pointer
 from proxy.tools.search.dates import day_of
-from proxy.tools.search.description import Fields
-from proxy.tools.search.urls import canonical, host_of, page_key
+from proxy.tools.search.description import Fields, PageText
+from proxy.tools.search.urls import canonical, host_of, is_address_of, page_key
 
 # Elements that providers put into titles and snippets. Anything else in angle brackets may be the page's own text,
 # such as `List<String>`.
@@ -28,7 +28,7 @@ _BLANK_LINES = re.compile(r"\n\s*\n\s*")
 _LONGEST_TITLE = 300  # characters; a title is a line
 
 
-def hit_of(row: Json, fields: Fields, today: date, *, page: str = "") -> SearchHit | None:
+def hit_of(row: Json, fields: Fields, today: date, *, page: PageText | None = None) -> SearchHit | None:
     """One result as a hit; None: it has no URL of a page.
 
     Args:
@@ -37,18 +37,22 @@ def hit_of(row: Json, fields: Fields, today: date, *, page: str = "") -> SearchH
         today: what dates such as `2 days ago` are counted from.
         page: where it has the page's text; if there is none, its snippet is taken.
     """
-    url = canonical(first_of(row, fields.url))
+    given = first_of(row, fields.url)
+    url = canonical(given)
     if url is None:
         return None
     score = first_of(row, fields.score)
+    text = passage(first_of(row, page.text)) if page else ""
     return SearchHit(
         url=url,
         title=line(first_of(row, fields.title))[:_LONGEST_TITLE] or host_of(url),
-        text=(page and passage(first_of(row, page))) or line(first_of(row, fields.text)),
+        text=text or line(first_of(row, fields.text)),
         published=day_of(first_of(row, fields.published), today),
         updated=day_of(first_of(row, fields.updated), today),
         site=line(first_of(row, fields.site)) or None,
         score=float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None,
+        is_page=bool(page and page.whole and text),
+        address=given.strip() if is_address_of(given, url) else None,
     )
 
 
@@ -61,7 +65,7 @@ def one_for_each_page(hits: Iterable[SearchHit | None]) -> list[SearchHit]:
         key = page_key(hit.url)
         first = found.setdefault(key, hit)
         if len(hit.text) > len(first.text):
-            found[key] = replace(first, text=hit.text)
+            found[key] = replace(first, text=hit.text, is_page=hit.is_page)
     return list(found.values())
 
 

@@ -117,9 +117,8 @@ class Provider:
 
     def _permitted(self, answer: Any, lists: tuple[str, ...], query: SearchQuery, today: date) -> Sequence[SearchHit]:
         """The permitted pages in lists of results, as many as were asked for; a list that is not there is empty."""
-        page = self._page.text if self._page else ""
         rows = [row for pointers in lists for row in _list(first_of(answer, pointers)) if isinstance(row, dict)]
-        hits = one_for_each_page(hit_of(row, self.description.fields, today, page=page) for row in rows)
+        hits = one_for_each_page(hit_of(row, self.description.fields, today, page=self._page) for row in rows)
         return [hit for hit in hits if query.filters.permits(hit.url)][: query.count]
 
     def _said(self, answer: Any, filters: SearchFilters) -> tuple[str | None, str | None]:

@@ -19,6 +19,7 @@ from proxy.tools.search.hits import line, passage
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.tool import made_of
 from proxy.tools.tool import Tool
+from proxy.tools.web.pages import PageCache
 
 DESCRIPTIONS = {
     "search": "Search the web with Google. Returns titles, URLs, snippets and dates of the best results. "
@@ -63,9 +64,11 @@ _DETAILS = {
 _MOST_DETAILS = 30  # facts of the knowledge graph
 
 
-def serper_tool(name: str, config: SerperConfig, client: httpx.AsyncClient, clock: Clock) -> Tool:
+def serper_tool(
+    name: str, config: SerperConfig, client: httpx.AsyncClient, clock: Clock, pages: PageCache | None = None
+) -> Tool:
     """A search by that name; only a search of the web is gpt-oss's `browser.search` too."""
-    tool = made_of(name, provider_of(config), client, clock, description=DESCRIPTIONS[config.endpoint])
+    tool = made_of(name, provider_of(config), client, clock, description=DESCRIPTIONS[config.endpoint], pages=pages)
     return tool if config.endpoint == "search" else replace(tool, aliases=())
 
 

@@ -22,6 +22,7 @@ from proxy.tools.search.query import PARAMETERS, query_of, repair
 from proxy.tools.search.refusals import Refused
 from proxy.tools.search.service import refusal, send
 from proxy.tools.tool import Tool
+from proxy.tools.web.pages import PageCache
 
 DESCRIPTION = (
     "Search the web. Returns titles, URLs, dates and texts of the best results. "
@@ -32,10 +33,14 @@ MOST_CHARACTERS = 1500
 _MOST_CHARACTERS = {"snippets": MOST_CHARACTERS, "page": 6000}
 
 
-def search_tool(name: str, config: SearchConfig, client: httpx.AsyncClient, clock: Clock) -> Tool:
+def search_tool(
+    name: str, config: SearchConfig, client: httpx.AsyncClient, clock: Clock, pages: PageCache | None = None
+) -> Tool:
     """A search by that name."""
     most = config.max_characters_per_result or _MOST_CHARACTERS[config.content]
-    return made_of(name, provider_of(config), client, clock, most_characters=most, block=config.block_domains)
+    return made_of(
+        name, provider_of(config), client, clock, most_characters=most, block=config.block_domains, pages=pages
+    )
 
 
 def made_of(
@@ -47,6 +52,7 @@ def made_of(
     description: str = DESCRIPTION,
     most_characters: int = MOST_CHARACTERS,
     block: tuple[str, ...] = (),
+    pages: PageCache | None = None,
 ) -> Tool:
     """A search that asks a provider; gpt-oss's `browser.search` too.
 
@@ -58,6 +64,7 @@ def made_of(
         description: for the model.
         most_characters: of one hit's text.
         block: domains, or paths below a domain, that no request sees.
+        pages: keeps what it finds for the tools that read pages.
     """
 
     async def search(arguments: Json, filters: SearchFilters) -> ToolOutput:
@@ -67,6 +74,8 @@ def made_of(
         found = provider.read(query, status, headers, body, today)
         if isinstance(found, Refused):
             raise refusal(found)
+        if pages is not None:
+            await pages.keep(found.hits)
         answer = {"answer": found.answer, "answer_url": found.answer_url}
         return output_of(query.text, found.hits, **answer, most_characters=most_characters)
 

@@ -56,6 +56,13 @@ def canonical(url: object) -> str | None:
     return None
 
 
+def is_address_of(given: str, url: str) -> bool:
+    """Whether a URL as a provider gave it is another one than the canonical `url`, and no redirect to it."""
+    parts, canonical_parts = urlsplit(given.strip()), urlsplit(url)
+    at_host = (parts.hostname, _encoded(parts.path)) == (canonical_parts.hostname, canonical_parts.path)
+    return at_host and given.strip() != url
+
+
 def page_key(url: str) -> str:
     """Equal for URLs of one page: http or https, `www.` or not, a slash at the end or not, whatever the fragment."""
     parts = urlsplit(url)

@@ -16,6 +16,7 @@ from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.tool import made_of
 from proxy.tools.tool import Tool
+from proxy.tools.web.pages import PageCache
 
 DESCRIPTION = "Search the web. Returns titles, URLs, dates and summaries of the best results."
 
@@ -73,9 +74,11 @@ SERVICES = {
 }
 
 
-def zai_search_tool(name: str, config: ZaiSearchConfig, client: httpx.AsyncClient, clock: Clock) -> Tool:
+def zai_search_tool(
+    name: str, config: ZaiSearchConfig, client: httpx.AsyncClient, clock: Clock, pages: PageCache | None = None
+) -> Tool:
     """A search by that name; it takes the same arguments as every other one."""
-    return made_of(name, provider_of(config), client, clock, description=DESCRIPTION)
+    return made_of(name, provider_of(config), client, clock, description=DESCRIPTION, pages=pages)
 
 
 def provider_of(config: ZaiSearchConfig) -> Provider:

@@ -77,15 +77,18 @@ class PageClient:
         async with httpcore.AsyncConnectionPool(
             ssl_context=self._ssl_context, network_backend=self._backend, max_connections=MOST_REDIRECTS + 2
         ) as pool:
-            yield PageSession(pool, self._guard, self._user_agent)
+            yield PageSession(pool, self._guard, self._backend, self._user_agent)
 
 
 class PageSession:
     """The connections of one call."""
 
-    def __init__(self, pool: httpcore.AsyncConnectionPool, guard: UrlGuard, user_agent: bytes) -> None:
+    def __init__(
+        self, pool: httpcore.AsyncConnectionPool, guard: UrlGuard, backend: GuardedBackend, user_agent: bytes
+    ) -> None:
         self._pool = pool
         self._guard = guard
+        self._backend = backend
         self._user_agent = user_agent
 
     async def get(self, target: Target, *, most_bytes: int, wanted: Wanted, visit: Visit | None = None) -> Answer:
@@ -110,6 +113,13 @@ class PageSession:
                 return answer
             target = answer
         raise ToolError(f"The server redirects more than {MOST_REDIRECTS} times.")
+
+    async def check(self, target: Target, *, visit: Visit | None = None) -> None:
+        """Raise `ToolError` for a page that `get` would refuse, without getting it."""
+        self._guard.check_target(target)
+        await self._backend.check(target.host, target.port)
+        if visit is not None:
+            await visit(self, target)
 
     async def _hop(self, target: Target, most_bytes: int, wanted: Wanted) -> Answer | Target:
         with _translated(target):

@@ -2,12 +2,13 @@
 
     url --guard--> robots.txt --> each hop: guard, connect to the checked address --> body, bounded --> text --> a part
 
-The text is kept for a few minutes, so that paging through it asks the server once.
+The text is kept for a few minutes (`pages`), so that paging through it asks the server once.
 """
 
 import re
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
@@ -22,17 +23,18 @@ from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable, UrlNotAll
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Clock
 from proxy.tools import browser
+from proxy.tools.search.urls import canonical
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.tools.web.client import Answer, PageClient, PageSession
 from proxy.tools.web.guard import Target, UrlGuard, parse_url
 from proxy.tools.web.network import Resolve, SystemResolver
 from proxy.tools.web.page import DESCRIPTION, PARAMETERS, Page, expect_permitted, repair, shown
+from proxy.tools.web.pages import PageCache
 from proxy.tools.web.text import check_content_type, installed_pdf_reader, read_page
 
 USER_AGENT = f"toolproxy/{__version__} (+reads single pages for people who ask a language model)"
 
-KEPT_SECONDS, KEPT_CHARACTERS = 300, 8 * 1024 * 1024  # of pages
 _TRANSIENT = (429, 502, 503, 504)
 _NOT_FOUND, _FORBIDDEN = (404, 410), (401, 402, 403, 451)
 
@@ -49,6 +51,7 @@ def web_fetch_tool(
     config: WebFetchConfig,
     clock: Clock,
     *,
+    pages: PageCache,
     resolve: Resolve | None = None,
     ssl_context: Callable[[], ssl.SSLContext] = client_context,
 ) -> Tool:
@@ -58,16 +61,17 @@ def web_fetch_tool(
         name: in the configuration.
         config: its entry.
         clock: for what is kept.
+        pages: the pages that were read lately, by this tool or by others.
         resolve: finds the addresses of hosts; None: the system does.
         ssl_context: makes what certificates are checked with.
 
     Raises:
         ValueError: an entry of `allow_hosts` or `deny_hosts` cannot be read.
     """
-    reader = _Reader(config, clock, resolve or SystemResolver(), ssl_context)
+    reader = _Reader(config, clock, pages, resolve or SystemResolver(), ssl_context)
 
     async def read(arguments: Json, filters: SearchFilters) -> ToolOutput:
-        target = parse_url(arguments["url"])
+        target = parse_url(await pages.address_of(parse_url(arguments["url"]).url))
         expect_permitted(target.url, filters)
         page = await reader.page(target)
         expect_permitted(page.url, filters)
@@ -85,10 +89,15 @@ def web_fetch_tool(
 
 
 class _Reader:
-    """Gets pages and caches them for all callers: no page is asked for on behalf of anybody."""
+    """Gets pages, from the cache where it would have got them itself."""
 
     def __init__(
-        self, config: WebFetchConfig, clock: Clock, resolve: Resolve, ssl_context: Callable[[], ssl.SSLContext]
+        self,
+        config: WebFetchConfig,
+        clock: Clock,
+        pages: PageCache,
+        resolve: Resolve,
+        ssl_context: Callable[[], ssl.SSLContext],
     ) -> None:
         self._most_bytes = config.max_bytes
         agent = config.user_agent or USER_AGENT
@@ -97,22 +106,34 @@ class _Reader:
         self._wanted = partial(check_content_type, pdf=find_spec("pypdf") is not None)
         self._threads = DaemonThreads("toolproxy-page", most=2)  # more would only take each other's processor
         self._robots = _Robots(agent, timer=clock.monotonic, threads=self._threads) if config.respect_robots else None
-        self._pages: TTLCache[str, Page] = TTLCache(KEPT_CHARACTERS, KEPT_SECONDS, clock.monotonic, getsizeof=_size)
+        self._pages = pages
 
     async def page(self, target: Target) -> Page:
         """The page at a URL. Raises `ToolError`."""
-        page = self._pages.get(target.url)
-        if page is None:
-            page = await self._fetched(target)
-            if _size(page) <= KEPT_CHARACTERS:
-                self._pages[target.url] = page
+        fetched = False
+
+        async def fetch() -> Page:
+            nonlocal fetched
+            fetched = True
+            return await self._fetched(target)
+
+        page = await self._pages.get_or_read(target.url, fetch)
+        if not fetched:  # but found by a search, or read by a tool that may open other pages than this one
+            for url in {target.url, page.url}:
+                await self._expect_open(parse_url(url))
         return page
+
+    async def _expect_open(self, target: Target) -> None:
+        """Raise `ToolError` for a page that could not be fetched from where it is: guard, addresses and robots.txt."""
+        async with self._client.session() as session:
+            await session.check(target, visit=self._robots)
 
     async def _fetched(self, target: Target) -> Page:
         async with self._client.session() as session:
             answer = await session.get(target, most_bytes=self._most_bytes, wanted=self._wanted, visit=self._robots)
         _check_status(answer)
-        return await self._threads.run(lambda: self._read(answer))
+        page = await self._threads.run(lambda: self._read(answer))
+        return replace(page, url=canonical(page.url) or page.url)
 
     def _read(self, answer: Answer) -> Page:
         return read_page(answer, read_pdf=installed_pdf_reader())
@@ -180,7 +201,3 @@ def _check_status(answer: Answer) -> None:
     if status in _FORBIDDEN:
         raise ToolError(f"The server does not let this page be read (HTTP {status}).")
     raise ToolError(f"The server did not give the page (HTTP {status}).")
-
-
-def _size(page: Page) -> int:
-    return len(page.text) + len(page.title) + len(page.url)

@@ -80,6 +80,10 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
                 failure = exc
         raise failure
 
+    async def check(self, host: str, port: int) -> None:
+        """Raise `ToolError` where a connection to `host` would be refused."""
+        await self._addresses(host, port)
+
     async def _addresses(self, host: str, port: int) -> list[Address]:
         written = literal(host)
         addresses = [written] if written else await self._resolved(host, port)

@@ -22,23 +22,28 @@ from proxy.tools.search.service import refusal, send
 from proxy.tools.tool import Tool
 from proxy.tools.web.guard import parse_url
 from proxy.tools.web.page import DESCRIPTION, PARAMETERS, Page, clean, expect_permitted, repair, shown
+from proxy.tools.web.pages import PageCache
 
 MOST_CHARACTERS = 20_000  # of one result
 
 
-def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.AsyncClient) -> Tool:
+def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.AsyncClient, pages: PageCache) -> Tool:
     """A reader of pages by that name."""
     headers = {"x-api-key": config.api_key}
 
     async def read(arguments: Json, filters: SearchFilters) -> ToolOutput:
         url = parse_url(arguments["url"]).url
         expect_permitted(url, filters)
-        body = orjson.dumps({"url": url, "includeMarkdown": True})
+        page = await pages.get_or_read(url, lambda: scraped(url))
+        expect_permitted(page.url, filters)
+        return ToolOutput(shown(page, arguments, most=MOST_CHARACTERS), {page.url: page.title})
+
+    async def scraped(url: str) -> Page:
+        body = orjson.dumps({"url": await pages.address_of(url), "includeMarkdown": True})
         answer = answer_of(SERVICE, *await send(client, SearchRequest("POST", config.base_url, headers, body)))
         if isinstance(answer, Refused):
             raise refusal(answer)
-        page = page_in(answer, url)
-        return ToolOutput(shown(page, arguments, most=MOST_CHARACTERS), {page.url: page.title})
+        return page_in(answer, url)
 
     return Tool(
         name=name,

@@ -6,6 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from proxy.loop.search import SearchFilters, SearchHit
 from proxy.tools.search.description import description, read_description, shipped
@@ -63,6 +64,7 @@ def test_its_documented_answer_becomes_hits(name):
     known = ANSWERS[name]
     for case in (known, *known.get("also", ())):
         found = read(provider(name), 200, case["answer"])
+        found = replace(found, hits=tuple(replace(hit, address=None) for hit in found.hits))  # as they were given
         assert found == Found(tuple(SearchHit(**{"text": "", **hit}) for hit in case["hits"]), known.get("says"))
 
 

@@ -20,12 +20,14 @@ from proxy.loop.chat import ToolCall
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable
 from proxy.tools.catalog import Resources, tools_of
 from proxy.tools.registry import Registry
+from proxy.tools.service import local_caches
 from proxy.tools.web import client as page_client
 from proxy.tools.web import text as page_text
-from proxy.tools.web.fetch import KEPT_SECONDS, web_fetch_tool
+from proxy.tools.web.fetch import web_fetch_tool
 from proxy.tools.web.guard import parse_url
 from proxy.tools.web.html import installed_extractor, read_html
 from proxy.tools.web.page import Page, clean, part, passages
+from proxy.tools.web.pages import KEPT_SECONDS, PageCache
 from tests import fakes
 from tests.fakes import FakeClock
 from tests.serving import proxy_of
@@ -59,7 +61,14 @@ class Fetch:
         options.setdefault("respect_robots", False)
         config = WebFetchConfig(allow_hosts=allow, **options)
         names = names or Names(site_test=[["127.0.0.1"]])
-        self.tool = web_fetch_tool("fetch", config, self.clock, resolve=names, ssl_context=ssl_context)
+        self.tool = web_fetch_tool(
+            "fetch",
+            config,
+            self.clock,
+            pages=PageCache(local_caches(self.clock)),
+            resolve=names,
+            ssl_context=ssl_context,
+        )
         self.registry = Registry([self.tool], clock=self.clock)
 
     async def __call__(self, url, *, patience=30, **arguments):

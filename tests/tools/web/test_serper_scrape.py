@@ -5,7 +5,10 @@ import respx
 
 from proxy.config import SerperScrapeConfig
 from proxy.loop.results import ToolError, ToolUnavailable
+from proxy.tools.service import local_caches
+from proxy.tools.web.pages import PageCache
 from proxy.tools.web.serper_scrape import serper_scrape_tool
+from tests.fakes import FakeClock
 
 PAGE = {
     "text": "plain",
@@ -22,7 +25,9 @@ async def client():
 
 
 async def read(client, arguments, **answer):
-    tool = serper_scrape_tool("fetch_page", SerperScrapeConfig(api_key="secret"), client)
+    tool = serper_scrape_tool(
+        "fetch_page", SerperScrapeConfig(api_key="secret"), client, PageCache(local_caches(FakeClock()))
+    )
     with respx.mock:
         route = respx.post("https://scrape.serper.dev").mock(return_value=httpx.Response(**answer))
         output = await tool.run(tool.repair(arguments))
