@@ -66,6 +66,8 @@ bench-instructions: .venv/.dev  ## instructions per request, loop and chunk, by 
 
 soak: .venv/.dev  ## faults, disconnects and tools for minutes: does anything grow? Then ten times the capacity, and large bodies
 	$(BIN)/python -m bench.soak $(SOAK)
+	$(BIN)/python -m bench.reload
+	$(BIN)/python -m bench.reload --workers 4
 	$(BIN)/python -m bench.overload
 	$(BIN)/python -m bench.bodies
 

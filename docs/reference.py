@@ -96,9 +96,9 @@ def metrics() -> str:
     """The table of metrics."""
     rows = []
     series = Series()
-    for metric in series.registry.collect():
+    for metric in (*series.registry.collect(), *series.processes.collect()):
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        labels = ", ".join(f"`{label}`" for label in series.labels[metric.name])
+        labels = ", ".join(f"`{label}`" for label in series.labels.get(metric.name, ()))
         rows.append(f"| `{name}` | {metric.type} | {labels} | {metric.documentation} |")
     return "\n".join(["| metric | kind | labels | |", "|---|---|---|---|", *rows])
 

@@ -13,6 +13,7 @@ from types import FrameType
 import uvicorn
 
 from proxy.ports import Lifecycle, NoObserver, Observer
+from proxy.server import systemd
 from proxy.server.protocol import BoundedProtocol
 from proxy.server.supervisor import ABORT, DRAIN, READY, RELOAD
 
@@ -107,6 +108,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop in the order above; uvicorn would close the listener first, and health checks would fail to connect."""
+        systemd.notify("STOPPING=1")
         self._observe("server.draining", grace=self.grace)
         loop = asyncio.get_running_loop()
         grace_ends_at = loop.time() + self.grace

@@ -69,6 +69,8 @@ def serve(load: Callable[[], Config], *, watched: Path | None = None) -> None:
             observe = build_observer(config, version=__version__)
             reloads = Reloads(config, load=load, check=check_usable, trigger=trigger, observe=observe)
             _serve_together(reloads, observe, listener, url)
+    # The interpreter, as it ends, takes its handlers away, and the signal would kill it.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _serve_alone(app: Application, lifecycle: Lifecycle, reloads: Reloads, listener: socket.socket, url: str) -> None:
@@ -132,6 +134,7 @@ def work(config: Config, listener: socket.socket, orders: Connection) -> None:
     # The supervisor says when to reload. A handler, since processes that are started here would inherit SIG_IGN.
     signal.signal(signal.SIGHUP, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    os.environ.pop("NOTIFY_SOCKET", None)  # systemd hears the supervisor alone
     log.configure(config.telemetry, secrets=secrets_of(config))
     lifecycle = Lifecycle()
     app = create_app(config, lifecycle=lifecycle)
@@ -146,6 +149,7 @@ def work(config: Config, listener: socket.socket, orders: Connection) -> None:
     grace = config.server.shutdown_grace_seconds
     server = Worker(uvicorn_config(config, app), lifecycle=lifecycle, grace=grace, orders=orders, apply=apply)
     server.run(accept_in_bulk(listener))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as in `serve`
 
 
 async def _put_in_force(app: Application, server: Server, config: Config) -> None:

@@ -6,13 +6,17 @@ imported.
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.values import MutexValue
+
+from proxy.telemetry import workers
+from proxy.telemetry.process import ProcessFigures
 
 # From the time of a cached answer to the default of `limits.max_duration`.
 SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1200)
@@ -75,6 +79,9 @@ class Series:
 
     def __init__(self, label_values: Mapping[str, Callable[[Any], str]] | None = None) -> None:
         self.registry = CollectorRegistry()
+        self.processes = CollectorRegistry()
+        directory = workers.directory()
+        ProcessFigures(partial(workers.processes, Path(directory) if directory else None), self.processes)
         self.labels: dict[str, tuple[str, ...]] = {}
         self._label_values = label_values or {}
         self._forget: list[Callable[[], None]] = []
@@ -188,7 +195,7 @@ class Series:
         if directory:
             registry = CollectorRegistry()
             MultiProcessCollector(registry, directory)  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+        return generate_latest(registry) + generate_latest(self.processes)
 
     def _counter(self, name: str, text: str, labels: Sequence[str]) -> Callable[..., Counter]:
         return self._cached(Counter(self._named(name, labels), text, labels, registry=self.registry), labels)

@@ -47,6 +47,14 @@ def directory() -> str | None:
     return os.environ.get(VARIABLE)
 
 
+def processes(where: Path | None) -> list[int]:
+    """The processes that count in a directory, the supervisor among them; without one, this process."""
+    if where is None:
+        return [os.getpid()]
+    numbers = {int(path.stem.rpartition("_")[2]) for path in where.glob("counter_*.db")}
+    return [number for number in sorted(numbers) if _is_running(number)]
+
+
 def remove_gauges_of_dead_workers(where: Path) -> None:
     """Remove the gauges of workers that have ended, such as their open requests; their counters stay."""
     for path in where.glob("gauge_live*.db"):

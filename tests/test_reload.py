@@ -1,0 +1,222 @@
+"""Reloading from outside: real processes, real signals, real files."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from proxy.app import create_app
+from proxy.config_file import parse
+from proxy.server.reload import FileWatch, Trigger, keep_fixed
+from tests.fakes import FakeUpstream, chunk, stream, whole
+from tests.serving import CONFIG, serving
+from tests.test_cli import running
+
+ASK = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+OLD, NEW = "the-old-key-of-the-app", "the-new-key-of-the-app"
+SYSTEMD_ANALYZE = shutil.which("systemd-analyze")
+FAULTY = "server:\n  prot: 1\n"
+
+
+def clients(*keys, more=""):
+    return f"clients: [{{name: app, key: [{', '.join(keys)}]}}]\n{more}"
+
+
+@asynccontextmanager
+async def proxying(tmp_path, *options, replies=()):
+    """The command in front of a fake upstream; `write` replaces the file."""
+    async with serving(FakeUpstream([*replies]), lifespan="off") as upstream:
+        config = tmp_path / "config.yaml"
+
+        def write(more):
+            text = more if more == FAULTY else CONFIG.format(upstream=upstream, more=more)
+            (tmp_path / "new").write_text(text)
+            (tmp_path / "new").replace(config)
+
+        write(clients(OLD))
+        with running("serve", "--port", "0", "--config", str(config), *options) as (process, url):
+            yield process, url, write
+
+
+async def status_with(url, key):
+    """The status of a request over a connection of its own."""
+    async with httpx.AsyncClient(timeout=20) as client:
+        headers = {"authorization": f"Bearer {key}"}
+        return (await client.get(f"{url}/v1/models", headers=headers)).status_code
+
+
+async def until_each_worker(url, key, status, *, looks=12):
+    """Wait until that many requests in a row, each over a connection of its own, are answered like this."""
+    async with asyncio.timeout(20):
+        while {await status_with(url, key) for _ in range(looks)} != {status}:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.05)
+
+
+async def metric(url, name):
+    async with httpx.AsyncClient(timeout=20) as client:
+        lines = (await client.get(f"{url}/metrics")).text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"toolproxy_{name}"))
+
+
+async def until_metric(url, name, value):
+    async with asyncio.timeout(20):
+        while await metric(url, name) != value:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_key_changes_while_a_stream_is_open_and_a_faulty_file_changes_nothing(tmp_path, workers):
+    gate = asyncio.Event()
+    half = stream(chunk({"content": "One"}), gate, chunk({"content": " two"}), chunk({}, "stop"))
+    async with (
+        proxying(tmp_path, "--workers", str(workers), replies=[half]) as (process, url, write),
+        httpx.AsyncClient(timeout=30, headers={"authorization": f"Bearer {OLD}"}) as client,
+    ):
+        async with client.stream("POST", f"{url}/v1/chat/completions", json={**ASK, "stream": True}) as answer:
+            pieces = answer.aiter_text()
+            text = await anext(pieces)
+            write(FAULTY)
+            process.send_signal(signal.SIGHUP)
+            await until_metric(url, 'reloads_total{outcome="refused"}', 1)
+            assert await metric(url, "config_last_reload_successful") == 0
+            assert await status_with(url, OLD) == 200
+            write(clients(NEW, more="server: {max_body_bytes: 1000}\nstate: {ttl: 5}"))
+            process.send_signal(signal.SIGHUP)
+            await until_each_worker(url, OLD, 401)
+            await until_each_worker(url, NEW, 200)
+            assert await metric(url, "config_last_reload_successful") == 1
+            gate.set()
+            text += "".join([piece async for piece in pieces])
+        assert text.endswith("data: [DONE]\n\n")
+        body = {"json": {**ASK, "padding": "x" * 1000}, "headers": {"authorization": f"Bearer {NEW}"}}
+        assert (await client.post(f"{url}/v1/chat/completions", **body)).status_code == 413
+        process.terminate()
+        _, log = await asyncio.to_thread(process.communicate)
+    lines = [orjson.loads(line) for line in log.splitlines()]
+    events = [line["event"] for line in lines]
+    for event in ("server.started", "server.ready", "configuration.reloaded", "server.draining", "server.stopped"):
+        assert events.count(event) == 1, event
+    refused = lines[events.index("configuration.refused")]
+    assert refused["faults"] == ["config.yaml:2: server.prot: " + refused["faults"][0].partition("prot: ")[2]]
+    assert lines[events.index("configuration.needs_restart")]["where"].endswith(": state.ttl")
+    assert process.returncode == 0
+
+
+async def test_a_watched_file_that_is_replaced_is_read(tmp_path):
+    async with proxying(tmp_path, "--watch") as (_, url, write):
+        write(clients(NEW))
+        await until_each_worker(url, NEW, 200, looks=1)
+
+
+async def test_signals_from_the_first_moment_on_do_no_harm(tmp_path):
+    async with proxying(tmp_path, replies=[whole("Hi")]) as (process, url, _):
+        for _ in range(50):
+            process.send_signal(signal.SIGHUP)
+        await until_metric(url, "config_last_reload_successful", 1)
+        process.terminate()
+        while process.poll() is None:
+            process.send_signal(signal.SIGHUP)
+            await asyncio.sleep(0.01)
+        assert process.returncode == 0
+
+
+async def test_what_has_not_changed_goes_on_and_what_has_is_closed_with_its_last_request():
+    first = parse(CONFIG.format(upstream="http://127.0.0.1:1", more=""), {})
+    app = create_app(first)
+    async with serving(app):
+        before = app.current
+        await app.reload(parse(CONFIG.format(upstream="http://127.0.0.1:1", more="limits: {max_turns: 2}"), {}))
+        assert app.current is not before
+        assert app.current.upstreams["up"] is before.upstreams["up"]
+        kept = before.registry.services["web_search"]
+        assert app.current.registry.services["web_search"] is kept
+        kept.breaker.shut(0, float("inf"))
+        kept.cause = "key"
+        await app.reload(first)
+        assert app.current.registry.services["web_search"].breaker.allows(0)
+        await app.reload(parse(CONFIG.format(upstream="http://127.0.0.1:2", more=""), {}))
+        assert app.current.upstreams["up"] is not before.upstreams["up"]
+
+
+def test_a_change_of_a_file_is_seen_once_and_only_when_it_has_settled(tmp_path):
+    path, link = tmp_path / "one", tmp_path / "link"
+    path.write_text("a")
+    link.symlink_to(path)
+    watch = FileWatch(link)
+    assert not watch.has_changed()
+    path.write_text("a longer text")
+    assert [watch.has_changed() for _ in range(3)] == [False, True, False]
+    path.unlink()
+    assert not watch.has_changed()
+    other = tmp_path / "other"
+    other.write_text("another")
+    link.unlink()
+    link.symlink_to(other)
+    assert [watch.has_changed() for _ in range(3)] == [False, True, False]
+
+
+def test_requests_to_read_the_file_are_joined():
+    trigger = Trigger(now=lambda: 0.0)
+    assert not trigger.take()
+    trigger.ask()
+    trigger.ask()
+    assert [trigger.take(), trigger.take()] == [True, False]
+
+
+def test_what_is_bound_at_the_start_keeps_its_value():
+    before = parse("server: {workers: 2}\nstate: {ttl: 5}\n", {})
+    config, changed = keep_fixed(parse("server: {workers: 3, max_headers: 7}\nstate:\n  ttl: 6\n", {}), before)
+    assert (config.server.workers, config.server.max_headers, config.state.ttl) == (2, 7, 5)
+    assert changed == ["config.yaml:1: server.workers", "config.yaml:3: state.ttl"]
+
+
+def test_a_second_start_says_who_has_the_port_and_how_to_reload_it(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG.format(upstream="http://127.0.0.1:1", more=""))
+    with running("serve", "--port", "0", "--config", str(config)) as (process, url):
+        command = [sys.executable, "-m", "proxy", "serve", "--port", url.rpartition(":")[2], "--config", str(config)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"process {process.pid} (" in done.stderr
+    assert done.stderr.endswith(f"kill -HUP {process.pid}\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_systemd_is_told_of_start_reload_and_stop(tmp_path, monkeypatch):
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG.format(upstream="http://127.0.0.1:1", more=""))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.settimeout(20)
+        systemd.bind(str(tmp_path / "notify"))
+        command = [sys.executable, "-m", "proxy", "serve", "--port", "0", "--config", str(config)]
+        environ = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        assert systemd.recv(100) == b"READY=1"
+        process.send_signal(signal.SIGHUP)
+        reloading, usec = systemd.recv(100).split(b"\n")
+        assert reloading == b"RELOADING=1"
+        assert 0 <= time.monotonic() - int(usec.removeprefix(b"MONOTONIC_USEC=")) / 1e6 < 60
+        assert systemd.recv(100) == b"READY=1"
+        process.terminate()
+        assert systemd.recv(100) == b"STOPPING=1"
+        assert process.wait(20) == 0
+
+
+@pytest.mark.skipif(not SYSTEMD_ANALYZE, reason="needs systemd-analyze")
+def test_the_unit_is_one_that_systemd_accepts(tmp_path):
+    unit = tmp_path / "toolproxy.service"
+    text = (Path(__file__).parent.parent / "deploy" / "systemd" / "toolproxy.service").read_text()
+    unit.write_text(text.replace("/usr/local/bin/toolproxy", sys.executable))
+    done = subprocess.run([SYSTEMD_ANALYZE, "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert [line for line in done.stderr.splitlines() if "toolproxy" in line] == []
+    assert "ExecReload=/bin/kill -HUP $MAINPID" in text
