@@ -206,6 +206,11 @@ class Upstream(Protocol):
         """Whether the field `thinking`, with the `type` enabled or disabled, reaches its models."""
         ...
 
+    @property
+    def top_k(self) -> bool:
+        """Whether it takes the field `top_k`, which OpenAI does not have."""
+        ...
+
     def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:
         """Make one upstream call of a run; `show` takes the chunks for the client, `eager` the complete calls.
 

@@ -38,6 +38,7 @@ class Profile:
         native_search: whether the upstream has a web search, `{"type": "web_search", "web_search": {...}}`.
         thinking: values of the `type` in GLM's field `thinking` -> the fields that replace it; None: it stays as it is.
         thinking_switch: whether that field, or what replaces it, keeps the models from thinking.
+        top_k: whether the upstream takes `top_k`, which OpenAI refuses; a Messages request may have it.
         retelling: fields that the step RETELL adds to its request.
         finish_reasons: the upstream's own finish reasons -> OpenAI's. Any other unknown reason becomes `stop`.
         failures: finish reasons that stand for a failure.
@@ -60,6 +61,7 @@ class Profile:
     native_search: bool = False
     thinking: Mapping[str, Json] | None = None
     thinking_switch: bool = False
+    top_k: bool = False
     retelling: Json = field(default_factory=dict)
     finish_reasons: Mapping[str, str] = field(default_factory=dict)
     failures: frozenset[str] = frozenset()
@@ -122,6 +124,8 @@ GPT_OSS = Profile(
     # It thinks always, and least with the lowest effort.
     thinking={"disabled": {"reasoning_effort": "low"}, "enabled": {}},
     thinking_switch=True,
+    # A sampling parameter of vLLM's and SGLang's.
+    top_k=True,
     # vLLM ignores it and keeps the tools in the prompt (PR 30867 and a flag change that).
     honours_no_tools=False,
     # vLLM reads thoughts under this name only, and the model needs them back during a tool loop. Servers that know them

@@ -63,6 +63,7 @@ class Resilient:
         native_search: whether the upstream has a web search.
         json_schema: whether the upstream enforces a schema.
         thinking_switch: whether its models can be kept from thinking.
+        top_k: whether it takes `top_k`.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Resilient:
         self.current, self.name, self.model = candidate, candidate.name, candidate.model
         profile = candidate.profile
         self.answer_steps, self.native_search = profile.answer_steps, profile.native_search
-        self.json_schema, self.thinking_switch = profile.json_schema, profile.thinking_switch
+        self.json_schema, self.thinking_switch, self.top_k = profile.json_schema, profile.thinking_switch, profile.top_k
 
     def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:
         """Make one upstream call of a run."""

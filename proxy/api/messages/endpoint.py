@@ -59,7 +59,7 @@ class _MessagesSurface(CheckingSurface):
         if tools.ignored:
             ignored = names_for_header((*ignored, *tools.ignored))
             request_context.add({"tools_ignored": ignored})
-        chat = resolved.chat | request.thinking_fields(has_switch=resolved.model.upstream.thinking_switch)
+        chat = resolved.chat | request.fields_for(resolved.model.upstream)
         limits = replace(resolved.limits, max_output_tokens=fields.get("max_tokens"))
         resolved = replace(resolved, chat=chat, limits=limits, ignored=ignored, body=None)
         options = AnswerOptions(

@@ -10,15 +10,15 @@ from proxy.api.messages.tools import Tools, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
+from proxy.ports import Upstream
 
 _MOST = 2**31
-# Fields that mean the same to both APIs, or that servers such as vLLM know.
-_SAME = ("temperature", "top_p", "top_k")
+_SAME = ("temperature", "top_p")  # fields that mean the same to both APIs
 _KINDS: Mapping[str, tuple[Any, str]] = {
     "stream": (bool, "true or false"),
     "thinking": (dict, "an object with a `type`"),
     "output_config": (dict, "an object"),
-    **dict.fromkeys(_SAME, (int | float, "a number")),
+    **dict.fromkeys((*_SAME, "top_k"), (int | float, "a number")),
 }
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _MEDIUM_BUDGET, _HIGH_BUDGET = 4096, 16384  # tokens of thoughts from which an effort is meant
@@ -64,7 +64,7 @@ class MessagesRequest(Struct, frozen=True):
         return tuple(dict.fromkeys(stop for stop in self.fields.get("stop_sequences") or () if stop))
 
     def as_chat(self, messages: list[Json]) -> Json:
-        """The chat request, but for what depends on the upstream (`thinking_fields`)."""
+        """The chat request, but for what depends on the upstream (`fields_for`)."""
         fields = self.fields
         chat: Json = {"model": fields["model"], "messages": messages, **self.tools.for_chat()}
         chat |= {key: fields[key] for key in _SAME if fields.get(key) is not None}
@@ -79,17 +79,18 @@ class MessagesRequest(Struct, frozen=True):
             chat["stream"] = True
         return chat
 
-    def thinking_fields(self, *, has_switch: bool) -> Json:
-        """The fields of the chat request that say how much the model is to think.
-
-        Args:
-            has_switch: whether the upstream takes GLM's field `thinking`, or its profile has another for it.
-        """
-        if has_switch and not self.thinks:
-            return {"thinking": {"type": "disabled"}}
-        effort = self._effort()
-        fields: Json = {} if effort is None else {"reasoning_effort": effort}
-        return {"thinking": {"type": "enabled"}, **fields} if has_switch else fields
+    def fields_for(self, upstream: Upstream) -> Json:
+        """The fields of the chat request that depend on the upstream: how much the model is to think, and `top_k`."""
+        fields: Json = {}
+        if upstream.top_k and self.fields.get("top_k") is not None:
+            fields["top_k"] = self.fields["top_k"]
+        if upstream.thinking_switch:
+            fields["thinking"] = {"type": "enabled" if self.thinks else "disabled"}
+            if not self.thinks:
+                return fields
+        if (effort := self._effort()) is not None:
+            fields["reasoning_effort"] = effort
+        return fields
 
     def _effort(self) -> str | None:
         wanted = (self.fields.get("output_config") or {}).get("effort")

@@ -276,6 +276,14 @@ async def test_gpt_oss_thinks_as_much_as_is_asked(upstream, body, effort):
     assert "thinking" not in upstream.requests[0]
 
 
+@pytest.mark.parametrize(("config", "sent"), [(CONFIG, None), (GLM, None), (GPT_OSS, 5)])
+async def test_top_k_goes_where_it_is_known(upstream, config, sent):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream, config=config) as url:
+        await ask(url, streaming=False, top_k=5)
+    assert upstream.requests[0].get("top_k") == sent
+
+
 @BOTH
 async def test_the_text_never_goes_past_a_stop_sequence(upstream, streaming):
     if streaming:
