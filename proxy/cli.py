@@ -18,6 +18,7 @@ import msgspec
 
 from proxy import __version__, config_file, config_rules
 from proxy.config import (
+    ClientConfig,
     Config,
     McpConfig,
     SearchConfig,
@@ -220,9 +221,19 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
     lines += [f"  installed, not configured: {origin}" for origin in not_configured(config)]
     lines.append("clients:")
     anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
-    lines += [f"  {client.name}: usable" for client in config.clients] or [anyone]
+    lines += [f"  {client.name}: usable{_budget(client)}" for client in config.clients] or [anyone]
     lines += _disabled("clients", config)
     return lines
+
+
+def _budget(client: ClientConfig) -> str:
+    """What a client may use, in words."""
+    if (budget := client.budget) is None:
+        return ""
+    amounts = {"tokens": budget.tokens, "tool calls": budget.tool_calls, "cost": budget.cost}
+    return f", budget per {budget.per}: " + ", ".join(
+        f"{kind} {amount:,}" for kind, amount in amounts.items() if amount
+    )
 
 
 def _own_name(name: str) -> str:

@@ -123,6 +123,8 @@ def _client_faults(parts: Parts) -> _Faults:
             yield path, "needs either key or key_sha256"
         for tool in parts.unknown_tools(client.tools):
             yield f"{path}.tools", f"there is no tool {tool!r}"
+        if (budget := client.budget) is not None and {budget.tokens, budget.tool_calls, budget.cost} == {None}:
+            yield f"{path}.budget", "needs tokens, tool_calls or cost"
         if client.name in names:
             yield f"{path}.name", f"there is another client named {client.name!r}"
         names.add(client.name)
@@ -276,6 +278,11 @@ def doubts(parts: Parts) -> _Faults:
     for path, client in parts.clients.items():
         if any(0 < len(key) < SHORT_CLIENT_KEY for key in client.keys):
             yield f"{path}.key", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"
+        if client.budget and client.budget.cost is not None and not parts.config.has_prices:
+            yield (
+                f"{path}.budget.cost",
+                "counts only costs that upstreams report: no model or tool has a price",
+            )
     for path, entry in parts.entries.items():
         key, url = getattr(entry, "api_key", None) or "", getattr(entry, "base_url", None) or ""
         if 0 < len(key) < _SHORT_API_KEY and key != "from_client" and _is_public(url):

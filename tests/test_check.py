@@ -313,6 +313,29 @@ clients:
 
 
 @pytest.mark.parametrize(
+    ("budget", "fault"),
+    [
+        ("{per: day}", "clients[0].budget: needs tokens, tool_calls or cost"),
+        ("{tokens: 5}", "clients[0].budget.per: "),
+        ("{per: day, cost: -1}", "clients[0].budget.cost: "),
+        ("{per: week, cost: 1}", "clients[0].budget.per: "),
+    ],
+)
+def test_a_budget_has_a_period_and_an_amount(check, budget, fault):
+    code, _, faults = check(f"{GOOD}\nclients: [{{name: app, key: a-key-of-sixteen, budget: {budget}}}]")
+    assert code == 1
+    assert any(fault in line for line in faults), faults
+
+
+def test_budgets_are_printed_and_one_of_cost_without_any_price_is_doubtful(check):
+    budget = "{per: month, tokens: 5000000, cost: 20.5}"
+    code, printed, warnings = check(f"{GOOD}\nclients: [{{name: app, key: a-key-of-sixteen, budget: {budget}}}]")
+    assert code == 0
+    assert "  app: usable, budget per month: tokens 5,000,000, cost 20.5" in printed
+    assert any("clients[0].budget.cost: counts only costs that upstreams report" in line for line in warnings)
+
+
+@pytest.mark.parametrize(
     "key", ["<your-key>", "your-api-key", "YOUR_KEY_HERE", "sk-...", "xxx", "sk-xxxxxxxx", "changeme"]
 )
 def test_a_placeholder_for_a_key_disables_its_entry(check, key):
