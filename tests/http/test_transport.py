@@ -203,6 +203,11 @@ async def test_a_response_without_a_body_leaves_its_connection_usable(carrier, m
 
 
 async def test_a_stream_is_given_on_as_it_comes(carrier):
+    await expect_a_stream_as_it_comes(carrier(), raw_server)
+
+
+async def expect_a_stream_as_it_comes(transport, serve):
+    """The first part of a stream arrives before its server writes the second; `serve` makes the server."""
     gate = asyncio.Event()
 
     async def script(peer):
@@ -210,8 +215,8 @@ async def test_a_stream_is_given_on_as_it_comes(carrier):
         await gate.wait()
         await peer.send(b"4\r\ntwo\n\r\n0\r\n\r\n")
 
-    async with raw_server(script) as server:
-        response = await carrier().handle_async_request(asked(server.url))
+    async with serve(script) as server:
+        response = await transport.handle_async_request(asked(server.url))
         parts = response.stream.__aiter__()
         assert await anext(parts) == b"one\n"
         gate.set()

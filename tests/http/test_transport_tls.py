@@ -10,7 +10,7 @@ import trustme
 
 from proxy.http.transport import Http1Transport
 from tests.http.rawserver import forever, raw_server, sends
-from tests.http.test_transport import LOOPS, asked, fetch
+from tests.http.test_transport import LOOPS, asked, expect_a_stream_as_it_comes, fetch
 
 AUTHORITY = trustme.CA()
 LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -107,20 +107,7 @@ async def test_a_handshake_without_end_is_a_connect_timeout(carrier):
 
 
 async def test_a_stream_comes_as_it_is_written(carrier):
-    gate = asyncio.Event()
-
-    async def script(peer):
-        await peer.answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none\n\r\n")
-        await gate.wait()
-        await peer.send(b"4\r\ntwo\n\r\n0\r\n\r\n")
-
-    async with tls_server(script) as server:
-        response = await carrier().handle_async_request(asked(server.url))
-        parts = response.stream.__aiter__()
-        assert await anext(parts) == b"one\n"
-        gate.set()
-        assert [part async for part in parts] == [b"two\n"]
-        await response.aclose()
+    await expect_a_stream_as_it_comes(carrier(), tls_server)
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhe"])

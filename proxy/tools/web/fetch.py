@@ -18,18 +18,16 @@ from cachetools import TTLCache
 from proxy import __version__
 from proxy.config import WebFetchConfig
 from proxy.http.connect import client_context
-from proxy.loop.chat import Json
-from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable, UrlNotAllowed
-from proxy.loop.search import NO_FILTERS, SearchFilters
+from proxy.loop.results import ToolError, ToolUnavailable, UrlNotAllowed
+from proxy.loop.search import SearchFilters
 from proxy.ports import Clock
-from proxy.tools import browser
 from proxy.tools.search.urls import canonical
 from proxy.tools.threads import DaemonThreads
 from proxy.tools.tool import Tool
 from proxy.tools.web.client import Answer, PageClient, PageSession
 from proxy.tools.web.guard import Target, UrlGuard, parse_url
 from proxy.tools.web.network import Resolve, SystemResolver
-from proxy.tools.web.page import DESCRIPTION, PARAMETERS, Page, expect_permitted, repair, shown
+from proxy.tools.web.page import Page, expect_permitted, page_tool
 from proxy.tools.web.pages import PageCache
 from proxy.tools.web.text import check_content_type, installed_pdf_reader, read_page
 
@@ -70,22 +68,12 @@ def web_fetch_tool(
     """
     reader = _Reader(config, clock, pages, resolve or SystemResolver(), ssl_context)
 
-    async def read(arguments: Json, filters: SearchFilters) -> ToolOutput:
-        target = parse_url(await pages.address_of(parse_url(arguments["url"]).url))
+    async def page_at(url: str, filters: SearchFilters) -> Page:
+        target = parse_url(await pages.address_of(url))
         expect_permitted(target.url, filters)
-        page = await reader.page(target)
-        expect_permitted(page.url, filters)
-        return ToolOutput(shown(page, arguments, most=config.max_characters), {page.url: page.title})
+        return await reader.page(target)
 
-    return Tool(
-        name=name,
-        description=DESCRIPTION,
-        parameters=PARAMETERS,
-        run=partial(read, filters=NO_FILTERS),
-        run_filtered=read,
-        repair=repair,
-        aliases=(browser.OPEN, browser.FIND),
-    )
+    return page_tool(name, page_at, most=config.max_characters)
 
 
 class _Reader:

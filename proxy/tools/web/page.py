@@ -1,14 +1,18 @@
-"""A page as text, and what the tools that read pages have in common: their arguments and the part that they show."""
+"""A page as text, and the tool that shows a part of it, whoever gets the page."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from proxy.loop.chat import Json
-from proxy.loop.results import ToolError, UrlNotAllowed
-from proxy.loop.search import SearchFilters
+from proxy.loop.results import ToolError, ToolOutput, UrlNotAllowed
+from proxy.loop.search import NO_FILTERS, SearchFilters
+from proxy.tools import browser
 from proxy.tools.search.urls import canonical
+from proxy.tools.tool import Tool
+from proxy.tools.web.guard import parse_url
 
 DESCRIPTION = (
     "Open one web page and read its text. Use it when a search result or a URL of the user has to be read, not guessed."
@@ -48,6 +52,31 @@ class Page:
     title: str
     text: str
     cut: bool = False
+
+
+def page_tool(name: str, page_at: Callable[[str, SearchFilters], Awaitable[Page]], *, most: int) -> Tool:
+    """A reader of pages; gpt-oss's `browser.open` and `browser.find` too.
+
+    Args:
+        name: in the configuration.
+        page_at: gets the page of a URL, if the filters of the request permit it. Raises `ToolError`.
+        most: characters of a page in one result.
+    """
+
+    async def read(arguments: Json, filters: SearchFilters) -> ToolOutput:
+        page = await page_at(parse_url(arguments["url"]).url, filters)
+        expect_permitted(page.url, filters)  # it may have led elsewhere
+        return ToolOutput(shown(page, arguments, most=most), {page.url: page.title})
+
+    return Tool(
+        name=name,
+        description=DESCRIPTION,
+        parameters=PARAMETERS,
+        run=partial(read, filters=NO_FILTERS),
+        run_filtered=read,
+        repair=repair,
+        aliases=(browser.OPEN, browser.FIND),
+    )
 
 
 def clean(text: str) -> str:

@@ -4,24 +4,20 @@
 `markdown`. The page is fetched by the service, so no address of this network can be reached through it.
 """
 
-from functools import partial
 from typing import Any
 
 import httpx
 import orjson
 
 from proxy.config import SerperScrapeConfig
-from proxy.loop.chat import Json
-from proxy.loop.results import ToolError, ToolOutput
-from proxy.loop.search import NO_FILTERS, SearchFilters
-from proxy.tools import browser
+from proxy.loop.results import ToolError
+from proxy.loop.search import SearchFilters
 from proxy.tools.search.provider import SearchRequest
 from proxy.tools.search.refusals import Refused, answer_of
 from proxy.tools.search.serper import SERVICE
 from proxy.tools.search.service import refusal, send
 from proxy.tools.tool import Tool
-from proxy.tools.web.guard import parse_url
-from proxy.tools.web.page import DESCRIPTION, PARAMETERS, Page, clean, expect_permitted, repair, shown
+from proxy.tools.web.page import Page, clean, expect_permitted, page_tool
 from proxy.tools.web.pages import PageCache
 
 MOST_CHARACTERS = 20_000  # of one result
@@ -31,12 +27,9 @@ def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.Asyn
     """A reader of pages by that name."""
     headers = {"x-api-key": config.api_key}
 
-    async def read(arguments: Json, filters: SearchFilters) -> ToolOutput:
-        url = parse_url(arguments["url"]).url
+    async def page_at(url: str, filters: SearchFilters) -> Page:
         expect_permitted(url, filters)
-        page = await pages.get_or_read(url, lambda: scraped(url))
-        expect_permitted(page.url, filters)
-        return ToolOutput(shown(page, arguments, most=MOST_CHARACTERS), {page.url: page.title})
+        return await pages.get_or_read(url, lambda: scraped(url))
 
     async def scraped(url: str) -> Page:
         body = orjson.dumps({"url": await pages.address_of(url), "includeMarkdown": True})
@@ -45,15 +38,7 @@ def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.Asyn
             raise refusal(answer)
         return page_in(answer, url)
 
-    return Tool(
-        name=name,
-        description=DESCRIPTION,
-        parameters=PARAMETERS,
-        run=partial(read, filters=NO_FILTERS),
-        run_filtered=read,
-        repair=repair,
-        aliases=(browser.OPEN, browser.FIND),
-    )
+    return page_tool(name, page_at, most=MOST_CHARACTERS)
 
 
 def page_in(answer: Any, url: str) -> Page:
