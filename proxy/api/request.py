@@ -91,6 +91,25 @@ class AccessPolicy(Struct, frozen=True):
     ignored: tuple[str, ...]
     offer: Offer
 
+    def applied_to(self, chat: Json, *, calls_left: int | None) -> tuple[Limits, tuple[ToolSpec, ...], Offer]:
+        """The limits, the usable server tools and the offer of one request, which may lower limits and name tools.
+
+        Args:
+            chat: the request.
+            calls_left: the tool calls that the client's budget permits; None: any number.
+        """
+        limits, tools, offer = self.limits, self.tools, self.offer
+        if calls_left is not None:
+            limits = limits.with_calls_at_most(calls_left, Stop.BUDGET)
+        if (max_tool_calls := chat.get("max_tool_calls")) is not None:
+            limits = limits.with_calls_at_most(max_tool_calls)
+            tools = tools if limits.allow_tools else ()
+        if chat.get("parallel_tool_calls") is False:
+            limits = replace(limits, max_parallel_tools=1)
+        if tools is not self.tools or not TOOL_FIELDS.isdisjoint(chat):
+            offer = make_offer(chat, tools, self.selection)
+        return limits, tools, offer
+
 
 class ResolvedRequest(Struct, frozen=True):
     """One request with all that is decided before its model is asked.
@@ -165,16 +184,7 @@ class RequestResolver:
         request_context.add({"model": model.name, "upstream": model.upstream.name, "stream": bool(chat.get("stream"))})
         if policy.ignored:
             request_context.add({"tools_ignored": policy.ignored})
-        limits, tools, offer = policy.limits, policy.tools, policy.offer
-        if (left := scope.get(TOOL_CALLS_LEFT)) is not None:
-            limits = limits.with_calls_at_most(left, Stop.BUDGET)
-        if (max_tool_calls := chat.get("max_tool_calls")) is not None:
-            limits = limits.with_calls_at_most(max_tool_calls)
-            tools = tools if limits.allow_tools else ()
-        if chat.get("parallel_tool_calls") is False:
-            limits = replace(limits, max_parallel_tools=1)
-        if tools is not policy.tools or not TOOL_FIELDS.isdisjoint(chat):
-            offer = make_offer(chat, tools, policy.selection)
+        limits, tools, offer = policy.applied_to(chat, calls_left=scope.get(TOOL_CALLS_LEFT))
         filters = NO_FILTERS
         if offer.in_play and not FILTER_FIELDS.isdisjoint(chat):
             filters = filters_of(chat, native_search=policy.selection.native_search)

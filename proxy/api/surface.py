@@ -25,9 +25,11 @@ from proxy.api.exchange import EventStream, Headers, Work, send_bytes, together,
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.loop import sse
 from proxy.loop.actions import Respond, Tally, sum_of
-from proxy.loop.chat import Json
+from proxy.loop.chat import Json, in_plain_text, text_of
+from proxy.loop.citations import CITATIONS, Cite, without_marks
 from proxy.loop.driver import Runner
 from proxy.loop.run import Run
+from proxy.loop.texts import without_blank_lines_after
 from proxy.ports import Ports, Report, Tell, Toolset
 
 ShowChoice: TypeAlias = Callable[[int, Json], Awaitable[None]]
@@ -137,14 +139,7 @@ class Surface:
             # A single loop has no task of its own, which would keep a failure and all that has led to it.
             answers = await together(works) if len(works) > 1 else [await works[0]]
         finally:  # what was used is paid for, also where there is no answer
-            tally = sum_of(tallies)
-            ended: Json = {}
-            if answers:
-                ended["stop"] = answers[0].stop
-                if answers[0].step is not None:
-                    ended["rung"] = answers[0].step
-            request_context.add(ended)
-            note_use(tally, turns=tally.turns, tool_calls=tally.total_tool_calls, searches=tally.web_searches)
+            _note_end(sum_of(tallies), answers)
         return answers
 
     async def _kept(self, work: Coroutine[Any, Any, Respond], owner: str, run_id: str, keep: Keep) -> Respond:
@@ -166,6 +161,14 @@ def tool_headers(answers: Sequence[Respond]) -> Headers:
         (b"x-tool-calls", str(tally.total_tool_calls).encode()),
         (b"x-tool-stop", answers[0].stop.encode()),
     )
+
+
+def _note_end(tally: Tally, answers: Sequence[Respond]) -> None:
+    """Add to the log line of a request what its loops used together, and how the first of the `answers` came about."""
+    if answers:
+        first = answers[0]
+        request_context.add({"stop": first.stop} if first.step is None else {"stop": first.stop, "rung": first.step})
+    note_use(tally, turns=tally.turns, tool_calls=tally.total_tool_calls, searches=tally.web_searches)
 
 
 def note_use(tally: Tally, **counts: float) -> None:
@@ -195,3 +198,19 @@ def collect(events: list[Json]) -> Tell:
 
 async def show_nothing(_index: int, _chunk: Json) -> None:
     """Shows nothing of a loop before its end, for an answer that is not streamed."""
+
+
+def delta_of(message: Json, cite: Cite | None, *, is_last: bool, with_text: bool = True) -> Json:
+    """A turn of a run that is over as the delta that a stream would have shown: its thoughts and text, without calls.
+
+    Args:
+        message: of the turn.
+        cite: the page that a mark in its text means.
+        is_last: whether it is the run's last turn, whose end is shown as it is.
+        with_text: whether its text is shown.
+    """
+    message = in_plain_text(message)
+    delta: Json = {key: message.get(key) for key in ("reasoning_content", "reasoning", "refusal")}
+    if with_text and (text := text_of(message)).strip():
+        delta["content"], delta[CITATIONS] = without_marks(text if is_last else without_blank_lines_after(text), cite)
+    return delta

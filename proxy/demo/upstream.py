@@ -24,7 +24,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from proxy.demo import search
 from proxy.demo.script import DEMO, Script, ScriptedTurn, load
 from proxy.loop import sse
 from proxy.loop.chat import Json
@@ -34,6 +33,23 @@ from proxy.server.listener import address_of, listen
 _MOST_REMEMBERED = 1000
 _PIECE = re.compile(r"\S+\s*|\s+")
 _FRAGMENT = 12  # characters of arguments in one chunk
+# The results of the search; in Serper's shape, so that the demo's tool is the real one.
+_PAGES = (
+    {
+        "words": {"weather", "nanaimo"},
+        "title": "Nanaimo weather: 11 degrees, rain from 2 pm",
+        "link": "https://weather.example/nanaimo",
+        "snippet": "Today 11 degrees. Dry until early afternoon, then rain, 8 mm by the evening.",
+        "date": "2 hours ago",
+    },
+    {
+        "words": {"ferry", "nanaimo", "horseshoe", "bay"},
+        "title": "Departures: Nanaimo (Departure Bay) - Horseshoe Bay",
+        "link": "https://ferries.example/departures",
+        "snippet": "All sailings on schedule. 15:20: 38 % full. 17:40: 91 % full.",
+        "date": "10 minutes ago",
+    },
+)
 
 
 @dataclass(slots=True)
@@ -65,7 +81,7 @@ class Mock:
         self.most_searches_at_once = max(self.most_searches_at_once, self._open_searches)
         await asyncio.sleep(self.search_seconds)
         self._open_searches -= 1
-        return _json(search.answer(asked))
+        return _json(search_answer(asked))
 
     async def _complete(self, request: Request) -> Response:
         asked = orjson.loads(await request.body())
@@ -187,3 +203,14 @@ def main(*, port: int, script: Path | None) -> None:
         sys.stdout.flush()
 
     Server(config, ready=ready).run([listener])
+
+
+def search_answer(request: Json) -> Json:
+    """What `POST /search` answers, in Serper's shape."""
+    query = str(request.get("q", ""))
+    words = {word.strip(".,?!").lower() for word in query.split()}
+    found = sorted(_PAGES, key=lambda page: -len(words & set(page["words"])))
+    results = [
+        {key: value for key, value in page.items() if key != "words"} for page in found if words & set(page["words"])
+    ]
+    return {"searchParameters": {"q": query, "type": "search"}, "organic": results[: int(request.get("num", 10))]}

@@ -21,8 +21,8 @@ from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Clock, EnoughShown, Observer, Report, Show, Tell, Toolset, Upstream, elapsed, fault_of
 from proxy.timeouts import Deadline, within
 
-Execute: TypeAlias = Callable[[ToolCall], Coroutine[Any, Any, ToolOutput]]
-"""Runs one tool call, as `ports.Toolset.execute` does."""
+Execute: TypeAlias = Callable[..., Coroutine[Any, Any, ToolOutput]]
+"""Runs one tool call within `patience` and `at_most`, as `ports.Toolset.execute` does."""
 
 
 class Runner:
@@ -59,19 +59,16 @@ class Runner:
             ProxyError: the upstream failed, or the model gave no answer.
         """
         deadline = Deadline(run.limits.deadline, timer=self._clock.monotonic)
-        patience, at_most = run.limits.tool_timeout, run.limits.max_tool_timeout
-        execute = partial(self._toolset.execute, patience=patience, at_most=at_most, scope=scope, filters=filters)
-        calls = ToolCalls(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
-        async with aclosing(calls):
+        execute = partial(self._toolset.execute, scope=scope, filters=filters)
+        tool_calls = ToolCalls(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
+        async with aclosing(tool_calls) as calls:
             action: Action = run.start_turn()
             while True:
                 if report is not None and (answered := run.take_answered()):
                     await report(answered)
                 match action:
                     case CallUpstream():
-                        calls.turn = action.number
-                        if tell is not None:
-                            await tell({"type": "turn.started", "turn": action.number})
+                        await calls.begin_turn(action.number)
                         turn = await self._complete(action, upstream, show, calls)
                         if not deadline.seconds_left():
                             run.expire()
@@ -134,9 +131,6 @@ class ToolCalls:
     `run_all` takes the calls that were started, starts the others, and cancels what the run does not want after all. A
     failure of a tool is a result like any other, so it cancels nothing; a TaskGroup would moreover wrap the failure of
     the run itself into a group.
-
-    Attributes:
-        turn: the number of the turn whose calls come next.
     """
 
     def __init__(
@@ -149,17 +143,24 @@ class ToolCalls:
         observe: Observer,
         clock: Clock,
     ) -> None:
-        self.turn = 0
+        self._turn = 0
         self._run = run
-        self._execute = execute
+        limits = run.limits
+        self._execute = partial(execute, patience=limits.tool_timeout, at_most=limits.max_tool_timeout)
         self._deadline = deadline
         self._tell = tell
         self._observe = observe
         self._clock = clock
-        self._slots = asyncio.Semaphore(run.limits.max_parallel_tools)
-        self._result_bytes_left = run.limits.max_total_result_bytes
+        self._slots = asyncio.Semaphore(limits.max_parallel_tools)
+        self._result_bytes_left = limits.max_total_result_bytes
         self._tasks: set[asyncio.Task[ToolResult]] = set()
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early; whether they are wanted is not known yet
+
+    async def begin_turn(self, number: int) -> None:
+        """Take the calls of the turn with that number from now on; the client is told that it begins."""
+        self._turn = number
+        if self._tell is not None:
+            await self._tell({"type": "turn.started", "turn": number})
 
     def start(self, call: ToolCall) -> None:
         """Start a call whose arguments are complete, if the run permits it before the turn is complete."""
@@ -200,21 +201,21 @@ class ToolCalls:
         """One call, once fewer than `max_parallel_tools` are under way, with progress events for the client."""
         async with self._slots:
             if self._tell is None:
-                return await self._result(call, self.turn)
-            event = {"turn": self.turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
+                return await self._result(call)
+            event = {"turn": self._turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
             began = self._clock.monotonic()
             await self._tell({"type": "tool.started", **event})
-            result = await self._result(call, self.turn)
+            result = await self._result(call)
             event["seconds"] = elapsed(self._clock, began)
             if result.failed:
                 event["error"] = result.content
             await self._tell({"type": "tool.failed" if result.failed else "tool.completed", **event})
             return result
 
-    async def _result(self, call: ToolCall, turn: int) -> ToolResult:
+    async def _result(self, call: ToolCall) -> ToolResult:
         """The result of one call, or its failure as a result, with events for the observers."""
         clock, observe = self._clock, self._observe
-        where = {"turn": turn, "tool": call.name, "call_id": call.id}
+        where = {"turn": self._turn, "tool": call.name, "call_id": call.id}
         began = clock.monotonic()
         if observe.wants("tool.started"):
             size = len(call.arguments.encode("utf-8", "replace"))

@@ -21,11 +21,10 @@ from proxy.api.messages.hosted import DemandingToolset
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.stream import Head, MessageStream
 from proxy.api.messages.tools import hosted_names, with_hosted
-from proxy.api.replay import delta_of
 from proxy.api.request import CALLER, ResolvedRequest, names_for_header
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, key_of
-from proxy.api.surface import show_nothing, tool_headers
+from proxy.api.surface import delta_of, show_nothing, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import Json, ToolSpec, Turn, name_of

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from proxy.api.replay import delta_of
 from proxy.api.responses.items import ClientCall, Events, Item, Message, Reasoning, SearchCall, ServerCall, Status
 from proxy.api.responses.tools import Tools
+from proxy.api.surface import delta_of
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
 from proxy.loop.citations import CITATIONS, Citation, Cite

@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.api.body import MOST_TOOLS, written
 from proxy.api.responses.conversation import Conversation, read_items
-from proxy.api.responses.tools import Tools, without_secrets
+from proxy.api.responses.tools import Tools
 from proxy.api.schema import SchemaCheck
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError, RequestError
@@ -40,6 +40,7 @@ _SENT_AS: Mapping[str, str] = {
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
 }
+_SECRETS = ("authorization", "headers")  # of an `mcp` tool
 _COUNTS = {"max_output_tokens": 1, "max_tool_calls": 0, "top_logprobs": 0}
 _MOST = 2**31
 SOURCES = "web_search_call.action.sources"
@@ -151,7 +152,20 @@ def read_request(fields: Json) -> ResponsesRequest:
 
 def _without_secrets(holder: Json) -> Json:
     """A request or an item, which are stored and echoed, without the secrets in its `tools`."""
-    return {**holder, "tools": without_secrets(holder["tools"])} if holder.get("tools") else holder
+    return {**holder, "tools": tools_without_secrets(holder["tools"])} if holder.get("tools") else holder
+
+
+def tools_without_secrets(tools: Any) -> Any:
+    """A list of tools fit to be stored and echoed: without the credentials of the MCP servers that it declares."""
+    return [_tool_without_secrets(tool) for tool in tools] if isinstance(tools, list) else tools
+
+
+def _tool_without_secrets(tool: Any) -> Any:
+    if not isinstance(tool, dict):
+        return tool
+    if tool.get("type") == "mcp":
+        return {key: value for key, value in tool.items() if key not in _SECRETS}
+    return {**tool, "tools": tools_without_secrets(tool["tools"])} if "tools" in tool else tool
 
 
 def _check_inner(fields: Json) -> None:

@@ -20,7 +20,6 @@ from proxy.loop.prompts import GRAMMAR, RAW_INPUT
 
 # What may stand in a header.
 _TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_SECRETS = ("authorization", "headers")  # of an `mcp` tool
 _MODES = ("auto", "none", "required")
 _LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get at most 64
 _ANY_SEARCH: Json = {"type": SEARCH}
@@ -180,19 +179,6 @@ def declared_in(request: Json, items: Iterable[Json]) -> list[Json]:
         if item["type"] == "additional_tools":
             declared += _listed(item, "tools", "input")
     return declared
-
-
-def without_secrets(tools: Any) -> Any:
-    """A list of tools fit to be stored and echoed: without the credentials of the MCP servers that it declares."""
-    return [_without_secrets(tool) for tool in tools] if isinstance(tools, list) else tools
-
-
-def _without_secrets(tool: Any) -> Any:
-    if not isinstance(tool, dict):
-        return tool
-    if tool.get("type") == "mcp":
-        return {key: value for key, value in tool.items() if key not in _SECRETS}
-    return {**tool, "tools": without_secrets(tool["tools"])} if "tools" in tool else tool
 
 
 def _flat(name: str, namespace: str | None) -> str:

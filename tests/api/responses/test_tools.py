@@ -1,6 +1,7 @@
 import pytest
 
-from proxy.api.responses.tools import ClientToolName, declared_in, read_tools, without_secrets
+from proxy.api.responses.request import tools_without_secrets
+from proxy.api.responses.tools import ClientToolName, declared_in, read_tools
 from proxy.loop.errors import RequestError
 
 DOOR = {"type": "function", "name": "open_door", "parameters": {"type": "object"}, "strict": True, "description": None}
@@ -147,8 +148,8 @@ def test_what_opens_a_declared_server_is_neither_kept_nor_echoed():
     server = {"type": "mcp", "server_label": "s", "server_url": "https://s.example/mcp"}
     secret = {**server, "authorization": "Bearer x", "headers": {"X-Key": "y"}}
     inner = {"type": "namespace", "name": "n", "tools": [secret]}
-    assert without_secrets([DOOR, secret, inner, 3]) == [DOOR, server, {**inner, "tools": [server]}, 3]
-    assert without_secrets("no list") == "no list"
+    assert tools_without_secrets([DOOR, secret, inner, 3]) == [DOOR, server, {**inner, "tools": [server]}, 3]
+    assert tools_without_secrets("no list") == "no list"
 
 
 @pytest.mark.parametrize(
