@@ -140,7 +140,7 @@ def test_every_panel_of_clients_or_models_shows_those_that_are_chosen_and_groups
             name = full if full in labels else re.sub(r"_(total|bucket|sum|count)$", "", full)
             chosen = [f'{label}=~"${label}"' for label in ("client", "model") if label in labels[name]]
             assert selector == ("{" + ",".join(chosen) + "}" if chosen else ""), query
-            assert grouped - {"le"} <= set(labels[name]), query
+            assert grouped - {"le", "instance"} <= set(labels[name]), query  # the second is of Prometheus itself
 
 
 def test_the_composition_fits_the_schema_of_compose():
