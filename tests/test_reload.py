@@ -220,3 +220,27 @@ def test_the_unit_is_one_that_systemd_accepts(tmp_path):
     done = subprocess.run([SYSTEMD_ANALYZE, "verify", str(unit)], capture_output=True, text=True, check=False)
     assert [line for line in done.stderr.splitlines() if "toolproxy" in line] == []
     assert "ExecReload=/bin/kill -HUP $MAINPID" in text
+
+
+async def test_an_mcp_server_stays_with_its_entry_and_ends_with_the_last_request_that_may_call_it():
+    command = orjson.dumps([sys.executable, str(Path(__file__).with_name("mcp_server.py"))]).decode()
+    with_server = f"tools: {{wiki: {{type: mcp, command: {command}}}}}"
+    base = "upstreams: {up: {base_url: 'http://127.0.0.1:1', api_key: k}}\n"
+    app = create_app(parse(base + with_server, {}))
+    async with serving(app):
+        names = {*app.current.registry.specs}
+        assert names
+        first, source = app.current, app.current.sources["wiki"]
+        first.open_requests += 1  # as an open request does
+        await app.reload(parse(base + with_server + "\nlimits: {max_turns: 2}", {}))
+        assert app.current.sources["wiki"] is source
+        assert {*app.current.registry.specs} == names
+        await app.reload(parse(base, {}))
+        assert not app.current.registry.specs
+        assert source.state().usable
+        first.open_requests -= 1
+        await app.reload(parse(base + "limits: {max_turns: 3}", {}))
+        app._close_if_idle(first)  # noqa: SLF001 - as the end of the request does
+        async with asyncio.timeout(20):
+            while source.state().usable:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.01)

@@ -13,7 +13,7 @@ from proxy.http.client import HttpClient
 from proxy.http.connect import client_context
 from proxy.http.transport import Http1Transport, HttpxTransport
 from proxy.loop.errors import ConfigurationError
-from proxy.ports import Caches, Clock, ExtraHeaders, Observer
+from proxy.ports import ExtraHeaders, Observer
 from proxy.telemetry import log
 from proxy.tools.catalog import Resources, tools_of
 from proxy.tools.registry import Registry
@@ -31,21 +31,19 @@ class SystemClock:
 
 def registry_of(
     config: Config,
-    client: httpx.AsyncClient,
+    resources: Resources,
     tools: Iterable[Tool] = (),
     *,
-    clock: Clock,
     observe: Observer,
-    caches: Caches | None = None,
     kept: Mapping[str, Service] = MappingProxyType({}),
 ) -> Registry:
     """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
     try:
         return Registry(
-            [*tools_of(config, Resources(client, clock, caches)), *tools],
-            clock=clock,
+            [*tools_of(config, resources), *tools],
+            clock=resources.clock,
             observe=observe,
-            caches=caches,
+            caches=resources.caches,
             kept=kept,
         )
     except ValueError as exc:
@@ -54,7 +52,7 @@ def registry_of(
 
 def origins_of(config: Config) -> dict[str, str]:
     """Where each tool of the configuration comes from, for `toolproxy check`. Raises `ConfigurationError`."""
-    return registry_of(config, tool_client(), clock=SystemClock(), observe=log.LogObserver()).origins
+    return registry_of(config, Resources(tool_client(), SystemClock()), observe=log.LogObserver()).origins
 
 
 def tool_client(

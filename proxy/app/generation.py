@@ -66,11 +66,9 @@ class Generation:
         self.open_requests = 0
         self.registry = registry_of(
             config,
-            process.client,
+            process.resources,
             process.tools,
-            clock=process.clock,
             observe=process.telemetry.observe,
-            caches=process.state.caches,
             kept=dict(_kept_services(before, config)) if before else {},
         )
         if before is not None:

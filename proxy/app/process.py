@@ -15,6 +15,7 @@ from proxy.config import Config, ServerConfig, secrets_of
 from proxy.ports import Clock, Lifecycle
 from proxy.stores import State, open_state
 from proxy.telemetry import Telemetry, build_telemetry
+from proxy.tools.catalog import Resources
 from proxy.tools.service import local_caches
 from proxy.tools.tool import Tool
 
@@ -29,7 +30,7 @@ class Process:
         telemetry: log, metrics, records and traces.
         state: the stores.
         capacity: bounds open requests.
-        client: sends the requests of tools.
+        resources: what tools need, the cache of pages among it.
         transport: carries every request to upstreams and tools in place of their own transports, in tests.
         tools: those beside the configuration's.
         tasks: the background tasks, while the process serves.
@@ -40,7 +41,7 @@ class Process:
     telemetry: Telemetry
     state: State
     capacity: Capacity
-    client: httpx.AsyncClient
+    resources: Resources
     transport: httpx.AsyncBaseTransport | None
     tools: tuple[Tool, ...]
     tasks: asyncio.TaskGroup | None = field(default=None)
@@ -52,7 +53,7 @@ class Process:
             async with self.state.running(), asyncio.TaskGroup() as self.tasks:
                 yield self.tasks
         finally:
-            await self.client.aclose()
+            await self.resources.client.aclose()
             await asyncio.to_thread(self.telemetry.close)
 
     def mask(self, config: Config, *others: Config) -> None:
@@ -78,13 +79,14 @@ def start_process(
     telemetry = build_telemetry(config, clock, version=__version__)
     memory = _memory_of_worker(config.server) // 8
     caches = local_caches(clock)
+    state = open_state(config.state, clock=clock, observe=telemetry.observe, caches=caches, memory=memory)
     return Process(
         clock=clock,
         lifecycle=lifecycle or Lifecycle(),
         telemetry=telemetry,
-        state=open_state(config.state, clock=clock, observe=telemetry.observe, caches=caches, memory=memory),
+        state=state,
         capacity=Capacity(config.server, body_bytes=_body_bytes(config.server)),
-        client=tool_client(transport, telemetry.extra_headers),
+        resources=Resources(tool_client(transport, telemetry.extra_headers), clock, state.caches),
         transport=transport,
         tools=tuple(tools),
     )
