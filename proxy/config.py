@@ -24,7 +24,8 @@ Url: TypeAlias = Annotated[str, Meta(pattern=_URL)]
 # User and password are percent-encoded where they hold any of "@/?#[]" or a blank.
 _TO_65535 = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4})"
 _REDIS = rf"rediss?://([^@/?#\[\]\s]*@)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:{_TO_65535})?(/[0-9]{{0,4}})?"
-StateUrl: TypeAlias = Annotated[str, Meta(pattern=rf"^(memory://|{_REDIS})\Z")]
+_SQLITE = r"sqlite:///[^?#\x00-\x1f]+"
+StateUrl: TypeAlias = Annotated[str, Meta(pattern=rf"^(memory://|{_SQLITE}|{_REDIS})\Z")]
 # What may stand in a header.
 Key: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e]*\Z")]
 # RFC 9110: a token, and printable ASCII without blanks at its ends.
@@ -336,7 +337,8 @@ class OfferConfig(Value, frozen=True, kw_only=True):
 class StateConfig(Value, frozen=True, kw_only=True):
     """`state:`: what is kept between requests."""
 
-    # memory:// for each process by itself; redis://host:6379/0 for several workers or replicas.
+    # memory:// for each process by itself; sqlite:///path.db for one machine, any number of workers, and restarts;
+    # redis://host:6379/0 for several machines.
     url: StateUrl = "memory://"
     ttl: Seconds = 86400  # Seconds that an entry is kept after it was written or last continued.
     max_entries: Count = 10000  # Largest number of entries; beyond it, the client with the most loses its oldest.

@@ -2,7 +2,7 @@
 
 An upstream is asked for a completion of one token, the cheapest request that tells the truth about a key: a list of
 models is public with some providers, and Z.AI speaks of a missing balance (code 1113) nowhere else. A search provider
-is asked one query, an MCP server for its tools, Redis for a write.
+is asked one query, an MCP server for its tools, a shared state for a write.
 """
 
 import asyncio
@@ -32,6 +32,8 @@ from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError, UpstreamRefused
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, NoObserver
+from proxy.stores import sqlite
+from proxy.stores.shared import SharedState
 from proxy.tools.catalog import Resources, make_tool
 from proxy.upstreams import failures
 from proxy.upstreams.connection import Connection
@@ -77,8 +79,8 @@ def _questions(config: Config, means: Means, client: httpx.AsyncClient) -> Itera
             yield _ask_mcp_server(name, tool)
         elif isinstance(tool, SearchConfig | SerperConfig | ZaiSearchConfig):
             yield _ask_search(name, tool, Resources(client, means.clock))
-    if config.state.url.startswith("redis"):
-        yield _ask_redis(config.state, means.clock)
+    if not config.state.url.startswith("memory:"):
+        yield _ask_state(config.state, means.clock)
 
 
 def _model_of(upstream: str, config: Config) -> str | None:
@@ -205,16 +207,25 @@ async def _ask_mcp_server(name: str, server: McpConfig) -> Finding:
     return Finding(f"tools.{name}", f"{len(names)} tools: {', '.join(names)}")
 
 
-async def _ask_redis(state: StateConfig, clock: Clock) -> Finding:
-    from proxy.stores.redis import SharedRedis  # noqa: PLC0415 - an extra
-
-    shared = SharedRedis(state.url, clock=clock, observe=NoObserver())
+async def _ask_state(config: StateConfig, clock: Clock) -> Finding:
+    name, shared = _shared_state(config, clock)
     try:
         await shared.probe()
         why_not = shared.readiness().why_not
     finally:
         await shared.aclose()
-    return Finding("state.url", f"Redis: {why_not}" if why_not else "Redis can be written to", is_fault=bool(why_not))
+    return Finding(
+        "state.url", f"{name}: {why_not}" if why_not else f"{name} can be written to", is_fault=bool(why_not)
+    )
+
+
+def _shared_state(config: StateConfig, clock: Clock) -> tuple[str, SharedState]:
+    if config.url.startswith(sqlite.SCHEME):
+        path = sqlite.path_of(config.url)
+        return str(path), sqlite.SharedSqlite(path, clock=clock, observe=NoObserver())
+    from proxy.stores.redis import SharedRedis  # noqa: PLC0415 - an extra
+
+    return "Redis", SharedRedis(config.url, clock=clock, observe=NoObserver())
 
 
 def _network_fault(exc: BaseException) -> str | None:

@@ -171,7 +171,7 @@ FAULTY = {
     ),
     "a state nowhere": (
         GOOD + "state: {url: 'redis://h/x'}",
-        "3: state.url: must be memory://, or redis:// or rediss:// with [user:password@]host[:port][/db]",
+        "3: state.url: must be memory://, sqlite:///PATH, or redis:// or rediss:// with [user:password@]host[:port][/db]",
     ),
 }
 

@@ -229,7 +229,9 @@ def test_state_may_be_kept_in_this_process_or_in_redis(url):
 )
 def test_any_other_place_for_state_is_a_fault(url):
     (fault,) = faults(yaml.safe_dump({"state": {"url": url}}))
-    assert fault.startswith("config.yaml:2: state.url: must be memory://, or redis:// or rediss:// with ")
+    assert fault.startswith(
+        "config.yaml:2: state.url: must be memory://, sqlite:///PATH, or redis:// or rediss:// with "
+    )
 
 
 def test_redis_without_its_package_is_a_fault_that_says_how_to_get_it(tmp_path):

@@ -1,14 +1,26 @@
-"""Everything that outlives a request, opened from one URL: in this process, or in a Redis that many processes share."""
+"""Everything that outlives a request, opened from one URL: in this process, in a file of this machine, or in Redis."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from proxy.config import StateConfig
 from proxy.ports import Budgets, Caches, Clock, ContinuationStore, Leases, Observer, Rates, Readiness, Results
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import LocalLeases, LocalRates, MemoryStore
+from proxy.stores.shared import SharedState
+from proxy.stores.sqlite import SCHEME, SharedSqlite, check_file, path_of
+from proxy.stores.sqlite.tables import (
+    SqliteBudgets,
+    SqliteContinuations,
+    SqliteLeases,
+    SqliteRates,
+    SqliteResults,
+    clean_up,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,9 @@ def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: 
         observe: takes the events of the stores.
         caches: the tools' caches in this process.
         memory: bytes that this process may use for it.
+
+    Raises:
+        ConfigurationError: a later version of the proxy has written the file of `sqlite://`.
     """
     local = State(
         continuations=MemoryStore(config, clock=clock, max_bytes=min(config.max_bytes, memory), observe=observe),
@@ -53,10 +68,11 @@ def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: 
     )
     if config.url.startswith("memory:"):
         return local
-    return _shared_state(config, clock=clock, observe=observe, local=local)
+    opened = _sqlite_state if config.url.startswith(SCHEME) else _redis_state
+    return opened(config, clock=clock, observe=observe, local=local)
 
 
-def _shared_state(config: StateConfig, *, clock: Clock, observe: Observer, local: State) -> State:
+def _redis_state(config: StateConfig, *, clock: Clock, observe: Observer, local: State) -> State:
     """`state: redis://`; `local` stands in while Redis is away."""
     # redis-py is an extra.
     from proxy.stores.redis import SharedRedis  # noqa: PLC0415
@@ -72,18 +88,6 @@ def _shared_state(config: StateConfig, *, clock: Clock, observe: Observer, local
         own = local.caches(tool, seconds)
         return RedisResults(shared, tool=tool, seconds=seconds, local=own, clock=clock)
 
-    @asynccontextmanager
-    async def running() -> AsyncIterator[None]:
-        await shared.probe()
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(shared.watch()), group.create_task(leases.keep())]
-                yield
-                for task in tasks:
-                    task.cancel()
-        finally:
-            await shared.aclose()
-
     return State(
         continuations=RedisContinuations(shared, config, local=local.continuations),
         rates=RedisRates(shared, local=local.rates),
@@ -91,5 +95,41 @@ def _shared_state(config: StateConfig, *, clock: Clock, observe: Observer, local
         budgets=RedisBudgets(shared, local=local.budgets),
         caches=cache,
         readiness=shared.readiness,
-        running=running,
+        running=partial(_running, shared, leases.keep),
     )
+
+
+def _sqlite_state(config: StateConfig, *, clock: Clock, observe: Observer, local: State) -> State:
+    """`state: sqlite://`; `local` stands in while the file cannot be used."""
+    path = path_of(config.url)
+    check_file(path)
+    shared = SharedSqlite(path, clock=clock, observe=observe)
+    leases = SqliteLeases(shared)
+
+    def cache(tool: str, seconds: float) -> Results:
+        own = local.caches(tool, seconds)
+        return SqliteResults(shared, tool=tool, seconds=seconds, local=own, clock=clock)
+
+    return State(
+        continuations=SqliteContinuations(shared, config, local=local.continuations),
+        rates=SqliteRates(shared, local=local.rates),
+        leases=leases,
+        budgets=SqliteBudgets(shared, local=local.budgets),
+        caches=cache,
+        readiness=shared.readiness,
+        running=partial(_running, shared, leases.keep, partial(clean_up, shared)),
+    )
+
+
+@asynccontextmanager
+async def _running(shared: SharedState, *works: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Run what a shared state has to do in the background, and close it at the end."""
+    await shared.probe()
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work()) for work in (shared.watch, *works)]
+            yield
+            for task in tasks:
+                task.cancel()
+    finally:
+        await shared.aclose()

@@ -38,9 +38,11 @@ EVENTS: Final[Mapping[str, Event]] = {
     "server.ready": Event(_INFO, "All workers accept connections, at `url`."),
     "server.draining": Event(_INFO, "A signal has come: open requests may finish, and no new ones are taken on."),
     "server.stopped": Event(_INFO, "All requests have ended, and the process is about to end."),
-    "state.unavailable": Event(_WARNING, "Redis cannot be reached; each process uses a state of its own."),
+    "state.unavailable": Event(
+        _WARNING, "Redis or the file of `state.url` cannot be used; each process uses a state of its own."
+    ),
     # As loud as `state.unavailable`: whoever was alarmed by that needs to see this.
-    "state.recovered": Event(_WARNING, "Redis can be reached again."),
+    "state.recovered": Event(_WARNING, "Redis or the file of `state.url` can be used again."),
     "answer.unfit": Event(_INFO, "An answer does not match the required JSON Schema; the model is asked again."),
     "state.not_shared": Event(_WARNING, "Several workers run without shared state; each keeps its own."),
     "observer.failed": Event(

@@ -4,6 +4,7 @@ import pytest
 
 from proxy.app import SystemClock
 from proxy.stores.redis import SharedRedis
+from proxy.stores.sqlite import SharedSqlite
 
 
 class Heard(list):
@@ -17,6 +18,21 @@ class Heard(list):
 @pytest.fixture
 def heard():
     return Heard()
+
+
+@pytest.fixture
+def database(tmp_path, heard):
+    """The database as one process has it open; each call is another one."""
+
+    @asynccontextmanager
+    async def opened(*, path=None, clock=None):
+        shared = SharedSqlite(path or tmp_path / "state.db", clock=clock or SystemClock(), observe=heard)
+        try:
+            yield shared
+        finally:
+            await shared.aclose()
+
+    return opened
 
 
 @pytest.fixture

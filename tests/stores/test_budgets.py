@@ -1,4 +1,4 @@
-"""What clients use, counted in memory and in Redis alike."""
+"""What clients use, counted alike in memory, in a file and in Redis."""
 
 from contextlib import asynccontextmanager
 
@@ -7,6 +7,7 @@ import pytest
 from proxy.ports import Use
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.redis.budgets import RedisBudgets
+from proxy.stores.sqlite.tables import SqliteBudgets
 
 NOTHING = Use()
 
@@ -15,12 +16,16 @@ def used(cost=0.25):
     return Use(requests=1, input_tokens=100, cached_tokens=40, output_tokens=10, tool_calls=2, cost=cost)
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "redis"])
 def budgets(request):
     @asynccontextmanager
     async def opened():
         if request.param == "memory":
             yield LocalBudgets()
+            return
+        if request.param == "sqlite":
+            async with request.getfixturevalue("database")() as shared:
+                yield SqliteBudgets(shared, local=LocalBudgets())
             return
         async with request.getfixturevalue("process")() as shared:
             yield RedisBudgets(shared, local=LocalBudgets())

@@ -1,4 +1,4 @@
-"""What is kept between requests, in memory and in Redis alike."""
+"""What is kept between requests, alike in memory, in a file and in Redis."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -8,6 +8,7 @@ import pytest
 from proxy.config import StateConfig
 from proxy.stores.memory import MemoryStore
 from proxy.stores.redis.continuations import RedisContinuations
+from proxy.stores.sqlite.tables import SqliteContinuations
 from tests.fakes import FakeClock
 
 ME, OTHER = "client:me", "client:other"
@@ -25,7 +26,7 @@ end
 """
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "redis"])
 def kept_in(request):
     """Makes a store, and what lets seconds go by in it."""
     process = request.getfixturevalue("process") if request.param == "redis" else None
@@ -51,7 +52,18 @@ def kept_in(request):
 
             yield RedisContinuations(shared, config, local=local), pass_seconds
 
-    return in_memory if process is None else in_redis
+    @asynccontextmanager
+    async def in_file(**config):
+        config, clock = StateConfig(**config), FakeClock()
+        async with request.getfixturevalue("database")(clock=clock) as shared:
+            local = MemoryStore(config, clock=clock, max_bytes=config.max_bytes)
+
+            async def pass_seconds(seconds):
+                clock.now += seconds
+
+            yield SqliteContinuations(shared, config, local=local), pass_seconds
+
+    return {"memory": in_memory, "sqlite": in_file, "redis": in_redis}[request.param]
 
 
 async def put(store, owner, *keys, size=10):

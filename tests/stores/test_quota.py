@@ -1,4 +1,4 @@
-"""Requests per minute of one process, with a clock that stands still until it is moved."""
+"""Requests per minute, in memory and in a file alike, with a clock that stands still until it is moved."""
 
 import math
 import random
@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.stores.memory import LocalRates
+from proxy.stores.sqlite.tables import SqliteRates
 from tests.fakes import FakeClock
 
 
@@ -16,9 +17,13 @@ def clock():
     return FakeClock(1000.0)
 
 
-@pytest.fixture
-def rates(clock):
-    return LocalRates(clock)
+@pytest.fixture(params=["memory", "sqlite"])
+async def rates(request, clock):
+    if request.param == "memory":
+        yield LocalRates(clock)
+        return
+    async with request.getfixturevalue("database")(clock=clock) as shared:
+        yield SqliteRates(shared, local=LocalRates(clock))
 
 
 async def hits(rates, count, limit, *, client="app"):
@@ -68,7 +73,8 @@ async def test_clients_are_counted_apart(rates):
     assert (await rates.hit("another", 1)).allowed
 
 
-async def test_what_is_kept_does_not_grow_with_the_requests(rates, clock):
+async def test_what_is_kept_does_not_grow_with_the_requests(clock):
+    rates = LocalRates(clock)
     for _ in range(300):
         await hits(rates, 50, 1_000_000)
         clock.now += 0.5

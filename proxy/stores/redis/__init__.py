@@ -1,12 +1,6 @@
 """`state: redis://`: several workers and replicas behave as one, through a Redis server that may be away.
 
-While it is away, each process uses a state of its own: no request is refused because of it. Every key begins with
-`toolproxy:` and expires.
-
-    reachable --(a command fails)--> away --(a probe succeeds)--> reachable
-
-No command is tried meanwhile: a request does not wait for a server that is known not to answer. A probe, once a second,
-finds out when it is back.
+Every key begins with `toolproxy:` and expires.
 """
 
 import asyncio
@@ -20,22 +14,17 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from proxy.ports import Clock, Observer, Readiness
+from proxy.ports import Clock, Observer
+from proxy.stores.shared import SECONDS, SharedState
 
 NAMESPACE: Final = "toolproxy"
 
-_SECONDS = 1.0  # for one command, connecting included: a request would rather do without than wait longer
-_PROBE_SECONDS = 1.0
 _PROBE_KEY = f"{NAMESPACE}:probe"
 _MAX_CONNECTIONS = 32  # of one process; a command takes well under a millisecond, and the next in line waits for it
 _DEFAULT_PORT = 6379
 
 
-class StateUnavailable(Exception):
-    """The shared state cannot be reached. The message gives the cause, and holds no secret."""
-
-
-class SharedRedis:
+class SharedRedis(SharedState):
     """The connections of this process to Redis, and whether it can be reached.
 
     Args:
@@ -44,11 +33,14 @@ class SharedRedis:
         observe: told once when it is lost and once when it is found again.
     """
 
+    name = "redis"
+
     def __init__(self, url: str, *, clock: Clock, observe: Observer) -> None:
+        super().__init__(_address(url), clock=clock, observe=observe)
         self.pool: redis.ConnectionPool = redis.BlockingConnectionPool.from_url(
             url,
             max_connections=_MAX_CONNECTIONS,
-            timeout=_SECONDS,
+            timeout=SECONDS,
             # `_translated` bounds both. Its own timeout is an asyncio.wait_for, which before Python 3.12 swallows a
             # cancellation that comes in the moment of success: a request would go on after its client has left.
             socket_timeout=None,
@@ -57,10 +49,6 @@ class SharedRedis:
             retry=Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,)),
         )
         self.client: redis.Redis = redis.Redis(connection_pool=self.pool)
-        self._at = _address(url)
-        self._clock = clock
-        self._observe = observe
-        self._why_not: str | None = None
 
     @asynccontextmanager
     async def reached(self) -> AsyncIterator[redis.Redis]:
@@ -69,31 +57,14 @@ class SharedRedis:
         Raises:
             StateUnavailable: Redis cannot be reached, or refuses the command.
         """
-        if self._why_not is not None:
-            raise StateUnavailable(self._why_not)
+        self.require()
         async with self._translated():
             yield self.client
 
-    async def probe(self) -> None:
-        """Find out whether it can be reached and written to."""
-        try:
-            async with self._translated():
-                await self.client.set(_PROBE_KEY, b"", ex=60)
-        except StateUnavailable:
-            return
-        if self._why_not is not None:
-            self._why_not = None
-            self._observe("state.recovered", at=self._at)
-
-    async def watch(self) -> None:
-        """Probe again and again. Never ends."""
-        while True:
-            await self._clock.sleep(_PROBE_SECONDS)
-            await self.probe()
-
-    def readiness(self) -> Readiness:
-        """For `/readyz`."""
-        return Readiness("redis", usable=self._why_not is None, why_not=self._why_not)
+    async def write_something(self) -> None:
+        """Write a key that expires."""
+        async with self._translated():
+            await self.client.set(_PROBE_KEY, b"", ex=60)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -103,14 +74,10 @@ class SharedRedis:
     @asynccontextmanager
     async def _translated(self) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(SECONDS):
                 yield
         except (exceptions.RedisError, OSError) as exc:
-            why = _in_plain_words(exc)
-            if self._why_not is None:
-                self._observe("state.unavailable", at=self._at, why=why)
-            self._why_not = why
-            raise StateUnavailable(why) from exc
+            raise self.lost(_in_plain_words(exc)) from exc
 
 
 def key(*parts: str) -> str:
@@ -156,7 +123,7 @@ def _in_plain_words(exc: Exception) -> str:
         case exceptions.AuthenticationError() | exceptions.AuthorizationError():
             return "it refuses the user or the password"
         case exceptions.TimeoutError() | TimeoutError():
-            return f"it gave no answer within {_SECONDS:g} s"
+            return f"it gave no answer within {SECONDS:g} s"
         case exceptions.ResponseError():
             return f"it refuses commands ({type(exc).__name__})"
         case _:

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from proxy.ports import DAYS_KEPT, Budgets, Use
 from proxy.stores.budgets import periods_of, total
-from proxy.stores.redis import SharedRedis, StateUnavailable, key
+from proxy.stores.redis import SharedRedis, key
+from proxy.stores.shared import StateUnavailable
 
 _DAY_SECONDS: Final = 86400
 _KINDS: Final = Use.__struct_fields__

@@ -18,7 +18,8 @@ from typing import Final
 
 from proxy.config import StateConfig
 from proxy.ports import ContinuationStore
-from proxy.stores.redis import SharedRedis, StateUnavailable, key
+from proxy.stores.redis import SharedRedis, key
+from proxy.stores.shared import StateUnavailable
 
 # As large as a request may be as shipped. A larger value is kept by this process alone.
 MAX_BYTES = 32 * 1024 * 1024

@@ -1,21 +1,16 @@
 """What each client may use, counted in Redis for all processes: requests per minute, and requests that are open.
 
 Requests per minute are a hash with a field for each second that had requests. An open request is a member of its
-client's sorted set, with the end of its lease as score: the process that holds the lease extends it while the request
-is open, and the leases of a process that was killed expire.
+client's sorted set, with the end of its lease as score.
 """
 
-from collections import defaultdict
-from contextlib import suppress
-from secrets import token_hex
+from collections.abc import Collection
 from typing import Final
 
 from proxy.ports import Clock, Rate, Rates
 from proxy.stores.memory import WINDOW_SECONDS, rate_of
-from proxy.stores.redis import SharedRedis, StateUnavailable, key
-
-SECONDS = 15.0  # how long the leases of a dead process count
-RENEWAL_SECONDS = 5.0  # a lease survives two missed renewals
+from proxy.stores.redis import SharedRedis, key
+from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable
 
 # The time is the server's, since the clocks of several machines differ. `reset` is in microseconds: Redis returns
 # whole numbers.
@@ -88,8 +83,8 @@ redis.call('PEXPIRE', KEYS[1], ARGV[1])
 )
 
 
-class RedisLeases:
-    """Implements `ports.Leases`. While Redis is away, each process counts its own.
+class RedisLeases(SharedLeases):
+    """Implements `ports.Leases`.
 
     Args:
         shared: the connection to Redis.
@@ -97,58 +92,27 @@ class RedisLeases:
         seconds: how long a lease lasts without renewal.
     """
 
-    def __init__(self, shared: SharedRedis, *, clock: Clock, seconds: float = SECONDS) -> None:
+    def __init__(self, shared: SharedRedis, *, clock: Clock, seconds: float = LEASE_SECONDS) -> None:
+        super().__init__(clock)
         self._shared = shared
-        self._clock = clock
         self._lifetime = int(seconds * 1000)
-        self._held: defaultdict[str, set[str]] = defaultdict(set)
         self._acquire = shared.client.register_script(_ACQUIRE)
         self._renew = shared.client.register_script(_RENEW)
 
-    async def acquire(self, client: str, most: int) -> str | None:
-        """A lease; None where `client` has `most` of them."""
-        lease = token_hex(16)
-        try:
-            async with self._shared.reached():
-                granted = await self._acquire(keys=[_open_key(client)], args=[lease, self._lifetime, most])
-        except StateUnavailable:
-            granted = len(self._held[client]) < most
-        if not granted:
-            return None
-        self._held[client].add(lease)
-        return lease
+    async def grant(self, client: str, lease: str, most: int) -> bool:
+        """Add a lease unless the client has `most`."""
+        async with self._shared.reached():
+            return bool(await self._acquire(keys=[_open_key(client)], args=[lease, self._lifetime, most]))
 
-    async def release(self, client: str, lease: str) -> None:
-        """Return the lease of a request that has ended. Where Redis cannot be reached, the lease expires."""
-        self._held[client].discard(lease)
-        await self._forget(client, {lease})
+    async def extend(self, client: str, leases: Collection[str]) -> None:
+        """Let leases last; those that Redis has lost, or has not received, are added again."""
+        async with self._shared.reached():
+            await self._renew(keys=[_open_key(client)], args=[self._lifetime, *leases])
 
-    async def keep(self) -> None:
-        """Renew the leases of this process periodically, until cancelled."""
-        while True:
-            await self._clock.sleep(RENEWAL_SECONDS)
-            await self.renew()
-
-    async def renew(self) -> None:
-        """Extend every lease; those that Redis has lost, or has not received, are added again."""
-        for client, held in list(self._held.items()):
-            if not held:
-                continue
-            leases = set(held)
-            try:
-                async with self._shared.reached():
-                    await self._renew(keys=[_open_key(client)], args=[self._lifetime, *leases])
-            except StateUnavailable:
-                return
-            # A lease that was returned during the renewal may have been added again.
-            await self._forget(client, leases - held)
-
-    async def _forget(self, client: str, leases: set[str]) -> None:
-        if not leases:
-            return
-        with suppress(StateUnavailable):
-            async with self._shared.reached() as redis:
-                await redis.zrem(_open_key(client), *leases)
+    async def forget(self, client: str, leases: Collection[str]) -> None:
+        """Remove leases."""
+        async with self._shared.reached() as redis:
+            await redis.zrem(_open_key(client), *leases)
 
 
 def _open_key(client: str) -> str:

@@ -1,30 +1,10 @@
-"""One tool's results in Redis: equal calls are run once, whichever process they come to.
+"""One tool's results in Redis: a key for the result, and one for the lock of the call that is under way."""
 
-    claim --> kept result                  somebody has been here
-          --> the lock is ours             run, keep, unlock
-          --> the lock is another's        ask again in a moment; after a while, run without it
-
-Keys are digests of the whole of who calls and with what: nothing of a query stands in a key.
-"""
-
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from hashlib import sha256
-from secrets import token_hex
 from typing import Final
 
-import msgspec
-
-from proxy.loop.results import ToolOutput
 from proxy.ports import Clock, Results
-from proxy.stores.redis import SharedRedis, StateUnavailable, key
-
-# A model is shown 64 KiB of a result as shipped. A larger one than this is not kept.
-MAX_BYTES = 1024 * 1024
-# So long others wait for a call that is under way, and so long a killed process holds them up. A search takes 1 to 3 s.
-WAIT_SECONDS = 10.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.16  # seconds between two looks
+from proxy.stores.redis import SharedRedis, key
+from proxy.stores.shared_results import WAIT_SECONDS, Call, SharedResults
 
 _CLAIM: Final = """
 local kept = redis.call('GET', KEYS[1])
@@ -41,19 +21,10 @@ if redis.call('GET', KEYS[2]) == ARGV[1] then
   redis.call('DEL', KEYS[2])
 end
 """
-_NOTHING: Final = b""
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One call: the keys of its result and of its lock, and the token that says that the lock is ours."""
-
-    keys: tuple[str, str]
-    token: str
-
-
-class RedisResults:
-    """Implements `ports.Results`. While Redis is away, `local` does it for this process.
+class RedisResults(SharedResults):
+    """Implements `ports.Results`.
 
     Args:
         shared: where results are kept.
@@ -63,79 +34,24 @@ class RedisResults:
         clock: for the waits.
     """
 
-    def __init__(
-        self,
-        shared: SharedRedis,
-        *,
-        tool: str,
-        seconds: float,
-        local: Results,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, shared: SharedRedis, *, tool: str, seconds: float, local: Results, clock: Clock) -> None:
+        super().__init__(local=local, clock=clock)
         self._shared = shared
         self._tool = tool
         self._lifetime = int(seconds * 1000)
-        self._local = local
-        self._clock = clock
         self._claim = shared.client.register_script(_CLAIM)
         self._keep = shared.client.register_script(_KEEP)
 
-    async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
-        """The result that is kept under `key`, or that of `run`."""
-        call = _Call(_keys(self._tool, key), token_hex(16))
-        try:
-            kept = await self._kept(call)
-        except StateUnavailable:
-            return await self._local.get_or_run(key, run)
-        if kept is not None:
-            return kept
-        data = _NOTHING
-        try:
-            output = await run()
-            data = _encoded(output)
-            return output
-        finally:
-            await self._settle(call, data)
+    async def claim(self, call: Call) -> bytes | bool:
+        """The kept result, or else whether the lock is now ours."""
+        async with self._shared.reached():
+            answer = await self._claim(keys=self._keys(call), args=[call.token, int(WAIT_SECONDS * 1000)])
+        return answer if isinstance(answer, bytes) else bool(answer)
 
-    async def _kept(self, call: _Call) -> ToolOutput | None:
-        """The result, once it is there; None: it is for us to run the call.
+    async def keep(self, call: Call, data: bytes) -> None:
+        """Keep a result, if there is one, and let go of the lock if it is ours."""
+        async with self._shared.reached():
+            await self._keep(keys=self._keys(call), args=[call.token, data, self._lifetime])
 
-        Raises:
-            StateUnavailable: Redis does not say.
-        """
-        patience, pause = self._clock.monotonic() + WAIT_SECONDS, _FIRST_PAUSE
-        while True:
-            async with self._shared.reached():
-                answer = await self._claim(keys=call.keys, args=[call.token, int(WAIT_SECONDS * 1000)])
-            if isinstance(answer, bytes):
-                return _decoded(answer)
-            if answer or self._clock.monotonic() >= patience:
-                return None
-            await self._clock.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    async def _settle(self, call: _Call, data: bytes) -> None:
-        """Keep the result, if there is one, and let the next in line go on."""
-        with suppress(StateUnavailable):
-            async with self._shared.reached():
-                await self._keep(keys=call.keys, args=[call.token, data, self._lifetime])
-
-
-def _encoded(output: ToolOutput) -> bytes:
-    try:
-        data = msgspec.json.encode(output, enc_hook=dict)  # sources may be any mapping
-    except (TypeError, ValueError):  # half a surrogate pair, or a title that is no text: nothing that could be kept
-        return _NOTHING
-    return data if len(data) <= MAX_BYTES else _NOTHING
-
-
-def _decoded(data: bytes) -> ToolOutput | None:
-    try:
-        return msgspec.json.decode(data, type=ToolOutput)
-    except msgspec.MsgspecError:  # another version of the proxy has written it
-        return None
-
-
-def _keys(tool: str, name: str) -> tuple[str, str]:
-    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-    return key("result", tool, digest), key("running", tool, digest)
+    def _keys(self, call: Call) -> tuple[str, str]:
+        return key("result", self._tool, call.digest), key("running", self._tool, call.digest)

@@ -5,7 +5,8 @@ import pytest
 
 from proxy.app import SystemClock
 from proxy.loop.results import ToolError, ToolOutput
-from proxy.stores.redis.results import MAX_BYTES, WAIT_SECONDS, RedisResults
+from proxy.stores.redis.results import RedisResults
+from proxy.stores.shared_results import MAX_BYTES, WAIT_SECONDS
 from proxy.tools.service import ResultCache
 from tests.fakes import FakeClock
 

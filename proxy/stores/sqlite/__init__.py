@@ -1,0 +1,238 @@
+"""`state: sqlite:///PATH`: one file for all workers of one machine, which survives restarts and `kill -9`.
+
+Every statement runs in one thread of this process, off the event loop. What waits for that thread when a transaction
+begins is written with it, so that a hundred requests at once pay for one commit. The file is in WAL mode with
+`synchronous=NORMAL`: what was acknowledged survives the death of the process; a power cut may take the last moments.
+"""
+
+import asyncio
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from proxy.loop.errors import ConfigurationError
+from proxy.ports import Clock, Observer
+from proxy.stores.shared import SECONDS, SharedState
+from proxy.stores.sqlite.schema import VERSION, migrate
+
+Result = TypeVar("Result")
+
+SCHEME: Final = "sqlite:///"
+_MOST_TOGETHER: Final = 256  # jobs in one transaction
+_LOCKED_SECONDS: Final = 0.8  # how long another process's transaction is waited for; less than a command may take
+_CLOSE_SECONDS: Final = 5.0
+_NOBODY_ELSE: Final = 0o600  # conversations are in it
+
+
+def path_of(url: str) -> Path:
+    """The file of `sqlite:///relative.db` or `sqlite:////absolute.db`, as SQLAlchemy writes them.
+
+    A path with three slashes is taken from the root where only there its folder exists: `sqlite:///var/lib/x/state.db`
+    is what most people write at first.
+    """
+    relative = Path(url.removeprefix(SCHEME))
+    absolute = Path("/") / relative
+    return absolute if not relative.parent.exists() and absolute.parent.exists() else relative
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that a newer version of the proxy has written, which this one could only damage.
+
+    Raises:
+        ConfigurationError: the file has a later schema than this version knows.
+    """
+    if not path.is_file():
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.Error:
+        return  # `/readyz` and the log will say what is wrong with it, and the proxy serves without it
+    if version > VERSION:
+        message = f"state.url: {path} was written by a later version of toolproxy (schema {version}, known: {VERSION})"
+        raise ConfigurationError([message])
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Something to do with the database, whether it writes, and who waits for its result."""
+
+    run: Callable[[sqlite3.Connection], Any]
+    writes: bool
+    done: asyncio.Future[Any]
+
+    def settle(self, result: Any = None, error: Exception | None = None) -> None:
+        """Hand over the result, from the database's thread."""
+        with suppress(RuntimeError):  # the event loop is closed
+            self.done.get_loop().call_soon_threadsafe(self._settle, result, error)
+
+    def _settle(self, result: Any, error: Exception | None) -> None:
+        if self.done.done():  # nobody waits any more
+            return
+        if error is None:
+            self.done.set_result(result)
+        else:
+            self.done.set_exception(error)
+
+
+class SharedSqlite(SharedState):
+    """The database of this process.
+
+    Args:
+        path: of the file; its folder must exist.
+        clock: for the time between two probes, and the wall clock by which entries expire.
+        observe: told once when it is lost and once when it is found again.
+    """
+
+    name = "sqlite"
+
+    def __init__(self, path: Path, *, clock: Clock, observe: Observer) -> None:
+        super().__init__(str(path), clock=clock, observe=observe)
+        self._path = path
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def now(self) -> float:
+        """Seconds since 1970: workers have no other clock in common."""
+        return self.clock.time()
+
+    async def read(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
+        """The result of a job that writes nothing. Raises `StateUnavailable`."""
+        self.require()
+        return await self._submit(job, writes=False)
+
+    async def write(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
+        """The result of a job, once what it has written is committed. Raises `StateUnavailable`."""
+        self.require()
+        return await self._submit(job, writes=True)
+
+    async def write_something(self) -> None:
+        """Write a row."""
+        await self._submit(lambda connection: connection.execute("REPLACE INTO probes VALUES (1)").close(), writes=True)
+
+    async def aclose(self) -> None:
+        """Finish what waits, and close the file."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            await asyncio.to_thread(self._thread.join, _CLOSE_SECONDS)
+            self._thread = None
+
+    async def _submit(self, job: Callable[[sqlite3.Connection], Result], *, writes: bool) -> Result:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="toolproxy-sqlite", daemon=True)
+            self._thread.start()
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._jobs.put(_Job(job, writes, done))
+        try:
+            async with asyncio.timeout(SECONDS):
+                return await done
+        except (sqlite3.Error, OSError) as exc:  # TimeoutError is one
+            raise self.lost(_in_plain_words(exc)) from exc
+
+    def _work(self) -> None:
+        """Do what comes, in the database's thread, until there is nothing more to come."""
+        file = _File(self._path)
+        while (jobs := self._next()) is not None:
+            try:
+                results = file.run(jobs)
+            except Exception as exc:  # noqa: BLE001 - whoever waits is told
+                file.close()
+                for job in jobs:
+                    job.settle(error=exc)
+            else:
+                for job, result in zip(jobs, results, strict=True):
+                    job.settle(result)
+        file.close()
+
+    def _next(self) -> list[_Job] | None:
+        """The jobs that wait, at least one; None: no more will come."""
+        first = self._jobs.get()
+        if first is None:
+            return None
+        jobs = [first]
+        with suppress(queue.Empty):
+            while len(jobs) < _MOST_TOGETHER:
+                job = self._jobs.get_nowait()
+                if job is None:
+                    self._jobs.put(None)
+                    break
+                jobs.append(job)
+        return jobs
+
+
+class _File:
+    """The connection to the file, opened when it is needed. It belongs to one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._inode = 0
+
+    def run(self, jobs: Sequence[_Job]) -> list[Any]:
+        """The results of jobs, in one transaction. Raises what they raise, and `sqlite3.Error` and `OSError`."""
+        connection = self._opened()
+        connection.execute("BEGIN IMMEDIATE" if any(job.writes for job in jobs) else "BEGIN")
+        try:
+            results = [job.run(connection) for job in jobs]
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+        return results
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _opened(self) -> sqlite3.Connection:
+        # SQLite would go on with a file that has been removed, and that nobody else can see.
+        if self._connection is not None and self._inode != _inode_of(self._path):
+            self.close()
+        if self._connection is None:
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, _NOBODY_ELSE))  # its companions get the same mode
+            self._inode = _inode_of(self._path)
+            self._connection = sqlite3.connect(self._path, timeout=_LOCKED_SECONDS, isolation_level=None)
+            self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect on a new file only
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            migrate(self._connection)
+        return self._connection
+
+
+def _inode_of(path: Path) -> int:
+    """The number of the file at a path; 0 where there is none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+# The beginnings of SQLite's names for errors (https://www.sqlite.org/rescode.html) -> why.
+_REASONS: Final = {
+    "SQLITE_BUSY": "another process has locked it",
+    "SQLITE_READONLY": "it is read-only",
+    "SQLITE_FULL": "its disk is full",
+    "SQLITE_NOTADB": "the file is not a SQLite database",
+    "SQLITE_CORRUPT": "the file is damaged",
+    "SQLITE_CANTOPEN": "it cannot be opened",
+    "SQLITE_IOERR": "its disk fails",
+}
+
+
+def _in_plain_words(exc: Exception) -> str:
+    """Why it cannot be used."""
+    if isinstance(exc, TimeoutError):
+        return f"it gave no answer within {SECONDS:g} s"
+    code = str(getattr(exc, "sqlite_errorname", ""))
+    known = next((why for name, why in _REASONS.items() if code.startswith(name)), None)
+    return known or str(getattr(exc, "strerror", None) or exc)

@@ -1,0 +1,296 @@
+"""What is kept and counted between requests, in the tables of `schema`."""
+
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from proxy.config import StateConfig
+from proxy.ports import Budgets, Clock, ContinuationStore, Rate, Rates, Results, Use
+from proxy.stores.budgets import first_day_kept, periods_of, total
+from proxy.stores.memory import WINDOW_SECONDS, rate_of
+from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable
+from proxy.stores.shared_results import NOTHING, WAIT_SECONDS, Call, SharedResults
+from proxy.stores.sqlite import SharedSqlite
+
+# What a value takes beside itself: its row, three index entries and half-empty pages. Measured with 100,000 entries.
+ENTRY_BYTES: Final = 400
+_NEXT_TURN: Final = "(SELECT ifnull(max(turn), 0) + 1 FROM kept WHERE owner = ?)"
+_KINDS: Final = Use.__struct_fields__
+_MOST_AT_ONCE: Final = 500  # rows that one step of the clean-up removes
+_VACUUMED_PAGES: Final = 1000  # that one step returns to the file system
+_CLEAN_UP_SECONDS: Final = 10.0
+
+
+class SqliteContinuations:
+    """Implements `ports.ContinuationStore`.
+
+    Args:
+        shared: the database.
+        config: `ttl` in seconds from the last write or renewal; `max_entries`, `max_bytes` of all processes together.
+        local: keeps what the database cannot take at the moment; this process finds it again.
+    """
+
+    def __init__(self, shared: SharedSqlite, config: StateConfig, *, local: ContinuationStore) -> None:
+        self._shared = shared
+        self._config = config
+        self._local = local
+
+    async def get(self, owner: str, key: str) -> bytes | None:
+        """The value of `key`; where the database cannot say, what this process knows of it."""
+        query = "SELECT value FROM kept WHERE owner = ? AND key = ? AND expires_at > ?"
+        try:
+            found = await self._shared.read(lambda db: db.execute(query, (owner, key, self._shared.now())).fetchone())
+        except StateUnavailable:
+            found = None
+        return found[0] if found is not None else await self._local.get(owner, key)
+
+    async def put(self, owner: str, key: str, value: bytes) -> None:
+        """Keep a value; an older one of the same key is replaced."""
+        now = self._shared.now()
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM kept WHERE expires_at <= ? OR (owner = ? AND key = ?)", (now, owner, key))
+            row = (owner, key, value, len(value) + ENTRY_BYTES, now + self._config.ttl, owner)
+            db.execute(f"INSERT INTO kept VALUES (?, ?, ?, ?, ?, {_NEXT_TURN})", row)  # noqa: S608
+            _make_room(db, owner, "bytes", self._config.max_bytes)
+            _make_room(db, owner, "entries", self._config.max_entries)
+
+        try:
+            await self._shared.write(write)
+        except StateUnavailable:
+            await self._local.put(owner, key, value)
+        else:
+            await self._local.delete(owner, key)
+
+    async def renew(self, owner: str, keys: Iterable[str]) -> None:
+        """Let what is kept under `keys` live as if it had been written now."""
+        keys = list(keys)
+        await self._local.renew(owner, keys)
+        now = self._shared.now()
+        rows = [(now + self._config.ttl, owner, owner, key, now) for key in keys]
+        update = f"UPDATE kept SET expires_at = ?, turn = {_NEXT_TURN} WHERE owner = ? AND key = ? AND expires_at > ?"  # noqa: S608
+        with suppress(StateUnavailable):
+            await self._shared.write(lambda db: db.executemany(update, rows).close())
+
+    async def delete(self, owner: str, key: str) -> None:
+        """Forget what is kept under `key`, if anything is."""
+        await self._local.delete(owner, key)
+        with suppress(StateUnavailable):
+            await self._shared.write(
+                lambda db: db.execute("DELETE FROM kept WHERE owner = ? AND key = ?", (owner, key)).close()
+            )
+
+
+def _make_room(db: sqlite3.Connection, writer: str, what: str, most: int) -> None:
+    """Drop entries until the sum of a column of `shares` is within its bound.
+
+    The oldest goes of the owner with the most; of two with equally much, the writer loses.
+    """
+    largest = f"SELECT owner FROM shares ORDER BY {what} DESC, owner = ? DESC LIMIT 1"  # noqa: S608 - a name of ours
+    oldest = "SELECT rowid FROM kept WHERE owner = ? ORDER BY turn LIMIT 1"
+    while True:
+        (held,) = db.execute(f"SELECT total({what}) FROM shares").fetchone()  # noqa: S608
+        if held <= most:
+            return
+        (owner,) = db.execute(largest, (writer,)).fetchone()
+        db.execute(f"DELETE FROM kept WHERE rowid = ({oldest})", (owner,))  # noqa: S608
+
+
+class SqliteRates:
+    """Implements `ports.Rates`. While the database is away, each process counts by itself, in `local`."""
+
+    def __init__(self, shared: SharedSqlite, *, local: Rates) -> None:
+        self._shared = shared
+        self._local = local
+
+    async def hit(self, client: str, limit: int) -> Rate:
+        """Count one request unless it is beyond `limit`."""
+        now = self._shared.now()
+
+        def write(db: sqlite3.Connection) -> Rate:
+            second = int(now)
+            db.execute("DELETE FROM rates WHERE client = ? AND second <= ?", (client, second - WINDOW_SECONDS))
+            counted = "SELECT total(requests), min(second) FROM rates WHERE client = ?"
+            counts, oldest = db.execute(counted, (client,)).fetchone()
+            if allowed := counts < limit:
+                hit = "INSERT INTO rates VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET requests = requests + 1"
+                db.execute(hit, (client, second))
+            reset = (second if oldest is None else oldest) + WINDOW_SECONDS - now
+            return rate_of(limit, int(counts) + allowed, allowed=allowed, reset=reset)
+
+        try:
+            return await self._shared.write(write)
+        except StateUnavailable:
+            return await self._local.hit(client, limit)
+
+
+class SqliteLeases(SharedLeases):
+    """Implements `ports.Leases`."""
+
+    def __init__(self, shared: SharedSqlite) -> None:
+        super().__init__(shared.clock)
+        self._shared = shared
+
+    async def grant(self, client: str, lease: str, most: int) -> bool:
+        """Add a lease unless the client has `most`."""
+        now = self._shared.now()
+
+        def write(db: sqlite3.Connection) -> bool:
+            db.execute("DELETE FROM leases WHERE client = ? AND expires_at <= ?", (client, now))
+            (held,) = db.execute("SELECT count(*) FROM leases WHERE client = ?", (client,)).fetchone()
+            if held >= most:
+                return False
+            db.execute("INSERT INTO leases VALUES (?, ?, ?)", (client, lease, now + LEASE_SECONDS))
+            return True
+
+        return await self._shared.write(write)
+
+    async def extend(self, client: str, leases: Collection[str]) -> None:
+        """Let leases last; those that were lost are added again."""
+        rows = [(client, lease, self._shared.now() + LEASE_SECONDS) for lease in leases]
+        await self._shared.write(lambda db: db.executemany("REPLACE INTO leases VALUES (?, ?, ?)", rows).close())
+
+    async def forget(self, client: str, leases: Collection[str]) -> None:
+        """Remove leases."""
+        rows = [(client, lease) for lease in leases]
+        delete = "DELETE FROM leases WHERE client = ? AND lease = ?"
+        await self._shared.write(lambda db: db.executemany(delete, rows).close())
+
+
+class SqliteResults(SharedResults):
+    """Implements `ports.Results`.
+
+    Args:
+        shared: the database.
+        tool: whose results.
+        seconds: how long they live.
+        local: this process's own cache.
+        clock: for the waits.
+    """
+
+    def __init__(self, shared: SharedSqlite, *, tool: str, seconds: float, local: Results, clock: Clock) -> None:
+        super().__init__(local=local, clock=clock)
+        self._shared = shared
+        self._tool = tool
+        self._seconds = seconds
+
+    async def claim(self, call: Call) -> bytes | bool:
+        """The kept result, or else whether the lock is now ours."""
+        now, name = self._shared.now(), (self._tool, call.digest)
+
+        def write(db: sqlite3.Connection) -> bytes | bool:
+            query = "SELECT value FROM results WHERE tool = ? AND digest = ? AND expires_at > ?"
+            if (found := db.execute(query, (*name, now)).fetchone()) is not None:
+                value: bytes = found[0]
+                return value
+            db.execute("DELETE FROM running WHERE tool = ? AND digest = ? AND expires_at <= ?", (*name, now))
+            lock = "INSERT INTO running VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+            return db.execute(lock, (*name, call.token, now + WAIT_SECONDS)).rowcount == 1
+
+        return await self._shared.write(write)
+
+    async def keep(self, call: Call, data: bytes) -> None:
+        """Keep a result, if there is one, and let go of the lock if it is ours."""
+        name, expires_at = (self._tool, call.digest), self._shared.now() + self._seconds
+
+        def write(db: sqlite3.Connection) -> None:
+            if data != NOTHING:
+                db.execute("REPLACE INTO results VALUES (?, ?, ?, ?)", (*name, data, expires_at))
+            db.execute("DELETE FROM running WHERE tool = ? AND digest = ? AND token = ?", (*name, call.token))
+
+        await self._shared.write(write)
+
+
+class SqliteBudgets:
+    """Implements `ports.Budgets`.
+
+    While the database is away, each process goes by what it has counted itself; that is added to the database with the
+    first booking after its return.
+
+    Args:
+        shared: the database.
+        local: counts what is booked in this process.
+    """
+
+    def __init__(self, shared: SharedSqlite, *, local: Budgets) -> None:
+        self._shared = shared
+        self._local = local
+        self._waiting: list[tuple[str, str, str, Use]] = []  # for the database: client, model, day, use
+
+    async def book(self, client: str, model: str, day: str, use: Use) -> None:
+        """Add the use of a request."""
+        await self._local.book(client, model, day, use)
+        # What waits is taken out before the database is asked, so that no other request books it as well.
+        waiting, self._waiting = [*self._waiting, (client, model, day, use)], []
+        columns = ", ".join(f"{kind} = {kind} + excluded.{kind}" for kind in _KINDS)
+        marks = ", ".join("?" * (3 + len(_KINDS)))
+        add = f"INSERT INTO used VALUES ({marks}) ON CONFLICT DO UPDATE SET {columns}"  # noqa: S608 - names of ours
+        rows = [
+            (whose, period, name, *(getattr(booked, kind) for kind in _KINDS))
+            for whose, of_model, on_day, booked in waiting
+            for period, name in periods_of(on_day, of_model)
+        ]
+        first = first_day_kept(day)
+
+        def write(db: sqlite3.Connection) -> None:
+            db.executemany(add, rows)
+            # A text compares as its date does; the month of the first day is not over.
+            db.execute("DELETE FROM used WHERE client = ? AND period < substr(?, 1, length(period))", (client, first))
+
+        try:
+            await self._shared.write(write)
+        except StateUnavailable:
+            self._waiting += waiting
+
+    async def used(self, client: str, period: str) -> Use:
+        """What a client has used in a day or month."""
+        try:
+            return total((await self._by_model(client, [period]))[0])
+        except StateUnavailable:
+            return await self._local.used(client, period)
+
+    async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
+        """What a client has used on each of the days, by model."""
+        try:
+            return await self._by_model(client, days)
+        except StateUnavailable:
+            return await self._local.history(client, days)
+
+    async def _by_model(self, client: str, periods: Sequence[str]) -> list[Mapping[str, Use]]:
+        query = f"SELECT model, {', '.join(_KINDS)} FROM used WHERE client = ? AND period = ?"  # noqa: S608
+
+        def read(db: sqlite3.Connection) -> list[Mapping[str, Use]]:
+            rows = [db.execute(query, (client, period)).fetchall() for period in periods]
+            return [{model: Use(*amounts) for model, *amounts in found} for found in rows]
+
+        return await self._shared.read(read)
+
+
+async def clean_up(shared: SharedSqlite) -> None:
+    """Remove what has expired, some rows at a time, and give its room back to the file system. Never ends."""
+    while True:
+        await shared.clock.sleep(_CLEAN_UP_SECONDS)
+        with suppress(StateUnavailable):
+            while await shared.write(lambda db: _remove_expired(db, shared.now())):
+                pass
+
+
+def _remove_expired(db: sqlite3.Connection, now: float) -> bool:
+    """Remove a number of rows; whether there may be more."""
+    limited = f"LIMIT {_MOST_AT_ONCE}"
+    removed = [
+        db.execute(f"DELETE FROM kept WHERE rowid IN (SELECT rowid FROM kept WHERE expires_at <= ? {limited})", (now,)),  # noqa: S608
+        db.execute(
+            "DELETE FROM results WHERE (tool, digest) IN"  # noqa: S608
+            f" (SELECT tool, digest FROM results WHERE expires_at <= ? {limited})",
+            (now,),
+        ),
+        db.execute("DELETE FROM running WHERE expires_at <= ?", (now,)),
+        db.execute("DELETE FROM leases WHERE expires_at <= ?", (now,)),
+        db.execute("DELETE FROM rates WHERE second <= ?", (int(now) - WINDOW_SECONDS,)),
+    ]
+    (free,) = db.execute("PRAGMA freelist_count").fetchone()
+    for _ in range(min(free, _VACUUMED_PAGES)):  # the sqlite3 module makes one step of a statement without rows
+        db.execute("PRAGMA incremental_vacuum(1)")
+    return any(cursor.rowcount >= _MOST_AT_ONCE for cursor in removed[:2])

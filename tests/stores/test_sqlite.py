@@ -1,0 +1,198 @@
+"""`state: sqlite://` by itself: several processes, a file that fails, a file of another version, its size."""
+
+import asyncio
+import sqlite3
+import stat
+import time
+from contextlib import closing
+
+import pytest
+
+from proxy.app import SystemClock
+from proxy.config import StateConfig
+from proxy.loop.errors import ConfigurationError
+from proxy.loop.results import ToolOutput
+from proxy.stores.memory import MemoryStore
+from proxy.stores.shared import LEASE_SECONDS, StateUnavailable
+from proxy.stores.sqlite import check_file, path_of
+from proxy.stores.sqlite.schema import MIGRATIONS, migrate
+from proxy.stores.sqlite.tables import SqliteContinuations, SqliteLeases, SqliteResults, _remove_expired
+from proxy.tools.service import ResultCache
+from tests.fakes import FakeClock
+
+ME = "client:me"
+
+
+def kept(shared, **config):
+    config = StateConfig(**config)
+    return SqliteContinuations(shared, config, local=MemoryStore(config, clock=shared.clock, max_bytes=10**9))
+
+
+async def test_what_one_process_keeps_another_finds_after_the_first_has_ended(database):
+    async with database() as first:
+        await kept(first).put(ME, "a", b"value")
+    async with database() as second:
+        assert await kept(second).get(ME, "a") == b"value"
+
+
+async def test_nobody_else_may_read_the_file(database, tmp_path):
+    async with database() as shared:
+        await kept(shared).put(ME, "a", b"value")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("state.db*")}
+    assert modes == dict.fromkeys(("state.db", "state.db-wal", "state.db-shm"), 0o600)
+
+
+async def test_many_writes_at_once_share_a_commit_and_are_all_there(database):
+    async with database() as shared, database() as other:
+        store = kept(shared)
+        await asyncio.gather(*(store.put(ME, f"k{number}", b"x") for number in range(500)))
+        assert [await kept(other).get(ME, f"k{number}") for number in (0, 250, 499)] == [b"x"] * 3
+
+
+async def test_all_processes_count_open_requests_together_and_a_dead_ones_expire(database):
+    clock = FakeClock()
+    async with database(clock=clock) as one, database(clock=clock) as other:
+        mine, theirs = SqliteLeases(one), SqliteLeases(other)
+        first = await mine.acquire("app", 2)
+        assert None not in (first, await theirs.acquire("app", 2))
+        assert await mine.acquire("app", 2) is None
+        await mine.release("app", first)
+        assert await theirs.acquire("app", 2) is not None
+        clock.now += LEASE_SECONDS - 1
+        await theirs.renew()
+        clock.now += LEASE_SECONDS - 1
+        assert [await mine.acquire("app", 3), await mine.acquire("app", 3)][1] is None  # theirs were renewed
+        clock.now += LEASE_SECONDS
+        assert await mine.acquire("app", 1) is not None
+
+
+async def test_equal_calls_of_two_processes_are_run_once(database):
+    runs = []
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def run():
+        runs.append(1)
+        started.set()
+        await go_on.wait()
+        return ToolOutput("found")
+
+    async with database() as one, database() as other, asyncio.TaskGroup() as group:
+        ours, theirs = [
+            SqliteResults(
+                shared, tool="t", seconds=60, local=ResultCache(60, timer=time.monotonic), clock=SystemClock()
+            )
+            for shared in (one, other)
+        ]
+        first = group.create_task(ours.get_or_run("k", run))
+        await started.wait()
+        second = group.create_task(theirs.get_or_run("k", run))
+        go_on.set()
+        assert [(await task).text for task in (first, second)] == ["found", "found"]
+    assert runs == [1]
+
+
+def damage(path):
+    path.write_bytes(b"no database at all " * 100)
+
+
+def forbid(path):
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(("spoil", "why"), [(damage, "not a SQLite database"), (forbid, "directory")])
+async def test_while_the_file_cannot_be_used_this_process_keeps_what_it_must(database, tmp_path, heard, spoil, why):
+    path = tmp_path / "state.db"
+    path.touch()
+    spoil(path)
+    async with database() as shared:
+        store = kept(shared)
+        await shared.probe()
+        assert why in shared.readiness().why_not
+        await store.put(ME, "a", b"value")
+        assert await store.get(ME, "a") == b"value"
+        with pytest.raises(StateUnavailable):
+            await SqliteLeases(shared).grant("app", "l", 1)
+        path.rmdir() if path.is_dir() else path.unlink()
+        await shared.probe()
+        assert shared.readiness().usable
+        await store.put(ME, "b", b"value")
+    assert heard == ["state.unavailable", "state.recovered"]
+    async with database() as other:
+        assert await kept(other).get(ME, "b") == b"value"
+
+
+async def test_a_file_that_is_removed_is_made_again(database, tmp_path):
+    async with database() as shared, database() as other:
+        store = kept(shared)
+        await store.put(ME, "a", b"value")
+        for path in tmp_path.glob("state.db*"):
+            path.unlink()
+        await store.put(ME, "b", b"value")
+        assert await kept(other).get(ME, "b") == b"value"
+
+
+async def test_a_process_that_holds_the_file_for_too_long_is_not_waited_for(database, tmp_path, heard):
+    async with database() as shared:
+        await kept(shared).put(ME, "a", b"value")
+        with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as hog:
+            hog.execute("BEGIN IMMEDIATE")
+            await kept(shared).put(ME, "b", b"value")
+            assert shared.readiness().why_not == "another process has locked it"
+            hog.execute("ROLLBACK")
+        await shared.probe()
+    assert heard == ["state.unavailable", "state.recovered"]
+
+
+async def test_what_has_expired_is_removed_and_the_file_shrinks(database, tmp_path):
+    clock = FakeClock()
+    async with database(clock=clock) as shared:
+        store = kept(shared, ttl=100)
+        for number in range(600):
+            await store.put(ME, f"k{number}", b"x" * 10_000)
+        await shared.write(lambda db: db.execute("SELECT 1").close())
+        before = await shared.read(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+        clock.now += 101
+        steps = 1
+        while await shared.write(lambda db: _remove_expired(db, clock.now)):
+            steps += 1
+        after = await shared.read(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+    assert steps == 2  # 500 rows at a time
+    assert after < before / 2
+
+
+def test_a_file_of_an_earlier_version_is_migrated_and_keeps_its_rows(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as connection:
+        migrate(connection)
+        connection.execute("INSERT INTO kept VALUES ('o', 'k', 'v', 1, 2, 3)")
+        migrate(connection, [*MIGRATIONS, ["ALTER TABLE kept ADD COLUMN flags INTEGER NOT NULL DEFAULT 7"]])
+        assert connection.execute("SELECT key, flags FROM kept").fetchall() == [("k", 7)]
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as connection:
+        migrate(connection)
+        with pytest.raises(sqlite3.OperationalError):
+            migrate(connection, [*MIGRATIONS, ["DROP TABLE probes", "no statement"]])
+        assert connection.execute("SELECT count(*) FROM probes").fetchone() == (0,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+
+
+def test_a_file_of_a_later_version_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "state.db"
+    check_file(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(ConfigurationError, match=r"state.url: .*state.db was written by a later version .*schema 99"):
+        check_file(path)
+
+
+def test_paths_are_written_as_sqlalchemy_writes_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    assert str(path_of("sqlite:///state.db")) == "state.db"
+    assert str(path_of("sqlite:///here/state.db")) == "here/state.db"
+    assert str(path_of("sqlite:////var/lib/state.db")) == "/var/lib/state.db"
+    assert str(path_of(f"sqlite://{tmp_path}/here/state.db")) == f"{tmp_path}/here/state.db"  # only there is its folder
+    assert str(path_of("sqlite:///nowhere/state.db")) == "nowhere/state.db"
