@@ -46,7 +46,8 @@ ENV PATH=/opt/toolproxy/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     TOOLPROXY_CONFIG=/etc/toolproxy/config.yaml \
     TOOLPROXY_HOST=0.0.0.0 \
-    TOOLPROXY_PORT=8080
+    TOOLPROXY_PORT=8080 \
+    TOOLPROXY_STATE_URL=sqlite:////var/lib/toolproxy/state.db
 USER 10001:10001
 VOLUME /var/lib/toolproxy
 EXPOSE 8080

@@ -337,8 +337,7 @@ class OfferConfig(Value, frozen=True, kw_only=True):
 class StateConfig(Value, frozen=True, kw_only=True):
     """`state:`: what is kept between requests."""
 
-    # memory:// for each process by itself; sqlite:///path.db for one machine, any number of workers, and restarts;
-    # redis://host:6379/0 for several machines.
+    # memory:// is each process's own; sqlite:///state.db serves one machine and restarts, redis://host:6379/0 many.
     url: StateUrl = "memory://"
     ttl: Seconds = 86400  # Seconds that an entry is kept after it was written or last continued.
     max_entries: Count = 10000  # Largest number of entries; beyond it, the client with the most loses its oldest.

@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PLAIN = {key: value for key, value in os.environ.items() if not re.search("ZAI|GMI|SERPER|TOOLPROXY", key)}
+PLAIN["TOOLPROXY_STATE_URL"] = "memory://"  # the shipped file would keep state in the working directory
 
 
 def toolproxy(*arguments, environ=None, stdin="", cwd=ROOT):
