@@ -45,6 +45,11 @@ class AnswerOptions(Struct, frozen=True):
     stops: tuple[str, ...] = ()
     pages: Sequence[Page] = ()
 
+    @property
+    def shows_calls(self) -> bool:
+        """Whether the client is shown calls of server tools."""
+        return self.others or bool(self.tools.shown)
+
 
 class Answer:
     """Builds the blocks of an answer; each method gives the events for what it adds.
@@ -148,8 +153,7 @@ class Answer:
 
     def ending(self, answer: Respond) -> Json:
         """`stop_reason` and what belongs to it."""
-        stop = self._stop.found if self._stop is not None else None
-        stop = stop or _stop_of_upstream(answer, self._options.stops)
+        stop = (self._stop.found or _stop_of_upstream(answer, self._options.stops)) if self._stop is not None else None
         reason = _STOP_REASONS.get(answer.finish_reason, "end_turn")
         if answer.turn.choice.get(NATIVE_REASON) == _WINDOW_EXCEEDED:
             reason = _WINDOW_EXCEEDED

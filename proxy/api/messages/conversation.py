@@ -84,6 +84,8 @@ def read_conversation(system: Any, messages: Any, unseal: Unseal, own_names: Map
 
 def system_text(system: Any, where: str = "system") -> str:
     """The text of a system prompt, without the block that holds Claude Code's version. Raises `RequestError`."""
+    if system is None:
+        return ""
     parts = user_parts(as_blocks(system, where), where)
     if any(part["type"] != "text" for part in parts):
         refuse(where, "may hold text only")

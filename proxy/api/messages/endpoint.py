@@ -29,7 +29,7 @@ from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import Json, ToolSpec, Turn, name_of
 from proxy.loop.tokens import count_tokens
-from proxy.ports import Ports
+from proxy.ports import Ports, Report
 
 
 class _MessagesSurface(CheckingSurface):
@@ -97,7 +97,7 @@ class CreateMessage(_MessagesSurface):
             reports.append(answered)
 
         content = Answer(task.run_id, task.options)
-        answer = await self._answer(task, show=show_nothing, drop=list, tell=None, report=report)
+        answer = await self._answer(task, report, show=show_nothing, drop=list, tell=None)
         _replay(content, answer, reports, with_text=task.request.check is None)
         usage = usage_of(answer, content.server_tool_use())
         message = task.head.message(content.blocks.content, content.ending(answer), usage)
@@ -108,11 +108,12 @@ class CreateMessage(_MessagesSurface):
         stream.add_headers(((REQUEST_ID, _request_id().encode()),))
         writer = MessageStream(stream, task.head, content, _request_id(), hold_text=task.check is not None)
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
-        callbacks = {"show": writer.show, "drop": writer.drop_held_text, "tell": writer.tell, "report": writer.report}
-        answer = await self._answer(task, **callbacks)
+        answer = await self._answer(task, writer.report, show=writer.show, drop=writer.drop_held_text, tell=writer.tell)
         await writer.finish(answer)
 
-    async def _answer(self, task: "_Task", **callbacks: Any) -> Respond:
+    async def _answer(self, task: "_Task", report: Report, **callbacks: Any) -> Respond:
+        if task.options.shows_calls:
+            callbacks["report"] = report
         demands = task.options.tools.demands
         toolset = DemandingToolset(self.ports.toolset, demands) if demands else None
         options = {"keep": task.hides, "toolset": toolset, **callbacks}

@@ -61,7 +61,8 @@ class MessagesRequest(Struct, frozen=True):
     @property
     def stops(self) -> tuple[str, ...]:
         """The sequences at which the text ends."""
-        return tuple(dict.fromkeys(stop for stop in self.fields.get("stop_sequences") or () if stop))
+        stops = self.fields.get("stop_sequences")
+        return tuple(dict.fromkeys(filter(None, stops))) if stops else ()
 
     def as_chat(self, messages: list[Json]) -> Json:
         """The chat request, but for what depends on the upstream (`fields_for`)."""
