@@ -78,7 +78,7 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Where a value stands: `tools.web_search.type`, and on which line."""
+    """The place of a value in the file: its path, such as `tools.web_search.type`, and its line."""
 
     name: str
     line: int
@@ -334,7 +334,7 @@ def _is_for(kind: Any, node: yaml.Node) -> bool:
 
 
 def _line_of(path: str, lines: Mapping[str, int]) -> int:
-    """Where a key stands, or else what it would stand in."""
+    """The line of a key, or of the section in which it is missing."""
     while path and path not in lines:
         path = path.rpartition(".")[0]
     return lines.get(path, 1)

@@ -46,17 +46,17 @@ class Parts:
 
     @property
     def upstreams(self) -> dict[str, c.UpstreamConfig]:
-        """By name."""
+        """The entries of `upstreams:` that could be read, by name."""
         return self._section("upstreams")
 
     @property
     def tools(self) -> dict[str, c.ToolConfig]:
-        """By name."""
+        """The entries of `tools:` that could be read, by name."""
         return self._section("tools")
 
     @property
     def clients(self) -> dict[str, c.ClientConfig]:
-        """By path: they have no names of their own in the file."""
+        """The entries of `clients:` that could be read, by path: in the file they are a list."""
         return {path: entry for path, entry in self.entries.items() if isinstance(entry, c.ClientConfig)}
 
     def _section(self, section: str) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _ending(url: str, *ends: str) -> str | None:
 
 
 def _offer_faults(parts: Parts) -> _Faults:
-    """Means of asking for tools that nobody has to ask for."""
+    """A prefix or suffix of `offer:` that has no effect, because no tool is offered on request."""
     offer = parts.config.offer
     modes = {offer.mode, *(tool.offer for tool in parts.tools.values())}
     if "on_request" in modes or parts.is_faulty("offer.mode") or parts.is_faulty("tools"):
@@ -270,7 +270,7 @@ def _alias_faults(parts: Parts) -> _Faults:
 
 
 def doubts(parts: Parts) -> _Faults:
-    """What is no fault, but hardly what was meant."""
+    """The warnings: settings that are permitted, but hardly what was meant."""
     if parts.config.upstreams and not parts.config.models:
         yield "models", "there are none, so every request is answered with 404"
     if parts.config.server.cors and "*" in parts.config.server.cors.origins:

@@ -45,7 +45,7 @@ ExtraHeaders: TypeAlias = Callable[[], Iterable[tuple[bytes, bytes]]]
 
 
 class Clock(Protocol):
-    """Time, injected so that no test has to wait for it."""
+    """The time; tests inject a clock of their own, so that none has to wait."""
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
@@ -155,7 +155,7 @@ class RawResponse:
 
 
 class Answer(Struct, frozen=True):
-    """A relayed completion: its original bytes, and its usage for the log."""
+    """A relayed completion: its bytes for the client, and its usage for the log."""
 
     body: bytes
     usage: Json | None

@@ -58,7 +58,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What servers are asked with: the same as `serve` uses."""
+    """The clients with which servers are asked: those that `serve` uses."""
 
     http_client_for: Callable[[UpstreamConfig], HttpClient]
     tool_client: Callable[[], httpx.AsyncClient]
@@ -104,7 +104,7 @@ async def _ask_upstream(name: str, upstream: UpstreamConfig, model: str | None, 
 
 
 async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
-    """What one endpoint answers."""
+    """The finding on one endpoint."""
     upstream = msgspec.structs.replace(upstream, timeouts=_TIMEOUTS)
     connection = Connection(name, means.http_client_for(upstream), headers=upstream.headers)
     path = f"upstreams.{name}"
@@ -267,6 +267,6 @@ def _connection_fault(exc: BaseException) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Somebody else's words on one line, without what a terminal would obey."""
+    """A server's text on one line, without control characters that a terminal would obey."""
     words = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return words if len(words) <= _LONGEST_MESSAGE else f"{words[:_LONGEST_MESSAGE]}..."

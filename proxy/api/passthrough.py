@@ -57,7 +57,7 @@ class Passthrough:
         self._counts_use = ports.config.counts_use
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Answer a request; the interface of ASGI."""
         path = _path_below_v1(scope)
         body = await read_body(scope, receive, self._server, self._clock)
         caller: Caller = scope[CALLER]

@@ -40,7 +40,7 @@ Keep: TypeAlias = Callable[[Respond], bool]
 
 
 def keep_all(_: Respond) -> bool:
-    """Keeps everything."""
+    """Keeps the hidden part of every answer."""
     return True
 
 

@@ -44,7 +44,7 @@ class ScriptedTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Conversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is said when the user's question matches `when`."""
+    """The model's turns for a user's question that matches `when`."""
 
     when: str
     turns: Annotated[tuple[ScriptedTurn, ...], msgspec.Meta(min_length=1)]
@@ -57,7 +57,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pace: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
     def turn(self, request: Json) -> ScriptedTurn:
-        """What the model says to this request."""
+        """The model's answer to a request."""
         messages: Sequence[Json] = request.get("messages") or ()
         for at, message in reversed(list(enumerate(messages))):
             if message.get("role") != "user":

@@ -50,7 +50,7 @@ telemetry: {{log_level: error}}
 
 @dataclass(frozen=True, slots=True)
 class Saw:
-    """What the app got."""
+    """The answer as the app received it."""
 
     answer: str
     is_whole: bool

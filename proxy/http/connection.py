@@ -129,7 +129,7 @@ class Http1Connection(asyncio.Protocol):
         self._break(httpx.ReadError("The connection was closed."))
 
     async def wait_closed(self) -> None:
-        """Wait until the event loop has let go of it."""
+        """Wait until the event loop has closed the connection."""
         await asyncio.shield(self._lost)
 
     async def _send_parts(
@@ -146,7 +146,7 @@ class Http1Connection(asyncio.Protocol):
         self._sent = not self._writing_paused
 
     async def _drain(self, response: Http1Response, seconds: float | None) -> None:
-        """Wait while the server does not read, unless it answers all the same."""
+        """Wait while the server does not read; a response that arrives nevertheless ends the wait."""
         while self._writing_paused and response.parser.head is None:
             left = self._transport.get_write_buffer_size()
             try:

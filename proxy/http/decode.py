@@ -92,5 +92,5 @@ class DecodedResponse(Response):
         return piece
 
     async def aclose(self) -> None:
-        """Do without the rest."""
+        """Discard the rest of the body."""
         await self._response.aclose()

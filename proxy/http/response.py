@@ -175,12 +175,12 @@ class Http1Response(Response):
         return self._take() if self.parser.complete and self.failure is None else None
 
     def close(self) -> None:
-        """Do without the rest; a connection on which there is a rest is closed."""
+        """Discard the rest of the body; the connection is closed where there is one."""
         if self.connection is not None:
             self.connection.close()
 
     async def aclose(self) -> None:
-        """Do without the rest, as `close` does."""
+        """Discard the rest of the body, as `close` does."""
         if self.connection is not None:
             self.connection.close()
 
@@ -224,6 +224,6 @@ class Http1Response(Response):
         return again
 
     def give_up(self) -> None:
-        """End a wait in which nothing has happened for too long."""
+        """End a wait that has exceeded the timeout."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(self._too_slow("The server was silent for too long."))

@@ -71,7 +71,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
     async def send(
         self, origin: Origin, method: str, head: bytes, body: bytes | AsyncIterable[bytes], timeouts: RequestTimeouts
     ) -> Http1Response:
-        """The response to a request whose head is written already. Raises `httpx.TransportError`."""
+        """The response to a request whose head was serialized in advance. Raises `httpx.TransportError`."""
         fresh = False
         while True:
             connection = None if fresh else self._pool.take(origin)
@@ -129,7 +129,7 @@ class HttpxTransport:
     async def send(
         self, origin: Origin, method: str, head: bytes, body: bytes | AsyncIterable[bytes], timeouts: RequestTimeouts
     ) -> Response:
-        """The response to a request whose head is written already."""
+        """The response to a request whose head was serialized in advance."""
         line, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
         headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
         scheme = "https" if origin.secure else "http"
@@ -163,7 +163,7 @@ class _HttpxResponse(Response):
         return b""
 
     async def aclose(self) -> None:
-        """Do without the rest; a failure to close it is ignored."""
+        """Discard the rest of the body; a failure to close the response is ignored."""
         with suppress(httpx.HTTPError):
             await self._response.aclose()
 

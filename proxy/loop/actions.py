@@ -19,7 +19,7 @@ _NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 class Stop(StrEnum):
-    """Why a run came to its answer; the value of the header `x-tool-stop`."""
+    """The reason for which a run ended; the value of the header `x-tool-stop`."""
 
     ANSWER = "answer"
     CLIENT_TOOL_CALLS = "client_tool_calls"

@@ -89,7 +89,7 @@ class ToolSpec(Struct, frozen=True):
         return (self.name, *self.aliases)
 
     def is_among(self, names: Collection[str]) -> bool:
-        """Whether a choice of names means it too."""
+        """Whether a selection by names includes the tool: by its name, an alias or its group."""
         return any(name in names for name in self.names) or (self.group is not None and self.group in names)
 
     def definition(self) -> Json:

@@ -67,7 +67,7 @@ class MarkFilter(Struct):
         return shown + whole[at:], cited
 
     def close(self) -> str:
-        """The rest of the text: a beginning that became no mark."""
+        """The rest of the text, which looked like the beginning of a mark and is none."""
         rest, self.buffer = self.buffer, ""
         return rest
 
@@ -121,7 +121,7 @@ def _is_whole(written: str, base: str) -> bool:
 
 
 def _before_marks(text: str, citations: Sequence[Citation]) -> Iterable[tuple[int, int, str]]:
-    """What each mark stood behind: its sentence, from the mark before on."""
+    """For each mark the text that it cites: its sentence, from the previous mark on."""
     latest = begin = 0
     for at, url in dict.fromkeys(citations):
         if at > latest:

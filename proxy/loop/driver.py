@@ -85,7 +85,7 @@ class Runner:
                         return action
 
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "ToolCalls") -> Turn:
-        """One turn, with its events."""
+        """The turn that answers one upstream call, with its events for the observers."""
         began = self._clock.monotonic()
         if self._observe.wants("turn.started"):
             made = call.for_upstream(upstream.answer_steps)

@@ -72,7 +72,7 @@ class ProxyError(Exception):
 
 
 class RequestError(ProxyError, status=400, type="invalid_request_error", code="invalid_request"):
-    """The request itself is at fault."""
+    """The base of errors in the client's request."""
 
 
 class InvalidJson(RequestError, code="invalid_json"):

@@ -62,7 +62,7 @@ class Forcing(Struct, frozen=True):
         return replace(self, attempt=self.attempt + 1)
 
     def shaped(self, body: Json, step: AnswerStep) -> Json:
-        """The request for this step; `body` is the one for the mildest."""
+        """The request in the form of a step; `body` is the form of the mildest one."""
         if step is AnswerStep.NOTICE:
             return body
         body = {**body, "tools": self.client_tools}

@@ -37,7 +37,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_tool_timeout: float = math.inf  # not in the file: seconds for a call of any tool
 
     def overlaid(self, *layers: LimitOverrides | None) -> "Limits":
-        """These limits with each layer's own put over them, the last layer last."""
+        """These limits overridden by those of each layer; the last layer has precedence."""
         own = {name: value for layer in layers if layer for name, value in layer.items()}
         if "tool_timeout" in own:
             own["max_tool_timeout"] = own["tool_timeout"]

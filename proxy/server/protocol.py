@@ -149,7 +149,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # -- the parser's callbacks; what they raise ends the parsing --
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Prepare for a request, of which the first byte was read."""
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         self.url = b""
@@ -158,14 +158,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = self._fields = self._framing_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """A part of the URL was read."""
+        """Take a part of the URL."""
         self.url += url
         self._head_bytes += len(url)
         if self._head_bytes > self._bounds.max_header_bytes:
             self._reject(self._bounds.too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field was read. One of a trailer is counted as well, and dropped."""
+        """Take a header field. A field of a trailer is counted as well, and dropped."""
         fields = self._fields = self._fields + 1
         size = self._head_bytes = self._head_bytes + len(name) + len(value) + _FIELD_OVERHEAD
         if size > self._bounds.max_header_bytes or fields > self._bounds.max_headers:
@@ -220,7 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_body = True
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body was read."""
+        """Take a part of the body."""
         self._framing_bytes = max(0, self._framing_bytes - 2 * len(body) - _CHUNK_OVERHEAD)
         cycle = self.cycle
         if not cycle.response_complete:
@@ -230,7 +230,7 @@ class BoundedProtocol(HttpToolsProtocol):
             cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
+        """Note that the request has been read completely."""
         if self._offered_upgrade:
             return
         self._in_body = False

@@ -76,7 +76,7 @@ class LineStream:
         return len(line)
 
     def flush(self) -> None:
-        """Nothing: `write` sees to it. Loggers call it after each line."""
+        """Do nothing: `write` flushes. Loggers call this method after each line."""
 
     def _write_out(self) -> None:
         self._scheduled_on = None

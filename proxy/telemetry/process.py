@@ -33,7 +33,7 @@ class ProcessFigures(Collector):
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
-        """No names: they need not be looked for when this is registered."""
+        """Describe no metrics, so that registering the collector does not collect them."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

@@ -39,7 +39,7 @@ class _Unchecked:
     _value: Any
 
     def inc(self, amount: float = 1, _: Any = None) -> None:
-        """Count."""
+        """Add one or more to the number."""
         if isinstance(self._value, MutexValue):
             self._value._value += amount  # noqa: SLF001 - the public method locks
         else:

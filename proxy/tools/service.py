@@ -77,7 +77,7 @@ class ResultCache:
 
 
 def local_caches(clock: Clock) -> Caches:
-    """A cache of its own for each tool."""
+    """Makes a cache in this process for each tool."""
     return lambda _, seconds: ResultCache(seconds, timer=clock.monotonic)
 
 

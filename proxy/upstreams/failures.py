@@ -207,7 +207,7 @@ def _text(value: Any) -> str | None:
 
 
 def _plain_text(body: bytes) -> str:
-    """A body that is no JSON as a message; HTML helps nobody."""
+    """The text of a body that is not JSON, as a message; empty for HTML, which explains nothing."""
     text = body.decode("utf-8", "replace").strip()
     return "" if text.startswith(("<", "{", "[")) else text
 

@@ -109,7 +109,7 @@ class RelayReader:
 
 @dataclass(slots=True)
 class _StreamedChoice:
-    """As much of a relayed choice as its end is judged by."""
+    """The parts of a relayed choice that tell whether it is complete."""
 
     has_text: bool = False
     function: Json | None = None
@@ -131,7 +131,7 @@ class _StreamedChoice:
 
     @property
     def message(self) -> Json:
-        """The message, as far as its end is judged by it."""
+        """The parts of the message that tell whether it is complete."""
         calls = [{"function": {"arguments": "".join(pieces)}} for pieces in self.arguments.values()]
         return {"refusal": self.has_text, "tool_calls": calls, "function_call": self.function}
 

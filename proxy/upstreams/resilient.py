@@ -228,7 +228,7 @@ class FirstByteTimer(Struct, eq=False):
     first_after: float | None = None
 
     def show(self, shown: object) -> Awaitable[None]:
-        """Show it to the client."""
+        """Pass a chunk on to the client, and note when the first one came."""
         if self.first_after is None:
             self.first_after = elapsed(self._clock, self.began)
             # A probe that has begun to be answered lets other calls in before its end.
@@ -238,7 +238,7 @@ class FirstByteTimer(Struct, eq=False):
 
 
 async def _show_nothing(_: object) -> None:
-    """Nothing of a whole answer is shown before its end."""
+    """Show nothing: a whole answer has no chunks for the client."""
 
 
 class RelayEvents:

@@ -33,7 +33,7 @@ class Debug:
         self._allow_anonymous = ports.config.server.allow_anonymous
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """ASGI."""
+        """Answer a request; the interface of ASGI."""
         if not may_read(scope, allow_anonymous=self._allow_anonymous):
             raise AdminOnly
         query = QueryParams(scope["query_string"])

@@ -45,7 +45,7 @@ def request_page(record: Json) -> Html:
 
 
 def _facts(record: Json) -> Html:
-    """What a reader asks first, as a row of small cards."""
+    """The most important facts of a request, as a row of small cards."""
     outcome = outcome_of(record)
     facts: list[tuple[str, Child]] = [
         ("status", tag("span", record.get("status") or "open", class_=f"pill {outcome}")),

@@ -92,7 +92,7 @@ def field(name: str, value: Any) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration with as many digits as tell something."""
+    """A duration, rounded to the digits that matter."""
     if value is None:
         return ""
     if value < 1:

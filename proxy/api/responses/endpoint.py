@@ -42,7 +42,7 @@ class CreateResponse(CheckingSurface):
         self._key = key_of(ports.config.upstreams.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Answer a request; the interface of ASGI."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
         request = read_request(parse_object(body))
         try:

@@ -74,7 +74,7 @@ class OutputBuilder:
         yield from self._end_current()
 
     def show(self, choice: Json) -> Events:
-        """Add a choice's delta, as far as the client may see it."""
+        """Add as much of a choice's delta as the client may see."""
         delta: Json = choice["delta"]
         if reasoning := _text(delta, "reasoning_content") or _text(delta, "reasoning"):
             yield from self._append_reasoning(reasoning)

@@ -88,7 +88,7 @@ class ResponsesRequest:
         return (self.fields.get("text") or {}).get("format") or {}
 
     def includes(self, what: str) -> bool:
-        """Whether `include` lists it."""
+        """Whether `include` lists the name."""
         return what in (self.fields.get("include") or ())
 
     @property

@@ -96,7 +96,7 @@ class History:
 
     @property
     def items(self) -> list[Json]:
-        """Both, in order."""
+        """The items of the request and of the answer, in order."""
         return [*self.before, *self.own]
 
 
@@ -202,7 +202,7 @@ class ResponseById:
         self._store = ports.store
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """ASGI."""
+        """Answer a request; the interface of ASGI."""
         identity = scope["path_params"]["id"]
         responses = ResponseStore(self._store, scope[CALLER].scope, share_of(scope))
         if scope["method"] == "DELETE":
@@ -221,7 +221,7 @@ class InputItems:
         self._store = ports.store
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """ASGI."""
+        """Answer a request; the interface of ASGI."""
         responses = ResponseStore(self._store, scope[CALLER].scope, share_of(scope))
         await send_json(send, page_of(await responses.input_items(scope["path_params"]["id"]), _query(scope)))
 
@@ -234,7 +234,7 @@ class CancelResponse:
         self._server, self._clock = ports.config.server, ports.clock
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
-        """ASGI."""
+        """Answer a request; the interface of ASGI."""
         await read_body(scope, receive, self._server, self._clock)  # see `NotServed`
         await ResponseStore(self._store, scope[CALLER].scope, share_of(scope)).find(scope["path_params"]["id"])
         raise RequestError("Only a response in the background can be cancelled, and there are none here.")
@@ -247,7 +247,7 @@ class NotServed:
         self._server, self._clock = ports.config.server, ports.clock
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
-        """ASGI."""
+        """Answer a request; the interface of ASGI."""
         # A connection whose request was not read to its end is closed, and the client's next request on it is lost.
         await read_body(scope, receive, self._server, self._clock)
         raise NotFound(f"There is no {scope['path']} here.")

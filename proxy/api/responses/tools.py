@@ -197,7 +197,7 @@ def _function(tool: Json, flat: str, *, custom: bool) -> Json:
 
 
 def _grammar(form: Any) -> str | None:
-    """A custom tool's grammar in words: nothing here can enforce it."""
+    """A custom tool's grammar in words for the model: the proxy cannot enforce a grammar."""
     if not isinstance(form, dict) or form.get("type") != "grammar":
         return None
     return GRAMMAR.format(syntax=form.get("syntax") or "", definition=form.get("definition") or "")

@@ -115,7 +115,7 @@ class LeakFilter(Struct):
                 return "".join(shown)
 
     def _advance(self) -> str:
-        """One step; a step that changes the mode is followed by another."""
+        """Advance by one step; a step that changes the mode is followed by another one."""
         match self._mode:
             case "beginning":
                 return self._begin()

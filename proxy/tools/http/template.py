@@ -178,7 +178,7 @@ def _encoded(segment: str) -> str:
 
 
 def _segment(template: str, arguments: Json) -> str:
-    """One segment of the path, which stays one."""
+    """A value as one segment of the path: its slashes are escaped."""
 
     def put(found: re.Match[str]) -> str:
         escaped, name = found.groups()
@@ -237,7 +237,7 @@ def _filled_text(template: str, arguments: Json) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """A value of the query: a list repeats its name, nothing leaves it out."""
+    """The texts of one parameter of the query: a list repeats the parameter, None leaves it out."""
     if value is None or value is _ABSENT:
         return
     for item in value if isinstance(value, list) else [value]:

@@ -79,7 +79,7 @@ def _schema_of_an_object(schema: Json) -> Json:
 
 
 def _check_writable(tool: Tool) -> None:
-    """One definition that cannot be written would fail every request that it is offered to."""
+    """Raise `ValueError` for a definition that cannot be written as JSON: every request that offers it would fail."""
     try:
         orjson.dumps(tool.definition())
     except (orjson.JSONEncodeError, RecursionError) as exc:

@@ -190,6 +190,6 @@ class _Bounded(httpx2.AsyncByteStream):
             yield part
 
     async def aclose(self) -> None:
-        """Let go of the connection."""
+        """Release the connection."""
         if isinstance(self._body, httpx2.AsyncByteStream):
             await self._body.aclose()

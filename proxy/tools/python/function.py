@@ -227,7 +227,7 @@ def _typed(arguments: Json, struct: type[msgspec.Struct]) -> Json:
 
 
 def _whole(value: Any) -> Any:
-    """3.0 is an integer to JSON Schema, and none to msgspec."""
+    """A number without a fraction as an int: 3.0 is an integer in JSON Schema, but not for msgspec."""
     match value:
         case float() if value.is_integer():
             return int(value)

@@ -213,7 +213,7 @@ def _each(value: Any) -> Iterator[Any]:
 
 
 def _with_base(url: str, base_url: str | None) -> str:
-    """The URL under another address: an operator's own server, or a test's."""
+    """The URL with another base: that of an operator's own server, or of a test."""
     if base_url is None:
         return url
     parts = urlsplit(url)

@@ -36,7 +36,7 @@ _MOST_CHARACTERS = {"snippets": MOST_CHARACTERS, "page": 6000}
 def search_tool(
     name: str, config: SearchConfig, client: httpx.AsyncClient, clock: Clock, pages: PageCache | None = None
 ) -> Tool:
-    """A search by that name."""
+    """The tool of an entry `type: search`."""
     most = config.max_characters_per_result or _MOST_CHARACTERS[config.content]
     return made_of(
         name, provider_of(config), client, clock, most_characters=most, block=config.block_domains, pages=pages

@@ -77,7 +77,7 @@ SERVICES = {
 def zai_search_tool(
     name: str, config: ZaiSearchConfig, client: httpx.AsyncClient, clock: Clock, pages: PageCache | None = None
 ) -> Tool:
-    """A search by that name; it takes the same arguments as every other one."""
+    """The tool of an entry `type: zai_search`, with the arguments of every other search."""
     return made_of(name, provider_of(config), client, clock, description=DESCRIPTION, pages=pages)
 
 

@@ -159,12 +159,12 @@ class _Reader:
         self._link = ""
 
     def text(self, text: str) -> None:
-        """A text between two tags."""
+        """Take the text between two tags."""
         if not self._hidden_by:
             self.pieces.append(_unescaped(text))
 
     def start(self, name: str, written: str) -> None:
-        """A start tag, with its attributes as they are written."""
+        """Take a start tag, with its attributes as they are written."""
         if self._hidden_by:
             if name != self._hidden_by:
                 return
@@ -183,7 +183,7 @@ class _Reader:
         self._separate(name)
 
     def end(self, name: str) -> None:
-        """An end tag."""
+        """Take an end tag."""
         if self._hidden_by:
             self._depth -= name == self._hidden_by
             if not self._depth:

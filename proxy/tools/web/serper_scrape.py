@@ -24,7 +24,7 @@ MOST_CHARACTERS = 20_000  # of one result
 
 
 def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.AsyncClient, pages: PageCache) -> Tool:
-    """A reader of pages by that name."""
+    """The tool of an entry `type: serper_scrape`."""
     headers = {"x-api-key": config.api_key}
 
     async def page_at(url: str, filters: SearchFilters) -> Page:
