@@ -6,15 +6,20 @@ begin with `toolproxy.`.
 """
 
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 import orjson
+from msgspec import Struct
 
 from proxy.loop.chat import Json
 from proxy.ports import Content
 from proxy.telemetry.records import Fields, RequestRecord, Step, short
 
 Attributes: TypeAlias = dict[str, Any]
+Shape: TypeAlias = tuple[object, ...]
+"""The fields of a span that have few values, in the order of their table, behind the kind of the span: what is made of
+them can be kept for all spans of that shape."""
 
 OTHER_ROUTE: Final = "other"
 _ROUTES: Final = frozenset({
@@ -30,35 +35,39 @@ REQUEST: Final[Mapping[str, str]] = {
     "status": "http.response.status_code",
     "error": "error.type",
     "model": "gen_ai.request.model",
-    "request_id": "toolproxy.request_id",
     "client": "toolproxy.client",
     "turns": "toolproxy.turns",
     "tool_calls": "toolproxy.tool_calls",
     "stop": "toolproxy.stop",
     "rung": "toolproxy.rung",
+}
+"""Fields of a request that have few values, and the attributes of its SERVER span."""
+REQUEST_VALUES: Final[Mapping[str, str]] = {
+    "request_id": "toolproxy.request_id",
     "first_byte": "toolproxy.first_byte_seconds",
 }
-"""Fields of a request, and the attributes of its SERVER span."""
+"""Its other fields: those that differ from request to request."""
 
 CALL: Final[Mapping[str, str]] = {
     "upstream": "gen_ai.provider.name",
     "upstream_model": "gen_ai.request.model",
     "response_model": "gen_ai.response.model",
-    "first": "gen_ai.response.time_to_first_chunk",
     "code": "error.type",
     "turn": "toolproxy.turn",
     "rung": "toolproxy.rung",
 }
-"""Fields of a turn or relay, and the attributes of its CLIENT span."""
+"""Fields of a turn or relay that have few values, and the attributes of its CLIENT span."""
 
-TOOL: Final[Mapping[str, str]] = {
-    "tool": "gen_ai.tool.name",
+TOOL: Final[Mapping[str, str]] = {"tool": "gen_ai.tool.name", "turn": "toolproxy.turn"}
+"""Fields of a tool call that have few values, and the attributes of its INTERNAL span."""
+TOOL_VALUES: Final[Mapping[str, str]] = {
     "call_id": "gen_ai.tool.call.id",
     "argument_bytes": "toolproxy.argument_bytes",
     "characters": "toolproxy.result_characters",
-    "turn": "toolproxy.turn",
 }
-"""Fields of a tool call, and the attributes of its INTERNAL span."""
+"""Its other fields: those that differ from call to call."""
+
+_CALL_SHAPE: Final = (*CALL, "path", "finish_reason")
 
 OPERATION: Final = "gen_ai.operation.name"
 OPERATIONS: Final[Mapping[str, str]] = {"/embeddings": "embeddings", "/completions": "text_completion"}
@@ -69,6 +78,7 @@ TOOL_TYPE: Final = "gen_ai.tool.type"
 EXTENSION: Final = "extension"  # the type of a tool that is run by the proxy, not by the client
 ROUTE: Final = "http.route"
 ERROR: Final = "error.type"
+FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
@@ -80,54 +90,95 @@ ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 RESULT: Final = "gen_ai.tool.call.result"
 
 
-def request_span(record: RequestRecord) -> tuple[str, Attributes]:
-    """The name and the attributes of a request's span."""
-    route = route_of(str(record.fields.get("path")))
-    return f"{record.fields.get('method')} {route}", {**_named(record.fields, REQUEST), ROUTE: route}
+class Description(Struct, frozen=True):
+    """The name of spans, whether they failed, and the attributes that they have in common."""
+
+    name: str
+    failed: bool
+    attributes: Attributes
 
 
-def step_span(step: Step) -> tuple[str, Attributes]:
-    """The name and the attributes of a step's span."""
-    if step.kind == "tool":
-        return f"{EXECUTE_TOOL} {step.fields.get('tool')}", _tool_attributes(step)
-    path = step.fields.get("path")
+def request_shape(record: RequestRecord) -> Shape:
+    """The shape of a request's span."""
+    return ("request", *map(record.fields.get, REQUEST))
+
+
+def step_shape(step: Step) -> Shape:
+    """The shape of a step's span."""
+    return (step.kind, step.outcome, *map(step.fields.get, TOOL if step.kind == "tool" else _CALL_SHAPE))
+
+
+def describe(shape: Shape) -> Description:
+    """What all spans of a shape have in common."""
+    match shape:
+        case ("request", *values):
+            return _request(dict(zip(REQUEST, values, strict=True)))
+        case ("tool", outcome, *values):
+            return _tool(dict(zip(TOOL, values, strict=True)), str(outcome))
+        case (_, outcome, *values):
+            return _call(dict(zip(_CALL_SHAPE, values, strict=True)), str(outcome))
+    raise AssertionError(shape)
+
+
+def _request(fields: Fields) -> Description:
+    route, status = route_of(str(fields["path"])), fields["status"]
+    failed = isinstance(status, int) and status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return Description(f"{fields['method']} {route}", failed, {**_named(fields, REQUEST), ROUTE: route})
+
+
+def _tool(fields: Fields, outcome: str) -> Description:
+    attributes = {**_named(fields, TOOL), OPERATION: EXECUTE_TOOL, TOOL_TYPE: EXTENSION}
+    failed = outcome != "completed"
+    if failed:
+        attributes[ERROR] = outcome
+    return Description(f"{EXECUTE_TOOL} {fields['tool']}", failed, attributes)
+
+
+def _call(fields: Fields, outcome: str) -> Description:
+    attributes, path = _named(fields, CALL), fields["path"]
+    if outcome == "abandoned":
+        attributes[ERROR] = outcome
+    if reason := fields["finish_reason"]:
+        attributes[FINISH_REASONS] = (str(reason),)
     operation = CHAT if path is None else OPERATIONS.get(str(path))
-    attributes = _call_attributes(step)
-    if operation is None:
-        return f"relay {step.fields.get('upstream')}", attributes
-    return f"{operation} {step.fields.get('upstream_model')}", {**attributes, OPERATION: operation}
+    name = f"relay {fields['upstream']}"
+    if operation is not None:
+        name, attributes[OPERATION] = f"{operation} {fields['upstream_model']}", operation
+    return Description(name, outcome != "completed", attributes)
 
 
-def _tool_attributes(step: Step) -> Attributes:
-    attributes = _named(step.fields, TOOL)
-    attributes |= {OPERATION: EXECUTE_TOOL, TOOL_TYPE: EXTENSION}
-    if step.outcome != "completed":
-        attributes[ERROR] = str(step.outcome)
+def request_values(record: RequestRecord) -> Attributes:
+    """The attributes of a request's span that are not in its shape."""
+    return _named(record.fields, REQUEST_VALUES)
+
+
+def step_values(step: Step) -> Attributes:
+    """The attributes of a step's span that are not in its shape."""
+    return _tool_values(step.fields) if step.kind == "tool" else _call_values(step)
+
+
+def _tool_values(fields: Fields) -> Attributes:
+    attributes = _named(fields, TOOL_VALUES)
     for field, attribute in (("arguments", ARGUMENTS), ("result", RESULT)):
-        if isinstance(content := step.fields.get(field), Content):
+        if isinstance(content := fields.get(field), Content):
             attributes[attribute] = content.text()
     return attributes
 
 
-def _call_attributes(step: Step) -> Attributes:
-    fields: Fields = step.fields
-    answers = [note.fields for note in step.notes if note.event == "upstream.answered"]
-    if answers:
-        fields = {**fields, "first": answers[-1].get("first")}
-    attributes = _named(fields, CALL) | usage(fields.get("usage"))
-    if step.outcome == "abandoned":
-        attributes[ERROR] = "abandoned"
-    reason = fields.get("finish_reason")
-    if reason:
-        attributes[FINISH_REASONS] = (str(reason),)
+def _call_values(step: Step) -> Attributes:
+    fields = step.fields
+    attributes = usage(fields.get("usage"))
+    for note in step.notes:
+        if note.event == "upstream.answered" and (first := note.fields.get("first")) is not None:
+            attributes[FIRST_CHUNK] = first
     if isinstance(asked := fields.get("messages"), Content):
         attributes[INPUT_MESSAGES] = Content(messages(asked.value)).text()
     if isinstance(answer := fields.get("message"), Content):
-        attributes[OUTPUT_MESSAGES] = messages([answer.value], finish_reason=str(reason))
+        attributes[OUTPUT_MESSAGES] = messages([answer.value], finish_reason=str(fields.get("finish_reason")))
     return attributes
 
 
-def _named(fields: Mapping[str, object], table: Mapping[str, str]) -> Attributes:
+def _named(fields: Fields, table: Mapping[str, str]) -> Attributes:
     """The fields that the table has, under their attributes' names."""
     return {
         name: value if isinstance(value, (int, float)) else short(str(value))
@@ -136,7 +187,7 @@ def _named(fields: Mapping[str, object], table: Mapping[str, str]) -> Attributes
     }
 
 
-def usage(counted: Any) -> dict[str, int]:
+def usage(counted: Any) -> Attributes:
     """An upstream's `usage` as attributes."""
     if not isinstance(counted, dict):
         return {}

@@ -2,7 +2,9 @@
 
 import random
 import re
+from collections.abc import Awaitable, Mapping
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -31,12 +33,17 @@ class SpanId(Struct, frozen=True):
 
     def header(self) -> str:
         """The `traceparent` of requests that are sent within this span."""
-        return f"00-{self.trace_hex}-{self.span:016x}-{int(self.sampled):02x}"
+        return f"00-{_trace_hex(self.trace)}-{self.span:016x}-{'01' if self.sampled else '00'}"
 
     @property
     def trace_hex(self) -> str:
         """The trace's number in hexadecimal, as headers and logs have it."""
-        return f"{self.trace:032x}"
+        return _trace_hex(self.trace)
+
+
+@lru_cache(1024)  # the log lines and each upstream call of a request need it
+def _trace_hex(trace: int) -> str:
+    return f"{trace:032x}"
 
 
 parent: ContextVar[SpanId | None] = ContextVar("toolproxy_parent", default=None)
@@ -68,12 +75,16 @@ class IncomingTrace:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve a request."""
         if scope["type"] == "http":
-            sent = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _HEADERS}
+            sent = [header for header in scope["headers"] if header[0] in _HEADERS]
+            parent.set(_caller(dict(sent)) if sent else None)
             if sent:
                 scope["headers"] = [header for header in scope["headers"] if header[0] not in _HEADERS]
-            header = sent.get(HEADER)
-            parent.set(parse(header, sent.get(STATE_HEADER, "")) if header else None)
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)
+
+
+def _caller(headers: Mapping[bytes, bytes]) -> SpanId | None:
+    state = headers.get(STATE_HEADER, b"").decode("latin-1")
+    return parse(headers.get(HEADER, b"").decode("latin-1"), state)

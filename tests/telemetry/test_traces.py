@@ -6,9 +6,10 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
+from proxy.telemetry.otlp import SpanEncoder
 from proxy.telemetry.records import Note, RequestRecord, Step
 from proxy.telemetry.trace_context import root
-from proxy.telemetry.traces import Exporter, SpanEncoder
+from proxy.telemetry.traces import Exporter
 
 
 def record(**fields):
