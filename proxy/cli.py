@@ -7,29 +7,17 @@ import gc
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from getpass import getpass
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
-from urllib.parse import urlsplit
 
 import msgspec
 
 from proxy import __version__, config_file, config_rules
-from proxy.config import (
-    ClientConfig,
-    Config,
-    McpConfig,
-    SearchConfig,
-    SerperConfig,
-    ToolConfig,
-    ZaiSearchConfig,
-    place_of,
-    secrets_of,
-)
+from proxy.config import Config, place_of, secrets_of
 from proxy.loop.errors import ConfigurationError
-from proxy.terminal import Style, style_of
+from proxy.terminal import style_of
 
 _DEFAULT_CONFIG = "config.yaml"
 _FAULT = 1
@@ -152,27 +140,19 @@ def _init(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from proxy import app  # noqa: PLC0415 - `--help` needs neither tools nor a web server
+    from proxy import app, overview  # noqa: PLC0415 - `--help` needs neither tools nor a web server
     from proxy.server.checks import check_startable  # noqa: PLC0415 - `--help` needs neither tools nor a web server
 
     _make_importable(arguments.app_dir)
     config = _configuration(arguments)
     style = style_of(sys.stdout)
-    for line in describe(config, app.origins_of(config)):
-        print(_tinted(line, style))
+    for line in overview.describe(config, app.origins_of(config)):
+        print(overview.tinted(line, style))
     for warning in config.warnings:
         print(f"toolproxy: warning: {warning}", file=sys.stderr)
     check_startable(config)
     if arguments.probe:
         _probe(config)
-
-
-def _tinted(line: str, style: Style) -> str:
-    """A line of `describe` in colours: headings, what is usable, and what is not."""
-    name, colon, state = line.partition(": ")
-    if not colon:
-        return style(line, "bold")
-    return f"{name}: {style(state, 'green' if state.startswith('usable') else 'yellow')}"
 
 
 def _probe(config: Config) -> None:
@@ -194,88 +174,6 @@ def _probe(config: Config) -> None:
 def _make_importable(directory: Path) -> None:
     """As uvicorn does it: the command lies elsewhere, and Python looks beside the command."""
     sys.path.insert(0, str(directory.resolve()))
-
-
-def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
-    """What `toolproxy check` prints: models, upstreams and tools, and whether each is usable.
-
-    Args:
-        config: the configuration.
-        origins: where each tool comes from.
-    """
-    from proxy.tools.catalog import answered_by_fallback, not_configured  # noqa: PLC0415 - as above
-
-    lines = ["upstreams:"]
-    lines += [f"  {name}: usable, {entry.base_url} ({entry.profile})" for name, entry in config.upstreams.items()]
-    lines += _disabled("upstreams", config)
-    lines.append("models:")
-    for name, model in config.models.items():
-        state = f"usable, at {model.upstream} as {model.model or _own_name(name)}"
-        if model.upstream not in config.upstreams:
-            state = f"not usable: upstream {model.upstream} is disabled"
-        lines.append(f"  {name}: {state}")
-    lines.append("tools:")
-    lines += [f"  {name}: {_tool_state(name, tool, origins)}" for name, tool in config.tools.items()]
-    instead = {f"tools.{name}": " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(config)}
-    lines += _disabled("tools", config, instead)
-    lines += [f"  installed, not configured: {origin}" for origin in not_configured(config)]
-    lines.append("clients:")
-    anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
-    lines += [f"  {client.name}: usable{_budget(client)}" for client in config.clients] or [anyone]
-    lines += _disabled("clients", config)
-    return lines
-
-
-def _budget(client: ClientConfig) -> str:
-    """What a client may use, in words."""
-    if (budget := client.budget) is None:
-        return ""
-    amounts = {"tokens": budget.tokens, "tool calls": budget.tool_calls, "cost": budget.cost}
-    return f", budget per {budget.per}: " + ", ".join(
-        f"{kind} {amount:,}" for kind, amount in amounts.items() if amount
-    )
-
-
-def _own_name(name: str) -> str:
-    """What an upstream calls a model whose entry gives no other name."""
-    return {"*": "any name"}.get(name, "any such name" if "*" in name else name)
-
-
-def _tool_state(name: str, tool: ToolConfig, origins: Mapping[str, str]) -> str:
-    """Whether a tool is usable, and where it comes from; of an MCP server no more than whom it would reach."""
-    if isinstance(tool, McpConfig):
-        where = urlsplit(tool.url).netloc if tool.url else (tool.command or ("",))[0]
-        return f"{type_name(tool)}, {where}, tools are listed at start"
-    state = f"usable, {type_name(tool)}, {origins.get(name, 'built in')}"
-    return state + "".join(f"; {lack}" for lack in _lacks(tool))
-
-
-def _lacks(tool: ToolConfig) -> Iterator[str]:
-    """What the provider of a search cannot filter by."""
-    if not isinstance(tool, SearchConfig | SerperConfig | ZaiSearchConfig):
-        return
-    from proxy.tools.search.entries import provider_of  # noqa: PLC0415 - as above
-
-    if (provider := provider_of(tool)) is not None and (lacking := provider.cannot()):
-        yield f"its provider cannot filter by {', '.join(lacking)}"
-
-
-def type_name(tool: object) -> str:
-    """The `type:` of a tool's configuration."""
-    from proxy.config import TOOL_TYPES  # noqa: PLC0415
-
-    names: Mapping[type, str] = {kind: name for name, kind in TOOL_TYPES.items()}
-    return names[type(tool)]
-
-
-def _disabled(section: str, config: Config, instead: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """The entries of a section that cannot be used; of those that have one, what answers `instead`."""
-    return [
-        f"  {where.removeprefix(f'{section}.')}: "
-        + (f"usable by its fallback {instead[where]}: {entry.why}" if where in instead else f"disabled, {entry.why}")
-        for where, entry in config.disabled.items()
-        if where.startswith(section)
-    ]
 
 
 def _demo(_: argparse.Namespace) -> None:

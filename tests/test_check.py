@@ -43,6 +43,10 @@ def check(tmp_path, capsys, monkeypatch):
 VARIABLE = "inside braces or brackets a variable needs quotes"
 TOOL_TYPES = "clock, http, mcp, python, search, serper, serper_scrape, web_fetch, zai_search"
 FAULTY = {
+    "a pattern where one model is meant": (
+        "upstreams: {up: {base_url: 'http://up', api_key: k}}\nmodels:\n  m: {upstream: up, vision_model: 'glm-*'}\n",
+        "3: models.m.vision_model: must be the name of one model",
+    ),
     "a list": ("[]", "1: must be a mapping, not a list"),
     "a sentence": ("just text", "1: must be a mapping, not a single value"),
     "an open bracket": ("a: [", "1: is not YAML: expected the node content, but found '<stream end>'"),

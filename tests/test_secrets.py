@@ -10,7 +10,7 @@ import orjson
 import pytest
 import structlog
 
-from proxy import cli
+from proxy import overview
 from proxy.app import create_app, origins_of
 from proxy.config import TelemetryConfig, secrets_of
 from proxy.config_file import parse
@@ -180,7 +180,7 @@ tools: {web_search: {type: serper, api_key: the-tool-key}}
 
 async def test_what_check_prints_and_what_a_fault_says_hold_no_secret(capsys):
     config = parse(CONFIG.format(upstream="http://up", more=""), ENVIRON)
-    printed = "\n".join(cli.describe(config, origins_of(config)))
+    printed = "\n".join(overview.describe(config, origins_of(config)))
     for faulty in ("api_key: [canary]", "base_url: 'http://canary@x', api_key: k", "api_key: 'canary key'"):
         with pytest.raises(ConfigurationError) as refused:
             parse(
