@@ -60,13 +60,17 @@ class Container:
     async def running(self):
         self._id = await engine("run", "--detach", *self._run, IMAGE)
         try:
-            async with asyncio.timeout(30), httpx.AsyncClient() as client:
-                while await self._status(client) != 200:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await self._reaches(200)
             yield self
         finally:
             print(await engine("logs", self._id))
             await engine("rm", "--force", "--volumes", self._id)
+
+    async def _reaches(self, status):
+        """Wait until /readyz answers with a status."""
+        async with asyncio.timeout(30), httpx.AsyncClient() as client:
+            while await self._status(client) != status:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
     async def _status(self, client):
         try:
@@ -83,9 +87,13 @@ class Container:
     async def terminate(self):
         """Send SIGTERM, and return when the proxy no longer calls itself ready."""
         await engine("kill", "--signal=TERM", self._id)
-        async with asyncio.timeout(10), httpx.AsyncClient() as client:
-            while await self._status(client) != 503:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await self._reaches(503)
+
+    async def restart(self):
+        await engine("kill", "--signal=KILL", self._id)
+        await engine("wait", self._id)
+        await engine("start", self._id)
+        await self._reaches(200)
 
     async def exit_status(self):
         return int(await engine("wait", self._id))
@@ -128,6 +136,19 @@ async def test_nothing_can_be_written_but_what_has_to_be(user):
             ("CapBnd", "0" * 16),
         ]
         assert "NoNewPrivs:\t1" in status
+
+
+@USERS
+@WORKERS
+async def test_what_was_answered_outlives_a_kill_of_the_container(user, workers):
+    async with (
+        serving(FakeUpstream([whole("Hi")]), lifespan="off") as url,
+        Container(url, user=user, workers=workers).running() as container,
+        container.sdk() as client,
+    ):
+        kept = await client.responses.create(model=ASK["model"], input="Hi")
+        await container.restart()
+        assert (await client.responses.retrieve(kept.id)).output_text == "Hi"
 
 
 async def test_the_image_has_tini_and_compiled_modules_and_no_pip():
