@@ -1,5 +1,6 @@
 import math
 
+from proxy.loop.actions import Stop
 from proxy.loop.limits import Limits
 
 
@@ -17,3 +18,10 @@ def test_without_layers_the_limits_are_the_same():
 def test_a_tool_timeout_of_a_layer_bounds_every_tool():
     assert Limits(tool_timeout=30).max_tool_timeout == math.inf
     assert Limits(tool_timeout=30).overlaid({"tool_timeout": 5}).max_tool_timeout == 5
+
+
+def test_a_bound_on_tool_calls_lowers_their_limit_and_never_raises_it():
+    limits = Limits(max_tool_calls=3)
+    bounded = limits.with_calls_at_most(1, Stop.BUDGET)
+    assert (bounded.max_tool_calls, bounded.calls_stop) == (1, Stop.BUDGET)
+    assert limits.with_calls_at_most(4, Stop.BUDGET) is limits

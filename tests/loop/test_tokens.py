@@ -3,8 +3,10 @@
 import orjson
 import pytest
 
-from proxy.loop.tokens import count_tokens, of_text
+from proxy.loop.tokens import count_tokens, estimated_usage, of_text
 from tests.conformance import recordings
+
+USER = {"role": "user", "content": "What will the weather in Nanaimo be like for the next three days?"}
 
 
 @pytest.mark.skipif(not recordings.FOLDER.is_dir(), reason="no recordings beside the project")
@@ -20,10 +22,29 @@ def test_the_estimate_is_near_glms_own_count():
 
 
 def test_an_estimate_grows_with_its_text_whatever_it_is_written_in():
-    for text in ("word ", "слово ", "字", "{}", "1"):
+    for text in ("word ", "слово ", "字", "{}", "1", "line\n", "  indented"):
         assert 0 < of_text(text * 10) < of_text(text * 500)
 
 
 def test_a_text_that_comes_again_is_counted_alike():
     long = orjson.dumps({"text": "words and words " * 100}).decode()
     assert of_text(long) == of_text(f"{long} ".strip())
+
+
+def test_the_settings_that_become_a_sentence_for_the_model_are_counted():
+    assert count_tokens({"messages": [USER], "reasoning_effort": "high"}) > count_tokens({"messages": [USER]})
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Nanaimo", "days": 3}', '{"city": "Nana', "[]", ""])
+def test_the_arguments_of_a_call_are_counted_whatever_they_are(arguments):
+    function = {"name": "weather", "arguments": arguments}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]}
+    added = count_tokens({"messages": [USER, call]}) - count_tokens({"messages": [USER]})
+    assert 5 < added < 40
+
+
+def test_a_call_that_was_ended_early_has_the_usage_of_what_was_asked_and_written():
+    usage = estimated_usage({"messages": [USER]}, {"role": "assistant", "content": "Hello there"})
+    assert usage["prompt_tokens"] == count_tokens({"messages": [USER]})
+    assert 0 < usage["completion_tokens"] < usage["prompt_tokens"]
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
