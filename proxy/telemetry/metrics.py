@@ -6,7 +6,7 @@ bounded number of values.
 
 from collections.abc import Callable, Iterable, Mapping, Sized
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from proxy import request_context
 from proxy.config import Config
@@ -174,16 +174,16 @@ class Metrics:
             series.forced_answers(rung).inc()
 
     def _count_use(self, request: Mapping[str, Any]) -> None:
-        """Count what a request has used, by client and model; an upstream may send anything as its counts."""
+        """Count what a request has used, by client and model; an upstream may send any number, a negative one too."""
         series, client, model = self._series, request.get("client"), request.get("model")
         for field, kind in (("prompt_tokens", "prompt"), ("completion_tokens", "completion")):
-            if _is_positive(tokens := request.get(field)):
+            if (tokens := request.get(field, 0)) > 0:
                 series.tokens(client, model, kind).inc(tokens)
-        if _is_positive(cached := request.get("cached_tokens")):
+        if (cached := request.get("cached_tokens", 0)) > 0:
             series.cached_tokens(client, model).inc(cached)
-        if _is_positive(calls := request.get("tool_calls")):
+        if (calls := request.get("tool_calls", 0)) > 0:
             series.client_tool_calls(client, model).inc(calls)
-        if _is_positive(cost := request.get("cost")):
+        if (cost := request.get("cost", 0)) > 0:
             series.cost(client, model).inc(cost)
 
     def _budget_checked(self, fields: Mapping[str, Any]) -> None:
@@ -238,10 +238,6 @@ class Metrics:
             self._series.state_entries.set(fields["entries"])
         if fields.get("bytes") is not None:
             self._series.state_bytes.set(fields["bytes"])
-
-
-def _is_positive(count: Any) -> TypeGuard[float]:
-    return isinstance(count, int | float) and count > 0
 
 
 def upstream_error(code: object, status: object) -> str:

@@ -1,8 +1,9 @@
 """From the name of a model to its upstream, with the upstream's key, and to the models that stand in for it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
 from msgspec import Struct
 
@@ -42,15 +43,17 @@ class ModelTable:
 
     def __init__(self, models: Mapping[str, ModelConfig]) -> None:
         self.listed = {name: model for name, model in models.items() if _WILDCARD not in name}
-        patterns = [name for name in models if _WILDCARD in name]
-        self._patterns = [(name, models[name]) for name in sorted(patterns, key=len, reverse=True)]
+        patterns = sorted((name for name in models if _WILDCARD in name), key=len, reverse=True)
+        self._patterns = [(re.compile(translate(name)).match, models[name]) for name in patterns]
 
     def get(self, name: str) -> ModelConfig | None:
         """The entry that serves the model of this name; None where there is none."""
-        entry = self.listed.get(name)
-        if entry is None:
-            entry = next((entry for pattern, entry in self._patterns if fnmatchcase(name, pattern)), None)
-        return entry
+        if (entry := self.listed.get(name)) is not None:
+            return entry
+        for matches, entry in self._patterns:
+            if matches(name):
+                return entry
+        return None
 
 
 class ConfigRouter:
