@@ -38,6 +38,7 @@ Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}\Z")]
 Origin: TypeAlias = Annotated[str, Meta(pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+)\Z")]
 FunctionName: TypeAlias = Annotated[str, Meta(pattern=r"^([\w.]+:[\w.]+|[\w.-]+)\Z")]
 Price: TypeAlias = Annotated[float, Meta(ge=0, le=10**9)]
+ToolEvents: TypeAlias = Literal["none", "calls", "results"]
 OfferMode: TypeAlias = Literal["always", "declared", "on_request", "never"]
 
 
@@ -112,6 +113,7 @@ class ClientConfig(Value, frozen=True, kw_only=True):
     limits: LimitOverrides | None = None  # Values that replace those of `limits` for this client.
     # What the client may use in a day or month; afterwards its requests are refused with 429. None: no limit.
     budget: BudgetConfig | None = None
+    tool_events: ToolEvents | None = None  # Its value in place of `offer.tool_events`. None: the same.
     admin: bool = False  # Permits the client to read /debug.
 
     @property
@@ -332,6 +334,8 @@ class OfferConfig(Value, frozen=True, kw_only=True):
     mode: OfferMode = "always"  # When tools without an `offer` of their own are offered.
     prefix: Text | None = None  # on_request: beginning of the last user message that requests tools; it is removed.
     model_suffix: Text | None = None  # on_request: end of the model's name that requests tools; it is removed.
+    # Progress events for requests without the header x-tool-events: none, of calls, or with the pages found.
+    tool_events: ToolEvents = "none"
 
 
 class StateConfig(Value, frozen=True, kw_only=True):

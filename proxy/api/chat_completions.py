@@ -15,6 +15,7 @@ from proxy.api.body import parse_chat_request, read_body, written
 from proxy.api.exchange import EventStream, Headers
 from proxy.api.request import ResolvedRequest
 from proxy.api.surface import Surface, collect, note_use, show_nothing, tool_headers
+from proxy.api.tool_events import telling
 from proxy.loop import sse
 from proxy.loop.actions import Respond, Tally, sum_of
 from proxy.loop.chat import Json, text_of
@@ -45,15 +46,16 @@ class ChatCompletions(Surface):
             await self.send_whole(request, partial(self._whole, request, completion), scope, receive, send)
 
     async def _whole(self, request: ResolvedRequest, completion: "Completion") -> tuple[bytes, Headers]:
-        events: list[Json] | None = [] if request.wants_events else None
-        tell = None if events is None else collect(events)
+        events: list[Json] = []
+        tell = telling(collect(events), request.tool_events)
         answers = await self.run(request, completion.run_ids, show=show_nothing, tell=tell)
-        return sse.dumps(whole_completion(answers, completion, events=events)), tool_headers(answers)
+        whole = whole_completion(answers, completion, events=None if tell is None else events)
+        return sse.dumps(whole), tool_headers(answers)
 
     async def _stream(self, request: ResolvedRequest, completion: "Completion", stream: EventStream) -> None:
         options = request.chat.get("stream_options") or {}
         writer = CompletionStream(stream, completion, include_usage=bool(options.get("include_usage")))
-        tell = writer.tell if request.wants_events else None
+        tell = telling(writer.tell, request.tool_events)
         await writer.finish(await self.run(request, completion.run_ids, show=writer.show, tell=tell))
 
 

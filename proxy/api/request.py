@@ -16,6 +16,8 @@ from proxy import request_context
 from proxy.api.body import header
 from proxy.api.body_memory import Share, share_of
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
+from proxy.api.tool_events import wanted_events
+from proxy.config import ToolEvents
 from proxy.loop.actions import Stop
 from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.continuation import Continuation, put_back, runs_in
@@ -49,6 +51,7 @@ class Caller:
         tools: the server tools that it may use; None: all.
         limits: those of its own `limits:`.
         admin: whether it may read /debug.
+        tool_events: the progress events that its requests are told if they do not say; None: as for everybody.
         upstream_key: the key that it sent, for upstreams with `api_key: from_client`.
         scope: the owner of the data between this caller's requests, which no other caller may see.
     """
@@ -58,6 +61,7 @@ class Caller:
     tools: frozenset[str] | None = None
     limits: LimitOverrides | None = None
     admin: bool = False
+    tool_events: ToolEvents | None = None
     upstream_key: str | None = field(default=None, repr=False)
     scope: str = field(init=False)
 
@@ -122,7 +126,7 @@ class ResolvedRequest(Struct, frozen=True):
         tools: the server tools that it may use.
         selection: how it selects server tools, beside those that it declares.
         offer: the tools that the model is shown.
-        wants_events: whether the client asks for progress events.
+        tool_events: the progress events that the client is told.
         body: `chat` as the client sent it, byte for byte; None where the two differ.
         ignored: tools that the client selects by name and cannot have, fit for a header.
         filters: of its searches.
@@ -135,7 +139,7 @@ class ResolvedRequest(Struct, frozen=True):
     tools: tuple[ToolSpec, ...] = ()
     selection: ToolSelection = ToolSelection()
     offer: Offer = Offer()
-    wants_events: bool = False
+    tool_events: ToolEvents = "none"
     body: bytes | None = None
     ignored: tuple[str, ...] = ()
     filters: SearchFilters = NO_FILTERS
@@ -190,10 +194,11 @@ class RequestResolver:
             filters = filters_of(chat, native_search=policy.selection.native_search)
             if filters.place:
                 chat = {**chat, "messages": with_guidance(chat["messages"], WHERE.format(place=filters.place))}
-        wants_events = (header(scope, b"x-tool-events") or "").lower() == "true"
+        otherwise = caller.tool_events or self._ports.config.offer.tool_events
+        events = wanted_events(header(scope, b"x-tool-events"), otherwise=otherwise)
         body = body if chat is given else None
         return ResolvedRequest(
-            chat, caller, model, limits, tools, policy.selection, offer, wants_events, body, policy.ignored, filters
+            chat, caller, model, limits, tools, policy.selection, offer, events, body, policy.ignored, filters
         )
 
     async def _with_hidden(

@@ -209,6 +209,8 @@ class ToolCalls:
             event["seconds"] = elapsed(self._clock, began)
             if result.failed:
                 event["error"] = result.content
+            if result.sources:
+                event["results"] = [{"title": title, "url": url} for url, title in result.sources.items()]
             await self._tell({"type": "tool.failed" if result.failed else "tool.completed", **event})
             return result
 

@@ -1101,3 +1101,40 @@ async def test_a_client_that_leaves_during_a_search_ends_the_search(upstream):
         async with asyncio.timeout(5):
             await upstream.left.wait()
     assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("offer", "client", "header", "told"),
+    [
+        ("none", None, None, None),
+        ("none", None, "true", "calls"),
+        ("none", None, "results", "results"),
+        ("calls", None, None, "calls"),
+        ("results", None, None, "results"),
+        ("results", None, "true", "calls"),
+        ("results", None, "false", None),
+        ("results", "none", None, None),
+        ("none", "results", None, "results"),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_an_operator_may_choose_the_progress_events_of_clients_that_do_not_ask(
+    upstream, offer, client, header, told, streaming
+):
+    search = [("c1", "web_search", {"query": "one"})]
+    upstream.replies = [streamed(calls=search), streamed("Hi")] if streaming else [whole(calls=search), whole("Hi")]
+    own = f", tool_events: {client}" if client else ""
+    more = f"offer: {{tool_events: {offer}}}\nclients: [{{name: a, key: the-key-of-a{own}}}]"
+    headers = {"authorization": "Bearer the-key-of-a", **({"x-tool-events": header} if header else {})}
+    async with proxy_of(upstream, more=more) as url, httpx.AsyncClient(headers=headers) as http:
+        answer = await http.post(f"{url}/v1/chat/completions", json={**ASK, "stream": streaming})
+    if streaming:
+        chunks = [orjson.loads(line[6:]) for line in answer.text.split("\n\n") if line.startswith("data: {")]
+        events = [chunk["tool_event"] for chunk in chunks if "tool_event" in chunk]
+    else:
+        events = answer.json().get("tool_events", [])
+    completed = [event for event in events if event["type"] == "tool.completed"]
+    assert len(completed) == (told is not None)
+    assert ["results" in event for event in completed] == [told == "results"] * len(completed)
+    if told == "results":
+        assert completed[0]["results"] == [{"title": "A page", "url": "https://a.example/"}]

@@ -65,7 +65,7 @@ class _MessagesSurface(CheckingSurface):
             seal.seal,
             self._now,
             tools,
-            others=resolved.wants_events,
+            others=resolved.tool_events != "none",
             thoughts=request.thinks,
             omits_thoughts=request.omits_thoughts,
             stops=request.stops,

@@ -124,7 +124,7 @@ def _password_in(authorization: str) -> str | None:
 
 def _caller(client: ClientConfig) -> Caller:
     tools = None if client.tools is None else frozenset(client.tools)
-    return Caller(client.name, client.models, tools, client.limits, client.admin)
+    return Caller(client.name, client.models, tools, client.limits, client.admin, client.tool_events)
 
 
 def is_limited(client: ClientConfig) -> bool:

@@ -159,7 +159,7 @@ class _Task:
         """An empty output, with the options of this client."""
         options = OutputOptions(
             self.tools,
-            server_calls=self.resolved.wants_events,
+            server_calls=self.resolved.tool_events != "none",
             sources=self.request.includes(SOURCES),
             summary=self.request.summary,
             seal=self.seal.thoughts if self.request.includes(ENCRYPTED) else None,
