@@ -48,3 +48,9 @@ def test_a_call_that_was_ended_early_has_the_usage_of_what_was_asked_and_written
     assert usage["prompt_tokens"] == count_tokens({"messages": [USER]})
     assert 0 < usage["completion_tokens"] < usage["prompt_tokens"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def test_a_picture_costs_as_much_as_a_long_text():
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+    with_picture = {"role": "user", "content": [{"type": "text", "text": USER["content"]}, picture]}
+    assert count_tokens({"messages": [with_picture]}) - count_tokens({"messages": [USER]}) == 1000
