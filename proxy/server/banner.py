@@ -18,7 +18,7 @@ def banner(url: str, config: Config, style: Style) -> str:
         config: the configuration that it serves.
         style: of the terminal.
     """
-    lines = [f"  {style(f'{label:<13}', 'dim')}{text}" for label, text in _rows(url, config)]
+    lines = [f"  {style(f'{label:<13}', 'dim')}{text}" if label else "" for label, text in _rows(url, config)]
     return "\n".join(["", *lines, "", ""])
 
 

@@ -100,7 +100,16 @@ class Console:
 def _fields(line: Line, hidden: Collection[str]) -> Iterator[str]:
     for name, value in line.items():
         if name not in hidden:
-            yield f"{name}={round(value, 3) if isinstance(value, float) else printable(value)}"
+            yield f"{name}={_value(value)}"
+
+
+def _value(value: object) -> str:
+    match value:
+        case float():
+            return str(round(value, 3))
+        case list() | tuple():
+            return "; ".join(map(printable, value))
+    return printable(value)
 
 
 def _color_of(status: int, line: Line) -> str:
