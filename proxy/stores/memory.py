@@ -3,9 +3,9 @@
 Continuations, bounded in number, memory and time; and what each client uses: requests per minute, and open requests.
 """
 
+import itertools
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
-from secrets import token_hex
 from typing import NamedTuple
 
 import msgspec
@@ -190,13 +190,14 @@ class LocalLeases:
 
     def __init__(self) -> None:
         self._held: defaultdict[str, set[str]] = defaultdict(set)
+        self._numbers = itertools.count()
 
     async def acquire(self, client: str, most: int) -> str | None:
         """A lease; None where `client` has `most` of them."""
         held = self._held[client]
         if len(held) >= most:
             return None
-        lease = token_hex(16)
+        lease = str(next(self._numbers))
         held.add(lease)
         return lease
 
