@@ -141,9 +141,10 @@ class FanOut:
             handlers = self._handlers_of(event)
         if not handlers:
             return
-        content = fields.pop("content", None)
-        if content and self._content:
-            fields.update((name, Content(value)) for name, value in content.items())
+        if "content" in fields:
+            content = fields.pop("content")
+            if content and self._content:
+                fields.update((name, Content(value)) for name, value in content.items())
         for handler in handlers:
             try:
                 handler(fields)

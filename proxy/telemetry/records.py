@@ -29,6 +29,8 @@ Fields: TypeAlias = dict[str, Any]
 
 KINDS: Final = frozenset({"turn", "relay", "tool"})
 _OUTCOMES: Final = frozenset({"completed", "failed", "crashed", "abandoned"})
+# A traceback is for the log only; a step has its outcome and its time itself.
+_NOT_SHOWN: Final = frozenset({"exc_info", "outcome", "seconds"})
 # A request with many choices has many turns.
 MOST_STEPS: Final = 200
 MOST_NOTES: Final = 50
@@ -44,7 +46,7 @@ class Note(Struct):
 
     at: float
     event: str
-    fields: Fields
+    fields: Mapping[str, Any]
 
 
 class Step(Struct):
@@ -72,6 +74,7 @@ class RequestRecord(Struct):
     steps: list[Step] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     left_out: int = 0
+    at: float = 0.0
 
     def as_json(self) -> Json:
         """The record as the debug pages have it."""
@@ -159,10 +162,13 @@ class RequestRecorder:
 
     def _note(self, event: str, fields: Mapping[str, Any]) -> None:
         record = _record.get()
-        if record is not None:
-            notes = (_step.get() or record).notes
-            if len(notes) < MOST_NOTES:
-                notes.append(Note(self._clock.monotonic() - record.began, event, _without(fields, "exc_info")))
+        if record is None:
+            return
+        notes = (_step.get() or record).notes
+        if len(notes) < MOST_NOTES:
+            if "exc_info" in fields:
+                fields = {name: value for name, value in fields.items() if name != "exc_info"}
+            notes.append(Note(self._clock.monotonic() - record.began, event, fields))
 
 
 def current_span() -> SpanId | None:
@@ -183,14 +189,7 @@ def trace_headers() -> Sequence[tuple[bytes, bytes]]:
 def _end(step: Step, at: float, outcome: str, fields: Mapping[str, Any]) -> None:
     step.seconds = at - step.at
     step.outcome = str(fields.get("outcome", outcome))
-    step.fields |= _without(fields, "exc_info", "outcome", "seconds")  # tracebacks are for the log only
-
-
-def _without(fields: Mapping[str, Any], *names: str) -> Fields:
-    kept = {**fields}
-    for name in names:
-        kept.pop(name, None)
-    return kept
+    step.fields.update(fields)
 
 
 def _step_as_json(step: Step) -> Json:
@@ -199,8 +198,8 @@ def _step_as_json(step: Step) -> Json:
         "at": round(step.at, 6),
         "seconds": None if step.seconds is None else round(step.seconds, 6),
         "outcome": step.outcome,
-        "span_id": f"{step.span.span:016x}",
-        **_plain(step.fields),
+        "span_id": step.span.span.hex(),
+        **_plain({name: value for name, value in step.fields.items() if name not in _NOT_SHOWN}),
         "notes": [_note_as_json(note) for note in step.notes],
     }
 
@@ -210,7 +209,7 @@ def _note_as_json(note: Note) -> Json:
     return {"at": round(note.at, 6), "event": note.event, "level": level, **_plain(note.fields)}
 
 
-def _plain(fields: Fields) -> Json:
+def _plain(fields: Mapping[str, Any]) -> Json:
     """Fields that are not None, with bounded texts."""
     return {name: _bounded(value) for name, value in fields.items() if value is not None}
 

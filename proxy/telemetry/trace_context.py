@@ -2,9 +2,8 @@
 
 import random
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from contextvars import ContextVar
-from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -20,30 +19,28 @@ _LONGEST_STATE = 512  # the standard demands that at least so many characters ar
 
 
 class SpanId(Struct, frozen=True):
-    """The identity of a span: its trace, its own number, whether it is exported, and the caller's `tracestate`."""
+    """The identity of a span: its trace, its own number, whether it is exported, and the caller's `tracestate`.
 
-    trace: int
-    span: int
+    Zero is no number of a trace or a span; that it is drawn is as improbable as a number that another one has.
+    """
+
+    trace: bytes
+    span: bytes
     sampled: bool = True
     state: str = ""
 
     def child(self) -> "SpanId":
         """A new span of the same trace."""
-        return SpanId(self.trace, random.getrandbits(64) or 1, self.sampled, self.state)
+        return SpanId(self.trace, random.getrandbits(64).to_bytes(8, "big"), self.sampled, self.state)
 
     def header(self) -> str:
         """The `traceparent` of requests that are sent within this span."""
-        return f"00-{_trace_hex(self.trace)}-{self.span:016x}-{'01' if self.sampled else '00'}"
+        return f"00-{self.trace.hex()}-{self.span.hex()}-{'01' if self.sampled else '00'}"
 
     @property
     def trace_hex(self) -> str:
         """The trace's number in hexadecimal, as headers and logs have it."""
-        return _trace_hex(self.trace)
-
-
-@lru_cache(1024)  # the log lines and each upstream call of a request need it
-def _trace_hex(trace: int) -> str:
-    return f"{trace:032x}"
+        return self.trace.hex()
 
 
 parent: ContextVar[SpanId | None] = ContextVar("toolproxy_parent", default=None)
@@ -52,7 +49,8 @@ parent: ContextVar[SpanId | None] = ContextVar("toolproxy_parent", default=None)
 
 def root() -> SpanId:
     """The first span of a new trace."""
-    return SpanId(random.getrandbits(128) or 1, random.getrandbits(64) or 1)
+    ids = random.getrandbits(192).to_bytes(24, "big")
+    return SpanId(ids[:16], ids[16:])
 
 
 def parse(header: str, state: str = "") -> SpanId | None:
@@ -60,8 +58,8 @@ def parse(header: str, state: str = "") -> SpanId | None:
     match = _FORM.fullmatch(header.strip())
     if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
         return None
-    trace, span = int(match[2], 16), int(match[3], 16)
-    if not trace or not span:
+    trace, span = bytes.fromhex(match[2]), bytes.fromhex(match[3])
+    if not any(trace) or not any(span):
         return None
     return SpanId(trace, span, bool(int(match[4], 16) & _SAMPLED), state if len(state) <= _LONGEST_STATE else "")
 
@@ -78,13 +76,16 @@ class IncomingTrace:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve a request."""
         if scope["type"] == "http":
-            sent = [header for header in scope["headers"] if header[0] in _HEADERS]
-            parent.set(_caller(dict(sent)) if sent else None)
-            if sent:
-                scope["headers"] = [header for header in scope["headers"] if header[0] not in _HEADERS]
+            parent.set(None)
+            for name, _ in scope["headers"]:
+                if name in _HEADERS:
+                    parent.set(_take_caller(scope))
+                    break
         return self._app(scope, receive, send)
 
 
-def _caller(headers: Mapping[bytes, bytes]) -> SpanId | None:
-    state = headers.get(STATE_HEADER, b"").decode("latin-1")
-    return parse(headers.get(HEADER, b"").decode("latin-1"), state)
+def _take_caller(scope: Scope) -> SpanId | None:
+    """The caller's span, whose headers are removed."""
+    sent = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _HEADERS}
+    scope["headers"] = [header for header in scope["headers"] if header[0] not in _HEADERS]
+    return parse(sent.get(HEADER, ""), sent.get(STATE_HEADER, ""))

@@ -72,7 +72,7 @@ async def test_what_is_called_within_a_step_is_told_its_span_and_afterwards_the_
     told.tell("turn.completed", turn=1)
     assert current_span() == outer
     assert inner.trace == outer.trace
-    assert told.end()["steps"][0]["span_id"] == f"{inner.span:016x}"
+    assert told.end()["steps"][0]["span_id"] == inner.span.hex()
     assert current_span() is None
 
 

@@ -6,9 +6,10 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
+from proxy.telemetry import conventions
 from proxy.telemetry.otlp import SpanEncoder
 from proxy.telemetry.records import Note, RequestRecord, Step
-from proxy.telemetry.trace_context import root
+from proxy.telemetry.trace_context import SpanId, root
 from proxy.telemetry.traces import Exporter
 
 
@@ -29,8 +30,8 @@ def spans_of(made, redact=str):
 def test_a_span_has_ids_times_kind_name_and_attributes():
     made = record(path="/v1/models", status=200, first_byte=0.25)
     (span,) = spans_of(made)
-    assert (span.trace_id, span.span_id) == (made.span.trace.to_bytes(16, "big"), made.span.span.to_bytes(8, "big"))
-    assert span.parent_span_id == made.parent.span.to_bytes(8, "big")
+    assert (span.trace_id, span.span_id) == (made.span.trace, made.span.span)
+    assert span.parent_span_id == made.parent.span
     assert (span.name, span.kind, span.status.code) == (
         "POST /v1/models",
         Span.SPAN_KIND_SERVER,
@@ -124,7 +125,7 @@ def test_a_batch_has_the_resource_and_the_headers_of_the_environment(receiver, m
 
 def test_a_trace_that_its_caller_does_not_sample_is_not_sent(receiver):
     made = record()
-    made.span = type(made.span)(1, 1, sampled=False)
+    made.span = SpanId(bytes(15) + b"1", bytes(7) + b"1", sampled=False)
     exported(receiver, made)
     assert receiver.received == []
 
@@ -135,3 +136,28 @@ def test_a_batch_is_sent_again_only_where_the_receiver_may_take_it_later(receive
     receiver.statuses = [status, 200]
     exported(receiver, record())
     assert len(receiver.received) == attempts
+
+
+VALUES = {name: f"a-{name}" for name in (*conventions.REQUEST, *conventions.CALL, *conventions.TOOL)} | {
+    "path": "/v1/models", "status": 200, "finish_reason": "stop", "argument_bytes": 3, "characters": 300,
+    "call_id": "c", "request_id": "r", "usage": {"prompt_tokens": 9}, "first_byte": 0.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["relay", "tool"])
+@pytest.mark.parametrize("changed", ["outcome", "parent", "note", *VALUES])
+def test_a_span_has_its_own_values_however_many_were_like_it_before(kind, changed):
+    def made(**changes):
+        fields = {**VALUES, **changes}
+        result = record(**fields)
+        result.parent = None if "parent" in changes else root()
+        ended = {"seconds": 1.0, "outcome": fields.get("outcome", "completed")}
+        result.steps.append(Step("tool" if kind == "tool" else "relay", 0.5, result.span.child(), fields, **ended))
+        for timed in (result, result.steps[0]):
+            timed.notes.append(Note(0.75, "upstream.retried", {"code": fields.get("note", "c"), "wait": 0.25}))
+        return result
+
+    encoder = SpanEncoder()
+    encoder.encode(made())
+    later = made(**{changed: 500 if changed == "status" else {"prompt_tokens": 300} if changed == "usage" else "other"})
+    assert encoder.encode(later) == SpanEncoder().encode(later)
