@@ -275,7 +275,7 @@ async def test_the_page_is_for_administrators_and_shows_budgets_and_days(upstrea
         assert [day["day"] for day in found["days"]] == ["2026-11-23", "2026-11-22"]
         page = await browser.get(f"{url}/debug/usage", headers={"x-api-key": ADMIN})
         assert page.headers["content-type"] == "text/html; charset=utf-8"
-        for part in ("2,200", "5,000", "0.0042", "2026-11-22", "boss", "<meter"):
+        for part in ("2,200", "5,000", "0.0042", "2026-11-22", "boss", 'aria-label="44 %"'):
             assert part in page.text
         metrics = (await browser.get(f"{url}/metrics")).text
         assert 'toolproxy_cost_total{client="app",model="m"} 0.0042' in metrics

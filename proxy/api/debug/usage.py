@@ -1,6 +1,7 @@
 """`GET /debug/usage`: what clients have used of their budgets, and what each has used by day and model."""
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from starlette.datastructures import QueryParams
@@ -17,7 +18,8 @@ from proxy.loop.chat import Json
 from proxy.loop.errors import AdminOnly
 from proxy.ports import DAYS_KEPT, Ports, Use
 
-_COLUMNS = ("day", "model", "requests", "input", "cached", "output", "tool calls", "cost", "tokens")
+_COLUMNS = ("day", "model")
+_AMOUNTS = ("requests", "input", "cached", "output", "tool calls", "cost")
 _OFF = "Use is counted once a client has a budget, or a model or tool has a price, in the configuration."
 
 
@@ -74,30 +76,35 @@ def usage_page(use: Json) -> Html:
 def _client(client: Json) -> Iterator[Html]:
     yield tag("h2", client["client"])
     if (budget := client["budget"]) is not None:
-        yield tag("p", f"Budget per {budget['per']}, renewed at {budget['renewed_at']}")
+        ends = datetime.fromisoformat(budget["renewed_at"])
+        yield tag("p", f"Budget per {budget['per']}, renewed on {ends:%Y-%m-%d at %H:%M} UTC", class_="quiet")
         rows = [_budget_row(kind, held) for kind, held in budget.items() if isinstance(held, dict)]
-        yield tag("table", _head(("budget", "used", "limit", "")), tag("tbody", *rows))
+        yield _table(_head(("budget",), ("used", "limit"), "share"), rows)
     if client["days"]:
-        rows = list(_day_rows(client["days"]))
-        yield tag("table", _head(_COLUMNS), tag("tbody", *rows))
+        yield _table(_head(_COLUMNS, _AMOUNTS, "tokens"), list(_day_rows(client["days"])))
     else:
-        yield tag("p", "Nothing used yet.", class_="empty")
+        yield tag("p", "Nothing used yet.", class_="quiet")
 
 
-def _head(columns: tuple[str, ...]) -> Html:
-    return tag("thead", tag("tr", *(tag("th", name, scope="col") for name in columns)))
+def _table(head: Html, rows: list[Html]) -> Html:
+    return tag("table", head, tag("tbody", *rows), class_="use")
+
+
+def _head(names: tuple[str, ...], amounts: tuple[str, ...], bar: str) -> Html:
+    words = [tag("th", name, scope="col") for name in names]
+    numbers = [tag("th", name, scope="col", class_="n") for name in amounts]
+    return tag("thead", tag("tr", *words, *numbers, tag("th", bar, scope="col", class_="bar")))
 
 
 def _budget_row(kind: str, held: Json) -> Html:
     used, limit = held["used"], held["limit"]
-    bad = "n bad" if used >= limit else "n"
-    bar = tag("meter", min=0, max=limit, value=min(used, limit))
+    is_used_up = used >= limit
     return tag(
         "tr",
         tag("td", kind.replace("_", " ")),
-        tag("td", _number(used), class_=bad),
-        tag("td", _number(limit), class_="n"),
-        tag("td", bar),
+        _amount(used, "used", class_="n bad" if is_used_up else "n"),
+        _amount(limit, "limit"),
+        _bar(used, limit, class_="failed" if is_used_up else "turn"),
     )
 
 
@@ -106,9 +113,19 @@ def _day_rows(days: list[Json]) -> Iterator[Html]:
     uses = [(day["day"], model, use) for day in days for model, use in day["models"].items()]
     most = max(_tokens(use) for _, _, use in uses)
     for day, model, use in uses:
-        numbers = [tag("td", _number(amount), class_="n") for amount in use.values()]
-        bar = tag("meter", min=0, max=most or 1, value=_tokens(use))
-        yield tag("tr", tag("td", day), tag("td", model), *numbers, tag("td", bar))
+        amounts = [_amount(amount, name) for amount, name in zip(use.values(), _AMOUNTS, strict=True)]
+        yield tag("tr", tag("td", day, class_="day"), tag("td", model), *amounts, _bar(_tokens(use), most))
+
+
+def _amount(amount: Any, name: str, *, class_: str = "n") -> Html:
+    """A number, with its name for narrow screens, which show no heads of columns."""
+    return tag("td", tag("span", f"{name} ", class_="unit quiet"), _number(amount), class_=class_)
+
+
+def _bar(amount: float, most: float, *, class_: str = "turn") -> Html:
+    share = 100 * min(amount / most, 1) if most else 0
+    rect = tag("rect", width=f"{share:.4g}%", height="100%", class_=class_)
+    return tag("td", tag("svg", rect, role="img", aria_label=f"{share:.0f} %"), class_="bar")
 
 
 def _tokens(use: Json) -> int:
