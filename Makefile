@@ -70,6 +70,8 @@ soak: .venv/.dev  ## faults, disconnects and tools for minutes: does anything gr
 	$(BIN)/python -m bench.reload --workers 4
 	$(BIN)/python -m bench.overload
 	$(BIN)/python -m bench.bodies
+	$(BIN)/python -m bench.durable
+	$(BIN)/python -m bench.state
 
 bench-peers: .venv/.dev .venv-peers/.done  ## the same with LiteLLM, in an environment of its own
 	$(BIN)/python -m bench --peers $(BENCH)
