@@ -25,6 +25,7 @@ from tests.serving import CONFIG, proxy_of, serving_as_shipped
 CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
 PATHS = [CHAT, RESPONSES, EMBEDDINGS]
 BODY = b'{"model":"m","messages":[{"role":"user","content":"x"}],"input":"x","tool_choice":"none"}'
+_HANGS = 60  # seconds after which a test has failed that waits for what never comes, however slow the machine is
 QUICK = "server: {header_timeout_seconds: 0.2, body_timeout_seconds: 0.2, send_timeout_seconds: 0.2}"
 
 
@@ -65,7 +66,7 @@ async def connected(url):
 
 async def said(url, *pieces, seconds=0.0):
     """Everything that the server says until it closes; the pieces are sent so many seconds apart."""
-    async with asyncio.timeout(10), connected(url) as (reader, writer):
+    async with asyncio.timeout(_HANGS), connected(url) as (reader, writer):
         sending = asyncio.ensure_future(send(writer, pieces, seconds))
         try:
             return await reader.read()
@@ -214,10 +215,10 @@ async def test_requests_in_one_packet_are_answered_one_after_the_other(upstream)
 async def test_many_requests_in_one_packet_are_answered_one_after_the_other_and_few_wait_at_a_time(upstream):
     gate = asyncio.Event()
     upstream.replies = [Reply([gate, *whole("Hi").body])]
-    names = [f"r-{at}" for at in range(1000)]
+    names = [f"r-{at}" for at in range(100)]
     rest = b"".join(head(f"x-request-id: {name}", path="/healthz", method="GET") for name in names)
     last = head("connection: close", "x-request-id: last", path="/healthz", method="GET")
-    async with proxy_of(upstream) as url, asyncio.timeout(20):
+    async with proxy_of(upstream) as url:
         saying = asyncio.ensure_future(said(url, post("x-request-id: first") + rest + last))
         await upstream.asked.wait()
         assert alive(Cycle) < 25
@@ -232,7 +233,7 @@ async def test_a_connection_that_is_lost_leaves_none_of_its_waiting_requests_beh
     upstream.replies = [Reply([gate, *whole("Hi").body])]
     async with proxy_of(upstream) as url:
         async with connected(url) as (_, writer):
-            writer.write(post() + head(path="/healthz", method="GET") * 1000)
+            writer.write(post() + head(path="/healthz", method="GET") * 100)
             await upstream.asked.wait()
             assert alive(Cycle) > 1
             writer.transport.abort()
@@ -266,7 +267,7 @@ def alive(*kinds):
 
 
 async def until(condition):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(_HANGS):
         while not condition():  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.02)
 
