@@ -160,4 +160,11 @@ def test_a_span_has_its_own_values_however_many_were_like_it_before(kind, change
     encoder = SpanEncoder()
     encoder.encode(made())
     later = made(**{changed: 500 if changed == "status" else {"prompt_tokens": 300} if changed == "usage" else "other"})
-    assert encoder.encode(later) == SpanEncoder().encode(later)
+    encoded = encoder.encode(later)
+    assert encoded == SpanEncoder().encode(later)
+    tables = (conventions.REQUEST, conventions.TOOL if kind == "tool" else conventions.CALL)
+    for span, table in zip(ScopeSpans.FromString(encoded).spans, tables, strict=True):
+        found = {one.key: value_of(one)[1] for one in span.attributes}
+        assert {name: found.get(name) for name in table.values()} == {
+            name: later.fields[field] for field, name in table.items()
+        }
