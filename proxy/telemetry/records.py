@@ -62,7 +62,10 @@ class Step(Struct):
 
 
 class RequestRecord(Struct):
-    """A request: `began` is on the monotonic clock, `began_at` in seconds since 1970; `left_out` counts steps."""
+    """A request: `began` is on the monotonic clock, `began_at` in seconds since 1970; `left_out` counts steps.
+
+    `at` is the start of its span, as a step has it: zero seconds after the start of the request.
+    """
 
     request_id: str
     began: float
