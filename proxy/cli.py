@@ -61,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check)
 
     demo = commands.add_parser("demo", help="a searched conversation, without keys and network")
+    demo.add_argument("--serve", action="store_true", help="keep it running, with a chat page to try")
+    demo.add_argument("--port", type=_port, default=8080, help="of the chat page; default: 8080; 0: any free one")
     demo.set_defaults(run=_demo)
 
     mock = commands.add_parser("mock-upstream", help="the scripted upstream by itself, for tests and load runs")
@@ -176,7 +178,12 @@ def _make_importable(directory: Path) -> None:
     sys.path.insert(0, str(directory.resolve()))
 
 
-def _demo(_: argparse.Namespace) -> None:
+def _demo(arguments: argparse.Namespace) -> None:
+    if arguments.serve:
+        from proxy.demo import serve  # noqa: PLC0415 - needs no SDK
+
+        serve.main(port=arguments.port)
+        return
     from proxy.demo import show  # noqa: PLC0415 - needs SDKs, which are an extra
 
     show.main()

@@ -69,6 +69,7 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     keepalive_seconds: Seconds = 15  # A stream that is silent for so long is sent an SSE comment.
     shutdown_grace_seconds: Seconds = 30  # How long open requests may go on after SIGTERM.
     cors: CorsConfig | None = None  # Pages of other origins that may call. None: browsers let no such page call.
+    chat_page: bool = False  # Serve GET /chat, a page to try the proxy with. It is open to all; requests need a key.
     allow_anonymous: bool = False  # Permits an address beyond loopback without clients.
     max_headers: Count = 100  # Largest number of headers in a request; the same as in Envoy and HAProxy.
     max_header_bytes: Count = 64 * 1024  # Largest size of all headers of a request together; Envoy allows 60 KiB.

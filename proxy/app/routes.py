@@ -7,6 +7,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.chat_completions import ChatCompletions
+from proxy.api.chat_page import ChatPage
 from proxy.api.debug.endpoint import Debug
 from proxy.api.debug.usage import Usage
 from proxy.api.endpoints import Healthz, Metrics, Models, Readyz, Root, WrongMethod
@@ -70,6 +71,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
         *_own("/v1/models", models, "GET"),
         *_own("/v1/models/{id:path}", models, "GET"),
         *_own("/healthz", Healthz(), "GET"),
+        *(_own("/chat", ChatPage(), "GET") if ports.config.server.chat_page else ()),
         *_own("/readyz", Readyz(ports), "GET"),
         *(_own("/metrics", Metrics(ports.scrape), "GET") if ports.scrape else ()),
         *(_own("/debug", debug, "GET") if debug else ()),

@@ -2,25 +2,21 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import msgspec
-import uvicorn
-from starlette.types import ASGIApp
 
 from proxy import config_file
 from proxy.app import create_app
 from proxy.config import Config
 from proxy.demo.script import DEMO
+from proxy.demo.serving import serving
 from proxy.demo.upstream import Mock
 from proxy.loop.chat import Json
 from proxy.loop.errors import ConfigurationError
-from proxy.server.graceful import Server
-from proxy.server.listener import address_of, listen
 from proxy.telemetry import log
 from proxy.terminal import style_of
 
@@ -68,10 +64,10 @@ def main() -> None:
 
 async def _demo() -> int:
     mock = Mock(msgspec.structs.replace(DEMO, pace=_PACE), search_seconds=_SEARCH_SECONDS)
-    async with _serving(mock.app(), lifespan="off") as mock_url:
+    async with serving(mock.app(), lifespan="off") as mock_url:
         config = config_file.parse(_CONFIG.format(mock=mock_url), {})
         log.configure(config.telemetry)
-        async with _serving(create_app(config), lifespan="on") as proxy_url:
+        async with serving(create_app(config), lifespan="on") as proxy_url:
             _introduce(config, proxy_url, mock_url)
             async with (
                 openai.AsyncOpenAI(base_url=f"{proxy_url}/v1", api_key="unused", max_retries=0) as chat,
@@ -209,20 +205,3 @@ def _names(tools: Iterable[Json]) -> list[str]:
 def _short(usage: Json) -> str:
     use = usage.get("server_tool_use") or {}
     return f"{usage.get('total_tokens')} tokens, {use.get('turns')} turn(s), {use.get('tool_calls')} tool calls"
-
-
-@asynccontextmanager
-async def _serving(app: ASGIApp, *, lifespan: str) -> AsyncIterator[str]:
-    """The app on a free port of loopback, in this event loop."""
-    listener = listen("127.0.0.1", 0)
-    settings = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan)  # type: ignore[arg-type]
-    started = asyncio.Event()
-    running = Server(settings, ready=started.set)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(running.serve([listener]))
-        await started.wait()
-        try:
-            yield address_of(listener)
-        finally:
-            running.should_exit = True
-            await asyncio.wait({task})

@@ -11,7 +11,7 @@ import asyncio
 import re
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -52,6 +52,17 @@ _PAGES = (
 )
 
 
+def search_answer(request: Json) -> Json:
+    """What `POST /search` answers, in Serper's shape."""
+    query = str(request.get("q", ""))
+    words = {word.strip(".,?!").lower() for word in query.split()}
+    found = sorted(_PAGES, key=lambda page: -len(words & set(page["words"])))
+    results = [
+        {key: value for key, value in page.items() if key != "words"} for page in found if words & set(page["words"])
+    ]
+    return {"searchParameters": {"q": query, "type": "search"}, "organic": results[: int(request.get("num", 10))]}
+
+
 @dataclass(slots=True)
 class Mock:
     """The scripted upstream and its search, and what both were asked lately."""
@@ -60,6 +71,7 @@ class Mock:
     requests: deque[Json] = field(default_factory=lambda: deque(maxlen=_MOST_REMEMBERED))
     searches: deque[Json] = field(default_factory=lambda: deque(maxlen=_MOST_REMEMBERED))
     search_seconds: float = 0.0
+    answer_search: Callable[[Json], Json] = search_answer
     most_searches_at_once: int = 0
     _open_searches: int = 0
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -81,7 +93,7 @@ class Mock:
         self.most_searches_at_once = max(self.most_searches_at_once, self._open_searches)
         await asyncio.sleep(self.search_seconds)
         self._open_searches -= 1
-        return _json(search_answer(asked))
+        return _json(self.answer_search(asked))
 
     async def _complete(self, request: Request) -> Response:
         asked = orjson.loads(await request.body())
@@ -203,14 +215,3 @@ def main(*, port: int, script: Path | None) -> None:
         sys.stdout.flush()
 
     Server(config, ready=ready).run([listener])
-
-
-def search_answer(request: Json) -> Json:
-    """What `POST /search` answers, in Serper's shape."""
-    query = str(request.get("q", ""))
-    words = {word.strip(".,?!").lower() for word in query.split()}
-    found = sorted(_PAGES, key=lambda page: -len(words & set(page["words"])))
-    results = [
-        {key: value for key, value in page.items() if key != "words"} for page in found if words & set(page["words"])
-    ]
-    return {"searchParameters": {"q": query, "type": "search"}, "organic": results[: int(request.get("num", 10))]}

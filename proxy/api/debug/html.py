@@ -83,15 +83,24 @@ def _source_of(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-POLICY: Final = (
-    f"default-src 'none'; style-src {_source_of(STYLE)}; script-src {_source_of(SCRIPT)}; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-)
-HEADERS: Final[Headers] = (
-    (b"content-type", b"text/html; charset=utf-8"),
-    (b"content-security-policy", POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-)
+def policy_for(style: str, script: str) -> str:
+    """A Content-Security-Policy that permits one style, one script, and requests to this server."""
+    return (
+        f"default-src 'none'; style-src {_source_of(style)}; script-src {_source_of(script)}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    )
+
+
+def headers_for(style: str, script: str) -> Headers:
+    """The headers of a page with this style and this script."""
+    return (
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-security-policy", policy_for(style, script).encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"x-frame-options", b"DENY"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cache-control", b"no-store"),
+    )
+
+
+HEADERS: Final = headers_for(STYLE, SCRIPT)

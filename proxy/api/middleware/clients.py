@@ -24,7 +24,7 @@ from proxy.config import ClientConfig
 from proxy.loop.errors import InvalidApiKey, ProxyError, RateLimitExceeded
 from proxy.ports import Leases, Rate, Rates
 
-OPEN_PATHS = frozenset({"/healthz", "/metrics", "/readyz"})
+OPEN_PATHS = frozenset({"/chat", "/healthz", "/metrics", "/readyz"})
 
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 _BASIC = re.compile(r"basic +([A-Za-z0-9+/]+=*)", re.IGNORECASE)

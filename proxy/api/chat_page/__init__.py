@@ -1,0 +1,56 @@
+"""`GET /chat`: a small page to try the proxy with, where `server.chat_page` is set.
+
+The page is open to all, as `/healthz` is: it holds nothing. Whoever uses it types a key, which stays in that browser
+tab, and the page sends it as any other client would.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from proxy.api.debug.html import Html, headers_for, join, tag
+from proxy.api.exchange import send_bytes
+
+_HERE: Final = Path(__file__).parent
+_STYLE: Final = (_HERE / "page.css").read_text(encoding="utf-8")
+_SCRIPT: Final = (_HERE / "page.js").read_text(encoding="utf-8")
+_HEADERS: Final = headers_for(_STYLE, _SCRIPT)
+
+
+class ChatPage:
+    """The page, the same for everyone."""
+
+    def __init__(self) -> None:
+        self._page = _page().encode()
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        """Implements ASGI."""
+        await send_bytes(send, 200, _HEADERS, self._page)
+
+
+def _page() -> Html:
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", "Chat - toolproxy"),
+        tag("style", Html(_STYLE)),
+    )
+    settings = tag(
+        "div",
+        tag("strong", "toolproxy"),
+        tag("label", tag("span", "model"), tag("select", id="model")),
+        tag("label", tag("span", "key"), tag("input", id="key", type="password", placeholder="only if one is needed")),
+        tag("button", "New chat", type="button", id="new"),
+        class_="settings",
+    )
+    empty = tag("p", "Ask something that needs a search.", id="empty")
+    question = tag("textarea", id="question", rows=2, placeholder="Ask …", aria_label="your message")
+    send = tag("button", "Send", type="submit", id="send")
+    form = tag("form", question, send, id="form")
+    talk = tag("main", empty, id="talk", aria_live="polite")
+    body = tag("body", tag("header", settings), talk, form, tag("script", Html(_SCRIPT)))
+    return join(Html("<!doctype html>"), tag("html", head, body, lang="en"))

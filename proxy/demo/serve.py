@@ -1,0 +1,83 @@
+"""`toolproxy demo --serve`: a chat page over the proxy, with a scripted model and a scripted search behind it."""
+
+import asyncio
+import re
+import signal
+import sys
+
+from proxy import config_file
+from proxy.app import create_app
+from proxy.demo.script import DEMO, Call, Script, ScriptedTurn
+from proxy.demo.serving import serving
+from proxy.demo.upstream import Mock, search_answer
+from proxy.loop.chat import Json
+from proxy.telemetry import log
+
+_PACE = 0.03  # seconds between two words
+_SEARCH_SECONDS = 0.8
+_LONGEST_QUERY = 80
+_URL = re.compile(r"https?://[^\s\"<>)]+")
+
+_CONFIG = """
+server: {{chat_page: true}}
+upstreams: {{model: {{base_url: "{mock}/v1", api_key: demo, profile: glm}}}}
+models: {{glm-4.7: {{upstream: model}}}}
+tools: {{web_search: {{type: serper, api_key: demo, base_url: "{mock}"}}}}
+telemetry: {{log_level: error, log_content: true}}
+"""
+
+
+class Searching(Script, frozen=True):
+    """The demo's conversations; any other question is searched in its own words, and the pages found are named."""
+
+    def turn(self, request: Json) -> ScriptedTurn:
+        """The model's answer to a request."""
+        messages = request.get("messages") or [{}]
+        question = next((str(one.get("content")) for one in reversed(messages) if one.get("role") == "user"), "")
+        if any(re.search(one.when, question, re.IGNORECASE) for one in self.conversations):
+            return super().turn(request)
+        if messages[-1].get("role") != "tool":
+            query = {"query": question[:_LONGEST_QUERY], "num_results": 3}
+            return ScriptedTurn(reasoning="I should look that up.", text="", calls=(Call("web_search", query),))
+        found = list(dict.fromkeys(_URL.findall(str(messages[-1].get("content")))))
+        pages = " and ".join(f"({url})" for url in found[:2]) or "nothing"
+        return ScriptedTurn(
+            text=f"I am a scripted model and know nothing, but the proxy has searched for your words and found {pages}."
+            " With a real key, a real model answers from real pages."
+        )
+
+
+def search_anything(request: Json) -> Json:
+    """The demo's scripted search; for words that it does not know, two pages made up from the words."""
+    answer = search_answer(request)
+    if not answer["organic"]:
+        words = str(request.get("q", ""))
+        answer["organic"] = [
+            {
+                "title": f"{kind}: {words}",
+                "link": f"https://{host}.example/{number}",
+                "snippet": f"A page about {words}.",
+            }
+            for number, (kind, host) in enumerate((("Encyclopedia", "pages"), ("News", "news")), 1)
+        ]
+    return answer
+
+
+def main(*, port: int) -> None:
+    """Serve until a signal, such as Ctrl-C."""
+    asyncio.run(_serve(port))
+
+
+async def _serve(port: int) -> None:
+    script = Searching(conversations=DEMO.conversations[:1], pace=_PACE)
+    mock = Mock(script, search_seconds=_SEARCH_SECONDS, answer_search=search_anything)
+    async with serving(mock.app(), lifespan="off") as mock_url:
+        config = config_file.parse(_CONFIG.format(mock=mock_url), {})
+        log.configure(config.telemetry)
+        async with serving(create_app(config), lifespan="on", port=port) as url:
+            sys.stdout.write(f"toolproxy demo: chat at {url}/chat, requests at {url}/debug; Ctrl-C ends it\n")
+            sys.stdout.flush()
+            stopped = asyncio.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):  # instead of the servers' own handlers
+                asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+            await stopped.wait()

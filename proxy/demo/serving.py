@@ -1,0 +1,28 @@
+"""Servers of the demo, in one event loop."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from proxy.server.graceful import Server
+from proxy.server.listener import address_of, listen
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, *, lifespan: str, port: int = 0) -> AsyncIterator[str]:
+    """The app on loopback, in this event loop; port 0 is any free one."""
+    listener = listen("127.0.0.1", port)
+    settings = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan)  # type: ignore[arg-type]
+    started = asyncio.Event()
+    running = Server(settings, ready=started.set)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(running.serve([listener]))
+        await started.wait()
+        try:
+            yield address_of(listener)
+        finally:
+            running.should_exit = True
+            await asyncio.wait({task})

@@ -1,0 +1,63 @@
+"""The chat page, and the demo that keeps running with it."""
+
+import os
+import re
+import subprocess
+import sys
+from base64 import b64encode
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.fakes import FakeUpstream
+from tests.serving import proxy_of
+
+ROOT = Path(__file__).parent.parent.parent
+CLIENTS = "clients: [{name: a, key: the-key-of-a}]"
+
+
+@pytest.mark.parametrize("more", [CLIENTS, ""])
+async def test_the_page_is_not_there_unless_it_is_switched_on(more):
+    async with proxy_of(FakeUpstream([]), more=more) as url, httpx.AsyncClient() as client:
+        answer = await client.get(f"{url}/chat")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_the_page_is_open_to_all_and_permits_its_own_script_only():
+    config = f"server: {{chat_page: true}}\n{CLIENTS}"
+    async with proxy_of(FakeUpstream([]), more=config) as url, httpx.AsyncClient() as client:
+        page = await client.get(f"{url}/chat")
+        posted = await client.post(f"{url}/chat")
+        models = await client.get(f"{url}/v1/models")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    (script,) = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    policy = page.headers["content-security-policy"]
+    assert b64encode(sha256(script.encode()).digest()).decode() in policy
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "innerHTML" not in script  # what models write is only ever text
+    assert (posted.status_code, models.status_code) == (405, 401)
+
+
+def test_the_demo_keeps_running_and_searches_for_whatever_it_is_asked():
+    command = [sys.executable, "-m", "proxy", "demo", "--serve", "--port", "0"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    try:
+        url = re.search(r"chat at (http://[0-9.:]+)/chat", process.stdout.readline())[1]
+        assert httpx.get(f"{url}/chat").status_code == 200
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0)
+        question = [{"role": "user", "content": "Who invented the bicycle?"}]
+        answer = client.chat.completions.create(model="glm-4.7", messages=question)
+        requests = httpx.get(f"{url}/debug?format=json").json()["requests"]
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+    (citation, *_) = answer.choices[0].message.annotations
+    assert citation.url_citation.url in answer.choices[0].message.content
+    assert answer.usage.server_tool_use["web_search_requests"] == 1
+    assert [step["kind"] for step in requests[0]["steps"]] == ["turn", "tool", "turn"]
