@@ -13,13 +13,13 @@ from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import LocalLeases, LocalRates, MemoryStore
 from proxy.stores.shared import SharedState
 from proxy.stores.sqlite import SCHEME, SharedSqlite, check_file, path_of
+from proxy.stores.sqlite.expiry import clean_up
 from proxy.stores.sqlite.tables import (
     SqliteBudgets,
     SqliteContinuations,
     SqliteLeases,
     SqliteRates,
     SqliteResults,
-    clean_up,
 )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import stat
+import threading
 import time
 from contextlib import closing
 
@@ -12,11 +13,14 @@ from proxy.app import SystemClock
 from proxy.config import StateConfig
 from proxy.loop.errors import ConfigurationError
 from proxy.loop.results import ToolOutput
+from proxy.ports import Use
+from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import MemoryStore
 from proxy.stores.shared import LEASE_SECONDS, StateUnavailable
 from proxy.stores.sqlite import check_file, path_of
+from proxy.stores.sqlite.expiry import remove_expired
 from proxy.stores.sqlite.schema import MIGRATIONS, migrate
-from proxy.stores.sqlite.tables import SqliteContinuations, SqliteLeases, SqliteResults, _remove_expired
+from proxy.stores.sqlite.tables import SqliteBudgets, SqliteContinuations, SqliteLeases, SqliteResults
 from proxy.tools.service import ResultCache
 from tests.fakes import FakeClock
 
@@ -47,6 +51,31 @@ async def test_many_writes_at_once_share_a_commit_and_are_all_there(database):
         store = kept(shared)
         await asyncio.gather(*(store.put(ME, f"k{number}", b"x") for number in range(500)))
         assert [await kept(other).get(ME, f"k{number}") for number in (0, 250, 499)] == [b"x"] * 3
+
+
+async def test_a_job_that_cannot_be_done_fails_alone(database):
+    async with database() as shared:
+        store = kept(shared)
+        several = store.put(ME, "a", b"1"), store.put(ME, "half a pair: \ud800", b"2"), store.put(ME, "c", b"3")
+        outcomes = await asyncio.gather(*several, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [type(None), UnicodeEncodeError, type(None)]
+        assert shared.readiness().usable
+        assert [await store.get(ME, key) for key in ("a", "c")] == [b"1", b"3"]
+
+
+async def test_what_the_file_was_too_slow_for_is_booked_once_later(database, heard):
+    slow = threading.Event()
+    async with database() as shared:
+        budgets = SqliteBudgets(shared, local=LocalBudgets())
+        stuck = shared.write(lambda _: slow.wait(5))
+        booking = budgets.book("me", "glm", "2026-11-23", Use(requests=1))
+        await asyncio.gather(stuck, booking, return_exceptions=True)
+        await budgets.book("me", "glm", "2026-11-23", Use(requests=1))
+        assert heard == ["state.unavailable"]
+        slow.set()
+        await shared.probe()
+        await budgets.book("me", "glm", "2026-11-23", Use(requests=1))
+        assert await shared.read(lambda db: db.execute("SELECT DISTINCT requests FROM used").fetchall()) == [(3,)]
 
 
 async def test_all_processes_count_open_requests_together_and_a_dead_ones_expire(database):
@@ -154,11 +183,30 @@ async def test_what_has_expired_is_removed_and_the_file_shrinks(database, tmp_pa
         before = await shared.read(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
         clock.now += 101
         steps = 1
-        while await shared.write(lambda db: _remove_expired(db, clock.now)):
+        while await shared.write(lambda db: remove_expired(db, clock.now)):
             steps += 1
         after = await shared.read(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
     assert steps == 2  # 500 rows at a time
     assert after < before / 2
+
+
+async def test_a_step_of_the_clean_up_removes_no_more_than_requests_can_wait_for(database):
+    clock = FakeClock()
+    async with database(clock=clock) as shared:
+        store = kept(shared, ttl=100)
+        for number in range(5):
+            await store.put(ME, f"k{number}", b"x" * 5_000_000)
+        clock.now += 101
+        await store.put(ME, "new", b"value")
+        left = [await shared.read(rows_kept)]
+        while await shared.write(lambda db: remove_expired(db, clock.now)):
+            left.append(await shared.read(rows_kept))
+        assert left == [6, 4, 2]
+        assert await store.get(ME, "new") == b"value"
+
+
+def rows_kept(db):
+    return db.execute("SELECT count(*) FROM kept").fetchone()[0]
 
 
 def test_a_file_of_an_earlier_version_is_migrated_and_keeps_its_rows(tmp_path):

@@ -27,6 +27,7 @@ SCHEME: Final = "sqlite:///"
 _MOST_TOGETHER: Final = 256  # jobs in one transaction
 _LOCKED_SECONDS: Final = 0.8  # how long another process's transaction is waited for; less than a command may take
 _CLOSE_SECONDS: Final = 5.0
+_FAILURES: Final = (sqlite3.Error, OSError)  # of the file, not of a job; TimeoutError is one
 _NOBODY_ELSE: Final = 0o600  # conversations are in it
 
 
@@ -59,13 +60,20 @@ def check_file(path: Path) -> None:
         raise ConfigurationError([message])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Job:
-    """Something to do with the database, whether it writes, and who waits for its result."""
+    """Something to do with the database.
+
+    Attributes:
+        writes: whether it writes.
+        done: has its result.
+        given_up: its caller stopped waiting and did without the file, so it must not be done afterwards.
+    """
 
     run: Callable[[sqlite3.Connection], Any]
     writes: bool
     done: asyncio.Future[Any]
+    given_up: bool = False
 
     def settle(self, result: Any = None, error: Exception | None = None) -> None:
         """Hand over the result, from the database's thread."""
@@ -128,26 +136,20 @@ class SharedSqlite(SharedState):
             self._thread = threading.Thread(target=self._work, name="toolproxy-sqlite", daemon=True)
             self._thread.start()
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._jobs.put(_Job(job, writes, done))
+        submitted = _Job(job, writes, done)
+        self._jobs.put(submitted)
         try:
             async with asyncio.timeout(SECONDS):
                 return await done
-        except (sqlite3.Error, OSError) as exc:  # TimeoutError is one
+        except _FAILURES as exc:
+            submitted.given_up = True
             raise self.lost(_in_plain_words(exc)) from exc
 
     def _work(self) -> None:
         """Do what comes, in the database's thread, until there is nothing more to come."""
         file = _File(self._path)
         while (jobs := self._next()) is not None:
-            try:
-                results = file.run(jobs)
-            except Exception as exc:  # noqa: BLE001 - whoever waits is told
-                file.close()
-                for job in jobs:
-                    job.settle(error=exc)
-            else:
-                for job, result in zip(jobs, results, strict=True):
-                    job.settle(result)
+            _do(file, jobs)
         file.close()
 
     def _next(self) -> list[_Job] | None:
@@ -166,6 +168,24 @@ class SharedSqlite(SharedState):
         return jobs
 
 
+def _do(file: "_File", jobs: Sequence[_Job]) -> None:
+    """Do jobs together; where one of them is at fault, each by itself, so that it fails alone."""
+    try:
+        results = file.run(jobs)
+    except Exception as exc:  # noqa: BLE001 - whoever waits is told
+        if isinstance(exc, _FAILURES):
+            file.close()
+        elif len(jobs) > 1:
+            for job in jobs:
+                _do(file, [job])
+            return
+        for job in jobs:
+            job.settle(error=exc)
+    else:
+        for job, result in zip(jobs, results, strict=True):
+            job.settle(result)
+
+
 class _File:
     """The connection to the file, opened when it is needed. It belongs to one thread."""
 
@@ -179,7 +199,7 @@ class _File:
         connection = self._opened()
         connection.execute("BEGIN IMMEDIATE" if any(job.writes for job in jobs) else "BEGIN")
         try:
-            results = [job.run(connection) for job in jobs]
+            results = [None if job.given_up else job.run(connection) for job in jobs]
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):

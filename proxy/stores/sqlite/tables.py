@@ -17,9 +17,7 @@ from proxy.stores.sqlite import SharedSqlite
 ENTRY_BYTES: Final = 400
 _NEXT_TURN: Final = "(SELECT ifnull(max(turn), 0) + 1 FROM kept WHERE owner = ?)"
 _KINDS: Final = Use.__struct_fields__
-_MOST_AT_ONCE: Final = 500  # rows that one step of the clean-up removes
-_VACUUMED_PAGES: Final = 1000  # that one step returns to the file system
-_CLEAN_UP_SECONDS: Final = 10.0
+_MOST_DROPPED: Final = 500  # entries that one write drops at most, lest a lowered bound stop everything
 
 
 class SqliteContinuations:
@@ -50,11 +48,11 @@ class SqliteContinuations:
         now = self._shared.now()
 
         def write(db: sqlite3.Connection) -> None:
-            db.execute("DELETE FROM kept WHERE expires_at <= ? OR (owner = ? AND key = ?)", (now, owner, key))
+            db.execute("DELETE FROM kept WHERE owner = ? AND key = ?", (owner, key))
             row = (owner, key, value, len(value) + ENTRY_BYTES, now + self._config.ttl, owner)
             db.execute(f"INSERT INTO kept VALUES (?, ?, ?, ?, ?, {_NEXT_TURN})", row)  # noqa: S608
-            _make_room(db, owner, "bytes", self._config.max_bytes)
-            _make_room(db, owner, "entries", self._config.max_entries)
+            _make_room(db, owner, now, "bytes", self._config.max_bytes)
+            _make_room(db, owner, now, "entries", self._config.max_entries)
 
         try:
             await self._shared.write(write)
@@ -82,19 +80,19 @@ class SqliteContinuations:
             )
 
 
-def _make_room(db: sqlite3.Connection, writer: str, what: str, most: int) -> None:
+def _make_room(db: sqlite3.Connection, writer: str, now: float, what: str, most: int) -> None:
     """Drop entries until the sum of a column of `shares` is within its bound.
 
-    The oldest goes of the owner with the most; of two with equally much, the writer loses.
+    What has expired goes first, then the oldest of the owner with the most; of two with equally much, the writer loses.
     """
     largest = f"SELECT owner FROM shares ORDER BY {what} DESC, owner = ? DESC LIMIT 1"  # noqa: S608 - a name of ours
-    oldest = "SELECT rowid FROM kept WHERE owner = ? ORDER BY turn LIMIT 1"
-    while True:
+    oldest = f"SELECT rowid FROM kept WHERE owner = ({largest}) ORDER BY turn LIMIT 1"  # noqa: S608
+    expired = "SELECT rowid FROM kept WHERE expires_at <= ? LIMIT 1"
+    for _ in range(_MOST_DROPPED):
         (held,) = db.execute(f"SELECT total({what}) FROM shares").fetchone()  # noqa: S608
         if held <= most:
             return
-        (owner,) = db.execute(largest, (writer,)).fetchone()
-        db.execute(f"DELETE FROM kept WHERE rowid = ({oldest})", (owner,))  # noqa: S608
+        db.execute(f"DELETE FROM kept WHERE rowid = ifnull(({expired}), ({oldest}))", (now, writer))  # noqa: S608
 
 
 class SqliteRates:
@@ -216,19 +214,20 @@ class SqliteBudgets:
     def __init__(self, shared: SharedSqlite, *, local: Budgets) -> None:
         self._shared = shared
         self._local = local
-        self._waiting: list[tuple[str, str, str, Use]] = []  # for the database: client, model, day, use
+        self._waiting: dict[tuple[str, str, str], Use] = {}  # for the database, by client, model and day
 
     async def book(self, client: str, model: str, day: str, use: Use) -> None:
         """Add the use of a request."""
         await self._local.book(client, model, day, use)
+        self._waiting.setdefault((client, model, day), Use()).add(use)
         # What waits is taken out before the database is asked, so that no other request books it as well.
-        waiting, self._waiting = [*self._waiting, (client, model, day, use)], []
+        waiting, self._waiting = self._waiting, {}
         columns = ", ".join(f"{kind} = {kind} + excluded.{kind}" for kind in _KINDS)
         marks = ", ".join("?" * (3 + len(_KINDS)))
         add = f"INSERT INTO used VALUES ({marks}) ON CONFLICT DO UPDATE SET {columns}"  # noqa: S608 - names of ours
         rows = [
             (whose, period, name, *(getattr(booked, kind) for kind in _KINDS))
-            for whose, of_model, on_day, booked in waiting
+            for (whose, of_model, on_day), booked in waiting.items()
             for period, name in periods_of(on_day, of_model)
         ]
         first = first_day_kept(day)
@@ -241,7 +240,8 @@ class SqliteBudgets:
         try:
             await self._shared.write(write)
         except StateUnavailable:
-            self._waiting += waiting
+            for whose, missed in waiting.items():
+                self._waiting.setdefault(whose, Use()).add(missed)
 
     async def used(self, client: str, period: str) -> Use:
         """What a client has used in a day or month."""
@@ -265,32 +265,3 @@ class SqliteBudgets:
             return [{model: Use(*amounts) for model, *amounts in found} for found in rows]
 
         return await self._shared.read(read)
-
-
-async def clean_up(shared: SharedSqlite) -> None:
-    """Remove what has expired, some rows at a time, and give its room back to the file system. Never ends."""
-    while True:
-        await shared.clock.sleep(_CLEAN_UP_SECONDS)
-        with suppress(StateUnavailable):
-            while await shared.write(lambda db: _remove_expired(db, shared.now())):
-                pass
-
-
-def _remove_expired(db: sqlite3.Connection, now: float) -> bool:
-    """Remove a number of rows; whether there may be more."""
-    limited = f"LIMIT {_MOST_AT_ONCE}"
-    removed = [
-        db.execute(f"DELETE FROM kept WHERE rowid IN (SELECT rowid FROM kept WHERE expires_at <= ? {limited})", (now,)),  # noqa: S608
-        db.execute(
-            "DELETE FROM results WHERE (tool, digest) IN"  # noqa: S608
-            f" (SELECT tool, digest FROM results WHERE expires_at <= ? {limited})",
-            (now,),
-        ),
-        db.execute("DELETE FROM running WHERE expires_at <= ?", (now,)),
-        db.execute("DELETE FROM leases WHERE expires_at <= ?", (now,)),
-        db.execute("DELETE FROM rates WHERE second <= ?", (int(now) - WINDOW_SECONDS,)),
-    ]
-    (free,) = db.execute("PRAGMA freelist_count").fetchone()
-    for _ in range(min(free, _VACUUMED_PAGES)):  # the sqlite3 module makes one step of a statement without rows
-        db.execute("PRAGMA incremental_vacuum(1)")
-    return any(cursor.rowcount >= _MOST_AT_ONCE for cursor in removed[:2])
