@@ -151,6 +151,21 @@ async def test_while_the_file_cannot_be_used_this_process_keeps_what_it_must(dat
         assert await kept(other).get(ME, "b") == b"value"
 
 
+async def test_what_a_full_disk_holds_is_found_and_what_is_new_is_kept_in_memory(database, heard):
+    async with database() as shared:
+        store = kept(shared)
+        await store.put(ME, "old", b"1")
+        await shared.write(
+            lambda db: db.execute("PRAGMA max_page_count = 1").close()
+        )  # SQLite then reports SQLITE_FULL
+        await store.put(ME, "new", b"x" * 100_000)
+        assert shared.readiness().why_not == "its disk is full"
+        assert [await store.get(ME, key) for key in ("old", "new")] == [b"1", b"x" * 100_000]
+        await shared.read(lambda db: db.execute("PRAGMA max_page_count = 100000").close())
+        await shared.probe()
+    assert heard == ["state.unavailable", "state.recovered"]
+
+
 async def test_a_file_that_is_removed_is_made_again(database, tmp_path):
     async with database() as shared, database() as other:
         store = kept(shared)

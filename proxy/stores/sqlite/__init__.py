@@ -105,14 +105,16 @@ class SharedSqlite(SharedState):
         self._path = path
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._readable = True
 
     def now(self) -> float:
         """Seconds since 1970: workers have no other clock in common."""
         return self.clock.time()
 
     async def read(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
-        """The result of a job that writes nothing. Raises `StateUnavailable`."""
-        self.require()
+        """The result of a job that writes nothing; on a full disk too. Raises `StateUnavailable`."""
+        if not self._readable:
+            self.require()
         return await self._submit(job, writes=False)
 
     async def write(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
@@ -143,6 +145,7 @@ class SharedSqlite(SharedState):
                 return await done
         except _FAILURES as exc:
             submitted.given_up = True
+            self._readable = _still_readable(exc)
             raise self.lost(_in_plain_words(exc)) from exc
 
     def _work(self) -> None:
@@ -173,12 +176,12 @@ def _do(file: "_File", jobs: Sequence[_Job]) -> None:
     try:
         results = file.run(jobs)
     except Exception as exc:  # noqa: BLE001 - whoever waits is told
-        if isinstance(exc, _FAILURES):
-            file.close()
-        elif len(jobs) > 1:
+        if not isinstance(exc, _FAILURES) and len(jobs) > 1:
             for job in jobs:
                 _do(file, [job])
             return
+        if not _still_readable(exc):
+            file.close()
         for job in jobs:
             job.settle(error=exc)
     else:
@@ -247,6 +250,11 @@ _REASONS: Final = {
     "SQLITE_CANTOPEN": "it cannot be opened",
     "SQLITE_IOERR": "its disk fails",
 }
+
+
+def _still_readable(exc: Exception) -> bool:
+    """Whether what failed was only the writing."""
+    return getattr(exc, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_READONLY"))
 
 
 def _in_plain_words(exc: Exception) -> str:

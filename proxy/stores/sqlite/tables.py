@@ -264,4 +264,5 @@ class SqliteBudgets:
             rows = [db.execute(query, (client, period)).fetchall() for period in periods]
             return [{model: Use(*amounts) for model, *amounts in found} for found in rows]
 
+        self._shared.require()  # on a full disk, what is booked meanwhile is not in the file
         return await self._shared.read(read)
