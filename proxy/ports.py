@@ -154,11 +154,8 @@ class RawResponse:
     body: AsyncIterator[bytes]
 
 
-class Answer(Struct, frozen=True):
-    """A relayed completion: its bytes for the client, and its usage for the log."""
-
-    body: bytes
-    usage: Json | None
+Count: TypeAlias = Callable[[Json | None], None]
+"""Takes what an upstream call has used, in the words of Chat Completions; None: that is not known."""
 
 
 class Eager(Protocol):
@@ -168,8 +165,8 @@ class Eager(Protocol):
         """Start `call`, whose arguments are complete, if it may start early."""
         ...
 
-    def abandon_early(self) -> None:
-        """Cancel the calls that were started: their turn has failed."""
+    def turn_failed(self, used: Json | None) -> None:
+        """Cancel the calls that were started, and count what their turn is taken to have used."""
         ...
 
 
@@ -219,12 +216,12 @@ class Upstream(Protocol):
         """
         ...
 
-    async def relay(self, body: bytes, request: Json) -> Answer:
+    async def relay(self, body: bytes, request: Json, count: Count) -> bytes:
         """Relay a whole completion. `request` is `body`, parsed. Raises `UpstreamError`."""
         ...
 
-    async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
-        """Relay a streamed completion, event by event, and return its usage. Raises `UpstreamError`."""
+    async def relay_stream(self, body: bytes, request: Json, write: Write, count: Count) -> None:
+        """Relay a streamed completion, event by event; it is counted also where it fails. Raises `UpstreamError`."""
         ...
 
     def open(self, request: RawRequest) -> AbstractAsyncContextManager[RawResponse]:

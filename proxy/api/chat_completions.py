@@ -60,15 +60,16 @@ class ChatCompletions(Surface):
 
 
 async def _relay(request: ResolvedRequest) -> tuple[bytes, Headers]:
-    relayed = await request.model.upstream.relay(*_for_upstream(request))
-    note_use(Tally(usage=relayed.usage))
-    return relayed.body, ()
+    return await request.model.upstream.relay(*_for_upstream(request), _count), ()
 
 
 async def _relay_stream(request: ResolvedRequest, stream: EventStream) -> None:
-    usage = await request.model.upstream.relay_stream(*_for_upstream(request), stream.write)
-    note_use(Tally(usage=usage))
+    await request.model.upstream.relay_stream(*_for_upstream(request), stream.write, _count)
     await stream.close()
+
+
+def _count(usage: Json | None) -> None:
+    note_use(Tally(usage=usage))
 
 
 def _for_upstream(request: ResolvedRequest) -> tuple[bytes, Json]:

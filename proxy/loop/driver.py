@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from proxy.loop import results
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
-from proxy.loop.chat import ToolCall, Turn
+from proxy.loop.chat import Json, ToolCall, Turn
 from proxy.loop.errors import ProxyError
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.results import ToolError, ToolOutput, ToolResult, ToolTimeout, ToolUnavailable
@@ -167,8 +167,12 @@ class ToolCalls:
         if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._started)) is not None:
             self._started[resolved] = self._begin(resolved)
 
-    def abandon_early(self) -> None:
-        """Cancel the calls that were started early: their turn has failed, or does not want them."""
+    def turn_failed(self, used: Json | None) -> None:
+        """Cancel the calls that were started early, and count what their turn is taken to have used."""
+        self._run.count(used)
+        self._abandon_early()
+
+    def _abandon_early(self) -> None:
         for task in self._started.values():
             task.cancel()
         self._started.clear()
@@ -181,7 +185,7 @@ class ToolCalls:
         for call in calls:
             task = self._started.pop(call, None)
             tasks.append(task or self._begin(call))
-        self.abandon_early()
+        self._abandon_early()
         return [await task for task in tasks]  # `gather` would cost another round of the event loop
 
     async def aclose(self) -> None:

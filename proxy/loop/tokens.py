@@ -33,7 +33,7 @@ _PICTURE = 1000  # tokens of a picture of about a megapixel
 
 def count_tokens(chat: Json) -> int:
     """The estimated tokens of a chat request: messages, tools and pictures; at least 1."""
-    total: float = _CONVERSATION + sum(_of_message(message) for message in chat.get("messages") or ())
+    total: float = _CONVERSATION + sum(tokens_of(message) for message in chat.get("messages") or ())
     if chat.get("reasoning_effort"):
         total += _EFFORT
     if tools := chat.get("tools"):
@@ -41,10 +41,10 @@ def count_tokens(chat: Json) -> int:
     return max(1, round(total))
 
 
-def estimated_usage(request: Json, message: Json) -> Json:
-    """The usage of an upstream call that was ended before the upstream could count."""
-    asked, written = count_tokens(request), max(1, round(_of_message(message)))
-    return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
+def estimated_usage(request: Json, written: float) -> Json:
+    """The usage of an upstream call that was ended before the upstream could count what it had `written`."""
+    asked, wrote = count_tokens(request), round(written)
+    return {"prompt_tokens": asked, "completion_tokens": wrote, "total_tokens": asked + wrote}
 
 
 def of_text(text: str) -> float:
@@ -71,23 +71,26 @@ def _of_piece(piece: str) -> float:
     return _SIGN + (len(piece) - 1) * _FURTHER_SIGN
 
 
-def _of_message(message: Mapping[str, Any]) -> float:
-    total = _MESSAGE + (_RESULT if message["role"] == "tool" else 0)
+def tokens_of(message: Mapping[str, Any]) -> float:
+    """The estimated tokens of one message. It may be odd, as upstreams take it: what is no text counts nothing."""
+    total = _MESSAGE + (_RESULT if message.get("role") == "tool" else 0)
     content = message.get("content")
-    if isinstance(content, str):
-        total += of_text(content)
-    elif isinstance(content, list):
-        total += sum(of_text(part["text"]) if part["type"] == "text" else _PICTURE for part in content)
-    total += of_text(message.get("reasoning_content") or "")
-    return total + sum(_of_call(call["function"]) for call in message.get("tool_calls") or ())
+    if isinstance(content, list):
+        total += sum(_of_any(part.get("text")) if part.get("type") == "text" else _PICTURE for part in content)
+    total += _of_any(content) + _of_any(message.get("reasoning_content"))
+    return total + sum(_of_call(call.get("function") or {}) for call in message.get("tool_calls") or ())
 
 
-def _of_call(function: Mapping[str, str]) -> float:
-    total = _CALL + of_text(function["name"])
+def _of_any(value: object) -> float:
+    return of_text(value) if isinstance(value, str) else 0
+
+
+def _of_call(function: Mapping[str, Any]) -> float:
+    total, written = _CALL + _of_any(function.get("name")), function.get("arguments")
     try:
-        arguments = orjson.loads(function["arguments"] or "{}")
-    except orjson.JSONDecodeError:
-        return total + of_text(function["arguments"])
+        arguments = orjson.loads(written or "{}")
+    except (orjson.JSONDecodeError, TypeError):
+        return total + _of_any(written)
     for name, value in arguments.items() if isinstance(arguments, dict) else ():
         total += _ARGUMENT + of_text(name) + of_text(value if isinstance(value, str) else orjson.dumps(value).decode())
     return total

@@ -16,8 +16,8 @@ from proxy.loop.actions import CallUpstream
 from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
-from proxy.loop.tokens import estimated_usage
-from proxy.ports import Answer, Eager, EnoughShown, RawRequest, RawResponse, Show, Write
+from proxy.loop.tokens import estimated_usage, tokens_of
+from proxy.ports import Count, Eager, EnoughShown, RawRequest, RawResponse, Show, Write
 from proxy.redact import redactor
 from proxy.upstreams import failures
 from proxy.upstreams.answers import parse_chunk, parse_completion, parse_object
@@ -80,27 +80,32 @@ class OpenAICompatible:
             except EnoughShown:  # the connection is closed by now, so the upstream writes no more
                 return self._priced(_ended_early(assembler.finish(), call.body))
             return self._priced(assembler.finish())
-        except ProxyError as exc:
+        except (ProxyError, asyncio.CancelledError) as exc:
+            turn = assembler.finish()
+            written = tokens_of(turn.message) if turn.envelope else 0
+            eager.turn_failed(self._used(exc, call.body, written, turn.usage))
             self._redact(exc)
             raise
 
-    async def relay(self, body: bytes, request: Json) -> Answer:
+    async def relay(self, body: bytes, request: Json, count: Count) -> bytes:
         """Relay a whole completion; its bytes stay as they are wherever they can."""
         content, names = self._relayed_body(body, request)
         try:
             raw = await self.connection.whole(content, key=self.api_key)
             answer, changed = parse_completion(raw, self.profile, names, request)
-        except ProxyError as exc:
+        except (ProxyError, asyncio.CancelledError) as exc:
+            count(self._used(exc, request))
             self._redact(exc)
             raise
         usage = answer.get("usage")
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
             changed = True
-        return Answer(sse.dumps(answer) if changed else raw, usage)
+        count(usage)
+        return sse.dumps(answer) if changed else raw
 
-    async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
-        """Relay a streamed completion event by event, the original bytes wherever they can stay; returns its usage."""
+    async def relay_stream(self, body: bytes, request: Json, write: Write, count: Count) -> None:
+        """Relay a streamed completion event by event, the original bytes wherever they can stay."""
         options = request.get("stream_options") or {}
         shows_usage = not self.counts_use or bool(options.get("include_usage"))
         if not shows_usage:
@@ -110,11 +115,12 @@ class OpenAICompatible:
         reader = RelayReader(self.profile, names, request, write, self.price, shows_usage)
         try:
             await self._read_stream(content, reader)
-        except ProxyError as exc:
+            reader.require_finished()
+        except (ProxyError, asyncio.CancelledError) as exc:
+            count(self._used(exc, request, reader.written, reader.usage))
             self._redact(exc)
             raise
-        reader.require_finished()
-        return reader.usage
+        count(reader.usage)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
@@ -130,6 +136,19 @@ class OpenAICompatible:
     def with_cost(self, usage: Json) -> Json:
         """A count of tokens with what they cost beside it, where the model has a price."""
         return usage if self.price is None else with_cost(usage, self.price)
+
+    def _used(self, exc: BaseException, request: Json, written: float = 0, usage: Json | None = None) -> Json | None:
+        """What a call that ended in `exc` is taken to have used; None where nobody counts, or it was not answered.
+
+        Args:
+            exc: a failure of the upstream, or the cancellation because the client has left.
+            request: what the upstream was asked.
+            written: the tokens of its answer so far.
+            usage: its own count, where that has come.
+        """
+        if not self.counts_use or (isinstance(exc, ProxyError) and not written):
+            return None
+        return self.with_cost(usage or estimated_usage(request, written))
 
     def _priced(self, turn: Turn) -> Turn:
         return turn if self.price is None or not turn.usage else replace(turn, usage=with_cost(turn.usage, self.price))
@@ -168,8 +187,10 @@ class OpenAICompatible:
                     while await response.read():
                         pass
 
-    def _redact(self, error: ProxyError) -> None:
+    def _redact(self, error: BaseException) -> None:
         """Mask the upstream's key in an error that quotes it, and report one about the operator's account as a 502."""
+        if not isinstance(error, ProxyError):
+            return
         redact = redactor([self.api_key])
         for name in ("message", "type", "code", "param"):
             if text := getattr(error, name):
@@ -181,7 +202,7 @@ class OpenAICompatible:
 def _ended_early(turn: Turn, request: Json) -> Turn:
     """A turn that ends within its text, because the client wants no more of it; what it has called is dropped."""
     message = {key: value for key, value in turn.message.items() if key != "tool_calls"}
-    usage = turn.usage or estimated_usage(request, message)
+    usage = turn.usage or estimated_usage(request, tokens_of(message))
     return replace(turn, message=message, finish_reason="stop", calls=(), client_ids=(), usage=usage)
 
 

@@ -30,6 +30,7 @@ class RelayReader:
         head: the latest chunk with a delta.
         price: of the model; None: no cost is added to the usage.
         shows_usage: whether the client has asked for the usage; where it has not, no chunk of its own brings it.
+        written: the deltas so far. GLM writes a token in each, but for calls (as recorded).
     """
 
     profile: Profile
@@ -41,6 +42,7 @@ class RelayReader:
     decoder: sse.Decoder = field(default_factory=sse.Decoder)
     done: bool = False
     usage: Json | None = None
+    written: int = 0
     finished: set[int] = field(default_factory=set)
     choices: dict[int, "_StreamedChoice"] = field(default_factory=dict)
     head: Json = field(default_factory=dict)
@@ -80,6 +82,7 @@ class RelayReader:
                 self.finished.add(index)
             if delta := choice.get("delta"):
                 self.head = chunk
+                self.written += 1
                 so_far = self.choices.get(index) or self.choices.setdefault(index, _StreamedChoice())
                 so_far.take(delta)
         return sse.encode(chunk) if changed else event.raw

@@ -19,7 +19,7 @@ from proxy.breaker import Backoff, Breaker, State
 from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused
-from proxy.ports import Answer, Clock, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed, fault_of
+from proxy.ports import Clock, Count, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed, fault_of
 from proxy.upstreams.failures import is_transient, may_work_elsewhere, retry_after
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests
@@ -88,23 +88,21 @@ class Resilient:
         """Make one upstream call of a run."""
         timer = FirstByteTimer(show, self._shared.clock)
 
-        def attempt(candidate: OpenAICompatible) -> Awaitable[Turn]:
-            eager.abandon_early()  # the calls that an earlier attempt has started
-            return candidate.complete(call, timer.show, eager, self._latest_requests)
+        return self._attempt(
+            lambda candidate: candidate.complete(call, timer.show, eager, self._latest_requests), timer
+        )
 
-        return self._attempt(attempt, timer)
-
-    async def relay(self, body: bytes, request: Json) -> Answer:
+    async def relay(self, body: bytes, request: Json, count: Count) -> bytes:
         """Relay a whole completion."""
         timer = FirstByteTimer(_show_nothing, self._shared.clock)
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
-            return await self._attempt(lambda candidate: candidate.relay(body, request), timer)
+            return await self._attempt(lambda candidate: candidate.relay(body, request, count), timer)
 
-    async def relay_stream(self, body: bytes, request: Json, write: Write) -> Json | None:
+    async def relay_stream(self, body: bytes, request: Json, write: Write, count: Count) -> None:
         """Relay a streamed completion."""
         timer = FirstByteTimer(write, self._shared.clock)
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
-            return await self._attempt(lambda candidate: candidate.relay_stream(body, request, timer.show), timer)
+            await self._attempt(lambda candidate: candidate.relay_stream(body, request, timer.show, count), timer)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:

@@ -8,6 +8,7 @@ import openai
 import orjson
 import pytest
 
+from proxy.loop.tokens import count_tokens
 from tests.fakes import FakeClock, Reply, chunk, completion, event, stream, streamed, whole
 from tests.serving import CONFIG, proxy_of
 
@@ -48,6 +49,18 @@ def counted(text="", **options):
 async def post(url, *, path="/v1/chat/completions", key=KEY, **changes):
     async with httpx.AsyncClient(timeout=20) as client:
         return await client.post(url + path, json={**ASK, **changes}, headers={"authorization": f"Bearer {key}"})
+
+
+async def read_until(url, word, **changes):
+    """Ask, and leave when that word has come."""
+    headers = {"authorization": f"Bearer {KEY}"}
+    async with (
+        httpx.AsyncClient(timeout=20) as client,
+        client.stream("POST", f"{url}/v1/chat/completions", json={**ASK, **changes}, headers=headers) as response,
+    ):
+        async for line in response.aiter_lines():
+            if word in line.encode():
+                break
 
 
 async def usage_of(url):
@@ -209,27 +222,51 @@ async def test_what_is_handed_through_is_counted_wherever_its_usage_stands(upstr
         assert use["cost"] == pytest.approx((2 * tokens[0] + 10 * tokens[1]) / 1e6)
 
 
-async def test_what_a_request_has_used_is_counted_when_a_later_turn_fails_or_its_client_leaves(upstream):
-    never = asyncio.Event()
-    upstream.replies = [
-        counted("", calls=SEARCH),
-        Reply([b"{}"], status=400),
-        counted("", calls=[("call-2", "web_search", {"query": "b"})]),
-        Reply([never]),
-    ]
+async def test_what_a_request_has_used_is_counted_when_a_later_turn_fails(upstream):
+    upstream.replies = [counted("", calls=SEARCH), Reply([b"{}"], status=400)]
     async with proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url:
         assert (await post(url)).status_code == 400
         assert (await used(url))["m"]["cost"] == pytest.approx(COST + 0.25)
-        leaving = asyncio.create_task(post(url))
-        while len(upstream.requests) < 4:
-            upstream.asked.clear()
-            await upstream.asked.wait()
-        leaving.cancel()
+
+
+@pytest.mark.parametrize(
+    ("searches", "is_streamed", "written"), [(False, False, 0), (False, True, 4), (True, False, 1), (True, True, 7)]
+)
+async def test_what_an_upstream_was_asked_when_its_client_left_is_estimated(upstream, searches, is_streamed, written):
+    """Relayed, or in the loop after a search."""
+    tool_choice, never = "auto" if searches else "none", asyncio.Event()
+    begun = [chunk({"content": word}) for word in ("Once ", "upon ", "a ", "time ")] if is_streamed else []
+    first = [streamed(calls=SEARCH) if is_streamed else whole(calls=SEARCH)] if searches else []
+    upstream.replies = [*first, stream(*begun, never) if is_streamed else Reply([never])]
+    async with proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url:
+        leaving = asyncio.create_task(read_until(url, b"time", stream=is_streamed, tool_choice=tool_choice))
+        if not is_streamed:
+            while len(upstream.requests) <= len(first):
+                upstream.asked.clear()
+                await upstream.asked.wait()
+            leaving.cancel()
+        await asyncio.wait({leaving})
         await upstream.left.wait()
         async with asyncio.timeout(5):
-            while (await used(url))["m"]["requests"] < 2:
+            while not (found := await used(url)):
                 pass
-        assert (await used(url))["m"]["cost"] == pytest.approx(2 * (COST + 0.25))
+        estimate = count_tokens(upstream.requests[-1])
+        counted = 10 if searches else 0
+        assert found["m"]["input_tokens"] == pytest.approx(estimate + counted, abs=1)
+        assert found["m"]["output_tokens"] == written
+        tokens = 2 * found["m"]["input_tokens"] + 10 * found["m"]["output_tokens"]
+        assert found["m"]["cost"] == pytest.approx(tokens / 1e6 + 0.25 * searches)
+
+
+async def test_a_stream_that_breaks_off_is_estimated_and_one_that_is_refused_costs_nothing(upstream):
+    upstream.replies = [Reply([b"{}"], status=400), stream(chunk({"content": "Once"}), None)]
+    async with proxy_of(upstream, config=PRICED, more=clients("per: day, cost: 9")) as url:
+        assert (await post(url, stream=True)).status_code == 400
+        assert (await used(url))["m"]["input_tokens"] == 0
+        await post(url, stream=True)
+        found = (await used(url))["m"]
+        assert found["input_tokens"] == count_tokens(upstream.requests[-1])
+        assert 0 < found["output_tokens"] < 9
 
 
 async def test_a_run_makes_as_many_tool_calls_as_the_budget_has_left_and_then_answers(upstream):

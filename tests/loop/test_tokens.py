@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from proxy.loop.tokens import count_tokens, estimated_usage, of_text
+from proxy.loop.tokens import count_tokens, estimated_usage, of_text, tokens_of
 from tests.conformance import recordings
 
 USER = {"role": "user", "content": "What will the weather in Nanaimo be like for the next three days?"}
@@ -44,7 +44,7 @@ def test_the_arguments_of_a_call_are_counted_whatever_they_are(arguments):
 
 
 def test_a_call_that_was_ended_early_has_the_usage_of_what_was_asked_and_written():
-    usage = estimated_usage({"messages": [USER]}, {"role": "assistant", "content": "Hello there"})
+    usage = estimated_usage({"messages": [USER]}, tokens_of({"role": "assistant", "content": "Hello there"}))
     assert usage["prompt_tokens"] == count_tokens({"messages": [USER]})
     assert 0 < usage["completion_tokens"] < usage["prompt_tokens"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]

@@ -57,10 +57,10 @@ class Candidate:
             raise outcome
         return outcome
 
-    async def relay(self, body, request):
+    async def relay(self, body, request, count):
         return await self.complete(None, None)
 
-    async def relay_stream(self, body, request, write):
+    async def relay_stream(self, body, request, write, count):
         return await self.complete(None, write)
 
 
@@ -68,7 +68,7 @@ class Attempt:
     """A resilient upstream, what it waited, what was shown and what was heard."""
 
     def __init__(self, *candidates, retries=2):
-        self.waits, self.shown, self.heard, self.abandoned = [], [], [], 0
+        self.waits, self.shown, self.heard = [], [], []
         self.now = 0.0
         self.breakers = {candidate.name: Breaker(threshold=3, seconds=10) for candidate in candidates}
         self.upstream = self.another(*candidates, retries=retries)
@@ -101,8 +101,8 @@ class Attempt:
     def start(self, call):
         raise AssertionError
 
-    def abandon_early(self):
-        self.abandoned += 1
+    def turn_failed(self, used):
+        raise AssertionError
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,6 @@ async def test_what_may_pass_is_tried_again(failure):
     attempt = Attempt(Candidate("a", failure, "fine"))
     assert await attempt.complete() == "fine"
     assert (attempt.waits, attempt.heard) == ([0.5], ["upstream.retried"])
-    assert attempt.abandoned == 2
 
 
 @pytest.mark.parametrize(
@@ -234,8 +233,9 @@ async def test_when_every_fallback_fails_the_last_failure_is_told():
 
 async def test_what_is_handed_through_is_tried_again_too():
     attempt = Attempt(Candidate("a", UpstreamError("x"), "whole", UpstreamError("x"), "streamed"))
-    assert await attempt.upstream.relay(b"", {}) == "whole"
-    assert await attempt.upstream.relay_stream(b"", {}, attempt.show) == "streamed"
+    assert await attempt.upstream.relay(b"", {}, print) == "whole"
+    await attempt.upstream.relay_stream(b"", {}, attempt.show, print)
+    assert attempt.heard == ["upstream.retried"] * 2
 
 
 @pytest.mark.parametrize(("observes_relays", "of_success"), [(True, ["relay.started", "relay.completed"]), (False, [])])
@@ -244,10 +244,10 @@ async def test_what_goes_well_is_told_where_somebody_hears_of_it_and_a_failure_a
     guards = {"a": BreakerGuard("a", Breaker(), observe=attempt.hear, clock=attempt)}
     shared = Resilience(guards, attempt, lambda event, **fields: heard.append(event), Backoff(), observes_relays)
     upstream = Resilient([Candidate("a", "whole", UpstreamError("x"))], shared, retries=0)
-    await upstream.relay(b"", {})
+    await upstream.relay(b"", {}, print)
     assert [event for event in heard if event.startswith("relay")] == of_success
     with pytest.raises(UpstreamError):
-        await upstream.relay(b"", {})
+        await upstream.relay(b"", {}, print)
     assert heard[-1] == "relay.failed"
 
 
