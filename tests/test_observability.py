@@ -18,6 +18,7 @@ from proxy.config import TelemetryConfig
 from proxy.telemetry import log
 from tests.fakes import FakeUpstream, Reply, chunk, stream, streamed, whole
 from tests.serving import proxy_of, serving
+from tests.test_deploy import alerts
 
 CONFIG = """
 clients: [{{name: app, key: canary-app-key, admin: true}}]
@@ -228,6 +229,24 @@ async def test_a_callers_own_trace_headers_are_replaced_by_those_of_the_span_tha
         False,
         (b"tracestate", b"vendor=1"),
     )
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error"),
+    [
+        (Reply([b'{"error": {"code": "401", "message": "token expired"}}'], status=401), "upstream_auth_failed"),
+        (Reply([b'{"error": {"code": "1113", "message": "no balance"}}'], status=429), "upstream_quota_exceeded"),
+        (Reply([b'{"error": {"code": "1308", "message": "until 5 pm"}}'], status=429), "insufficient_quota"),
+    ],
+)
+async def test_a_refusal_of_the_operators_account_is_counted_as_the_alert_expects_it(sdk, refusal, error):
+    async with watched(FakeUpstream([refusal])) as seen:
+        with pytest.raises(openai.APIStatusError):
+            await ask(seen, sdk, "refused")
+        samples = await seen.samples()
+    assert samples[f'upstream_errors_total{{error="{error}",upstream="up"}}'] == 1
+    [alert] = [rule["expr"] for rule in alerts() if rule["alert"] == "ToolproxyUpstreamRefusesKey"]
+    assert error in re.search(r'error=~"([^"]+)"', alert)[1].split("|")
 
 
 async def test_what_fails_says_so_in_every_place(sdk):
