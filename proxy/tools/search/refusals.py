@@ -12,8 +12,10 @@ from proxy.tools.search.description import Description, Meaning, Refusal
 from proxy.tools.search.hits import first_of
 from proxy.tools.search.template import as_text
 
-# What a status means where a description has no rule for it.
-_MEANINGS: Mapping[int, Meaning] = {401: "key", 402: "quota", 403: "key", 408: "down", 425: "busy", 429: "busy"}
+# What a status means where a description has no rule for it. Nothing in a query makes its URL one that there is not.
+_MEANINGS: Mapping[int, Meaning] = {
+    401: "key", 402: "quota", 403: "key", 404: "down", 405: "down", 408: "down", 410: "down", 425: "busy", 429: "busy",
+}  # fmt: skip
 _SUCCESS, _CLIENT_ERRORS = range(200, 300), range(400, 500)
 _LONGEST_WAIT = 40 * 86400.0  # seconds; a quota that is counted by the month
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
