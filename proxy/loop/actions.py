@@ -151,10 +151,10 @@ class Tally(Struct):
         """Tokens that the model has written in all turns; 0 while the upstream has sent no count."""
         return self._count("completion_tokens")
 
-    def charge(self, price: float | None, *, instead_of: float | None = None) -> None:
-        """Add the price of a tool call to the cost, in place of one that was charged for the same call before."""
-        if price is not None or instead_of is not None:
-            self.cost = (self.cost or 0) + (price or 0) - (instead_of or 0)
+    def charge(self, cost: float | None) -> None:
+        """Add the cost of a tool call."""
+        if cost is not None:
+            self.cost = (self.cost or 0) + cost
 
     @property
     def total_cost(self) -> float | None:

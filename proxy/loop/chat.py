@@ -67,7 +67,6 @@ class ToolSpec(Struct, frozen=True):
             of them wherever tools are chosen.
         searches: whether it is a search of the web, whose calls are counted as `web_search_requests`; the tool named
             `web_search` always is.
-        price: of one call, for `usage.cost`; None: not counted.
         alias_parameters: alias -> the JSON Schema of calls by that alias, where it is not `parameters`.
     """
 
@@ -80,7 +79,6 @@ class ToolSpec(Struct, frozen=True):
     eager: bool = True
     group: str | None = None
     searches: bool = False
-    price: float | None = None
     alias_parameters: Mapping[str, Json] = {}
 
     @property

@@ -92,7 +92,6 @@ class CallHistory(Struct):
                 tool = self.tools[decision.call.name]
                 self.tally.tool_calls[tool.name] = self.tally.tool_calls.get(tool.name, 0) + 1
                 self.tally.total_tool_calls += 1
-                self.tally.charge(tool.price)
                 self.tally.web_searches += tool.searches
             elif decision.key in self.results:
                 self.repeated.add(decision.key)
@@ -106,8 +105,7 @@ class CallHistory(Struct):
         for decision in decisions:
             if decision.run is not None:
                 result = next(arrived)
-                if result.stand_in is not None:
-                    self.tally.charge(result.stand_in.price, instead_of=self.tools[decision.call.name].price)
+                self.tally.charge(result.cost)
                 if self.dialect is not None:
                     result = self.dialect.annotate(decision.run, decision.call.name, result)
                 new[decision.key] = result

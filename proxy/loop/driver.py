@@ -246,7 +246,7 @@ class ToolCalls:
             observe("tool.crashed", **where, seconds=elapsed(clock, began), exc_info=True)
             return results.failure(TOOL_FAILED)
         seconds, content = elapsed(clock, began), {"result": output.text}
-        by = {} if output.stand_in is None else {"answered_by": output.stand_in.name}
+        by = {} if output.answered_by is None else {"answered_by": output.answered_by}
         observe("tool.completed", **where, **by, seconds=seconds, characters=len(output.text), content=content)
         most = max(0, min(self._run.limits.max_result_bytes, self._result_bytes_left))
         result = results.success(call.name, output, max_bytes=most)

@@ -27,13 +27,6 @@ BEYOND_LIMIT = "budget"
 """The outcome of a call that was not run because of a limit."""
 
 
-class StandIn(Struct, frozen=True):
-    """A tool that answered a call of another one, and its price for that call."""
-
-    name: str
-    price: float | None
-
-
 class ToolOutput(Struct, frozen=True):
     """What a tool returned.
 
@@ -41,13 +34,15 @@ class ToolOutput(Struct, frozen=True):
         text: for the model.
         sources: the pages that it comes from, URL -> title.
         hits: what a search found, page by page; empty for tools that do not search.
-        stand_in: the fallback that answered in place of the tool that was called.
+        cost: of the call; 0 where it came from a cache; None: the tool has no price.
+        answered_by: the fallback that answered in place of the tool that was called.
     """
 
     text: str
     sources: Mapping[str, str] = MappingProxyType({})
     hits: tuple[SearchHit, ...] = ()
-    stand_in: StandIn | None = None
+    cost: float | None = None
+    answered_by: str | None = None
 
 
 class ToolResult(Struct, frozen=True):
@@ -60,7 +55,7 @@ class ToolResult(Struct, frozen=True):
         text: of the tool's output alone, as far as the model reads it.
         hits: what a search found, page by page.
         outcome: of a call that failed, in one word; `budget`: it was beyond a limit and was not run.
-        stand_in: the fallback that answered in place of the tool that was called.
+        cost: of the call; None: the tool has no price, or the call failed.
     """
 
     content: str
@@ -69,7 +64,7 @@ class ToolResult(Struct, frozen=True):
     text: str = ""
     hits: tuple[SearchHit, ...] = ()
     outcome: str = ""
-    stand_in: StandIn | None = None
+    cost: float | None = None
 
 
 class ToolError(Exception):
@@ -153,7 +148,7 @@ def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
         (url,) = output.sources
         source = f' source="{_CANNOT_STAND_IN_A_TAG.sub("", url)[:_LONGEST_SOURCE]}"'
     fenced = f'<tool_result tool="{tool}"{source} note="{RESULT_IS_DATA}">\n{text}{_CLOSE}'
-    return ToolResult(fenced, sources=output.sources, text=text, hits=output.hits, stand_in=output.stand_in)
+    return ToolResult(fenced, sources=output.sources, text=text, hits=output.hits, cost=output.cost)
 
 
 def unfenced(content: str) -> str:

@@ -22,7 +22,6 @@ from proxy.loop.results import (
     Cause,
     InvalidArguments,
     NotUnderstood,
-    StandIn,
     ToolError,
     ToolOutput,
     ToolTimeout,
@@ -168,7 +167,7 @@ class Registry:
         arguments = parse_arguments(call.arguments, entry.validator, repair=tool.repair)
         output = await self._output(entry, arguments, seconds, scope, filters)
         if tool.name != call.name:
-            output = replace(output, stand_in=StandIn(tool.name, tool.price))
+            output = replace(output, answered_by=tool.name)
         if not filters.rules:
             return output
         is_search = any(self.specs[name].searches for name in (call.name, tool.name))
@@ -178,9 +177,11 @@ class Registry:
         self, entry: "_Entry", arguments: Json, seconds: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:
         """The result of a call, from the tool or from its cache."""
+        price = entry.tool.price
         try:
             if entry.service.cache is None:
-                return await within(seconds, self._try(entry, arguments, filters))
+                output = await within(seconds, self._try(entry, arguments, filters))
+                return output if price is None else replace(output, cost=price)
             was_run = False
 
             async def run() -> ToolOutput:
@@ -194,6 +195,8 @@ class Registry:
                 output = await entry.service.cache.get_or_run(key, run)
             if not was_run:
                 self._observe("tool.cache_hit", tool=entry.tool.name)
+            if price is not None:
+                output = replace(output, cost=price if was_run else 0)
         except TimeoutError as exc:
             self._failed(entry)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc

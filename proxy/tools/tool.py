@@ -42,6 +42,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
         cache_seconds: how long a result serves equal calls of the same caller; 0: every call is run.
         fallback: the tools that are tried in order with the same arguments when this one fails.
         run_filtered: takes the place of `run` for a tool that applies the filters of a request itself.
+        price: of one call that succeeds and is not from the cache, for `usage.cost`; None: not counted.
         origin: where it comes from, for `toolproxy check`.
 
     Raises:
@@ -56,6 +57,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
     cache_seconds: float = 0
     fallback: str | tuple[str, ...] | None = None
     run_filtered: RunFiltered | None = None
+    price: float | None = None
     origin: str = "built in"
 
     @property

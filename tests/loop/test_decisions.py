@@ -81,7 +81,8 @@ def test_a_dialect_annotates_the_results_of_calls_that_were_run():
     assert answer.content == "found, called browser.search"
 
 
-def test_the_price_of_each_call_that_is_run_is_counted():
-    known = history({"web_search": replace(SEARCH, price=0.25)})
-    known.begin(decide([call(id="a"), call(arguments='{"query":"y"}', id="b")], known, None))
-    assert known.tally.cost == 0.5
+def test_what_calls_cost_is_added_up():
+    decisions = decide([call(id="a"), call(arguments='{"query":"y"}', id="b")], known := history(), None)
+    known.begin(decisions)
+    known.finish(decisions, [ToolResult("found", cost=0.25), ToolResult("failed", failed=True)])
+    assert known.tally.cost == 0.25

@@ -206,6 +206,20 @@ async def test_calls_of_a_tool_with_a_price_are_in_the_cost(price, cost, upstrea
     assert (answer.usage.to_dict().get("cost"), response.usage.to_dict().get("cost")) == (cost, cost)
 
 
+async def test_a_call_that_fails_or_is_answered_from_the_cache_costs_nothing(upstream, sdk):
+    service = Service(good("tavily"), (400, {}, {}))
+    async with searching(upstream, service, "tavily", price=0.004, cache_seconds=60) as url, sdk(url) as client:
+        upstream.replies = [SEARCH, whole("It was Leo.")]
+        first = await client.chat.completions.create(**ASKED)
+        upstream.restart([SEARCH, whole("It was Leo.")])
+        cached = await client.chat.completions.create(**ASKED)
+        upstream.restart([whole(calls=[("2", "web_search", {"query": "who lost"})]), whole("I do not know.")])
+        failed = await client.chat.completions.create(**ASKED)
+    assert len(service.requests) == 2
+    costs = [answer.usage.to_dict().get("cost") for answer in (first, cached, failed)]
+    assert costs == [0.004, 0, None]
+
+
 async def test_a_call_that_a_fallback_answered_is_priced_and_counted_as_the_fallbacks(upstream, sdk):
     down, other = Service((500, {}, {})), Service(good("brave"))
     async with serving(down, lifespan="off") as one, serving(other, lifespan="off") as two:
