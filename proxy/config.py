@@ -198,7 +198,7 @@ class ToolConfig(Value, frozen=True, kw_only=True):
     max_calls: Count | None = None  # Calls in one request. None: no limit.
     # Another tool of this file, or a list of them in order, called when this one fails.
     fallback: Text | tuple[Text, ...] | None = None
-    # Price of one call, for `usage.cost`; one that fails or is answered from the cache costs nothing. None: not counted.
+    # Price of one call, for `usage.cost`; one that fails or comes from the cache costs nothing. None: not counted.
     price: Annotated[float, Meta(ge=0)] | None = None
     offer: OfferMode | None = None  # When the tool is offered to the model. None: as `offer.mode` says.
     eager: bool = True  # Calls may start before the turn has ended; false for a tool that changes things.

@@ -89,6 +89,9 @@ async def test_a_key_changes_while_a_stream_is_open_and_a_faulty_file_changes_no
             process.send_signal(signal.SIGHUP)
             await until_metric(url, 'reloads_total{outcome="refused"}', 1)
             assert await metric(url, "config_last_reload_successful") == 0
+            write(clients('"${NOT_SET_ANYWHERE}"'))  # would let anyone in
+            process.send_signal(signal.SIGHUP)
+            await until_metric(url, 'reloads_total{outcome="refused"}', 2)
             assert await status_with(url, OLD) == 200
             write(clients(NEW, more="server: {max_body_bytes: 1000}\nstate: {ttl: 5}"))
             process.send_signal(signal.SIGHUP)
@@ -106,8 +109,9 @@ async def test_a_key_changes_while_a_stream_is_open_and_a_faulty_file_changes_no
     events = [line["event"] for line in lines]
     for event in ("server.started", "server.ready", "configuration.reloaded", "server.draining", "server.stopped"):
         assert events.count(event) == 1, event
-    refused = lines[events.index("configuration.refused")]
-    assert refused["faults"] == ["config.yaml:2: server.prot: " + refused["faults"][0].partition("prot: ")[2]]
+    [faulty, opening] = [line["faults"] for line in lines if line["event"] == "configuration.refused"]
+    assert faulty == ["config.yaml:2: server.prot: " + faulty[0].partition("prot: ")[2]]
+    assert opening[0].startswith("no client is usable any more, so anyone could call")
     assert lines[events.index("configuration.needs_restart")]["where"].endswith(": state.ttl")
     assert process.returncode == 0
 

@@ -24,9 +24,13 @@ def check_startable(config: Config) -> None:
     create_app(_without_telemetry(config))
 
 
-def check_usable(config: Config) -> None:
-    """Refuse the same for a process that serves, whose address is its own. Raises `ConfigurationError`."""
-    if faults := [*_upstream_faults(config), *_exposure_faults(config)]:
+def check_usable(config: Config, before: Config) -> None:
+    """Refuse the same for a process that serves, whose address is its own, and what would let just anyone in.
+
+    Raises:
+        ConfigurationError: as `check_startable`, or no client is left of those that `before` had.
+    """
+    if faults := [*_upstream_faults(config), *_exposure_faults(config), *_opening_faults(config, before)]:
         raise ConfigurationError(faults)
     create_app(_without_telemetry(config))
 
@@ -62,6 +66,12 @@ def _exposure_faults(config: Config) -> Iterator[str]:
                 f"refusing to serve on {host}: the key of client {client.name!r} can be guessed, "
                 f"it has fewer than {SHORTEST_CLIENT_KEY} characters"
             )
+
+
+def _opening_faults(config: Config, before: Config) -> Iterator[str]:
+    """Without clients anyone may call; that a key was not found must not lead to it unnoticed."""
+    if before.clients and not config.clients and not config.server.allow_anonymous:
+        yield "no client is usable any more, so anyone could call: server.allow_anonymous: true would permit that"
 
 
 def _address_faults(config: Config) -> Iterator[str]:

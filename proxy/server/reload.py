@@ -111,7 +111,7 @@ class Reloads:
     Args:
         config: the one in force.
         load: reads the file, with what the command line puts over it.
-        check: raises `ConfigurationError` for a configuration with which nothing can be served.
+        check: raises `ConfigurationError` for a configuration that cannot take the place of the one in force.
         trigger: says when the configuration is to be read.
         observe: takes the events.
 
@@ -124,7 +124,7 @@ class Reloads:
         config: Config,
         *,
         load: Callable[[], Config],
-        check: Callable[[Config], None],
+        check: Callable[[Config, Config], None],
         trigger: Trigger,
         observe: Observer,
     ) -> None:
@@ -170,7 +170,7 @@ class Reloads:
         try:
             found = self._load()
             config, needs_restart = keep_fixed(found, self.config)
-            self._check(config)
+            self._check(config, self.config)
         except ConfigurationError:
             raise
         except Exception as exc:

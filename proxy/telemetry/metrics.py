@@ -29,7 +29,8 @@ _MOST_TOOLS: Final = 200
 _OTHER: Final = "other"
 _UPSTREAM_ERRORS: Final = frozenset({
     "upstream_error", "upstream_timeout", "overloaded", "invalid_api_key", "account_not_usable", "permission_denied",
-    "insufficient_quota", "upstream_auth_failed", "upstream_quota_exceeded", "rate_limit_exceeded", "model_not_found", "context_length_exceeded", "content_filter",
+    "insufficient_quota", "upstream_auth_failed", "upstream_quota_exceeded", "rate_limit_exceeded",
+    "model_not_found", "context_length_exceeded", "content_filter",
 })  # fmt: skip
 _ERRORS_BY_STATUS: Final[Mapping[int, str]] = {
     401: "invalid_api_key",
