@@ -193,7 +193,7 @@ async def _ask_search(name: str, entry: ToolConfig, resources: Resources) -> Fin
     milliseconds = (resources.clock.monotonic() - began) * 1000
     hits = output.hits if isinstance(output, ToolOutput) else ()
     dated = sum(hit.published is not None for hit in hits)
-    return Finding(path, f"{len(hits)} results in {milliseconds:.0f} ms, with a date: {dated}")
+    return Finding(path, f"{len(hits)} results in {milliseconds:.0f} ms, {dated} of them dated")
 
 
 async def _ask_mcp_server(name: str, server: McpConfig) -> Finding:

@@ -1,6 +1,7 @@
 """Text for a terminal: colours where they are wanted, and columns that line up."""
 
 import os
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TextIO
@@ -37,6 +38,11 @@ def style_of(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Style:
 def shortened(text: str, width: int) -> str:
     """The text in at most so many columns, with an ellipsis where something is missing."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def wrapped(text: str, width: int, lines: int) -> list[str]:
+    """The text in lines of at most so many columns, broken between words; what needs more lines is cut off."""
+    return textwrap.wrap(text, width, max_lines=lines, placeholder=" …") or [""]
 
 
 def printable(text: object) -> str:

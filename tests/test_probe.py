@@ -230,7 +230,7 @@ SEARCHES = {
 async def test_a_search_provider_is_asked_one_query_with_its_key(kind):
     path, good, refused = SEARCHES[kind]
     for answer, expected in (
-        ((200, good), (["tools.s: 2 results in N ms, with a date: 1"], [])),
+        ((200, good), (["tools.s: 2 results in N ms, 1 of them dated"], [])),
         (refused, ([], [f"config.yaml:3: tools.s: its key was refused (HTTP {refused[0]})"])),
         ((429, {"error": {"code": "1113"}, "message": "Not enough credits"}), ([], ["config.yaml:3: tools.s: its credit is used up (HTTP 429)"])),
         ((500, {}), ([], ["config.yaml:3: tools.s: the search service does not work (HTTP 500)"])),
@@ -272,5 +272,5 @@ async def test_the_command_prints_what_answers_and_fails_with_what_does_not_and_
             await asyncio.to_thread(cli.main, arguments)
     printed = capsys.readouterr()
     assert ended.value.code == 1
-    assert re.search(r"probes:\n  tools\.s: 0 results in \d+ ms, with a date: 0\n\Z", printed.out)
+    assert re.search(r"probes:\n  tools\.s: 0 results in \d+ ms, 0 of them dated\n\Z", printed.out)
     assert printed.err == f"toolproxy: {KEY_LINE}: the key is refused (HTTP 401: Incorrect API key provided: ***)\n"

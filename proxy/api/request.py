@@ -21,7 +21,7 @@ from proxy.config import ToolEvents
 from proxy.loop.actions import Stop
 from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.continuation import Continuation, put_back, runs_in
-from proxy.loop.errors import ModelNotAllowed
+from proxy.loop.errors import ModelNotAllowed, ModelNotFound
 from proxy.loop.limits import LimitOverrides, Limits
 from proxy.loop.offer import EVERY_TOOL, TOOL_FIELDS, Offer, ToolSelection, make_offer
 from proxy.loop.prompts import WHERE, with_guidance
@@ -33,6 +33,7 @@ _MAX_POLICIES = 5000
 _MAX_CACHED_HEADER = 256
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may stand in a header
 _MAX_IGNORED = 32
+_LONGEST_LOGGED = 100  # characters of a name that there is not
 
 CALLER = "toolproxy.caller"
 """The key of the `Caller` in an ASGI scope, where the auth middleware puts it."""
@@ -179,9 +180,13 @@ class RequestResolver:
         if runs := runs_in(chat["messages"]):
             chat = await self._with_hidden(caller.scope, share_of(scope), chat, runs, hidden or {})
         chat, name, on_request = self._without_request_marks(chat)
-        model = self._ports.router.resolve(
-            name, client_key=caller.upstream_key, messages=chat["messages"], headers=scope["headers"]
-        )
+        try:
+            model = self._ports.router.resolve(
+                name, client_key=caller.upstream_key, messages=chat["messages"], headers=scope["headers"]
+            )
+        except ModelNotFound:
+            request_context.add({"unknown_model": name[:_LONGEST_LOGGED]})
+            raise
         policy = self._policy(caller, model, header(scope, b"x-server-tools"), on_request=on_request)
         if not policy.permitted:
             raise ModelNotAllowed(model.name)

@@ -205,7 +205,7 @@ class UpstreamRefused(UpstreamError):
         """
         if self.of_account is None:
             return
-        self.why = f"HTTP {self.status}, {self.code}: {self.message}"
+        self.why = f"HTTP {self.status}: {self.message} {advice}".rstrip()
         refusal = f"The upstream {upstream!r} refuses the key or the account of this proxy. Tell its operator."
         self.message = f"{refusal} {advice}".rstrip()
         self.status, self.type, self.code, self.param = 502, UpstreamError.type, self.of_account, None

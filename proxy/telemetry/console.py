@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from proxy.terminal import Style, printable, shortened
+from proxy.terminal import Style, printable, shortened, wrapped
 
 Line: TypeAlias = Mapping[str, Any]
 
 WIDTH: Final = 120
+_MOST_LINES: Final = 4  # of one cause or event
 _CLIENT, _MODEL, _COUNTS, _TOKENS = 12, 22, 20, 15  # columns
 _INDENT: Final = " " * 10
 _DETAILS: Final = frozenset({"turn.completed", "tool.completed", "turn.abandoned", "tool.abandoned"})
@@ -26,6 +27,7 @@ _MOST_CAUSES: Final = 1000  # requests whose failure waits for their line
 _LEVEL_COLORS: Final = {"warning": "yellow", "error": "red", "debug": "dim"}
 _HIDDEN: Final = frozenset({"timestamp", "level", "event", "request_id", "trace_id", "exception"})
 _OF_REQUEST: Final = frozenset({"client", "model", "stream", "method", "path"})  # stand in the line of the request
+_OF_MODEL: Final = frozenset({"upstream"})  # would be taken for the service of the tool
 _CLIENT_LEFT, _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 499, 400, 500
 
 
@@ -63,7 +65,7 @@ class Console:
         cells = [
             self._style(_time_of(line), "dim"),
             f"{_cell(line.get('client') or '-', _CLIENT)}",
-            _cell(line.get("model") or f"{line.get('method')} {line.get('path')}".removeprefix("POST "), _MODEL),
+            _cell(line.get("model") or line.get("unknown_model") or _path_of(line), _MODEL),
             self._style(f"{'left' if status == _CLIENT_LEFT else status:>4}", color, "bold"),
             f"{_seconds(line.get('seconds')):>8}",
             f"{_counts(line):<{_COUNTS}}",
@@ -72,12 +74,12 @@ class Console:
         ]
         text = "  ".join(cells).rstrip()
         if cause := self._causes.pop(line.get("request_id"), None):
-            text += f"\n{_INDENT}{self._style(cause, color)}"
+            text += "".join(f"\n{_INDENT}{self._style(part, color)}" for part in _lines(cause))
         return text
 
     def _remember(self, line: Line) -> None:
         why = line.get("why") or line.get("error") or line.get("code")
-        self._causes[line["request_id"]] = _fit(f"{line.get('upstream', 'upstream')}: {printable(why)}")
+        self._causes[line["request_id"]] = f"{line.get('upstream', 'upstream')}: {printable(why)}"
         if len(self._causes) > _MOST_CAUSES:
             self._causes.popitem(last=False)
 
@@ -88,10 +90,12 @@ class Console:
         color = _LEVEL_COLORS.get(level)
         name = printable(line["event"]) if level == "info" else f"[{level}] {printable(line['event'])}"
         hidden = _HIDDEN | _OF_REQUEST if of_request else _HIDDEN
-        fields = _fit(" ".join(_fields(line, hidden)), WIDTH - len(_INDENT) - len(name) - 2)
+        if line["event"].startswith("tool."):
+            hidden |= _OF_MODEL
+        first, *further = _lines(f"{name}  {' '.join(_fields(line, hidden))}")
         colored = self._style(name, color) if color else name
         when = _INDENT if of_request else f"{self._style(_time_of(line), 'dim')}  "
-        text = f"{when}{colored}  {fields}".rstrip()
+        text = "\n".join([f"{when}{first.replace(name, colored, 1)}", *(f"{_INDENT}  {part}" for part in further)])
         if exception := line.get("exception"):
             text += "".join(f"\n{_INDENT}  {part}" for part in str(exception).splitlines())
         return text
@@ -124,12 +128,16 @@ def _time_of(line: Line) -> str:
     return when.astimezone().strftime("%H:%M:%S") if isinstance(when, datetime) else str(when)
 
 
+def _path_of(line: Line) -> str:
+    return f"{line.get('method')} {line.get('path')}".removeprefix("POST ")
+
+
 def _cell(value: object, width: int) -> str:
     return f"{shortened(printable(value), width):<{width}}"
 
 
-def _fit(text: str, width: int = WIDTH - len(_INDENT)) -> str:
-    return shortened(text, width)
+def _lines(text: str) -> list[str]:
+    return wrapped(text, WIDTH - len(_INDENT) - 2, _MOST_LINES)
 
 
 def _seconds(seconds: float | None) -> str:

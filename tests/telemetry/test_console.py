@@ -53,6 +53,27 @@ def test_a_failure_stands_below_its_request():
     assert second.strip() == "gmi: HTTP 500: [2Jbroken"
 
 
+def test_a_long_cause_takes_several_lines_and_a_very_long_one_is_cut():
+    for words, lines in ((20, 3), (400, 5)):
+        failed = {**LINE, "level": "warning", "event": "turn.failed", "upstream": "gmi", "why": "out of order " * words}
+        (text,) = rendered(failed, {**COMPLETED, "model": "m", "status": 502, "seconds": 0.1})
+        assert len(text.splitlines()) - 1 <= lines
+        assert text.endswith("…") is (words == 400)
+        assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_what_a_tool_does_is_told_without_the_upstream_of_its_request():
+    opened = {**LINE, "level": "warning", "event": "tool.breaker_opened", "upstream": "zai", "tool": "web_search"}
+    assert [text.split() for text in rendered({**opened, "cause": "key"})] == [
+        ["[warning]", "tool.breaker_opened", "tool=web_search", "cause=key"]
+    ]
+
+
+def test_a_model_that_there_is_not_is_named():
+    (text,) = rendered({**COMPLETED, "unknown_model": "glm4.7", "status": 404, "error": "model_not_found"})
+    assert text.split()[2:4] == ["glm4.7", "404"]
+
+
 def test_a_client_that_leaves_is_shown_as_such():
     (text,) = rendered({**COMPLETED, "model": "m", "status": 499, "seconds": 0.1})
     assert " left " in text

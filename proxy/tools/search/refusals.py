@@ -16,6 +16,7 @@ from proxy.tools.search.template import as_text
 _MEANINGS: Mapping[int, Meaning] = {
     401: "key", 402: "quota", 403: "key", 404: "down", 405: "down", 408: "down", 410: "down", 425: "busy", 429: "busy",
 }  # fmt: skip
+_HINTS: Mapping[int, str] = dict.fromkeys((404, 405, 410), "is the URL right?")
 _SUCCESS, _CLIENT_ERRORS = range(200, 300), range(400, 500)
 _LONGEST_WAIT = 40 * 86400.0  # seconds; a quota that is counted by the month
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -50,7 +51,8 @@ def answer_of(
     if means == "empty":
         return {}
     if means is not None:
-        return Refused(means, status, _wait(description, headers, answer), rule.hint if rule else None)
+        hint = rule.hint if rule else _HINTS.get(status)
+        return Refused(means, status, _wait(description, headers, answer), hint)
     return answer if isinstance(answer, dict | list) else Refused("down", status)
 
 
