@@ -3,7 +3,7 @@
 The file has been read and typed by `config_file`, as far as it could be: a fault in one part hides none in another.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -111,7 +111,9 @@ def _model_faults(parts: Parts) -> _Faults:
         # Not `*`, which would hide every misspelt name.
         patterns = parts.names_in("models") - {"*", name}
         for other in model.fallbacks:
-            if "*" in other or not any(fnmatchcase(other, pattern) for pattern in patterns):
+            if other == name:
+                yield f"models.{name}.fallbacks", "has the model itself"
+            elif "*" in other or not any(fnmatchcase(other, pattern) for pattern in patterns):
                 yield f"models.{name}.fallbacks", f"there is no other model {other!r}"
 
 
@@ -120,7 +122,7 @@ def _client_faults(parts: Parts) -> _Faults:
     keys: set[str] = set()
     for path, client in parts.clients.items():
         if (client.key is None) == (client.key_sha256 is None):
-            yield path, "needs either key or key_sha256"
+            yield path, "needs key or key_sha256, and not both"
         for tool in parts.unknown_tools(client.tools):
             yield f"{path}.tools", f"there is no tool {tool!r}"
         if (budget := client.budget) is not None and {budget.tokens, budget.tool_calls, budget.cost} == {None}:
@@ -276,6 +278,9 @@ def doubts(parts: Parts) -> _Faults:
     if parts.config.server.cors and "*" in parts.config.server.cors.origins:
         yield "server.cors.origins", "'*' lets every web page call, from the browser of whoever opens it"
     for path, client in parts.clients.items():
+        for pattern in client.models:
+            if parts.config.models and not _matches_a_model(pattern, parts.names_in("models")):
+                yield f"{path}.models", f"{pattern!r} matches no model"
         if any(0 < len(key) < SHORT_CLIENT_KEY for key in client.keys):
             yield f"{path}.key", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"
         if client.budget and client.budget.cost is not None and not parts.config.has_prices:
@@ -287,6 +292,12 @@ def doubts(parts: Parts) -> _Faults:
         key, url = getattr(entry, "api_key", None) or "", getattr(entry, "base_url", None) or ""
         if 0 < len(key) < _SHORT_API_KEY and key != "from_client" and _is_public(url):
             yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
+
+
+def _matches_a_model(pattern: str, models: Iterable[str]) -> bool:
+    """Whether a client's pattern fits a model, or begins as names do that a model's own pattern fits."""
+    example = pattern.replace("*", "")
+    return any(fnmatchcase(name, pattern) or fnmatchcase(example, name) for name in models)
 
 
 def _is_public(url: str) -> bool:

@@ -152,7 +152,7 @@ FAULTY = {
         GOOD + "offer: {mode: declared, model_suffix: ':online'}",
         "3: offer.model_suffix: does nothing unless offer.mode, or a tool's own offer, is on_request",
     ),
-    "a client without a key": (GOOD + "clients: [{name: a}]", "3: clients[0]: needs either key or key_sha256"),
+    "a client without a key": (GOOD + "clients: [{name: a}]", "3: clients[0]: needs key or key_sha256, and not both"),
     "a digest that is none": (
         GOOD + "clients: [{name: a, key_sha256: abc}]",
         "3: clients[0].key_sha256: must be 64 hexadecimal digits, as `toolproxy hash-key` prints them",

@@ -111,7 +111,11 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         (UP + "models:\n  m: {upstream: nope}", "config.yaml:3: models.m.upstream: there is no upstream 'nope'"),
         (UP + "models: {m: {upstream: up, tools: [x]}}", "models.m.tools: there is no tool 'x'"),
         ("clients: [{name: a, key: k, tools: [x]}]", "clients[0].tools: there is no tool 'x'"),
-        ("clients: [{name: a}]", "clients[0]: needs either key or key_sha256"),
+        ("clients: [{name: a}]", "clients[0]: needs key or key_sha256, and not both"),
+        (
+            "clients: [{name: a, key: k, key_sha256: '" + "b" * 64 + "'}]",
+            "clients[0]: needs key or key_sha256, and not both",
+        ),
         ("clients: [{name: a, key: k}, {name: a, key: l}]", "clients[1].name: there is another client named 'a'"),
         ("clients: [{name: a, key_sha256: abc}]", "clients[0].key_sha256: must be 64 hexadecimal digits"),
         ("tools: {t: {typ: clock}}", "config.yaml:1: tools.t.type: is missing; known are clock, http"),
@@ -177,7 +181,7 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ),
         (
             UP + "models: {glm-4.7: {upstream: up, fallbacks: [glm-4.7]}}",
-            "models.glm-4.7.fallbacks: there is no other model",
+            "models.glm-4.7.fallbacks: has the model itself",
         ),
         (
             "upstreams: {u: {base_url: 'http://u', api_key: from_client}}\nclients: [{name: a, key: k}]",
@@ -398,6 +402,14 @@ def test_any_text_is_read_or_refused_as_a_configuration(text):
 def test_headers_that_are_not_to_be_sent_are_refused(said, fault):
     (found,) = faults(f"upstreams: {{up: {{base_url: 'http://u/v1', api_key: k, {said}}}}}")
     assert found.endswith(fault)
+
+
+def test_a_clients_pattern_that_fits_no_model_is_doubtful():
+    models = "models: {glm-5: {upstream: up}, 'gpt-*': {upstream: up}}\n"
+    clients = "clients: [{name: a, key: k, models: [glmm-*, glm-*, gpt-oss-*, 'g?m-5', glm-5]}]"
+    assert [line for line in parse(UP + models + clients, {}).warnings if "matches" in line] == [
+        "config.yaml:3: clients[0].models: 'glmm-*' matches no model"
+    ]
 
 
 def test_a_header_whose_variable_is_not_set_disables_its_upstream():

@@ -275,7 +275,11 @@ def access_policy(
 
 def _names_in(selected: str | None) -> frozenset[str] | None:
     """The names in `x-server-tools`, `EVERY_TOOL` perhaps among them; None where there is no such header."""
-    return None if selected is None else frozenset(name.strip() for name in selected.split(",")) - {"none", ""}
+    if selected is None:
+        return None
+    if selected.strip().lower() in ("none", EVERY_TOOL):  # as people write them
+        selected = selected.strip().lower()
+    return frozenset(name.strip() for name in selected.split(",")) - {"none", ""}
 
 
 def names_for_header(names: Iterable[str]) -> tuple[str, ...]:

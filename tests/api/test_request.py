@@ -69,6 +69,7 @@ async def test_how_a_request_asks_makes_a_difference():
     assert (await requests.offer()).shown == ("a",)
     assert (await requests.offer(headers=[("x-server-tools", "b")])).shown == ("b",)
     assert (await requests.offer(headers=[("x-server-tools", "none")])).shown == ()
+    assert (await requests.offer(headers=[("x-server-tools", " None")])).shown == ()
     assert (await requests.offer(messages=[{"role": "user", "content": "// x"}])).shown == ("a", "b")
     assert (await requests.offer(max_tool_calls=0)).shown == ()
     assert (await requests.offer()).shown == ("a",)

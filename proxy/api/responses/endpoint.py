@@ -20,7 +20,7 @@ from proxy.api.responses.conversation import converse
 from proxy.api.responses.output import OutputBuilder, OutputOptions, replay
 from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, read_request
 from proxy.api.responses.search import RecordingToolset
-from proxy.api.responses.stored import ResponseStore, StoredResponse, response_id, with_ids
+from proxy.api.responses.stored import History, ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.tools import Tools, declared_in, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import key_of
@@ -29,7 +29,7 @@ from proxy.loop import sse
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
 from proxy.loop.continuation import storable
-from proxy.loop.errors import ProxyError
+from proxy.loop.errors import PreviousResponseNotFound, ProxyError
 from proxy.loop.offer import SEARCH, make_offer
 from proxy.ports import Ports, Tell
 
@@ -55,12 +55,23 @@ class CreateResponse(CheckingSurface):
             request.as_sent(exc)
             raise
 
+    async def _history(self, responses: ResponseStore, request: ResponsesRequest) -> History:
+        """The conversation that the request continues, and its own items. Raises as `ResponseStore.history`."""
+        try:
+            history = await responses.history(request.items, request.previous)
+        except PreviousResponseNotFound:
+            self.ports.observe("continuation.sought", sought=1, found=0)
+            raise
+        if request.previous is not None:
+            self.ports.observe("continuation.sought", sought=1, found=1)
+        return history
+
     async def _prepare(self, scope: Scope, request: ResponsesRequest) -> "_Task":
         """Decide all that is decided before the model is asked."""
         caller: Caller = scope[CALLER]
         responses = ResponseStore(self.ports.store, caller.scope, share_of(scope))
         seal = Seal(self._key, caller.scope)
-        history = await responses.history(request.items, request.previous)
+        history = await self._history(responses, request)
         items = history.items
         server_names = frozenset(name for spec in self.ports.toolset.specs.values() for name in spec.names)
         tools = read_tools(declared_in(request.fields, items), request.fields.get("tool_choice"), server_names)
