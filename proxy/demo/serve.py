@@ -75,9 +75,9 @@ async def _serve(port: int) -> None:
         config = config_file.parse(_CONFIG.format(mock=mock_url), {})
         log.configure(config.telemetry)
         async with serving(create_app(config), lifespan="on", port=port) as url:
-            sys.stdout.write(f"toolproxy demo: chat at {url}/chat, requests at {url}/debug; Ctrl-C ends it\n")
-            sys.stdout.flush()
             stopped = asyncio.Event()
             for number in (signal.SIGINT, signal.SIGTERM):  # instead of the servers' own handlers
                 asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+            sys.stdout.write(f"toolproxy demo: chat at {url}/chat, requests at {url}/debug; Ctrl-C ends it\n")
+            sys.stdout.flush()
             await stopped.wait()
