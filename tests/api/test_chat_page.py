@@ -1,5 +1,6 @@
 """The chat page, and the demo that keeps running with it."""
 
+import asyncio
 import os
 import re
 import subprocess
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import httpx
 import openai
+import orjson
 import pytest
 
-from tests.fakes import FakeUpstream
+from tests.browser import CHROMIUM, browsing
+from tests.fakes import FakeUpstream, Reply, streamed
 from tests.serving import proxy_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -61,3 +64,37 @@ def test_the_demo_keeps_running_and_searches_for_whatever_it_is_asked():
     assert citation.url_citation.url in answer.choices[0].message.content
     assert answer.usage.server_tool_use["web_search_requests"] == 1
     assert [step["kind"] for step in requests[0]["steps"]] == ["turn", "tool", "turn"]
+
+
+HOSTILE = "<img src=x onerror=\"document.title='pwned'\">"
+SEARCH = [("c1", "web_search", {"query": HOSTILE})]
+FOUND = {"organic": [{"title": f"Ferries {HOSTILE}", "link": "https://ferries.example/now", "snippet": "On time."}]}
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
+async def test_a_person_types_a_key_and_a_question_and_sees_searches_sources_and_the_trace():
+    upstream = FakeUpstream(
+        [streamed(calls=SEARCH), streamed(f"Yes. {HOSTILE} https://ferries.example/now"), Reply([b"{}"], status=400)],
+        search=Reply([orjson.dumps(FOUND)]),
+    )
+    config = f"server: {{chat_page: true}}\n{CLIENTS}"
+    async with asyncio.timeout(60), proxy_of(upstream, more=config) as url, browsing(f"{url}/chat") as page:
+        assert await page.evaluate("document.querySelectorAll('#model option').length") == 0
+        await page.write("#key", "the-key-of-a", key="Enter")
+        await page.until("document.querySelectorAll('#model option').length > 0")
+        await page.write("#question", "Is the ferry running?", key="Enter")
+        await page.until("document.querySelector('.about a')")
+        shown = await page.evaluate("document.getElementById('talk').innerText")
+        links = await page.evaluate("[...document.querySelectorAll('#talk a')].map((link) => link.href)")
+        assert await page.evaluate("document.querySelectorAll('#talk img').length") == 0
+        assert await page.evaluate("document.title") == "Chat - toolproxy"
+        await page.write("#question", "And tomorrow?", key="Enter")
+        await page.until("document.querySelector('.turn .bad')")
+        said = [message["content"] for message in upstream.requests[-1]["messages"] if message["role"] == "user"]
+    assert "Is the ferry running?" in shown
+    assert f"web_search: {HOSTILE}" in shown
+    assert f"Yes.{HOSTILE}https://ferries.example/now".replace(" ", "") in shown.replace(" ", "")
+    found, cited, trace = links
+    assert found == cited == "https://ferries.example/now"
+    assert trace.startswith(f"{url}/debug/requests/")
+    assert said == ["Is the ferry running?", "And tomorrow?"]

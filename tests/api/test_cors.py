@@ -1,10 +1,6 @@
 """Which pages of other origins may call from a browser; at the end, a real browser tries it."""
 
 import asyncio
-import os
-import shutil
-import signal
-import tempfile
 from contextlib import asynccontextmanager
 
 import httpx
@@ -14,6 +10,7 @@ import pytest
 from proxy.config_file import parse
 from proxy.loop.errors import ConfigurationError
 from proxy.ports import Lifecycle
+from tests.browser import CHROMIUM, browsing
 from tests.fakes import FakeUpstream, chunk, stream, whole
 from tests.serving import CONFIG, proxy_of, serving
 
@@ -26,7 +23,6 @@ PREFLIGHT = {
     "access-control-request-method": "POST",
     "access-control-request-headers": "authorization,content-type,x-stainless-lang",
 }
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @asynccontextmanager
@@ -134,27 +130,6 @@ class Page:
         await send({"type": "http.response.body", "body": self.html.encode()})
 
 
-@asynccontextmanager
-async def chromium(url):
-    """A browser that shows a page. Everything that it would ask of other hosts is switched off."""
-    quiet = ("background-networking", "component-update", "sync", "gpu", "quic", "dev-shm-usage")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-        process = await asyncio.create_subprocess_exec(
-            CHROMIUM,
-            *("--headless", "--no-sandbox", "--no-first-run", f"--user-data-dir={home}"),
-            *(f"--disable-{name}" for name in quiet),
-            url,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            yield
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
 async def test_chromium_lets_a_configured_page_stream_and_another_one_not():
     gates = [asyncio.Event() for _ in range(3)]
@@ -164,9 +139,9 @@ async def test_chromium_lets_a_configured_page_stream_and_another_one_not():
         more = f'clients: [{{name: c, key: client-key}}]\nserver: {{cors: {{origins: ["{page_url}"]}}}}'
         async with proxy_of(upstream, more=more) as url:
             page.html = SCRIPT % url
-            async with chromium(page_url):
+            async with browsing(page_url):
                 seen = await page.seen.get()
-            async with chromium(page_url.replace("127.0.0.1", "localhost")):
+            async with browsing(page_url.replace("127.0.0.1", "localhost")):
                 assert await page.seen.get() == {"error": "TypeError"}
     assert (seen["status"], seen["code"]) == (401, "invalid_api_key")
     assert seen["texts"] == ["word0", "word1", "word2"]  # each was written when the one before had been read

@@ -1,7 +1,6 @@
 """The debug pages over real sockets, and in a real browser."""
 
 import re
-import shutil
 import subprocess
 from base64 import b64encode
 from hashlib import sha256
@@ -10,13 +9,13 @@ import httpx
 import openai
 import pytest
 
+from tests.browser import CHROMIUM
 from tests.fakes import FakeUpstream, Reply, streamed, whole
 from tests.serving import CONFIG, proxy_of
 
 CLIENTS = "clients: [{name: boss, key: boss-key, admin: true}, {name: app, key: app-key}]"
 ANY_MODEL = "  '*': {{upstream: up}}\n"
 SEARCH = [("c1", "web_search", {"query": "one"}), ("c2", "web_search", {"query": "two"})]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def bearer(key):
