@@ -13,7 +13,7 @@ Errors are raised as `ProxyError`. A surface whose errors have a shape of their 
 `exchange.STREAM_ERROR_ENCODER`. `app._hot_paths` has the paths of all surfaces.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -183,8 +183,9 @@ def note_use(tally: Tally, **counts: float) -> None:
             counts["cached_tokens"] = cached
     if (cost := tally.total_cost) is not None:
         counts["cost"] = cost
-    known: Mapping[str, Any] = request_context.fields.get({})
-    request_context.add({name: known.get(name, 0) + count for name, count in counts.items()})
+    known: dict[str, Any] = request_context.fields.get({})
+    for name, count in counts.items():
+        known[name] = known.get(name, 0) + count
 
 
 def collect(events: list[Json]) -> Tell:

@@ -151,11 +151,6 @@ class Tally(Struct):
         """Tokens that the model has written in all turns; 0 while the upstream has sent no count."""
         return self._count("completion_tokens")
 
-    def charge(self, cost: float | None) -> None:
-        """Add the cost of a tool call."""
-        if cost is not None:
-            self.cost = (self.cost or 0) + cost
-
     @property
     def total_cost(self) -> float | None:
         """The cost of tools and models together; None: neither has one. Some upstreams, as OpenRouter, send it."""

@@ -105,7 +105,8 @@ class CallHistory(Struct):
         for decision in decisions:
             if decision.run is not None:
                 result = next(arrived)
-                self.tally.charge(result.cost)
+                if result.cost is not None:
+                    self.tally.cost = (self.tally.cost or 0) + result.cost
                 if self.dialect is not None:
                     result = self.dialect.annotate(decision.run, decision.call.name, result)
                 new[decision.key] = result

@@ -169,7 +169,7 @@ class ToolCalls:
 
     def turn_failed(self, used: Json | None) -> None:
         """Cancel the calls that were started early, and count what their turn is taken to have used."""
-        self._run.count(used)
+        self._run.count_failed(used)
         self._abandon_early()
 
     def _abandon_early(self) -> None:
@@ -185,7 +185,8 @@ class ToolCalls:
         for call in calls:
             task = self._started.pop(call, None)
             tasks.append(task or self._begin(call))
-        self._abandon_early()
+        if self._started:
+            self._abandon_early()
         return [await task for task in tasks]  # `gather` would cost another round of the event loop
 
     async def aclose(self) -> None:

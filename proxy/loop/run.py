@@ -118,14 +118,14 @@ class Run:
         """The deadline has passed: no tool and no further round is begun; the model answers from what it has."""
         self._expired = True
 
-    def count(self, used: Json | None) -> None:
-        """Add what an upstream call has used, whether or not a turn has come of it."""
+    def count_failed(self, used: Json | None) -> None:
+        """Add what an upstream call is taken to have used of which no turn has come."""
         self.tally.usage = add_usage(self.tally.usage, used)
 
     def receive_turn(self, turn: Turn) -> Action:
         """Take the upstream's answer to the last `CallUpstream`. Raises `NoFinalAnswer` after the last attempt."""
         self.tally.turns += 1
-        self.count(turn.usage)
+        self.tally.usage = add_usage(self.tally.usage, turn.usage)
         if DETAILS in turn.message:
             self._details += count_indices(turn.message)
         calls_client = any(turn.client_ids)

@@ -108,11 +108,6 @@ class _Output:
     stream: LineStream
     hides: Callable[[str], bool]
 
-    def write(self, line: Line) -> None:
-        """Write a line."""
-        if text := self.render(line):
-            self.stream.write(f"{text}\n")
-
     def line(self, level: str, event: object, fields: Line) -> dict[str, Any]:
         """The fields of a line: time, level and event, then those of the request, then those of the event."""
         if "exc_info" in fields:
@@ -206,7 +201,8 @@ class LogObserver:
         name = logging.getLevelName(level).lower()
 
         def write(fields: Line) -> None:
-            output.write(output.line(name, event, fields))
+            if text := output.render(output.line(name, event, fields)):
+                output.stream.write(f"{text}\n")
 
         return write
 

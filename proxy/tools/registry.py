@@ -148,7 +148,7 @@ class Registry:
             raise ToolError(f"There is no tool named {call.name!r}.")
         SCOPE.set(scope)
         # A fallback's own fallbacks are not asked: that would make circles.
-        chain = [entry, *(other for name in entry.tool.fallbacks if (other := self._entries.get(name)))]
+        chain = [entry, *filter(None, map(self._entries.get, entry.tool.fallbacks))]
         for tried, following in pairwise(chain):
             try:
                 return await self._run(tried, call, min(tried.tool.timeout or patience, at_most), scope, filters)
@@ -168,7 +168,7 @@ class Registry:
         output = await self._output(entry, arguments, seconds, scope, filters)
         if tool.name != call.name:
             output = replace(output, answered_by=tool.name)
-        if not filters.rules:
+        if filters is NO_FILTERS or not filters.rules:
             return output
         is_search = any(self.specs[name].searches for name in (call.name, tool.name))
         return permitted(output, filters, is_filtered=tool.run_filtered is not None, is_search=is_search)

@@ -88,7 +88,7 @@ def test_a_refused_account_of_the_operator_is_a_502_without_the_upstreams_words(
     assert (error.status, error.code, error.param) == (502, "upstream_quota_exceeded", None)
     assert error.headers == {"x-should-retry": "false"}
     assert "No balance" not in error.message
-    assert error.why == "HTTP 429, 1113: No balance on sk-1."
+    assert error.why == "HTTP 429: No balance on sk-1."
 
 
 def test_a_refusal_of_the_request_is_not_blamed_on_the_operator():

@@ -164,59 +164,26 @@ class Quota:
             if limit is not None:
                 rate = await self._rates.hit(client.name, limit)
                 headers = rate_headers(rate)
-                _require_within(rate)
-            open_request = await self._open(client)
+                if not rate.allowed:
+                    message = f"This key may send {rate.limit} requests per minute, and has sent them."
+                    raise RateLimitExceeded(message, retry_after=max(1, math.ceil(rate.reset)))
+            lease = None
+            if (most := client.max_concurrent_requests) is not None:
+                lease = await self._leases.acquire(client.name, most)
+                if lease is None:
+                    message = f"This key may have {most} requests open at the same time, and has them."
+                    raise RateLimitExceeded(message, retry_after=_A_MOMENT)
+            response = _LimitedResponse(send, headers, self._leases, client.name, lease)
             try:
-                await self._app(scope, receive, _Response(send, headers, open_request).send)
+                await self._app(scope, receive, response.send)
             finally:
-                await open_request.close()
+                await response.release()
         except ProxyError as exc:  # becomes the response further out
             exc.headers.update({name.decode(): value.decode() for name, value in headers})
             raise
 
-    async def _open(self, client: ClientConfig) -> "_OpenRequest":
-        """Count one of the requests that the client may have open at the same time.
 
-        Raises:
-            RateLimitExceeded: it has as many open as it may.
-        """
-        most = client.max_concurrent_requests
-        if most is None:
-            return _OpenRequest(self._leases, client.name, None)
-        lease = await self._leases.acquire(client.name, most)
-        if lease is None:
-            message = f"This key may have {most} requests open at the same time, and has them."
-            raise RateLimitExceeded(message, retry_after=_A_MOMENT)
-        return _OpenRequest(self._leases, client.name, lease)
-
-
-def _require_within(rate: Rate) -> None:
-    """Raise `RateLimitExceeded` where the request that was counted is one too many."""
-    if not rate.allowed:
-        raise RateLimitExceeded(
-            f"This key may send {rate.limit} requests per minute, and has sent them.",
-            retry_after=max(1, math.ceil(rate.reset)),
-        )
-
-
-class _OpenRequest:
-    """A client's open request; its lease, if it has one, is released once."""
-
-    __slots__ = ("_client", "_lease", "_leases")
-
-    def __init__(self, leases: Leases, client: str, lease: str | None) -> None:
-        self._leases = leases
-        self._client = client
-        self._lease = lease
-
-    async def close(self) -> None:
-        """Release the lease."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            await self._leases.release(self._client, lease)
-
-
-class _Response(Struct, frozen=True):
+class _LimitedResponse(Struct):
     """`send` with the rate in the head of the response; the lease is released before the last byte is sent.
 
     So a client that waits for its response before it asks again is never refused for a request that it knows is over.
@@ -224,7 +191,9 @@ class _Response(Struct, frozen=True):
 
     server_send: Send
     headers: Headers
-    open_request: _OpenRequest
+    leases: Leases
+    client: str
+    lease: str | None
 
     def send(self, message: Message) -> Awaitable[None]:
         """Implements ASGI's `send`."""
@@ -237,8 +206,14 @@ class _Response(Struct, frozen=True):
         return self.server_send({**message, "headers": [*others, *self.headers]})
 
     async def _finish(self, message: Message) -> None:
-        await self.open_request.close()
+        await self.release()
         await self.server_send(message)
+
+    async def release(self) -> None:
+        """Release the lease, if there is one, once."""
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            await self.leases.release(self.client, lease)
 
 
 def rate_headers(rate: Rate) -> Headers:
