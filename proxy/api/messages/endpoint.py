@@ -105,8 +105,9 @@ class CreateMessage(_MessagesSurface):
 
     async def _stream(self, task: "_Task", scope: Scope, stream: EventStream) -> None:
         content = Answer(task.run_id, task.options)
-        stream.add_headers(((REQUEST_ID, _request_id().encode()),))
-        writer = MessageStream(stream, task.head, content, _request_id(), hold_text=task.check is not None)
+        request_id = _request_id()
+        stream.add_headers(((REQUEST_ID, request_id.encode()),))
+        writer = MessageStream(stream, task.head, content, request_id, hold_text=task.check is not None)
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
         answer = await self._answer(task, writer.report, show=writer.show, drop=writer.drop_held_text, tell=writer.tell)
         await writer.finish(answer)
