@@ -27,16 +27,18 @@ EVENTS: Final[Mapping[str, Event]] = {
         "An upstream, tool or client has no key and is disabled; `fallback` names the tool that replaces it.",
     ),
     "configuration.doubtful": Event(_WARNING, "A setting is valid but probably a mistake."),
-    "configuration.reloaded": Event(_INFO, "The configuration was read anew, and holds for requests from now on."),
+    "configuration.reloaded": Event(
+        _INFO, "The configuration was reloaded; it applies to requests that begin from now on."
+    ),
     "configuration.refused": Event(
-        _ERROR, "The configuration was read anew and is not valid (`faults`); the one before remains in force."
+        _ERROR, "The changed configuration is faulty (`faults`); the previous one remains in force."
     ),
     "configuration.needs_restart": Event(
-        _WARNING, "A setting has changed that only a restart can put in force; its value from the start remains."
+        _WARNING, "A setting was changed that takes effect only after a restart; its old value remains."
     ),
-    "server.started": Event(_INFO, "The process has read its configuration, and is about to serve."),
+    "server.started": Event(_INFO, "The process has read its configuration and is about to serve."),
     "server.ready": Event(_INFO, "All workers accept connections, at `url`."),
-    "server.draining": Event(_INFO, "A signal has come: open requests may finish, and no new ones are taken on."),
+    "server.draining": Event(_INFO, "A signal arrived: open requests may finish, and new ones are refused."),
     "server.stopped": Event(_INFO, "All requests have ended, and the process is about to end."),
     "state.unavailable": Event(
         _WARNING, "Redis or the file of `state.url` cannot be used; each process uses a state of its own."
@@ -59,7 +61,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "request.crashed": Event(_ERROR, "A bug in the proxy, with its traceback."),
     "continuation.sought": Event(
         _DEBUG,
-        "A history refers to earlier runs; how many, and how many of those are still stored.",
+        "A request continues earlier runs or a response; how many, and how many of those are still stored.",
     ),
     "continuation.kept": Event(
         _DEBUG,
