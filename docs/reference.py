@@ -62,8 +62,8 @@ def configuration() -> str:
         parts.append(f"## `{title}`\n\n{_docstring(kind)}\n")
         fields = list(_fields(kind))
         if fields:
-            rows = [_row(kind, info, said) for info in fields]
-            parts.append("\n".join(["| key | is | default | |", "|---|---|---|---|", *rows]) + "\n")
+            rows = [row for info in fields for row in _rows(kind, info, said)]
+            parts.append("\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows]) + "\n")
     return "\n".join(parts)
 
 
@@ -121,8 +121,14 @@ def _fields(kind: type[msgspec.Struct]) -> Iterator[msgspec.structs.FieldInfo]:
             yield info
 
 
-def _row(kind: type[msgspec.Struct], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str]) -> str:
-    return f"| `{info.name}` | {_kind(info.type)} | {_default(info)} | {_says(kind, info, said)} |"
+def _rows(
+    kind: type[msgspec.Struct], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str], within: str = ""
+) -> Iterator[str]:
+    """The row of a field, and those of its keys where it is a mapping without a section of its own."""
+    yield f"| `{within}{info.name}` | {_kind(info.type)} | {_default(info)} | {_says(kind, info, said)} |"
+    mapping = _mapping(info.type)
+    for inner in msgspec.structs.fields(mapping) if mapping else ():
+        yield from _rows(mapping, inner, said, f"{within}{info.name}.")
 
 
 def _says(kind: type[msgspec.Struct], info: msgspec.structs.FieldInfo, said: dict[tuple[str, str], str]) -> str:
@@ -154,18 +160,18 @@ def _kind(kind: object) -> str:
 
 
 def _plain(kind: object) -> str:
-    if isinstance(kind, type) and issubclass(kind, c.Value):
-        return f"mapping: {_inner(kind)}"
+    if _mapping(kind):
+        return "mapping"
     name = getattr(kind, "__name__", str(kind))
     return _WORDS.get(name, name)
 
 
-def _inner(kind: type[c.Value]) -> str:
-    """The keys of a mapping that has no section of its own."""
-    said = descriptions()
-    return ", ".join(
-        f"`{info.name}` ({_default(info)}; {_says(kind, info, said)})" for info in msgspec.structs.fields(kind)
-    )
+def _mapping(kind: object) -> type[c.Value] | None:
+    """The class of a mapping whose keys are listed where it is used."""
+    if kind in _ALIASES:
+        return None
+    options = typing.get_args(kind) if typing.get_origin(kind) in {typing.Union, types.UnionType} else (kind,)
+    return next((one for one in options if isinstance(one, type) and issubclass(one, c.Value)), None)
 
 
 def _default(info: msgspec.structs.FieldInfo) -> str:
@@ -185,26 +191,27 @@ def _docstring(kind: type) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("None: ", "not set: ").replace("|", "\\|")
+    return text.replace("None: ", "Not set: ").replace("|", "\\|")
 
 
 _HEAD = """\
 # Configuration
 
-Everything that `config.yaml` may say. This page is made of the program's own schema (`make docs`).
+All settings of `config.yaml`. This page is generated from the program (`make docs`).
 
-`${NAME}` and `${NAME:-default}` are replaced from the environment. An unknown key, a wrong type, a name that is not
-defined: refused at start with its line and path, and by `toolproxy check`. An upstream, tool or client whose variable
-has no value, or whose key is a placeholder such as `your-api-key` or `changeme`, is disabled, and the rest works.
+`${NAME}` and `${NAME:-default}` are replaced from the environment. An unknown key, a wrong type or an undefined name is
+an error: `toolproxy serve` does not start, and names the line and path, as does `toolproxy check`. An upstream, tool or
+client is disabled if the variable of its key has no value, or the key is a placeholder such as `your-api-key` or
+`changeme`; everything else works.
 
-`toolproxy check` exits with 1 wherever `toolproxy serve` would not start, with one line for each reason; a port that is
-taken is none, for the proxy that is running may be what has taken it. `toolproxy check --probe` then asks each upstream
-for one token, each `serper` and `zai_search` for one result, each MCP server for its tools, and Redis for a write, with
-the configured keys, and says what is wrong: no such host, TLS, a key that is refused, a key that fits the other
-endpoint of Z.AI, no credit.
+`toolproxy check` exits with 1 whenever `toolproxy serve` would not start, and prints a line for each reason. A port in
+use is not such a reason, because the running proxy may be what uses it. `toolproxy check --probe` also uses the
+configured keys: it asks each upstream for one token, each search for one result and each MCP server for its tools,
+writes to Redis, and says what is wrong:
+an unknown host, TLS, a refused key, a key for Z.AI's other endpoint, no credit.
 
-Warned of, by `check` and in the log: a client's `key` of fewer than 16 characters (beyond loopback the proxy does not
-start with one of fewer than 8), an `api_key` of fewer than 8 for a public host, and a file without models.
+`check` and the log warn about a client `key` of fewer than 16 characters (with fewer than 8 the proxy listens on
+loopback only), an `api_key` of fewer than 8 characters for a public host, and a file without models.
 """
 
 

@@ -49,28 +49,28 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class CorsConfig(Value, frozen=True, kw_only=True):
     """`server.cors:`: which web pages may call the proxy from a browser. Their requests need keys like all others."""
 
-    origins: tuple[Origin, ...]  # Origins such as `https://app.example`; `*` is any page at all.
-    max_age: CountOrNone = 600  # Seconds for which a browser remembers that it may call.
+    origins: tuple[Origin, ...]  # Origins such as `https://app.example`; `*` allows every page.
+    max_age: CountOrNone = 600  # Seconds for which a browser may cache the permission.
 
 
 class ServerConfig(Value, frozen=True, kw_only=True):
     """`server:`: the address of the proxy, its processes, and the bounds of what clients may send."""
 
-    host: Text = "127.0.0.1"  # Address to listen on; one beyond loopback requires clients, or allow_anonymous.
+    host: Text = "127.0.0.1"  # Address to listen on; any but loopback requires clients, or allow_anonymous.
     port: Port = 8080  # Port to listen on; 0 takes any free port.
     workers: Count = 1  # Number of worker processes, which share the port.
     max_body_bytes: Count = 32 * 1024 * 1024  # Largest request body in bytes; a larger one is refused with 413.
-    # Memory in bytes for the parsed bodies of a worker's open requests; beyond it: 503. None: half of its memory.
+    # Memory in bytes for the parsed bodies of a worker's open requests; above it: 503. None: half of its memory.
     max_body_memory: Count | None = None
     max_concurrent_requests: Count = 1000  # Requests that each worker answers at the same time.
     # Requests that may queue when the limit is reached. None: 10 % of max_concurrent_requests.
     max_queued_requests: CountOrNone | None = None
     queue_timeout_seconds: Seconds = 0.5  # How long a queued request waits before it is refused with 503.
-    keepalive_seconds: Seconds = 15  # A stream that is silent for so long is sent an SSE comment.
-    shutdown_grace_seconds: Seconds = 30  # How long open requests may go on after SIGTERM.
-    cors: CorsConfig | None = None  # Pages of other origins that may call. None: browsers let no such page call.
+    keepalive_seconds: Seconds = 15  # A stream that is silent for this long is sent an SSE comment.
+    shutdown_grace_seconds: Seconds = 30  # Seconds that open requests may take to finish after SIGTERM.
+    cors: CorsConfig | None = None  # Web pages of other origins that may call. None: none may.
     chat_page: bool = False  # Serve GET /chat, a page to try the proxy with. It is open to all; requests need a key.
-    allow_anonymous: bool = False  # Permits an address beyond loopback without clients.
+    allow_anonymous: bool = False  # Permits an address other than loopback without clients.
     max_headers: Count = 100  # Largest number of headers in a request; the same as in Envoy and HAProxy.
     max_header_bytes: Count = 64 * 1024  # Largest size of all headers of a request together; Envoy allows 60 KiB.
     # Time for the head of a request, connecting included; like Apache's RequestReadTimeout.
@@ -78,7 +78,7 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     body_timeout_seconds: Seconds = 30  # Longest silence while a request body is received.
     # Bytes per second that a body must arrive with after body_timeout_seconds; like Apache's MinRate.
     min_body_rate: Count = 500
-    # Longest time in which a client takes nothing of what is sent to it; like nginx's send_timeout.
+    # Longest time in seconds for which a client reads nothing that is sent to it; like nginx's send_timeout.
     send_timeout_seconds: Seconds = 60
     # Longest idle time of a connection between two requests; like nginx's keepalive_timeout.
     idle_timeout_seconds: Seconds = 75
@@ -90,10 +90,10 @@ class BudgetConfig(Value, frozen=True, kw_only=True):
     A request that begins within the budget is finished, and what it uses is counted when it ends.
     """
 
-    per: Literal["day", "month"]  # When the budget is renewed: at midnight UTC, or on the first of the month.
+    per: Literal["day", "month"]  # Period of the budget, in UTC: renewed at midnight, or on the first of the month.
     tokens: Count | None = None  # Input and output tokens, as the upstreams count them. None: no limit.
     tool_calls: Count | None = None  # Calls of server tools. None: no limit.
-    # Sum of the prices of models and tools, and of what upstreams say that an answer cost. None: no limit.
+    # Cost by the prices of models and tools, or as upstreams report it. None: no limit.
     cost: Annotated[float, Meta(gt=0, le=10**12)] | None = None
 
 
@@ -101,7 +101,7 @@ class ClientConfig(Value, frozen=True, kw_only=True):
     """An entry of `clients:`: who may call the proxy, and within which limits."""
 
     name: Text  # Unique name of the client in logs, metrics and the debug pages.
-    # The key that the client sends, or a list of keys while they are being changed; set either this or key_sha256.
+    # Key that the client sends, or a list of keys during a rotation; set either this or key_sha256.
     key: Key | tuple[Key, ...] | None = None
     # SHA-256 of the client's key, as `toolproxy hash-key` prints it, or a list of several.
     key_sha256: Sha256 | tuple[Sha256, ...] | None = None
@@ -114,7 +114,7 @@ class ClientConfig(Value, frozen=True, kw_only=True):
     limits: LimitOverrides | None = None  # Values that replace those of `limits` for this client.
     # What the client may use in a day or month; afterwards its requests are refused with 429. None: no limit.
     budget: BudgetConfig | None = None
-    tool_events: ToolEvents | None = None  # Its value in place of `offer.tool_events`. None: the same.
+    tool_events: ToolEvents | None = None  # Replaces `offer.tool_events` for this client. None: as there.
     admin: bool = False  # Permits the client to read /debug.
 
     @property
@@ -149,13 +149,13 @@ class BreakerConfig(Value, frozen=True, kw_only=True):
 class UpstreamConfig(Value, frozen=True, kw_only=True):
     """An entry of `upstreams:`: a server that answers with models."""
 
-    base_url: Url  # URL to which '/chat/completions' is appended; '/v1' is not.
+    base_url: Url  # URL to which '/chat/completions' is appended, so include a '/v1' if the upstream has it.
     # Key of the upstream; from_client forwards the key of the request, and requires that there are no clients.
     api_key: Key
-    profile: Literal["glm", "gpt_oss", "openai"] = "openai"  # Peculiarities of the upstream's models.
+    profile: Literal["glm", "gpt_oss", "openai"] = "openai"  # Model family, whose quirks the proxy handles.
     timeouts: Timeouts = Timeouts()  # Timeouts in seconds.
     retries: CountOrNone = 2  # Retries of one request, over all of its turns.
-    breaker: BreakerConfig = BreakerConfig()  # When calls are suspended after failures, and for how long.
+    breaker: BreakerConfig = BreakerConfig()  # How many failures suspend calls, and for how long.
     max_connections: Count = 1000  # Largest number of connections at the same time.
     # HTTP client for the upstream; httpx selects the library's own transport.
     transport: Literal["auto", "httpx"] = "auto"
@@ -169,7 +169,7 @@ class PriceConfig(Value, frozen=True, kw_only=True):
 
     input: Price  # Price of a million input tokens.
     output: Price  # Price of a million output tokens, thoughts included.
-    cached: Price | None = None  # Price of a million input tokens that the upstream had cached. None: that of input.
+    cached: Price | None = None  # Price of a million input tokens that the upstream had cached. None: same as input.
 
 
 class ModelConfig(Value, frozen=True, kw_only=True):
@@ -189,11 +189,11 @@ class ToolConfig(Value, frozen=True, kw_only=True):
     """Keys of every entry of `tools:`."""
 
     aliases: tuple[Text, ...] = ()  # Other names under which models and clients may call the tool.
-    timeout: Seconds | None = None  # Seconds for one call, retries included. None: limits.tool_timeout.
+    timeout: Seconds | None = None  # Seconds for one call with all its retries. None: limits.tool_timeout.
     retries: CountOrNone = 0  # Retries after a failure that may be temporary; only for tools that may safely run twice.
     # Calls at the same time, of all requests together; further calls wait. None: no limit.
     max_concurrent_calls: Count | None = None
-    # How long equal calls of one client get the same result, in seconds; 0: no cache.
+    # Seconds for which a result is reused for equal calls of the same client; 0: no cache.
     cache_seconds: Annotated[float, Meta(ge=0)] = 0
     max_calls: Count | None = None  # Calls in one request. None: no limit.
     # Another tool of this file, or a list of them in order, called when this one fails.
@@ -212,14 +212,15 @@ class ToolConfig(Value, frozen=True, kw_only=True):
 class SearchConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: search`: web search by a shipped provider, or by one that is described here. See docs/search.md."""
 
-    provider: str | dict[str, Any]  # the name of a shipped provider, or a description
-    api_key: Key | None = None  # of the provider; `none` asks without a key where the provider allows it
-    base_url: Url | None = None  # in place of the provider's own address
-    content: Literal["snippets", "page"] = "snippets"  # page: the text of pages where the provider gives it
-    max_characters_per_result: Count | None = None  # of one page's text; default 1500, with `content: page` 6000
-    block_domains: tuple[Text, ...] = ()  # domains, or paths below a domain, whose pages nobody sees
-    options: dict[str, Any] = {}  # the provider's own settings
-    retries: CountOrNone = 1  # after a failure that another try may mend
+    provider: str | dict[str, Any]  # Name of a shipped provider, or a description of one (docs/search.md).
+    api_key: Key | None = None  # Key of the provider; `none` calls without a key, where the provider allows it.
+    base_url: Url | None = None  # Replaces the provider's own address.
+    content: Literal["snippets", "page"] = "snippets"  # page: the text of each page, from providers that return it.
+    # Characters of one result's text. None: 1500, or 6000 with `content: page`.
+    max_characters_per_result: Count | None = None
+    block_domains: tuple[Text, ...] = ()  # Domains, or paths of a domain, whose pages are never returned.
+    options: dict[str, Any] = {}  # Settings of the provider's own.
+    retries: CountOrNone = 1  # Retries after a failure that may be temporary.
 
 
 class SerperConfig(ToolConfig, frozen=True, kw_only=True):
@@ -311,10 +312,10 @@ class McpConfig(ToolConfig, frozen=True, kw_only=True):
 class PythonToolConfig(ToolConfig, frozen=True, kw_only=True):
     """`type: python`: a function."""
 
-    # module:function, or the name of an installed entry point; None: the entry point of the tool's own name
+    # module:function, or the name of an installed entry point. None: the entry point with the tool's name.
     function: FunctionName | None = None
-    description: Text | None = None  # None: the docstring's first paragraph
-    parameters: dict[str, Any] | None = None  # None: from the type hints and the docstring
+    description: Text | None = None  # What the model reads. None: the docstring's first paragraph.
+    parameters: dict[str, Any] | None = None  # JSON Schema of the arguments. None: from type hints and docstring.
 
 
 TOOL_TYPES: dict[str, type[ToolConfig]] = {
@@ -336,14 +337,14 @@ class OfferConfig(Value, frozen=True, kw_only=True):
     mode: OfferMode = "always"  # When tools without an `offer` of their own are offered.
     prefix: Text | None = None  # on_request: beginning of the last user message that requests tools; it is removed.
     model_suffix: Text | None = None  # on_request: end of the model's name that requests tools; it is removed.
-    # Progress events for requests without the header x-tool-events: none, of calls, or with the pages found.
+    # Progress events for requests without the header x-tool-events: none, calls, or calls with the pages found.
     tool_events: ToolEvents = "none"
 
 
 class StateConfig(Value, frozen=True, kw_only=True):
     """`state:`: what is kept between requests."""
 
-    # memory:// is each process's own; sqlite:///state.db serves one machine and restarts, redis://host:6379/0 many.
+    # memory:// (per process, lost at exit), sqlite:///state.db (one machine) or redis://host:6379/0 (many).
     url: StateUrl = "memory://"
     ttl: Seconds = 86400  # Seconds that an entry is kept after it was written or last continued.
     max_entries: Count = 10000  # Largest number of entries; beyond it, the client with the most loses its oldest.

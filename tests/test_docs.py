@@ -104,8 +104,8 @@ async def test_the_template_for_tools_of_your_own_runs(tmp_path, monkeypatch, sd
     assert "url_citation" in str(chunks)
     (offered,) = [tool for tool in upstream.requests[0]["tools"] if tool["function"]["name"] == "in_stock"]
     assert offered["function"]["parameters"]["properties"] == {
-        "article": {"type": "string", "description": "what is looked for, in the singular"},
-        "shop": {"enum": ["north", "south"], "description": "where", "default": "north"},
+        "article": {"type": "string", "description": "name of the article, in the singular"},
+        "shop": {"enum": ["north", "south"], "description": "which of the two shops", "default": "north"},
     }
 
 

@@ -21,17 +21,17 @@ LimitOverrides: TypeAlias = Mapping[str, Any]
 class Limits(Struct, frozen=True, kw_only=True):
     """`limits:`, how far one request may go. A model's own limits override these, and a client's own override both."""
 
-    max_turns: Count = 5  # upstream calls, the final answer included: with 2, one round of tools and then an answer
-    max_tool_calls: CountOrNone = 8  # calls of server tools, over all turns; 0: no server tool is offered
-    guidance: bool = True  # tell the model its budget in the system message
-    deadline: Seconds = 240  # seconds; afterwards no further tool or round: the model answers from what it has
-    max_duration: Seconds = 1200  # seconds for the whole request; afterwards it fails with 504
-    # seconds for a call of a tool without a timeout of its own; set for a model or a client, it bounds every tool
+    max_turns: Count = 5  # Upstream calls, the final answer included: 2 permits one round of tools.
+    max_tool_calls: CountOrNone = 8  # Calls of server tools, over all turns; 0: no server tool is offered.
+    guidance: bool = True  # Tell the model its budget in the system message.
+    deadline: Seconds = 240  # Seconds after which no tool is started: the model answers from what it has.
+    max_duration: Seconds = 1200  # Seconds for the whole request; after that it fails with 504.
+    # Seconds for a call of a tool without a timeout of its own; set for a model or client, it bounds every tool.
     tool_timeout: Seconds = 30
-    max_parallel_tools: Count = 8  # calls of one turn that run at the same time
-    max_result_bytes: Count = 65536  # of one tool result; a longer one is cut, with a note that it was
-    max_total_result_bytes: Count = 524288  # of all tool results of one request together
-    max_total_tokens: Count | None = None  # over all turns, by the upstream's own count; None: no limit
+    max_parallel_tools: Count = 8  # Calls of one turn that run at the same time.
+    max_result_bytes: Count = 65536  # Bytes of one tool result; a longer one is cut, with a note that says so.
+    max_total_result_bytes: Count = 524288  # Bytes of all tool results of one request together.
+    max_total_tokens: Count | None = None  # Tokens over all turns, as the upstream counts them. None: no limit.
     max_output_tokens: int | None = None  # not in the file: tokens that the model writes, over all turns
     calls_stop: Stop = Stop.MAX_TOOL_CALLS  # not in the file: why a run ends at max_tool_calls
     max_tool_timeout: float = math.inf  # not in the file: seconds for a call of any tool
