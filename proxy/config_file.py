@@ -269,6 +269,7 @@ class _Reader:
         )
 
     def leaf(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
+        self.note_lines(node, path)
         before = len(self.unset or ())
         substituted = self.substitute(node, path)
         if substituted is None:
@@ -286,6 +287,17 @@ class _Reader:
             return self.fault(path, "holds half of a character")
         except msgspec.ValidationError as exc:
             return self.fault(path, in_plain_words(str(exc), kind))
+
+    def note_lines(self, node: yaml.Node, path: _Path) -> None:
+        """Remember the lines of what is in a node: what is checked later has its own line in messages."""
+        self.lines[path.name] = path.line
+        match node:
+            case yaml.MappingNode(value=pairs):
+                for key, value in pairs:
+                    self.note_lines(value, path.key(str(key.value), key.start_mark.line + 1))
+            case yaml.SequenceNode(value=items):
+                for at, item in enumerate(items):
+                    self.note_lines(item, path.item(at, item.start_mark.line + 1))
 
     def substitute(self, node: yaml.Node, path: _Path) -> bool | None:
         """Replace the variables in a node and below; True where there were any, None after a fault."""
@@ -336,7 +348,7 @@ def _is_for(kind: Any, node: yaml.Node) -> bool:
 def _line_of(path: str, lines: Mapping[str, int]) -> int:
     """The line of a key, or of the section in which it is missing."""
     while path and path not in lines:
-        path = path.rpartition(".")[0]
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return lines.get(path, 1)
 
 

@@ -1,10 +1,12 @@
 """The words of faults in a configuration file, for people who do not know YAML's terms or msgspec's."""
 
 import re
+import types
 import typing
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import yaml
 
 from proxy import config as c
@@ -17,7 +19,10 @@ _PLACEHOLDER = re.compile(
 )
 _OUT_OF_RANGE = re.compile(r"Expected \w+ ([<>]=?) ([-0-9.e+]+)")
 _COMPARED = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
-_OF_ANOTHER_TYPE = re.compile(r"Expected (\w+)(?: \| null)?, got (\w+)")
+_OF_ANOTHER_TYPE = re.compile(r"Expected (\w+(?: \| \w+)*), got (\w+)")
+_STEPS = re.compile(r"\.(\w+)|(\[\d+\])")
+_MISSING_FIELD = re.compile(r"Object missing required field `(\w+)`")
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.+)`")
 _KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -83,6 +88,29 @@ def kind_of(node: yaml.Node) -> str:
     return "empty" if node.tag == "tag:yaml.org,2002:null" else "a single value"
 
 
+def within_struct(message: str, kind: Any) -> tuple[str, str]:
+    """A message of msgspec about a whole structure: the path in it, such as `.errors[1].means`, and plain words."""
+    said, _, at = message.partition(" - at ")
+    path = at.strip("`").removeprefix("$").replace("[...]", "")
+    for name, _ in _STEPS.findall(path):
+        kind = _inside(kind, name)
+    if found := _MISSING_FIELD.fullmatch(said):
+        return f"{path}.{found[1]}", "is missing"
+    if found := _UNKNOWN_FIELD.fullmatch(said):
+        return f"{path}.{found[1]}", f"unknown key; known are {', '.join(sorted(_inside(kind).__struct_fields__))}"
+    return path, in_plain_words(said, kind)
+
+
+def _inside(kind: Any, name: str = "") -> Any:
+    """The type of a field of a class, or of the items of a list; without optional None."""
+    if name:
+        kind = next(info.type for info in msgspec.structs.fields(kind) if info.name == name)
+    elif typing.get_origin(kind) in (tuple, dict):
+        kind = typing.get_args(kind)[-1 if typing.get_origin(kind) is dict else 0]
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else ()
+    return next((option for option in options if option is not type(None)), kind)
+
+
 def in_plain_words(message: str, kind: Any) -> str:
     """A message of msgspec ("Expected `int`, got `str`") in plain words."""
     message = message.replace("`", "").split(" - at ")[0]
@@ -95,5 +123,6 @@ def in_plain_words(message: str, kind: Any) -> str:
     if found := _OUT_OF_RANGE.fullmatch(message):
         return f"must be {_COMPARED[found[1]]} {float(found[2]):.15g}"
     if found := _OF_ANOTHER_TYPE.fullmatch(message):
-        return f"must be {_KINDS.get(found[1], found[1])}, not {_KINDS.get(found[2], found[2])}"
+        wanted = " or ".join(_KINDS.get(one, one) for one in found[1].split(" | ") if one != "null")
+        return f"must be {wanted}, not {_KINDS.get(found[2], found[2])}"
     return message[:1].lower() + message[1:]

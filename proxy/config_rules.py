@@ -10,9 +10,13 @@ from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+import msgspec
+
 from proxy import config as c
+from proxy.config_messages import within_struct
 from proxy.tools.arguments import schema_fault
 from proxy.tools.http import faults as http_tool
+from proxy.tools.search.description import Description
 from proxy.tools.search.faults import config_faults as search_faults
 from proxy.tools.web.guard import UrlGuard
 
@@ -243,7 +247,11 @@ def _tool_faults(parts: Parts) -> _Faults:
             continue
         match tool:
             case c.SearchConfig():
-                yield from ((f"{where}.{key}", message) for key, message in search_faults(tool))
+                try:
+                    yield from ((f"{where}.{key}", message) for key, message in search_faults(tool))
+                except msgspec.ValidationError as exc:
+                    at, message = within_struct(str(exc), Description)
+                    yield f"{where}.provider{at}", message
             case c.HttpToolConfig():
                 yield from ((f"{where}.{key}", message) for key, message in http_tool.faults(tool))
             case c.PythonToolConfig(parameters=dict(schema)) if fault := schema_fault(schema):

@@ -192,8 +192,12 @@ async def _ask_search(name: str, entry: ToolConfig, resources: Resources) -> Fin
         return Finding(path, f"gave no answer within {_SECONDS:g} s", is_fault=True)
     milliseconds = (resources.clock.monotonic() - began) * 1000
     hits = output.hits if isinstance(output, ToolOutput) else ()
+    note = output.note if isinstance(output, ToolOutput) else None
+    if not hits:
+        why = f": {note}" if note else f" for {_SEARCHED!r}"
+        return Finding(path, f"no results in {milliseconds:.0f} ms{why}", is_fault=note is not None)
     dated = sum(hit.published is not None for hit in hits)
-    return Finding(path, f"{len(hits)} results in {milliseconds:.0f} ms, {dated} of them dated")
+    return Finding(path, f"{_counted(len(hits), 'result')} in {milliseconds:.0f} ms, {dated} of them dated")
 
 
 async def _ask_mcp_server(name: str, server: McpConfig) -> Finding:
@@ -264,6 +268,10 @@ def _connection_fault(exc: BaseException) -> str | None:
         case OSError(strerror=str(why)):
             return f"cannot be reached: {why}"
     return None
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _plain(text: str) -> str:

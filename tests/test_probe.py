@@ -217,22 +217,23 @@ async def test_with_nothing_but_a_pattern_for_models_or_keys_of_the_clients_mode
 UP = "upstreams: {}\n"
 PAGES = [{"link": "https://a.example/", "date": "2026-01-02"}, {"link": "https://b.example/"}]
 SEARCHES = {
-    "serper": ("/search", {"organic": PAGES}, (403, {"message": "Unauthorized.", "statusCode": 403})),
+    "serper": ("/search", {"organic": PAGES}, (403, {"message": "Unauthorized.", "statusCode": 403}), "Unauthorized."),
     "zai_search": (
         "/web_search",
         {"search_result": [{**page, "publish_date": page.get("date")} for page in PAGES]},
-        (401, {"error": {"code": "1000", "message": "x"}}),
+        (401, {"error": {"code": "1000", "message": "no such key"}}),
+        "no such key",
     ),
 }
 
 
 @pytest.mark.parametrize("kind", SEARCHES)
 async def test_a_search_provider_is_asked_one_query_with_its_key(kind):
-    path, good, refused = SEARCHES[kind]
+    path, good, refused, said = SEARCHES[kind]
     for answer, expected in (
         ((200, good), (["tools.s: 2 results in N ms, 1 of them dated"], [])),
-        (refused, ([], [f"config.yaml:3: tools.s: its key was refused (HTTP {refused[0]})"])),
-        ((429, {"error": {"code": "1113"}, "message": "Not enough credits"}), ([], ["config.yaml:3: tools.s: its credit is used up (HTTP 429)"])),
+        (refused, ([], [f"config.yaml:3: tools.s: its key was refused (HTTP {refused[0]}: {said})"])),
+        ((429, {"error": {"code": "1113"}, "message": "Not enough credits"}), ([], ["config.yaml:3: tools.s: its credit is used up (HTTP 429: Not enough credits)"])),
         ((500, {}), ([], ["config.yaml:3: tools.s: the search service does not work (HTTP 500)"])),
     ):  # fmt: skip
         async with scripted({path: answer}) as (at, asked):
@@ -272,5 +273,5 @@ async def test_the_command_prints_what_answers_and_fails_with_what_does_not_and_
             await asyncio.to_thread(cli.main, arguments)
     printed = capsys.readouterr()
     assert ended.value.code == 1
-    assert re.search(r"probes:\n  tools\.s: 0 results in \d+ ms, 0 of them dated\n\Z", printed.out)
+    assert re.search(r"probes:\n  tools\.s: no results in \d+ ms for 'news'\n\Z", printed.out)
     assert printed.err == f"toolproxy: {KEY_LINE}: the key is refused (HTTP 401: Incorrect API key provided: ***)\n"

@@ -247,8 +247,9 @@ class ToolCalls:
             observe("tool.crashed", **where, seconds=elapsed(clock, began), exc_info=True)
             return results.failure(TOOL_FAILED)
         seconds, content = elapsed(clock, began), {"result": output.text}
-        by = {} if output.answered_by is None else {"answered_by": output.answered_by}
-        observe("tool.completed", **where, **by, seconds=seconds, characters=len(output.text), content=content)
+        extra = {"answered_by": output.answered_by, "note": output.note, "results": len(output.hits) or None}
+        told = {name: value for name, value in extra.items() if value is not None}
+        observe("tool.completed", **where, **told, seconds=seconds, characters=len(output.text), content=content)
         most = max(0, min(self._run.limits.max_result_bytes, self._result_bytes_left))
         result = results.success(call.name, output, max_bytes=most)
         self._result_bytes_left -= len(result.content.encode())

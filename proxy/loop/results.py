@@ -36,6 +36,7 @@ class ToolOutput(Struct, frozen=True):
         hits: what a search found, page by page; empty for tools that do not search.
         cost: of the call; 0 where it came from a cache; None: the tool has no price.
         answered_by: the fallback that answered in place of the tool that was called.
+        note: for the operator alone, such as why nothing was found where a service may be described wrongly.
     """
 
     text: str
@@ -43,6 +44,7 @@ class ToolOutput(Struct, frozen=True):
     hits: tuple[SearchHit, ...] = ()
     cost: float | None = None
     answered_by: str | None = None
+    note: str | None = None
 
 
 class ToolResult(Struct, frozen=True):

@@ -87,7 +87,11 @@ EVENTS: Final[Mapping[str, Event]] = {
     "upstream.breaker_opened": Event(_WARNING, "An upstream failed repeatedly; calls are suspended for `seconds`."),
     "upstream.breaker_closed": Event(_INFO, "An upstream has recovered; calls are no longer suspended."),
     "tool.started": Event(_DEBUG, "A tool call started."),
-    "tool.completed": Event(_INFO, "A tool call gave a result; `answered_by` names the fallback that gave it."),
+    "tool.completed": Event(
+        _INFO,
+        "A tool call gave a result. `results`: how many pages a search found; `note`: why it may have found none; "
+        "`answered_by`: the fallback that answered.",
+    ),
     "tool.failed": Event(_WARNING, "A tool call failed; the model is given the reason."),
     "tool.crashed": Event(_ERROR, "A bug in a tool, with its traceback; the model is given an error message."),
     "tool.abandoned": Event(_INFO, "A tool call was cancelled because its result is no longer needed."),

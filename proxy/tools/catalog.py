@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -150,6 +151,7 @@ def _settings(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
         "max_concurrent": entry.max_concurrent_calls or tool.max_concurrent,
         "cache_seconds": entry.cache_seconds or tool.cache_seconds,
         "fallback": entry.fallback or tool.fallback,
+        "version": sha256(repr(entry).encode()).hexdigest()[:16],
     }
 
 

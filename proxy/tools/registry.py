@@ -190,9 +190,9 @@ class Registry:
                 return await self._try(entry, arguments, filters)
 
             asked = [arguments, filters] if entry.tool.run_filtered and filters != NO_FILTERS else arguments
-            key = f"{scope}\n{orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()}"
+            key = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()
             async with asyncio.timeout(seconds):
-                output = await entry.service.cache.get_or_run(key, run)
+                output = await entry.service.cache.get_or_run(f"{scope}\n{entry.tool.version}\n{key}", run)
             if not was_run:
                 self._observe("tool.cache_hit", tool=entry.tool.name)
             if price is not None:

@@ -44,6 +44,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
         run_filtered: takes the place of `run` for a tool that applies the filters of a request itself.
         price: of one call that succeeds and is not from the cache, for `usage.cost`; None: not counted.
         origin: where it comes from, for `toolproxy check`.
+        version: tells its configuration from others under the same name; what one has cached serves no other.
 
     Raises:
         ValueError: models cannot call a tool of this name.
@@ -59,6 +60,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
     run_filtered: RunFiltered | None = None
     price: float | None = None
     origin: str = "built in"
+    version: str = ""
 
     @property
     def fallbacks(self) -> tuple[str, ...]:

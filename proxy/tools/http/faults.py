@@ -84,7 +84,7 @@ def _place_faults(config: HttpToolConfig) -> Iterator[Fault]:
     """A body that cannot be sent, and properties that would be sent nowhere or twice."""
     unplaced = properties_of(config).keys() - placed_in(config)
     if config.body is not None and config.method == "GET":
-        yield "body", "GET has none"
+        yield "body", "a GET request has no body: use query, or method: POST"
     try:
         orjson.dumps(config.body)
     except orjson.JSONEncodeError:

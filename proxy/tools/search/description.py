@@ -104,7 +104,8 @@ class Description(Value, frozen=True, kw_only=True):
     site_operator: bool = False  # its query understands `site:` and `-site:`
     exclusive: bool = False  # it takes domains to search in or to leave out, not both
     most: Most = Most()  # what it accepts at the most
-    results: str | tuple[str, ...] = ""  # where the answer has the list of results; several lists follow each other
+    # Where the answer has the list of results, empty if it is that list itself; several lists follow each other.
+    results: str | tuple[str, ...] | None = None
     beside: tuple[str, ...] = ()  # lists beside the results, such as top stories; they do not count as results
     answer: str = ""  # where it has a direct answer in words
     answer_url: str = ""  # where it has the page that the direct answer comes from
@@ -119,12 +120,9 @@ def read_description(data: object) -> Description:
     """An inline description.
 
     Raises:
-        ValueError: it is not one; the message says where and why.
+        msgspec.ValidationError: it is not one; the message says where and why.
     """
-    try:
-        return msgspec.convert(data, Description)
-    except msgspec.ValidationError as exc:
-        raise ValueError(str(exc)) from exc
+    return msgspec.convert(data, Description)
 
 
 def shipped() -> tuple[str, ...]:
@@ -144,12 +142,11 @@ def description_of(provider: str | dict[str, Any]) -> Description:
     """The description that a tool names or holds.
 
     Raises:
-        ValueError: there is no such provider, or it is not described correctly.
+        KeyError: there is no such provider.
+        msgspec.ValidationError: it is not described correctly.
     """
     if isinstance(provider, dict):
         return read_description(provider)
-    if provider not in shipped():
-        raise ValueError(f"there is no provider {provider!r}; there are {', '.join(shipped())}")
     return description(provider)
 
 

@@ -5,32 +5,36 @@ from collections.abc import Iterator
 from proxy.config import SearchConfig
 from proxy.loop.search import DOMAIN
 from proxy.tools import json_pointer
-from proxy.tools.search.description import Description, description_of
+from proxy.tools.search.description import Description, description_of, shipped
 from proxy.tools.search.provider import KEYLESS, PLACEHOLDERS
 from proxy.tools.search.template import faults_in, names_in
 
 
-def faults(description: Description) -> Iterator[str]:
-    """What is wrong with a description beyond its types, for the configuration's messages."""
+def faults(description: Description) -> Iterator[tuple[str, str]]:
+    """What is wrong with a description beyond its types: the key that is at fault, empty for all of it, and why."""
     known = PLACEHOLDERS | description.options.keys() | {"api_key"}
-    templates = [(name, getattr(description, name), known) for name in ("url", "query", "body")]
-    templates += [(f"headers.{name}", value, frozenset({"api_key"})) for name, value in description.headers.items()]
-    yield from (f"{where}: {fault}" for where, template, names in templates for fault in faults_in(template, names))
+    for name in ("url", "query", "body"):
+        yield from ((name, fault) for fault in faults_in(getattr(description, name), known))
+    for name, value in description.headers.items():
+        if set(names_in(value)) - {"api_key"}:
+            yield f"headers.{name}", "{api_key} is the only placeholder that a header may have"
     if "query" not in names_in([description.url, description.query, description.body]):
-        yield "{query} stands neither in url nor in query nor in body"
+        yield "", "{query} must be in url, query or body: without it nothing is searched for"
     if description.method == "GET" and description.body is not None:
-        yield "body: GET has none"
+        yield "body", "a GET request has no body: use query, or method: POST"
+    if description.results is None and not description.answer:
+        yield "results", "is missing: where does the answer have its results?"
     for where, pointers in _pointers(description):
         for pointer in pointers.split(" or "):
             try:
                 json_pointer.parse(pointer.strip())
             except ValueError as exc:
-                yield f"{where}: {pointer!r}: {exc}"
+                yield where, f"{pointer!r}: {exc}"
 
 
 def _pointers(description: Description) -> Iterator[tuple[str, str]]:
     listed = description.results
-    for pointers in (listed,) if isinstance(listed, str) else listed:
+    for pointers in (listed,) if isinstance(listed, str) else listed or ():
         yield "results", pointers
     yield from (("beside", pointers) for pointers in description.beside)
     fields = description.fields
@@ -45,13 +49,17 @@ def _pointers(description: Description) -> Iterator[tuple[str, str]]:
 
 
 def config_faults(config: SearchConfig) -> Iterator[tuple[str, str]]:
-    """What is wrong with an entry of `type: search`: the key that is at fault, and why."""
+    """What is wrong with an entry of `type: search`: the key that is at fault, and why.
+
+    Raises:
+        msgspec.ValidationError: its `provider` has not the form of a description.
+    """
     try:
         described = description_of(config.provider)
-    except ValueError as exc:
-        yield "provider", str(exc)
+    except KeyError:
+        yield "provider", f"there is no provider {config.provider!r}; there are {', '.join(shipped())}"
         return
-    yield from (("provider", fault) for fault in faults(described))
+    yield from ((".".join(filter(None, ("provider", key))), fault) for key, fault in faults(described))
     needs_key = "api_key" in names_in([described.url, described.query, described.body, *described.headers.values()])
     if needs_key and config.api_key is None:
         yield "api_key", "is missing"

@@ -133,10 +133,14 @@ def _cut(text: str, most: int) -> str:
 def first_of(document: Any, pointers: str) -> Any:
     """What the first of some pointers leads to that is there and not empty; None: nothing."""
     for pointer in pointers.split(" or ") if pointers else ():
-        try:
-            found = json_pointer.resolve(document, json_pointer.parse(pointer.strip()))
-        except LookupError:
-            continue
-        if found not in (None, "", [], {}):
+        if (found := value_at(document, pointer)) not in (None, "", [], {}):
             return found
     return None
+
+
+def value_at(document: Any, pointer: str) -> Any:
+    """What a pointer leads to; None: nothing."""
+    try:
+        return json_pointer.resolve(document, json_pointer.parse(pointer.strip()))
+    except LookupError:
+        return None

@@ -17,7 +17,7 @@ from proxy.loop.search import SearchFilters, SearchHit
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
 from proxy.tools.search.description import Description
-from proxy.tools.search.hits import first_of, hit_of, one_for_each_page, passage
+from proxy.tools.search.hits import first_of, hit_of, one_for_each_page, passage, value_at
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.refusals import Refused, answer_of
 from proxy.tools.search.template import ABSENT, as_text, filled, names_in
@@ -25,6 +25,8 @@ from proxy.tools.search.urls import canonical
 
 KEYLESS = "none"
 """The `api_key` of a provider that is to be asked without one."""
+
+_MOST_PLACES = 20
 
 PLACEHOLDERS = frozenset(
     ("query", "count", "recency", "since", "country", "language", "allow", "block", "city", "region", "place", "size")
@@ -41,11 +43,19 @@ class SearchRequest(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """What a search found: the hits in the provider's order, and a direct answer with its page where it gives one."""
+    """What a search found.
+
+    Attributes:
+        hits: in the provider's order.
+        answer: a direct answer, where the provider gives one.
+        answer_url: the page that it comes from.
+        note: for the operator: what of the description may be wrong, where there are no hits because of it.
+    """
 
     hits: tuple[SearchHit, ...]
     answer: str | None = None
     answer_url: str | None = None
+    note: str | None = None
 
 
 class Provider:
@@ -80,6 +90,7 @@ class Provider:
         self._headers = {**(keyless.headers if keyless else description.headers), **(extra.headers if extra else {})}
         self._query = {**description.query, **(extra.query if extra else {})}
         self._body = {**description.body, **extra.body} if extra and extra.body else description.body
+        self._lists = (description.results,) if isinstance(description.results, str) else description.results or ()
         names = set(names_in([self._url, self._query, self._body]))
         self._sends_allow, self._sends_block = "allow" in names, "block" in names
 
@@ -109,15 +120,26 @@ class Provider:
         if isinstance(answer, Refused):
             return answer
         answer = self._adapt(answer) if self._adapt else answer
-        lists = self.description.results
-        listed = (lists,) if isinstance(lists, str) else lists
-        hits = self._permitted(answer, listed, query, today)
+        hits = self._permitted(answer, self._lists, query, today)
         beside = [hit for name in self.description.beside for hit in self._permitted(answer, (name,), query, today)]
-        return Found(tuple(one_for_each_page([*hits, *beside])), *self._said(answer, query.filters))
+        found = tuple(one_for_each_page([*hits, *beside]))
+        note = None if found or answer == {} else self._why_nothing(answer, today)
+        return Found(found, *self._said(answer, query.filters), note)
+
+    def _why_nothing(self, answer: Any, today: date) -> str | None:
+        """Why an answer without hits may have been misread; None where its lists of results are empty, or filtered."""
+        found = [_list_at(answer, pointers) for pointers in self._lists]
+        if all(rows is None for rows in found):
+            return f"the answer has no list at {' or '.join(self._lists)}; it has {', '.join(_places(answer))}"
+        rows = [row for rows in found for row in rows or () if isinstance(row, dict)]
+        fields = self.description.fields
+        if not rows or any(hit_of(row, fields, today) for row in rows):
+            return None
+        return f"no result has a page's URL at {fields.url}; the first has {', '.join(_places(rows[0]))}"
 
     def _permitted(self, answer: Any, lists: tuple[str, ...], query: SearchQuery, today: date) -> Sequence[SearchHit]:
         """The permitted pages in lists of results, as many as were asked for; a list that is not there is empty."""
-        rows = [row for pointers in lists for row in _list(first_of(answer, pointers)) if isinstance(row, dict)]
+        rows = [row for pointers in lists for row in _list_at(answer, pointers) or () if isinstance(row, dict)]
         hits = one_for_each_page(hit_of(row, self.description.fields, today, page=self._page) for row in rows)
         return [hit for hit in hits if query.filters.permits(hit.url)][: query.count]
 
@@ -202,8 +224,23 @@ def _bounded(rules: tuple[str, ...], most: int | None) -> tuple[str, ...]:
     return rules if most is None or len(rules) <= most else ()
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _list_at(answer: Any, pointers: str) -> list[Any] | None:
+    """The list at the first pointer that leads to one with results, or else to an empty one; None: no list."""
+    lists = [one for pointer in pointers.split(" or ") if isinstance(one := value_at(answer, pointer), list)]
+    return next(filter(None, lists), lists[0] if lists else None)
+
+
+def _places(value: Any) -> list[str]:
+    """Pointers to what an object has, to the keys of its objects too: for a person who looks for the right one."""
+    if not isinstance(value, dict):
+        return ["a list" if isinstance(value, list) else "no object"]
+    pairs = [(f"/{key}", inner) for key, inner in value.items()]
+    names = [name for outer, inner in pairs for name in (outer, *(f"{outer}/{key}" for key in _keys(inner)))]
+    return names[:_MOST_PLACES] or ["nothing"]
+
+
+def _keys(value: Any) -> list[str]:
+    return list(value) if isinstance(value, dict) else []
 
 
 def _each(value: Any) -> Iterator[Any]:

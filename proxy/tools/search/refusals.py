@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from proxy.loop.results import Cause
 from proxy.tools.search.description import Description, Meaning, Refusal
-from proxy.tools.search.hits import first_of
+from proxy.tools.search.hits import first_of, line
 from proxy.tools.search.template import as_text
 
 # What a status means where a description has no rule for it. Nothing in a query makes its URL one that there is not.
@@ -18,6 +18,11 @@ _MEANINGS: Mapping[int, Meaning] = {
 }  # fmt: skip
 _HINTS: Mapping[int, str] = dict.fromkeys((404, 405, 410), "is the URL right?")
 _SUCCESS, _CLIENT_ERRORS = range(200, 300), range(400, 500)
+_WORDS = (  # where services say what is wrong, the most telling place first
+    "/error/message or /error/detail or /error/description or /errors/0/message or /errors/0/detail or /message"
+    " or /detail/error or /detail/0/msg or /detail or /error_description or /error or /title"
+)
+_MOST_SAID = 200
 _LONGEST_WAIT = 40 * 86400.0  # seconds; a quota that is counted by the month
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -30,12 +35,14 @@ class Refused(Struct, frozen=True):
         status: of the HTTP answer.
         wait: seconds until the provider may be asked again, if it says so.
         hint: what the operator can do about it.
+        said: the provider's own words, which may repeat the key that it was sent; for the log, which masks keys.
     """
 
     means: Cause | Literal["input"]
     status: int
     wait: float | None = None
     hint: str | None = None
+    said: str = ""
 
 
 def answer_of(
@@ -52,7 +59,9 @@ def answer_of(
         return {}
     if means is not None:
         hint = rule.hint if rule else _HINTS.get(status)
-        return Refused(means, status, _wait(description, headers, answer), hint)
+        return Refused(
+            means, status, _wait(description, headers, answer), hint, line(first_of(answer, _WORDS))[:_MOST_SAID]
+        )
     return answer if isinstance(answer, dict | list) else Refused("down", status)
 
 

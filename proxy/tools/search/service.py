@@ -15,7 +15,7 @@ _MAX_ANSWER_BYTES = 4 * 1024 * 1024
 _WORDS = {
     "key": "its key was refused",
     "quota": "its credit is used up",
-    "busy": "it has too many requests",
+    "busy": "it takes no more requests now",
     "input": "it did not understand the request",
     "down": "the search service does not work",
 }
@@ -44,9 +44,10 @@ async def send(client: httpx.AsyncClient, request: SearchRequest) -> tuple[int, 
 
 
 def refusal(refused: Refused) -> ToolError:
-    """A provider's refusal for the model and for the log; the provider's own words may hold a key, and stay here."""
+    """A provider's refusal for the model, and for the log in the provider's own words too."""
     words = _WORDS[refused.means]
-    why = f"{words} (HTTP {refused.status})" + (f": {refused.hint}" if refused.hint else "")
+    said = f": {refused.said}" if refused.said else ""
+    why = f"{words} (HTTP {refused.status}{said})" + (f": {refused.hint}" if refused.hint else "")
     match refused.means:
         case "input":
             return NotUnderstood("The search service did not understand the request; word it differently.", why=why)

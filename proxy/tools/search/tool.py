@@ -77,7 +77,8 @@ def made_of(
         if pages is not None:
             await pages.keep(found.hits)
         answer = {"answer": found.answer, "answer_url": found.answer_url}
-        return output_of(query.text, found.hits, **answer, most_characters=most_characters)
+        output = output_of(query.text, found.hits, **answer, most_characters=most_characters)
+        return replace(output, note=found.note) if found.note else output
 
     return Tool(
         name=name,

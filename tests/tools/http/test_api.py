@@ -337,7 +337,7 @@ PROPERTIES = "parameters: {properties: {a: {}, b: {}}}"
         ("url: 'http://h/{a}/{b}', method: POST, body: ['{nope}']", "body", "{nope} is none"),
         ("url: 'http://h/{a}', method: POST, body: [{'{a}': 1, b: '{b}'}]", "body", "cannot be a key"),
         ("url: 'http://h/', method: POST, body: {a: '{a}'}", "parameters", "b stands neither in url"),
-        ("url: 'http://h/', body: {a: 1}", "body", "GET has none"),
+        ("url: 'http://h/', body: {a: 1}", "body", "a GET request has no body"),
         ("url: 'http://h/{a}/{b}', method: POST, body: !!binary aGk=", "body", "cannot be written as JSON"),
         ("url: 'http://h/{a}/{b}', method: POST, body: {on: 1}", "body", "needs quotes"),
         ("url: 'http://h/', headers: {X-City: 'in {a}'}", "headers.X-City", "cannot stand in a header"),

@@ -8,6 +8,8 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
+from proxy.config_file import parse
+from proxy.loop.errors import ConfigurationError
 from proxy.loop.search import SearchFilters, SearchHit
 from proxy.tools.search.description import description, read_description, shipped
 from proxy.tools.search.faults import faults
@@ -70,7 +72,7 @@ def test_its_documented_answer_becomes_hits(name):
 
 @pytest.mark.parametrize("name", shipped())
 def test_an_answer_without_results_is_nothing_found(name):
-    assert read(provider(name), 200, ANSWERS[name]["empty"]) == Found(())
+    assert read(provider(name), 200, ANSWERS[name]["empty"]).hits == ()
 
 
 @pytest.mark.parametrize(("name", "case"), cases("nothing"))
@@ -95,7 +97,7 @@ def test_an_answer_that_is_no_json_is_a_provider_that_does_not_work(name):
 def test_no_page_of_a_blocked_domain_is_a_hit(name):
     answer = orjson.loads(orjson.dumps(ANSWERS[name]["answer"]).replace(b"example.", b"blocked."))
     filters = SearchFilters(block=("blocked.com", "blocked.org", "blocked.net", "blocked.cn", "arxiv.org"))
-    assert read(provider(name), 200, answer, query=SearchQuery("who won", 10, filters=filters)) == Found(())
+    assert read(provider(name), 200, answer, query=SearchQuery("who won", 10, filters=filters)).hits == ()
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -198,29 +200,64 @@ def test_options_of_the_tool_replace_those_of_the_description():
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"query": {"q": "{question}"}}, "query: there is no placeholder {question}"),
+        ({"query": {"q": "{question}"}}, "query: there is no placeholder {question}; there are allow, api_key"),
         ({"query": {"q": "{query|shout}"}}, "query: there is no operator 'shout'"),
-        ({"query": {"n": "{count}"}}, "{query} stands neither"),
-        ({"headers": {"x-q": "{query}"}}, "headers.x-q: there is no placeholder {query}"),
+        ({"query": {"n": "{count}"}}, ": {query} must be in url, query or body"),
+        ({"headers": {"x-q": "{query}"}}, "headers.x-q: {api_key} is the only placeholder that a header may have"),
         ({"results": "hits"}, "results: 'hits': a JSON pointer is empty or begins with '/'"),
-        ({"body": {"q": "{query}"}}, "body: GET has none"),
+        ({"body": {"q": "{query}"}}, "body: a GET request has no body: use query, or method: POST"),
     ],
 )
 def test_a_fault_in_a_description_is_named(changes, fault):
-    assert any(fault in found for found in faults(read_description({**PLAIN, **changes})))
+    found = [f"{where}: {why}" for where, why in faults(read_description({**PLAIN, **changes}))]
+    assert [one for one in found if one.startswith(fault)], found
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("wrong", "line", "fault"),
     [
-        ({"url": "https://x.example"}, "missing required field `fields`"),
-        ({**PLAIN, "metod": "GET"}, "unknown field `metod`"),
-        ({**PLAIN, "errors": [{"means": "broke"}]}, "Invalid enum value 'broke' - at `$.errors[0].means`"),
+        ("metod: GET", 12, ".metod: unknown key; known are about, answer, answer_url,"),
+        ("errors: [{means: broke}]", 12, ".errors[0].means: must be one of key, quota, busy, input, empty, down"),
+        (
+            "errors:\n        - {status: 429, means: busy}\n        - {status: x, means: busy}",
+            14,
+            ".errors[1].status: must",
+        ),
+        ("most: {count: 0}", 12, ".most.count: must be at least 1"),
+        ("page: {txt: /a}", 12, ".page.txt: unknown key; known are body, headers, query, text, whole"),
+        ('headers: {x: "a\\nb"}', 12, ".headers: has characters that cannot stand there"),
+        ("method: PUT", 12, ".method: must be one of GET, POST"),
+        ("answer: [a]", 12, ".answer: must be text, not a list"),
+        ("errors: [{status: 403}]", 12, ".errors[0].means: is missing"),
+        ("beside: [hits]", 12, ".beside: 'hits': a JSON pointer is empty or begins with '/'"),
     ],
 )
-def test_a_description_of_the_wrong_form_says_where(data, message):
-    with pytest.raises(ValueError, match=message.replace("$", r"\$").replace("[", r"\[").replace("]", r"\]")):
-        read_description(data)
+def test_a_fault_in_the_form_of_a_description_has_its_line_and_plain_words(wrong, line, fault):
+    text = f"""upstreams: {{}}
+models: {{}}
+
+tools:
+  web_search:
+    type: search
+    provider:
+      url: https://search.corp.example/find
+      query: {{q: "{{query}}"}}
+      results: /hits
+      fields: {{url: /link}}
+      {wrong}
+"""
+    with pytest.raises(ConfigurationError) as raised:
+        parse(text, {})
+    (said,) = raised.value.faults
+    assert said.startswith(f"config.yaml:{line}: tools.web_search.provider{fault}")
+
+
+def test_a_description_says_where_the_results_are():
+    with pytest.raises(ConfigurationError) as raised:
+        parse("tools: {s: {type: search, provider: {url: 'https://h.example/{query}', fields: {url: /u}}}}", {})
+    assert raised.value.faults == (
+        "config.yaml:1: tools.s.provider.results: is missing: where does the answer have its results?",
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,12 +275,26 @@ def test_a_description_of_the_wrong_form_says_where(data, message):
     ],
 )
 def test_a_result_without_the_address_of_a_page_is_dropped(row):
-    assert read(described(), 200, {"hits": [row]}) == Found(())
+    assert read(described(), 200, {"hits": [row]}).hits == ()
 
 
 @pytest.mark.parametrize("answer", [{"hits": "many"}, {"hits": {"u": "https://a.com"}}, [], {}])
 def test_an_answer_without_a_list_where_the_results_stand_is_nothing_found(answer):
-    assert read(described(), 200, answer) == Found(())
+    assert read(described(), 200, answer).hits == ()
+
+
+def test_a_note_says_what_of_a_description_may_be_wrong_where_nothing_was_found():
+    elsewhere = read(described(), 200, {"ok": True, "data": {"hits": [{"u": "https://a.com"}]}})
+    assert elsewhere.note == "the answer has no list at /hits; it has /ok, /data, /data/hits"
+    named = read(described(), 200, {"hits": [{"link": "https://a.com", "meta": {"day": 1}}]})
+    assert named.note == "no result has a page's URL at /u; the first has /link, /meta, /meta/day"
+    assert read(described(), 200, {"hits": []}).note is None
+    block = SearchQuery("who won", 10, filters=SearchFilters(block=("a.com",)))
+    assert read(described(), 200, {"hits": [{"u": "https://a.com"}]}, query=block) == Found(())
+
+
+def test_an_answer_may_be_the_list_of_results_itself():
+    assert [hit.url for hit in read(described(results=""), 200, [{"u": "https://a.com/x"}]).hits] == ["https://a.com/x"]
 
 
 @pytest.mark.parametrize("answer", [7, None, "text", True])
