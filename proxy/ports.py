@@ -220,8 +220,11 @@ class Upstream(Protocol):
         """Relay a whole completion. `request` is `body`, parsed. Raises `UpstreamError`."""
         ...
 
-    async def relay_stream(self, body: bytes, request: Json, write: Write, count: Count) -> None:
-        """Relay a streamed completion, event by event; it is counted also where it fails. Raises `UpstreamError`."""
+    async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: Count) -> None:
+        """Relay a streamed completion, event by event; `finish` takes its end, when it is counted already.
+
+        It is counted also where it fails. Raises `UpstreamError`.
+        """
         ...
 
     def open(self, request: RawRequest) -> AbstractAsyncContextManager[RawResponse]:

@@ -64,8 +64,7 @@ async def _relay(request: ResolvedRequest) -> tuple[bytes, Headers]:
 
 
 async def _relay_stream(request: ResolvedRequest, stream: EventStream) -> None:
-    await request.model.upstream.relay_stream(*_for_upstream(request), stream.write, _count)
-    await stream.close()
+    await request.model.upstream.relay_stream(*_for_upstream(request), stream.write, stream.finish, _count)
 
 
 def _count(usage: Json | None) -> None:
@@ -144,8 +143,7 @@ class CompletionStream:
             usage = sum_of([answer.tally for answer in answers]).as_usage()
             chunks.append(sse.encode({**self._head, "choices": [], "usage": usage}))
         chunks.append(sse.DONE)
-        await self._stream.write(b"".join(chunks))
-        await self._stream.close()
+        await self._stream.finish(b"".join(chunks))
 
     def _opening(self, index: int, seen: Mapping[str, Any]) -> bytes:
         """A choice's role, once, before anything else of it; then the progress events that wait."""

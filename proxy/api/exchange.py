@@ -201,9 +201,11 @@ class EventStream:
                 silent = 0
             await asyncio.sleep(seconds - silent)
 
-    async def close(self) -> None:
-        """End the response."""
-        await self._send({"type": "http.response.body", "body": b""})
+    async def finish(self, data: bytes = b"") -> None:
+        """Send the last events and the end of the response in one piece: clients go when they have read `[DONE]`."""
+        if not self.is_started:
+            await self._begin(b"")
+        await self._send({"type": "http.response.body", "body": data})
 
 
 class Outbox:
@@ -230,3 +232,9 @@ class Outbox:
             while data := bytes(self.pending):
                 await self._stream.write(data)
                 del self.pending[: len(data)]
+
+    async def finish(self) -> None:
+        """Write everything that waits, and end the stream with it."""
+        async with self._writing:
+            await self._stream.finish(bytes(self.pending))
+            self.pending.clear()

@@ -74,6 +74,7 @@ class Passthrough:
         await while_wanted(
             scope, receive, partial(_relay, model, request, send, counts_use=self._counts_use), seconds=most
         )
+        await send({"type": "http.response.body", "body": b""})  # a client that has read all may have gone by now
 
     def _route(self, scope: Scope, body: bytes, caller: Caller) -> tuple[Model, bytes]:
         """The model that the request names, and the body with the upstream's name for it."""
@@ -104,7 +105,6 @@ async def _relay(model: Model, request: RawRequest, send: Send, *, counts_use: b
             await send({"type": "http.response.body", "body": data, "more_body": True})
         if counted is not None and (usage := counted.usage()) is not None:
             note_use(Tally(usage=model.upstream.with_cost(usage)))
-        await send({"type": "http.response.body", "body": b""})
 
 
 def _model_in_json(scope: Scope, body: bytes) -> str:

@@ -1,7 +1,7 @@
 """Any Chat Completions endpoint, with a profile for its quirks."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -104,7 +104,7 @@ class OpenAICompatible:
         count(usage)
         return sse.dumps(answer) if changed else raw
 
-    async def relay_stream(self, body: bytes, request: Json, write: Write, count: Count) -> None:
+    async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: Count) -> None:
         """Relay a streamed completion event by event, the original bytes wherever they can stay."""
         options = request.get("stream_options") or {}
         shows_usage = not self.counts_use or bool(options.get("include_usage"))
@@ -113,14 +113,22 @@ class OpenAICompatible:
             body = as_json(request)
         content, names = self._relayed_body(body, request)
         reader = RelayReader(self.profile, names, request, write, self.price, shows_usage)
-        try:
-            await self._read_stream(content, reader)
+        is_counted = False
+
+        async def end() -> None:
+            nonlocal is_counted
             reader.require_finished()
+            count(reader.usage)
+            is_counted = True
+            await finish(reader.ending)
+
+        try:
+            await self._read_stream(content, reader, end)
         except (ProxyError, asyncio.CancelledError) as exc:
-            count(self._used(exc, request, reader.written, reader.usage))
+            if not is_counted:
+                count(self._used(exc, request, reader.written, reader.usage))
             self._redact(exc)
             raise
-        count(reader.usage)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
@@ -167,8 +175,13 @@ class OpenAICompatible:
             return as_json({**prepared, "model": self.model}), names
         return rawjson.replace_model(body, self.model), names
 
-    async def _read_stream(self, content: bytes, reader: "_Reader") -> None:
-        """Make a Chat Completions call and give the events of its stream to `reader`, those of one read together."""
+    async def _read_stream(
+        self, content: bytes, reader: "_Reader", end: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Make a Chat Completions call and give the events of its stream to `reader`, those of one read together.
+
+        `end` is called when the reader has all of them, before the connection is made ready for another call.
+        """
         connection = self.connection
         async with aclosing(await connection.complete(content, key=self.api_key, stream=True)) as response:
             # By prefix: Z.AI sends `text/event-stream;charset=UTF-8`.
@@ -181,6 +194,9 @@ class OpenAICompatible:
                 raise connection.ours(exc) from exc
             if not reader.done:
                 await reader.take(b"")
+            if end is not None:
+                await end()
+            if not reader.done:
                 return
             with suppress(TimeoutError, *FOREIGN):
                 async with asyncio.timeout(_DRAIN_SECONDS):

@@ -31,6 +31,7 @@ class RelayReader:
         price: of the model; None: no cost is added to the usage.
         shows_usage: whether the client has asked for the usage; where it has not, no chunk of its own brings it.
         written: the deltas so far. GLM writes a token in each, but for calls (as recorded).
+        ending: the end of the stream, `[DONE]` included, which is not written yet.
     """
 
     profile: Profile
@@ -41,6 +42,7 @@ class RelayReader:
     shows_usage: bool = True
     decoder: sse.Decoder = field(default_factory=sse.Decoder)
     done: bool = False
+    ending: bytes = b""
     usage: Json | None = None
     written: int = 0
     finished: set[int] = field(default_factory=set)
@@ -53,7 +55,7 @@ class RelayReader:
         try:
             for event in self.decoder.feed(data) if data else self.decoder.close():
                 if event.data[:6] == _DONE:
-                    good += (self._missing_end(), event.raw)
+                    self.ending = self._missing_end() + event.raw
                     self.done = True
                     break
                 good.append(self._mended(event))

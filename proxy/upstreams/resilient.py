@@ -98,11 +98,11 @@ class Resilient:
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
             return await self._attempt(lambda candidate: candidate.relay(body, request, count), timer)
 
-    async def relay_stream(self, body: bytes, request: Json, write: Write, count: Count) -> None:
+    async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: Count) -> None:
         """Relay a streamed completion."""
         timer = FirstByteTimer(write, self._shared.clock)
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
-            await self._attempt(lambda candidate: candidate.relay_stream(body, request, timer.show, count), timer)
+            await self._attempt(lambda one: one.relay_stream(body, request, timer.show, finish, count), timer)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:

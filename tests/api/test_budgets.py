@@ -349,3 +349,38 @@ async def test_two_replicas_exceed_a_budget_by_no_more_than_what_was_under_way(u
             assert (await post(url)).status_code == 429
     async with proxy_of(upstream, more=more) as restarted:
         assert (await post(restarted)).status_code == 429
+
+
+STREAMS = {
+    "chat, relayed": ("/v1/chat/completions", {"x-server-tools": "none"}, {}, "[DONE]"),
+    "chat, a loop": ("/v1/chat/completions", {}, {}, "[DONE]"),
+    "Responses": ("/v1/responses", {}, {"input": "x"}, "[DONE]"),
+    "Messages": ("/v1/messages", {}, {"max_tokens": 9}, "message_stop"),
+    "legacy completions": ("/v1/completions", {}, {"prompt": "x"}, "[DONE]"),
+}
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+async def test_a_client_that_goes_at_the_end_mark_has_been_answered_and_its_use_is_booked(upstream, tmp_path, kind):
+    path, headers, fields, mark = STREAMS[kind]
+    upstream.replies = [streamed("Hi there", usage=10)]
+    more = clients("per: day, tokens: 1000000") + f"\nstate: {{url: 'sqlite:///{tmp_path}/state.db'}}"
+    body = {**({} if "input" in fields or "prompt" in fields else {"messages": ASK["messages"]}), **fields}
+    async with proxy_of(upstream, more=more) as url, httpx.AsyncClient(timeout=20) as other:
+        for _ in range(12):
+            async with (
+                httpx.AsyncClient(timeout=20) as client,
+                client.stream(
+                    "POST",
+                    url + path,
+                    json={"model": "m", "stream": True, **body},
+                    headers={"authorization": f"Bearer {KEY}", **headers},
+                ) as response,
+            ):
+                async for line in response.aiter_lines():
+                    if mark in line:
+                        break
+        async with asyncio.timeout(20):
+            while 'status="200"} 12.0' not in (metrics := (await other.get(f"{url}/metrics")).text):
+                assert 'status="499"' not in metrics
+        assert (await used(url))["m"]["requests"] == 12

@@ -60,7 +60,7 @@ class Candidate:
     async def relay(self, body, request, count):
         return await self.complete(None, None)
 
-    async def relay_stream(self, body, request, write, count):
+    async def relay_stream(self, body, request, write, finish, count):
         return await self.complete(None, write)
 
 
@@ -234,7 +234,7 @@ async def test_when_every_fallback_fails_the_last_failure_is_told():
 async def test_what_is_handed_through_is_tried_again_too():
     attempt = Attempt(Candidate("a", UpstreamError("x"), "whole", UpstreamError("x"), "streamed"))
     assert await attempt.upstream.relay(b"", {}, print) == "whole"
-    await attempt.upstream.relay_stream(b"", {}, attempt.show, print)
+    await attempt.upstream.relay_stream(b"", {}, attempt.show, attempt.show, print)
     assert attempt.heard == ["upstream.retried"] * 2
 
 

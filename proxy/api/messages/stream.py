@@ -121,8 +121,8 @@ class MessageStream:
         usage = usage_of(answer, self._answer.server_tool_use())
         events.append({"type": "message_delta", "delta": self._answer.ending(answer), "usage": usage})
         events.append({"type": "message_stop"})
-        await self._write(events)
-        await self._stream.close()
+        self._outbox.pending += self._opening.take() + b"".join(map(_encode, events))
+        await self._outbox.finish()
 
     def encode_error(self, error: ProxyError) -> bytes:
         """The end of a stream that fails, after what is still to be written."""

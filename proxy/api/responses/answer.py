@@ -162,8 +162,7 @@ class ResponseStream:
     async def finish(self, response: Json) -> None:
         """Write the last event, and end the stream."""
         self._encode_last(response)
-        await self._outbox.flush()
-        await self._stream.close()
+        await self._outbox.finish()
 
     def encode_error(self, error: ProxyError) -> bytes:
         """The end of a stream that fails, after what is still to be written.
