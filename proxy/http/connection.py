@@ -111,7 +111,9 @@ class Http1Connection(asyncio.Protocol):
                 if len(body) <= _JOINED_BYTES:
                     self._transport.write(head + body)
                 else:
-                    self._transport.writelines((head, body))
+                    # Not `writelines`, which asyncio's own transports let grow without bounds (CVE-2024-12254).
+                    self._transport.write(head)
+                    self._transport.write(body)
                 if self._writing_paused:
                     await self._drain(response, timeouts.write)
                 self._sent = not self._writing_paused
