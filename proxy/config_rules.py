@@ -300,6 +300,21 @@ def doubts(parts: Parts) -> _Faults:
         key, url = getattr(entry, "api_key", None) or "", getattr(entry, "base_url", None) or ""
         if 0 < len(key) < _SHORT_API_KEY and key != "from_client" and _is_public(url):
             yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
+    yield from _keys_for_others(parts.config)
+
+
+def _keys_for_others(config: c.Config) -> _Faults:
+    """Searches that send the key of a gateway of one's own to Z.AI."""
+    gateways = {one.api_key: (name, one.base_url) for name, one in config.upstreams.items()}
+    for name, tool in config.tools.items():
+        if isinstance(tool, c.ZaiSearchConfig) and tool.api_key in gateways:
+            upstream, url = gateways[tool.api_key]
+            theirs, ours = urlsplit(tool.base_url).hostname, urlsplit(url).hostname
+            if theirs != ours:
+                yield (
+                    f"tools.{name}.base_url",
+                    f"sends the key of upstream {upstream!r}, which is at {ours}, to {theirs}",
+                )
 
 
 def _matches_a_model(pattern: str, models: Iterable[str]) -> bool:

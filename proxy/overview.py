@@ -1,8 +1,11 @@
 """What `toolproxy check` prints of a configuration: what of it is usable, and why the rest is not."""
 
 from collections.abc import Iterator, Mapping
+from datetime import date
 from types import MappingProxyType
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from proxy.config import (
     TOOL_TYPES,
@@ -14,9 +17,12 @@ from proxy.config import (
     ToolConfig,
     ZaiSearchConfig,
 )
+from proxy.loop.search import SearchFilters
 from proxy.terminal import Style
 from proxy.tools.catalog import answered_by_fallback, not_configured
 from proxy.tools.search.entries import provider_of
+from proxy.tools.search.query import SearchQuery
+from proxy.tools.search.tool import provider_of as search_provider_of
 
 
 def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
@@ -36,7 +42,10 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
             state = f"not usable: upstream {model.upstream} is disabled"
         lines.append(f"  {name}: {state}")
     lines.append("tools:")
-    lines += [f"  {name}: {_tool_state(name, tool, origins)}" for name, tool in config.tools.items()]
+    for name, tool in config.tools.items():
+        lines.append(f"  {name}: {_tool_state(name, tool, origins)}")
+        if isinstance(tool, SearchConfig) and isinstance(tool.provider, dict):
+            lines.append(f"    sends, if a request says all it can: {_example(tool)}")
     instead = {f"tools.{name}": " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(config)}
     lines += _disabled("tools", config, instead)
     lines += [f"  installed, not configured: {origin}" for origin in not_configured(config)]
@@ -67,7 +76,9 @@ def _tool_state(name: str, tool: ToolConfig, origins: Mapping[str, str]) -> str:
     if isinstance(tool, McpConfig):
         where = urlsplit(tool.url).netloc if tool.url else (tool.command or ("",))[0]
         return f"{_type_name(tool)}, {where}, tools are listed at start"
-    state = f"usable, {_type_name(tool)}, {origins.get(name, 'built in')}"
+    is_described = isinstance(tool, SearchConfig) and isinstance(tool.provider, dict)
+    origin = "described in this file" if is_described else origins.get(name, "built in")
+    state = f"usable, {_type_name(tool)}, {origin}"
     return state + "".join(f"; {lack}" for lack in _lacks(tool))
 
 
@@ -77,6 +88,14 @@ def _lacks(tool: ToolConfig) -> Iterator[str]:
         return
     if (provider := provider_of(tool)) is not None and (lacking := provider.cannot()):
         yield f"its provider cannot filter by {', '.join(lacking)}"
+
+
+def _example(tool: SearchConfig) -> str:
+    """What a search that is described in the file sends, so that its author can compare it with the service's terms."""
+    where = SearchFilters(("example.org",), ("example.com",), "ca", "British Columbia", "Nanaimo", "medium")
+    query = SearchQuery("WORDS", 5, "week", "ca", "en", where)
+    sent = search_provider_of(replace(tool, api_key=tool.api_key and "KEY")).request(query, date(2026, 1, 8))
+    return " ".join(part for part in (sent.method, sent.url, (sent.body or b"").decode()) if part)
 
 
 def _type_name(tool: object) -> str:
@@ -98,6 +117,8 @@ def _disabled(section: str, config: Config, instead: Mapping[str, str] = Mapping
 def tinted(line: str, style: Style) -> str:
     """A line of `describe` in colours: headings, what is usable, and what is not."""
     name, colon, state = line.partition(": ")
+    if line.startswith("    "):
+        return line
     if not colon:
         return style(line, "bold")
     return f"{name}: {style(state, 'green' if state.startswith('usable') else 'yellow')}"

@@ -187,7 +187,8 @@ async def _ask_search(name: str, entry: ToolConfig, resources: Resources) -> Fin
         async with asyncio.timeout(_SECONDS):
             output = await make_tool(name, entry, resources).run({"query": _SEARCHED, "num_results": _RESULTS})
     except ToolError as exc:
-        return Finding(path, _network_fault(exc) or _plain(exc.why or str(exc)), is_fault=True)
+        network = _network_fault(exc)
+        return Finding(path, f"{network}{_where(exc)}" if network else _plain(exc.why or str(exc)), is_fault=True)
     except TimeoutError:
         return Finding(path, f"gave no answer within {_SECONDS:g} s", is_fault=True)
     milliseconds = (resources.clock.monotonic() - began) * 1000
@@ -242,6 +243,12 @@ def _network_fault(exc: BaseException) -> str | None:
             return why
         link = link.__cause__ or link.__context__
     return None
+
+
+def _where(exc: BaseException) -> str:
+    """The host that could not be reached; empty where it is not known."""
+    cause = exc.__cause__
+    return f" ({cause.request.url.host})" if isinstance(cause, httpx.RequestError) else ""
 
 
 def _tls_fault(exc: BaseException) -> str | None:

@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from proxy import cli
+from proxy.config_file import parse
+from proxy.overview import describe
 from tests.test_cli import toolproxy
 
 ANYONE = (
@@ -352,3 +354,40 @@ def test_a_placeholder_for_a_key_disables_its_entry(check, key):
 def test_any_other_word_may_be_a_key(check, key):
     code, printed, _ = check(f"upstreams:\n  own: {{base_url: 'http://own', api_key: '{key}'}}\n")
     assert (code, "own: usable" in printed) == (0, True)
+
+
+def test_what_a_search_described_in_the_file_would_send_is_printed_without_its_key():
+    config = parse(
+        """
+tools:
+  web_search:
+    type: search
+    api_key: the-real-key-of-it
+    provider:
+      url: https://h.example/find/{api_key}
+      method: POST
+      body: {q: "{query}", n: "{count}", since: "{since}", in: "{country|upper}", only: "{allow}", not: "{block}"}
+      results: ""
+      fields: {url: /u}
+""",
+        {},
+    )
+    said = "\n".join(describe(config, {}))
+    assert "web_search: usable, search, described in this file; its provider cannot filter by language" in said
+    assert (
+        '    sends, if a request says all it can: POST https://h.example/find/KEY {"q":"WORDS","n":5,"since":"2026-01-01",'
+        '"in":"CA","only":["example.org"],"not":["example.com"]}'
+    ) in said
+    assert "the-real-key" not in said
+
+
+def test_a_key_that_would_go_to_another_host_than_its_upstream_is_warned_of():
+    text = """
+upstreams: {zai: {base_url: "URL", api_key: a-key-of-z-ai, profile: glm}}
+models: {glm-5: {upstream: zai}}
+tools: {zai_search: {type: zai_search, api_key: a-key-of-z-ai}}
+"""
+    (warned,) = parse(text.replace("URL", "https://gateway.corp.example/v4"), {}).warnings
+    where = "config.yaml:4: tools.zai_search.base_url"
+    assert warned == f"{where}: sends the key of upstream 'zai', which is at gateway.corp.example, to api.z.ai"
+    assert parse(text.replace("URL", "https://api.z.ai/api/coding/paas/v4"), {}).warnings == ()

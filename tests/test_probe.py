@@ -247,7 +247,7 @@ async def test_a_search_provider_is_asked_one_query_with_its_key(kind):
 async def test_a_search_provider_that_cannot_be_reached_says_why():
     text = UP + f"tools:\n  s: {{type: serper, api_key: {KEY}, base_url: 'http://127.0.0.1:{free_port()}'}}"
     why = "nothing listens at this address: the connection was refused"
-    assert await findings(text) == ([], [f"config.yaml:3: tools.s: {why}"])
+    assert await findings(text) == ([], [f"config.yaml:3: tools.s: {why} (127.0.0.1)"])
 
 
 async def test_redis_is_asked_for_a_write(tmp_path):

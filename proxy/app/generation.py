@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from proxy.api.middleware.admission import Admission
 from proxy.api.middleware.clients import Auth, Quota, is_limited
-from proxy.api.middleware.cors import Cors
+from proxy.api.middleware.cors import Cors, PageGuard
 from proxy.api.middleware.request_id import RequestId
 from proxy.api.middleware.use import UseMeter
 from proxy.app.adapters import http_client_for, registry_of
@@ -113,6 +113,7 @@ class Generation:
             *([functools.partial(Cors, cors=server.cors)] if server.cors else []),
             functools.partial(RequestId, observe=ports.observe, clock=ports.clock),
             functools.partial(Admission, capacity=capacity, queue_timeout=timeout, lifecycle=lifecycle),
+            *([] if clients else [functools.partial(PageGuard, cors=server.cors, is_public=server.allow_anonymous)]),
             functools.partial(Auth, clients=clients),
             *([functools.partial(Quota, clients=limited, rates=state.rates, leases=state.leases)] if limited else []),
             *([functools.partial(UseMeter, ports=ports)] if self.config.counts_use else []),

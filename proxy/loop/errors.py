@@ -97,6 +97,15 @@ class ModelNotAllowed(RequestError, status=403, type="permission_error", code="m
         super().__init__(f"This key may not use the model {model!r}.", param="model")
 
 
+class PageNotAllowed(RequestError, status=403, type="permission_error", code="origin_not_allowed"):
+    """A web page of another origin calls a proxy that no key protects."""
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(
+            f"Web pages of {origin[:200]!r} may not call this proxy: server.cors does not list that origin."
+        )
+
+
 class AdminOnly(RequestError, status=403, type="permission_error", code="admin_only"):
     """A client that is not an administrator."""
 

@@ -34,7 +34,7 @@ from proxy.ports import Caches, Clock, Observer
 from proxy.tools import browser
 from proxy.tools.service import local_caches
 from proxy.tools.sources import Source
-from proxy.tools.tool import Tool
+from proxy.tools.tool import Run, Tool
 
 if TYPE_CHECKING:
     from proxy.tools.web.pages import PageCache
@@ -76,7 +76,7 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
             continue
         made = make_tool(name, entry, resources)
         if name in by_fallback:
-            made = replace(made, run=_not_configured, run_filtered=None)
+            made = replace(made, run=_not_configured(config.disabled[f"tools.{name}"].why), run_filtered=None)
         # The names of gpt-oss's browser are the first fitting tool's, unless the configuration gives them to another.
         own = tuple(alias for alias in made.aliases if not (alias in browser.NAMES and alias in taken))
         taken.update(own)
@@ -163,8 +163,11 @@ def answered_by_fallback(config: Config) -> Iterator[tuple[str, ToolConfig]]:
             yield name, disabled.entry
 
 
-async def _not_configured(_: Json) -> ToolOutput:
-    raise ToolError("This tool is not configured.")
+def _not_configured(why: str) -> Run:
+    async def run(_: Json) -> ToolOutput:
+        raise ToolError("This tool is not configured.", why=why)
+
+    return run
 
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

@@ -45,6 +45,43 @@ async def test_a_preflight_needs_no_key_and_is_answered_for_configured_origins_o
     assert (refused.status_code, "access-control-allow-origin" in refused.headers) == (400, False)
 
 
+TEXT = {"content-type": "text/plain"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"origin": PAGE, **TEXT}, 403),  # a browser sends this without a preflight
+        ({"origin": "null", **TEXT}, 403),
+        ({"origin": PAGE, "content-type": "application/x-www-form-urlencoded"}, 403),
+        ({"origin": "http://evil.example:8080", "host": "evil.example:8080"}, 403),  # DNS rebinding
+        ({"origin": PAGE}, 200),  # of JSON a browser asks first, and is not permitted
+        ({"origin": "http://localhost:8080", "host": "localhost:8080", **TEXT}, 200),  # our own chat page
+        (TEXT, 200),  # no browser
+    ],
+)
+async def test_without_keys_no_page_of_another_origin_can_spend_anything(upstream, headers, status):
+    upstream.replies = [whole("Hi")]
+    async with calling(upstream, "") as client:
+        answer = await client.post(
+            "/v1/chat/completions", content=orjson.dumps(ASK), headers={"content-type": "application/json", **headers}
+        )
+        assert (answer.status_code, len(upstream.bodies)) == (status, int(status == 200))
+        if status == 403:
+            assert answer.json()["error"]["code"] == "origin_not_allowed"
+        assert (await client.get("/v1/models", headers=headers)).status_code == 200
+
+
+async def test_without_keys_the_origins_of_the_configuration_may_call(upstream):
+    upstream.replies = [whole("Hi")]
+    async with calling(upstream, f'server: {{cors: {{origins: ["{PAGE}"]}}}}') as client:
+        for origin, status in ((PAGE, 200), ("https://b.example", 403)):
+            answer = await client.post(
+                "/v1/chat/completions", content=orjson.dumps(ASK), headers={"origin": origin, **TEXT}
+            )
+            assert answer.status_code == status
+
+
 async def test_a_page_can_read_answers_and_errors_alike(upstream):
     upstream.replies = [whole("Hi")]
     lifecycle = Lifecycle()

@@ -485,7 +485,7 @@ def test_a_failure_stays_one_json_object_whatever_is_told_with_it():
 def test_what_is_left_of_the_budget_is_told_with_the_results():
     run = run_of(guidance=True, max_tool_calls=3, max_turns=4)
     play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << told("(2 tool calls in 2 more rounds are left for this answer.)")
+    play << told("(Left for this answer: 2 tool calls in 2 more rounds.)")
 
 
 @pytest.mark.parametrize(

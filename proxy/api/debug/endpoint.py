@@ -5,10 +5,8 @@ addresses, the Host header names one (a web page that has rebound its own name t
 proxy has forwarded the request. With `allow_anonymous` no request may.
 """
 
-import re
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Final
 
 from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
@@ -18,11 +16,10 @@ from proxy.api.debug.html import HEADERS, Html
 from proxy.api.debug.request import request_page
 from proxy.api.debug.requests import FILTERS, list_page, matches
 from proxy.api.exchange import send_bytes, send_json
+from proxy.api.middleware.cors import LOCAL_HOST
 from proxy.api.request import CALLER, Caller
 from proxy.loop.errors import AdminOnly, NotFound
 from proxy.ports import History, Ports
-
-_LOCAL_HOST: Final = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?")
 
 
 class Debug:
@@ -62,7 +59,7 @@ def may_read(scope: Scope, *, allow_anonymous: bool) -> bool:
     if caller.name is not None or allow_anonymous:
         return caller.admin
     is_local = _is_loopback(scope.get("client")) and _is_loopback(scope.get("server"))
-    return is_local and bool(_LOCAL_HOST.fullmatch(header(scope, b"host") or "")) and not is_forwarded(scope)
+    return is_local and bool(LOCAL_HOST.fullmatch(header(scope, b"host") or "")) and not is_forwarded(scope)
 
 
 def _is_loopback(address: object) -> bool:

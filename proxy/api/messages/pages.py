@@ -32,7 +32,7 @@ class Page(Struct, frozen=True):
         url: of the page.
         title: of the page.
         piece: of all that the model has read, the part about it.
-        said: of the tool's own text, the part about it.
+        said: the tool's own text about it.
         published: the day on which it appeared, `YYYY-MM-DD`; None: unknown.
     """
 
@@ -59,8 +59,12 @@ def pages_of(answered: AnsweredCall) -> list[Page]:
         url: text[begin:end] for (_, url), (begin, end) in zip(found, pairwise([*begins, len(text)]), strict=False)
     }
     ordered = [url for _, url in found] + [url for url in sources if url not in pieces]
+    texts = {hit.url: hit.text for hit in answered.result.hits}
     days = {hit.url: hit.published for hit in answered.result.hits}
-    return [Page(url, sources[url] or url, pieces.get(url, ""), _said(said, url), days.get(url)) for url in ordered]
+    return [
+        Page(url, sources[url] or url, pieces.get(url, ""), texts.get(url) or _said(said, url), days.get(url))
+        for url in ordered
+    ]
 
 
 def _said(text: str, url: str) -> str:

@@ -1,13 +1,22 @@
-"""Cross-origin requests: which pages of other origins a browser lets call the proxy, and read which headers."""
+"""Cross-origin requests: which web pages may call the proxy, and which headers a browser lets them read."""
 
+import re
+from collections.abc import Awaitable
 from secrets import token_hex
+from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from proxy.api.body import header
 from proxy.config import CorsConfig
+from proxy.loop.errors import PageNotAllowed
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+LOCAL_HOST: Final = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?")
+"""A Host header that names this machine. A page whose own name leads here (DNS rebinding) sends that name."""
 
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 _EXPOSED = (
@@ -43,3 +52,38 @@ class Cors(CORSMiddleware):
         response = super().preflight_response(request_headers)
         response.headers["x-request-id"] = token_hex(16)
         return response
+
+
+class PageGuard:
+    """Refuses the requests of web pages that need no permission of the browser, where no key protects the proxy.
+
+    A browser sends a form, or `text/plain`, to any address without asking first, and a page whose name was made to lead
+    to this machine counts as the proxy's own. Such a page could spend the operator's credit, though not read much.
+
+    Args:
+        app: the layer below.
+        cors: the origins that may call; None: none may.
+        is_public: whether the proxy listens beyond loopback, so that its own pages may have any name.
+    """
+
+    def __init__(self, app: ASGIApp, *, cors: CorsConfig | None, is_public: bool) -> None:
+        self._app = app
+        self._origins = frozenset(cors.origins if cors else ())
+        self._is_public = is_public
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Implements ASGI."""
+        if scope["type"] == "http" and scope["method"] not in _SAFE_METHODS and (origin := header(scope, b"origin")):
+            self._require_allowed(scope, origin)
+        return self._app(scope, receive, send)
+
+    def _require_allowed(self, scope: Scope, origin: str) -> None:
+        """Raise `PageNotAllowed` for a page of another origin that a browser has not asked about."""
+        if origin in self._origins or "*" in self._origins:
+            return
+        host = header(scope, b"host") or ""
+        if origin.partition("://")[2] == host:
+            if not (self._is_public or LOCAL_HOST.fullmatch(host)):
+                raise PageNotAllowed(origin)
+        elif not (header(scope, b"content-type") or "").lower().startswith("application/json"):
+            raise PageNotAllowed(origin)
