@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -34,6 +35,8 @@ _MAX_CACHED_HEADER = 256
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may stand in a header
 _MAX_IGNORED = 32
 _LONGEST_LOGGED = 100  # characters of a name that there is not
+
+_NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 
 CALLER = "toolproxy.caller"
 """The key of the `Caller` in an ASGI scope, where the auth middleware puts it."""
@@ -131,6 +134,7 @@ class ResolvedRequest(Struct, frozen=True):
         body: `chat` as the client sent it, byte for byte; None where the two differ.
         ignored: tools that the client selects by name and cannot have, fit for a header.
         filters: of its searches.
+        sources: URL -> title of the pages that hidden calls earlier in the conversation have found.
     """
 
     chat: Json
@@ -144,6 +148,7 @@ class ResolvedRequest(Struct, frozen=True):
     body: bytes | None = None
     ignored: tuple[str, ...] = ()
     filters: SearchFilters = NO_FILTERS
+    sources: Mapping[str, str] = _NO_SOURCES
 
 
 class RequestResolver:
@@ -176,9 +181,12 @@ class RequestResolver:
             RequestError: the settings of its searches are not well formed.
         """
         caller: Caller = scope[CALLER]
-        given = chat
+        given, sources = chat, _NO_SOURCES
         if runs := runs_in(chat["messages"]):
-            chat = await self._with_hidden(caller.scope, share_of(scope), chat, runs, hidden or {})
+            found = await self._hidden(caller.scope, share_of(scope), runs, hidden or {})
+            if found:
+                chat = {**chat, "messages": put_back(chat["messages"], found)}
+                sources = {url: title for one in found.values() for url, title in one.sources.items()}
         chat, name, on_request = self._without_request_marks(chat)
         try:
             model = self._ports.router.resolve(
@@ -203,13 +211,13 @@ class RequestResolver:
         events = wanted_events(header(scope, b"x-tool-events"), otherwise=otherwise)
         body = body if chat is given else None
         return ResolvedRequest(
-            chat, caller, model, limits, tools, policy.selection, offer, events, body, policy.ignored, filters
+            chat, caller, model, limits, tools, policy.selection, offer, events, body, policy.ignored, filters, sources
         )
 
-    async def _with_hidden(
-        self, owner: str, share: Share | None, chat: Json, runs: Sequence[str], brought: Mapping[str, Continuation]
-    ) -> Json:
-        """The request with what this client was not shown of earlier `runs` back in its history."""
+    async def _hidden(
+        self, owner: str, share: Share | None, runs: Sequence[str], brought: Mapping[str, Continuation]
+    ) -> dict[str, Continuation]:
+        """What this client was not shown of earlier `runs`, as far as it is known."""
         found = {run: brought[run] for run in runs if run in brought}
         for run in runs:
             stored = None if run in found else await self._ports.store.get(owner, run)
@@ -218,7 +226,7 @@ class RequestResolver:
                     share.count_parsed(stored)
                 found[run] = Continuation.from_json(orjson.loads(stored))
         self._ports.observe("continuation.sought", sought=len(runs), found=len(found))
-        return {**chat, "messages": put_back(chat["messages"], found)} if found else chat
+        return found
 
     def _without_request_marks(self, chat: Json) -> tuple[Json, str, bool]:
         """The request and its model's name without the marks that ask for tools, and whether there was one."""

@@ -12,6 +12,7 @@ as it is, which is complete but for the hidden part.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -40,16 +41,23 @@ class Continuation(Struct, frozen=True):
         message: the last turn's assistant message as received, every call in it.
         results: of the server's calls in it: position in `tool_calls` -> content.
         client_ids: of the client's calls in it: the client's id -> position.
+        sources: URL -> title of the pages that the run's tools returned, which a later answer may cite.
     """
 
     before: tuple[Json, ...]
     message: Json
     results: Mapping[int, str]
     client_ids: Mapping[str, int]
+    sources: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def of_turn(
-        cls, turn: Turn, answers: Sequence[ToolResult], added: Iterable[Json], client_tools: frozenset[str]
+        cls,
+        turn: Turn,
+        answers: Sequence[ToolResult],
+        added: Iterable[Json],
+        client_tools: frozenset[str],
+        sources: Mapping[str, str] = MappingProxyType({}),
     ) -> "Continuation":
         """The hidden part of a run that ends with this turn.
 
@@ -58,6 +66,7 @@ class Continuation(Struct, frozen=True):
             answers: to its other calls, in order.
             added: the messages that the run added to the conversation before it.
             client_tools: the names of the client's functions.
+            sources: of the run.
         """
         entries = turn.message["tool_calls"]
         at_server = [
@@ -67,7 +76,7 @@ class Continuation(Struct, frozen=True):
         ]
         results = {at: answer.content for at, answer in zip(at_server, answers, strict=True)}
         client_ids = {client_id: at for at, client_id in enumerate(turn.client_ids) if client_id}
-        return cls(tuple(storable(added)), turn.message, results, client_ids)
+        return cls(tuple(storable(added)), turn.message, results, client_ids, sources)
 
     def as_json(self) -> Json:
         """The JSON for a store."""
@@ -76,13 +85,15 @@ class Continuation(Struct, frozen=True):
             "message": self.message,
             "results": {str(at): content for at, content in self.results.items()},
             "client_ids": dict(self.client_ids),
+            **({"sources": dict(self.sources)} if self.sources else {}),
         }
 
     @classmethod
     def from_json(cls, stored: Json) -> "Continuation":
         """A continuation from the JSON of a store."""
         results = {int(at): content for at, content in stored["results"].items()}
-        return cls(tuple(stored["before"]), stored["message"], results, stored["client_ids"])
+        sources = stored.get("sources", {})
+        return cls(tuple(stored["before"]), stored["message"], results, stored["client_ids"], sources)
 
     def restored(self, answers: Mapping[str, Json]) -> list[Json]:
         """The messages under the upstream's ids; `answers`: the client's tool messages by the client's ids."""

@@ -11,7 +11,8 @@ From the moment a limit permits no further round of tools, every turn has to be 
 at that (`forcing`), which may take two upstream calls more than `max_turns`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -85,6 +86,7 @@ class Run:
         limits: how far the run may go.
         run_id: 32 hexadecimal digits, unique: the ids of the client's own calls are made of it.
         dialect: for models with calls and citation marks of their own; None: such marks stay in the text.
+        sources: URL -> title of the pages that earlier runs of the conversation have found.
 
     Attributes:
         id: the `run_id`.
@@ -93,7 +95,14 @@ class Run:
     """
 
     def __init__(
-        self, request: Json, offer: Offer, limits: Limits, run_id: str = "0" * 32, *, dialect: ToolDialect | None = None
+        self,
+        request: Json,
+        offer: Offer,
+        limits: Limits,
+        run_id: str = "0" * 32,
+        *,
+        dialect: ToolDialect | None = None,
+        sources: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.id, self.limits, self.tally = run_id, limits, Tally()
         self._offer = offer
@@ -102,7 +111,7 @@ class Run:
         calls, rounds = limits.max_tool_calls, limits.max_turns - 1
         text = guidance(offer.shown, calls, rounds) if limits.guidance else None
         self._transcript = Transcript(with_guidance(self._client_messages, text))
-        self._calls = CallHistory(offer.owned, limits, dialect, self.tally)
+        self._calls = CallHistory(offer.owned, limits, dialect, self.tally, sources={**sources})
         self._turn: Turn  # whose calls were decided last ...
         self._decisions: list[CallDecision] = []  # ... and how
         self._answers: Sequence[ToolResult] = ()
@@ -154,7 +163,8 @@ class Run:
         turn, answers = self._turn, self._calls.finish(self._decisions, results)
         self._answers = answers
         if any(turn.client_ids):
-            hidden = Continuation.of_turn(turn, answers, self._transcript.added, self._offer.client_tools)
+            added, client_tools = self._transcript.added, self._offer.client_tools
+            hidden = Continuation.of_turn(turn, answers, added, client_tools, self._calls.sources)
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS, hidden)
         self._earlier_turns.append(turn)
         self._stop = self._stop or self.limits.spent(self.tally, expired=self._expired)

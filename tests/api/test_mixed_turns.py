@@ -87,6 +87,22 @@ async def test_a_mixed_turn_loses_nothing_the_next_time_nor_the_time_after(upstr
     assert door["content"] == "opened"
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_pages_that_a_hidden_search_has_found_are_cited_when_the_client_comes_back(upstream, sdk, streaming):
+    reply = streamed if streaming else whole
+    upstream.replies = [reply("Let me.", calls=MIXED), reply("", calls=MIXED), reply("https://a.example/")]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        history = list(QUESTION)
+        for _ in range(2):
+            message, _ = await ask(client, history, streaming=streaming)
+            history += [message, result(message)]
+        answer = await client.chat.completions.create(model="m", messages=history, tools=[OPEN_DOOR], stream=streaming)
+        deltas = [one.choices[0].delta async for one in answer] if streaming else [answer.choices[0].message]
+    (cited,) = [note for delta in deltas for note in getattr(delta, "annotations", None) or ()]
+    cited = cited if isinstance(cited, dict) else cited.model_dump()
+    assert cited["url_citation"]["url"] == "https://a.example/"
+
+
 async def test_two_mixed_turns_in_a_row_are_both_put_back(upstream, sdk):
     again = [("v-door", "open_door", {"door": 2}), ("v-search", "web_search", {"query": "other"})]
     upstream.replies = [whole(calls=MIXED), whole(calls=again), whole("Done.")]
