@@ -127,7 +127,8 @@ class Surface:
         tallies, works = [], []
         for index, run_id in enumerate(run_ids):
             dialect = self.ports.dialect(request.offer.owned) if request.offer.in_play else None
-            run = Run(request.chat, request.offer, limits, run_id, dialect=dialect, sources=request.sources)
+            run = Run(request.chat, request.offer, limits, run_id, dialect=dialect)
+            run.sources.update(request.sources)
             show_chunk = partial(show, index)
             work = runner.drive(
                 run, upstream=upstream, scope=owner, show=show_chunk, tell=tell, report=report, filters=filters

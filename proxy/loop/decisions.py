@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from proxy.loop.actions import AnsweredCall, Stop, Tally
 from proxy.loop.chat import ToolCall, ToolSpec
+from proxy.loop.citations import Cite
 from proxy.loop.limits import Limits
 from proxy.loop.prompts import BUDGET_USED, NO_SUCH_TOOL, REPEATED
 from proxy.loop.results import BEYOND_LIMIT, ToolError, ToolResult, failure
@@ -60,18 +61,23 @@ class CallHistory(Struct):
         limits: of the run.
         dialect: translates calls by aliases; None: they are made in the tools' own terms.
         tally: counts the calls that are run.
+        sources: URL -> title, of all results, and of earlier runs.
         results: of the calls that succeeded, by `ToolCall.fingerprint`. A call that failed may be made again.
         repeated: the fingerprints of calls that were made again, and answered from `results`.
-        sources: URL -> title, of all results.
     """
 
     tools: Mapping[str, ToolSpec]
     limits: Limits
     dialect: ToolDialect | None
     tally: Tally
+    sources: dict[str, str]
     results: dict[tuple[str, str], ToolResult] = {}
     repeated: set[tuple[str, str]] = set()
-    sources: dict[str, str] = {}
+
+    @property
+    def cite(self) -> Cite | None:
+        """Finds the page that a mark in a text means; None: marks mean nothing."""
+        return None if self.dialect is None else self.dialect.cite
 
     def resolve(self, call: ToolCall) -> ToolCall:
         """The call under its tool's own name, in the tool's own terms. Raises `ToolError`."""

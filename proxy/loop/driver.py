@@ -170,23 +170,18 @@ class ToolCalls:
     def turn_failed(self, used: Json | None) -> None:
         """Cancel the calls that were started early, and count what their turn is taken to have used."""
         self._run.count_failed(used)
-        self._abandon_early()
+        self._cancel_started()
 
-    def _abandon_early(self) -> None:
-        for task in self._started.values():
-            task.cancel()
-        self._started.clear()
+    def _cancel_started(self) -> None:
+        while self._started:
+            self._started.popitem()[1].cancel()
 
     async def run_all(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult]:
         """The results of the calls of a complete turn, in their order."""
         if len(calls) == 1 and not self._started:
             return [await self._call(calls[0])]  # without a task, which costs a loop 5 % of its instructions
-        tasks: list[asyncio.Task[ToolResult]] = []
-        for call in calls:
-            task = self._started.pop(call, None)
-            tasks.append(task or self._begin(call))
-        if self._started:
-            self._abandon_early()
+        tasks = [self._started.pop(call) if call in self._started else self._begin(call) for call in calls]
+        self._cancel_started()
         return [await task for task in tasks]  # `gather` would cost another round of the event loop
 
     async def aclose(self) -> None:
@@ -246,10 +241,8 @@ class ToolCalls:
         except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
             observe("tool.crashed", **where, seconds=elapsed(clock, began), exc_info=True)
             return results.failure(TOOL_FAILED)
-        seconds, content = elapsed(clock, began), {"result": output.text}
-        extra = {"answered_by": output.answered_by, "note": output.note, "results": len(output.hits) or None}
-        told = {name: value for name, value in extra.items() if value is not None}
-        observe("tool.completed", **where, **told, seconds=seconds, characters=len(output.text), content=content)
+        end = {"seconds": elapsed(clock, began), "characters": len(output.text), **output.remarks}
+        observe("tool.completed", **where, **end, content={"result": output.text})
         most = max(0, min(self._run.limits.max_result_bytes, self._result_bytes_left))
         result = results.success(call.name, output, max_bytes=most)
         self._result_bytes_left -= len(result.content.encode())

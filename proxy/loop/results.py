@@ -46,6 +46,12 @@ class ToolOutput(Struct, frozen=True):
     answered_by: str | None = None
     note: str | None = None
 
+    @property
+    def remarks(self) -> dict[str, str | int]:
+        """What the log says of it: how many pages were found, what answered, and what an operator should know."""
+        said = {"answered_by": self.answered_by, "note": self.note, "results": len(self.hits)}
+        return {name: value for name, value in said.items() if value}
+
 
 class ToolResult(Struct, frozen=True):
     """What the model reads of one call.

@@ -11,8 +11,7 @@ From the moment a limit permits no further round of tools, every turn has to be 
 at that (`forcing`), which may take two upstream calls more than `max_turns`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -86,38 +85,29 @@ class Run:
         limits: how far the run may go.
         run_id: 32 hexadecimal digits, unique: the ids of the client's own calls are made of it.
         dialect: for models with calls and citation marks of their own; None: such marks stay in the text.
-        sources: URL -> title of the pages that earlier runs of the conversation have found.
 
     Attributes:
         id: the `run_id`.
         limits: as given.
         tally: the calls and tokens used so far, also where the run fails.
+        sources: URL -> title of the pages that may be cited; those of earlier runs are put in before the first turn.
     """
 
     def __init__(
-        self,
-        request: Json,
-        offer: Offer,
-        limits: Limits,
-        run_id: str = "0" * 32,
-        *,
-        dialect: ToolDialect | None = None,
-        sources: Mapping[str, str] = MappingProxyType({}),
+        self, request: Json, offer: Offer, limits: Limits, run_id: str = "0" * 32, *, dialect: ToolDialect | None = None
     ) -> None:
-        self.id, self.limits, self.tally = run_id, limits, Tally()
+        self.id, self.limits, self.tally, self.sources = run_id, limits, Tally(), dict[str, str]()
         self._offer = offer
         self._request = upstream_request(request, offer)
         self._client_messages: Sequence[Json] = request["messages"]
-        calls, rounds = limits.max_tool_calls, limits.max_turns - 1
-        text = guidance(offer.shown, calls, rounds) if limits.guidance else None
+        text = guidance(offer.shown, limits.max_tool_calls, limits.max_turns - 1) if limits.guidance else None
         self._transcript = Transcript(with_guidance(self._client_messages, text))
-        self._calls = CallHistory(offer.owned, limits, dialect, self.tally, sources={**sources})
+        self._calls = CallHistory(offer.owned, limits, dialect, self.tally, self.sources)
         self._turn: Turn  # whose calls were decided last ...
         self._decisions: list[CallDecision] = []  # ... and how
         self._answers: Sequence[ToolResult] = ()
         self._earlier_turns: list[Turn] = []
-        self._cite = None if dialect is None else dialect.cite
-        self._buffers_all = offer.in_play and demands_json(request)
+        self._buffering = Buffering.ALL if offer.in_play and demands_json(request) else Buffering.NONE
         self._shown_text, self._details = "", 0  # in the client's stream; entries of `reasoning_details`
         self._stop: Stop | None = None
         self._forcing: Forcing | None = None
@@ -160,15 +150,14 @@ class Run:
 
     def receive_results(self, results: Sequence[ToolResult]) -> Action:
         """Take the results of the last `CallTools`, in the order of its calls."""
-        turn, answers = self._turn, self._calls.finish(self._decisions, results)
-        self._answers = answers
+        turn, self._answers = self._turn, self._calls.finish(self._decisions, results)
         if any(turn.client_ids):
             added, client_tools = self._transcript.added, self._offer.client_tools
-            hidden = Continuation.of_turn(turn, answers, added, client_tools, self._calls.sources)
+            hidden = Continuation.of_turn(turn, self._answers, added, client_tools, self.sources)
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS, hidden)
         self._earlier_turns.append(turn)
         self._stop = self._stop or self.limits.spent(self.tally, expired=self._expired)
-        self._transcript.add(turn, answers, ANSWER_NOW if self._stop else self.limits.budget_note(self.tally))
+        self._transcript.add(turn, self._answers, ANSWER_NOW if self._stop else self.limits.budget_note(self.tally))
         return self._force() if self._stop else self.start_turn()
 
     def take_answered(self) -> list[AnsweredCall]:
@@ -186,8 +175,7 @@ class Run:
         return resolved if resolved is not None and self._offer.owned[call.name].eager else None
 
     def _decide_calls(self, turn: Turn) -> Action:
-        if self._expired:
-            self._stop = Stop.DEADLINE
+        self._stop = Stop.DEADLINE if self._expired else self._stop
         calls = [call for call in turn.calls if call.name not in self._offer.client_tools]
         self._turn, self._decisions = turn, decide(calls, self._calls, self._stop)
         if self._decisions:
@@ -209,8 +197,7 @@ class Run:
             body["tool_choice"] = freed(body["tool_choice"], self._offer)
         if (left := self.limits.output_left(self.tally)) is not None:
             body["max_tokens"] = max(1, left)
-        text = without_marks(self._shown_text, self._cite)[0] if self._shown_text else ""
-        unproven = Buffering.START if self._forcing else Buffering.NONE
+        text = without_marks(self._shown_text, self._calls.cite)[0] if self._shown_text else ""
         return CallUpstream(
             body,
             number=self.tally.turns + 1,
@@ -220,9 +207,9 @@ class Run:
             separator=separator_after(text) if text else None,
             first_detail=self._details,
             forcing=self._forcing,
-            buffering=Buffering.ALL if self._buffers_all else unproven,
+            buffering=Buffering.START if self._forcing and self._buffering is Buffering.NONE else self._buffering,
             tools=self._offer.schemas,
-            cite=self._cite,
+            cite=self._calls.cite,
         )
 
     def _respond(self, turn: Turn, stop: Stop | None = None, continuation: Continuation | None = None) -> Respond:
@@ -231,8 +218,8 @@ class Run:
             *visible_message(turn),
             stop=stop or self._stop or Stop.ANSWER,
             tally=self.tally,
-            sources=self._calls.sources,
-            cite=self._cite,
+            sources=self.sources,
+            cite=self._calls.cite,
             continuation=continuation,
             step=turn.step,
             earlier_turns=tuple(self._earlier_turns),

@@ -12,7 +12,7 @@ TOOLS = {name: tool for tool in (SEARCH, TIME) for name in tool.names}
 
 
 def history(tools=TOOLS, **limits):
-    return CallHistory(tools, Limits(**limits), None, Tally())
+    return CallHistory(tools, Limits(**limits), None, Tally(), {})
 
 
 def ran(decisions):
@@ -74,7 +74,7 @@ class Notes:
 
 
 def test_a_dialect_annotates_the_results_of_calls_that_were_run():
-    known = CallHistory(TOOLS, Limits(), Notes(), Tally())
+    known = CallHistory(TOOLS, Limits(), Notes(), Tally(), {})
     decisions = decide([call("browser.search")], known, None)
     known.begin(decisions)
     [answer] = known.finish(decisions, [ToolResult("found")])
