@@ -169,6 +169,7 @@ def _probe(config: Config) -> None:
     for finding in findings:
         if not finding.is_fault:
             print(f"  {finding.path}: {redact(finding.message)}")
+    print(f"  {sum(not finding.is_fault for finding in findings)} of {len(findings)} servers can be used", flush=True)
     if faults := [f"{place_of(one.path, config)}: {redact(one.message)}" for one in findings if one.is_fault]:
         raise ConfigurationError(faults)
 

@@ -248,7 +248,7 @@ def test_check_probes_the_servers_when_it_is_asked_to(tmp_path):
         )
         done = toolproxy("check", "--probe", "--config", str(path))
     assert done.returncode == 1
-    probed = r"probes:\n  upstreams.up: m answers\n  tools.web_search: no results in \d+ ms for 'news'\n\Z"
+    probed = r"probes:\n  upstreams.up: m answers\n  tools.web_search: no results in \d+ ms for 'news'\n  2 of 3 servers can be used\n\Z"
     assert re.search(probed, done.stdout)
     refused = "nothing listens at this address: the connection was refused"
     assert done.stderr == f"toolproxy: config.yaml:3: upstreams.down.base_url: {refused}\n"

@@ -7,7 +7,7 @@ from proxy.config import Config
 from proxy.terminal import Style, shortened
 
 _WIDTH = 105  # columns beside the labels
-_ANYONE = "none configured: anyone who reaches this address may call (set TOOLPROXY_KEY)"
+_ANYONE = "none configured: anyone {} may call (set TOOLPROXY_KEY)"
 _QUESTION = "What is new in Python? Search the web."
 
 
@@ -27,7 +27,8 @@ def _rows(url: str, config: Config) -> Iterator[tuple[str, str]]:
     models = [name for name, model in config.models.items() if model.upstream in config.upstreams]
     yield "models", shortened(", ".join(models) or "none", _WIDTH)
     yield "tools", shortened(", ".join(config.tools) or "none", _WIDTH)
-    yield "clients", shortened(", ".join(client.name for client in config.clients) or _ANYONE, _WIDTH)
+    anyone = _ANYONE.format("who reaches this address" if config.server.allow_anonymous else "on this machine")
+    yield "clients", shortened(", ".join(client.name for client in config.clients) or anyone, _WIDTH)
     yield "", ""
     key = "YOUR_KEY" if config.clients else "unused"
     model = next((name for name in models if "*" not in name), "MODEL")
