@@ -49,8 +49,12 @@ class ToolOutput(Struct, frozen=True):
     @property
     def remarks(self) -> dict[str, str | int]:
         """What the log says of it: how many pages were found, what answered, and what an operator should know."""
-        said = {"answered_by": self.answered_by, "note": self.note, "results": len(self.hits)}
-        return {name: value for name, value in said.items() if value}
+        said: dict[str, str | int] = {"results": len(self.hits)} if self.hits else {}
+        if self.answered_by is not None:
+            said["answered_by"] = self.answered_by
+        if self.note is not None:
+            said["note"] = self.note
+        return said
 
 
 class ToolResult(Struct, frozen=True):
