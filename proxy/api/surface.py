@@ -170,6 +170,8 @@ def _note_end(tally: Tally, answers: Sequence[Respond]) -> None:
         first = answers[0]
         request_context.add({"stop": first.stop} if first.step is None else {"stop": first.stop, "rung": first.step})
     note_use(tally, turns=tally.turns, tool_calls=tally.total_tool_calls, searches=tally.web_searches)
+    if tally.failed_tool_calls:
+        request_context.add({"failed_calls": tally.failed_tool_calls})
 
 
 def note_use(tally: Tally, **counts: float) -> None:

@@ -132,13 +132,14 @@ class AnsweredCall(Struct, frozen=True):
 
 
 class Tally(Struct):
-    """What a run has used: upstream calls, tool calls (by tool, in all, searches), tokens by the upstream's count."""
+    """What a run has used: upstream calls, tool calls (by tool, in all, searches, failed), the upstream's tokens."""
 
     turns: int = 0
     tool_calls: dict[str, int] = {}
     total_tool_calls: int = 0
     usage: Json | None = None
     web_searches: int = 0
+    failed_tool_calls: int = 0
     cost: float | None = None  # of the calls of tools that have a price; None: there were none
 
     @property
@@ -196,6 +197,7 @@ def sum_of(tallies: Sequence[Tally]) -> Tally:
         total.turns += tally.turns
         total.total_tool_calls += tally.total_tool_calls
         total.web_searches += tally.web_searches
+        total.failed_tool_calls += tally.failed_tool_calls
         total.usage = add_usage(total.usage, tally.usage)
         if tally.cost is not None:
             total.cost = (total.cost or 0) + tally.cost

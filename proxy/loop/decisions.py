@@ -117,7 +117,9 @@ class CallHistory(Struct):
                     result = self.dialect.annotate(decision.run, decision.call.name, result)
                 new[decision.key] = result
                 self.sources.update(result.sources)
-                if not result.failed:
+                if result.failed:
+                    self.tally.failed_tool_calls += 1
+                else:
                     self.results[decision.key] = result
             answers.append(decision.result or new[decision.key])
         return answers

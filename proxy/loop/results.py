@@ -125,6 +125,12 @@ class NotUnderstood(ToolError):
     outcome = "invalid_request"
 
 
+class NotConfigured(ToolError):
+    """A tool that is offered for the sake of its fallback, because it has no key of its own."""
+
+    outcome = "not_configured"
+
+
 class UrlNotAllowed(ToolError):
     """A page that the filters of a request, the operator or the page's own site rule out."""
 

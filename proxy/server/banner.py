@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from proxy.config import Config
 from proxy.terminal import Style, shortened
+from proxy.tools.catalog import answered_by_fallback
 
 _WIDTH = 105  # columns beside the labels
 _ANYONE = "none configured: anyone {} may call (set TOOLPROXY_KEY)"
@@ -26,7 +27,7 @@ def banner(url: str, config: Config, style: Style) -> str:
 def _rows(url: str, config: Config) -> Iterator[tuple[str, str]]:
     models = [name for name, model in config.models.items() if model.upstream in config.upstreams]
     yield "models", shortened(", ".join(models) or "none", _WIDTH)
-    yield "tools", shortened(", ".join(config.tools) or "none", _WIDTH)
+    yield "tools", shortened(", ".join(_offered(config)) or "none", _WIDTH)
     anyone = _ANYONE.format("who reaches this address" if config.server.allow_anonymous else "on this machine")
     yield "clients", shortened(", ".join(client.name for client in config.clients) or anyone, _WIDTH)
     yield "", ""
@@ -36,3 +37,11 @@ def _rows(url: str, config: Config) -> Iterator[tuple[str, str]]:
     yield "OpenAI SDKs", f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}"
     yield "Claude Code", f"ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key} ANTHROPIC_MODEL={model} claude"
     yield "curl", f"curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' --json '{body}'"
+
+
+def _offered(config: Config) -> Iterator[str]:
+    """The tools that a model may be shown, in the order of the file; those without a key of their own come last."""
+    yield from (name for name, tool in config.tools.items() if tool.offer != "never")
+    for name, tool in answered_by_fallback(config):
+        if tool.offer != "never":
+            yield f"{name} (by {' or '.join(tool.fallbacks)})"

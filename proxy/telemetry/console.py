@@ -117,8 +117,8 @@ def _value(value: object) -> str:
 
 
 def _color_of(status: int, line: Line) -> str:
-    """Green for an answer, yellow for what the client asked for or did, red for what failed here or beyond."""
-    if _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
+    """Green for an answer, yellow for what the client or a failed tool caused, red for what failed here or beyond."""
+    if _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR or (line.get("failed_calls") and not line.get("error")):
         return "yellow"
     return "red" if status >= _FIRST_SERVER_ERROR or line.get("error") else "green"
 
@@ -172,4 +172,5 @@ def _outcome(line: Line) -> str:
     """What ended the request: an error's code, the client, or why its loop stopped."""
     if line.get("status") == _CLIENT_LEFT:
         return "the client left"
-    return printable(line.get("error") or line.get("stop") or "")
+    failed = _counted(line.get("failed_calls"), "failed call", "failed calls")
+    return ", ".join(filter(None, (printable(line.get("error") or line.get("stop") or ""), failed)))

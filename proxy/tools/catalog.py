@@ -29,7 +29,7 @@ from proxy.config import (
 )
 from proxy.loop.chat import Json
 from proxy.loop.errors import ConfigurationError
-from proxy.loop.results import ToolError, ToolOutput
+from proxy.loop.results import NotConfigured, ToolError, ToolOutput
 from proxy.ports import Caches, Clock, Observer
 from proxy.tools import browser
 from proxy.tools.service import local_caches
@@ -165,7 +165,7 @@ def answered_by_fallback(config: Config) -> Iterator[tuple[str, ToolConfig]]:
 
 def _not_configured(why: str) -> Run:
     async def run(_: Json) -> ToolOutput:
-        raise ToolError("This tool is not configured.", why=why)
+        raise NotConfigured("This tool is not configured.", why=why)
 
     return run
 

@@ -21,6 +21,7 @@ from proxy.loop.offer import SEARCH
 from proxy.loop.results import (
     Cause,
     InvalidArguments,
+    NotConfigured,
     NotUnderstood,
     ToolError,
     ToolOutput,
@@ -154,6 +155,8 @@ class Registry:
                 return await self._run(tried, call, min(tried.tool.timeout or patience, at_most), scope, filters)
             except (InvalidArguments, NotUnderstood):
                 raise
+            except NotConfigured:  # known since the start; that is no event
+                continue
             except ToolError as exc:
                 names = {"tool": tried.tool.name, "to": following.tool.name}
                 self._observe("tool.fell_back", **names, outcome=exc.outcome, why=exc.why)
