@@ -198,6 +198,8 @@ def _header_faults(parts: Parts) -> _Faults:
 def _state_faults(config: c.Config) -> _Faults:
     if config.state.url.startswith("redis") and find_spec("redis") is None:
         yield "state.url", "needs a package that is not installed: pip install redis"
+    if config.state.url.endswith("/:memory:"):
+        yield "state.url", "no file: state in memory is memory://"
 
 
 def _fallback_faults(parts: Parts) -> _Faults:

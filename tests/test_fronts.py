@@ -131,6 +131,8 @@ async def test_what_is_for_operators_stays_inside(tmp_path, front):
         for path in ("/metrics", "/readyz", "/%72eadyz", "/debug", "/deb%75g/requests/x"):
             answer = await client.get(url + path)
             assert (answer.status_code, "x-request-id" in answer.headers) == (404, False)
+        for path in ("/metrics%0a", "/readyz%0A", "/debug%0a"):  # other paths to a front, and none to the proxy
+            assert (await client.get(url + path)).status_code == 404
         assert (await client.get(f"{url}/healthz")).status_code == 200
 
 

@@ -3,6 +3,7 @@
 import re
 from functools import partial
 
+import orjson
 from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
@@ -12,8 +13,10 @@ from proxy.api.request import CALLER, Caller
 from proxy.api.surface import note_use
 from proxy.api.usage_finder import UsageFinder
 from proxy.loop.actions import Tally
+from proxy.loop.chat import Json
 from proxy.loop.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.loop.rawjson import replace_model
+from proxy.loop.tokens import of_text
 from proxy.ports import Model, Ports, RawRequest
 
 _HOP_BY_HOP = frozenset(
@@ -45,6 +48,9 @@ _PART_NAME = re.compile(rb"(?:^|;) *name=(" + _QUOTED + rb")", re.IGNORECASE)
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 # Segments that a URL library would resolve, and characters that decode into ones: a request stays below the base URL.
 _ODD_PATH = re.compile(rb"/\.{0,2}(?:/|$)|%2e|%2f|%5c|\\", re.IGNORECASE)
+
+
+_FIRST_ERROR = 400  # of HTTP's statuses
 
 
 class Passthrough:
@@ -98,13 +104,29 @@ async def _relay(model: Model, request: RawRequest, send: Send, *, counts_use: b
         ]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head need not wait for a body
-        counted = UsageFinder() if counts_use else None
-        async for data in response.body:
-            if counted is not None:
-                counted.feed(data)
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        if counted is not None and (usage := counted.usage()) is not None:
-            note_use(Tally(usage=model.upstream.with_cost(usage)))
+        counted = UsageFinder()
+        try:
+            async for data in response.body:
+                if counts_use:
+                    counted.feed(data)
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        finally:
+            is_answer = response.status < _FIRST_ERROR
+            usage = (counted.usage() or _estimate(request.body, counted.events)) if counts_use and is_answer else None
+            if usage is not None:
+                note_use(Tally(usage=model.upstream.with_cost(usage)))
+
+
+def _estimate(body: bytes, events: int) -> Json | None:
+    """The tokens of a request whose answer has no count, or was left: its text, and one for each event of a stream."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    asked = fields.get("prompt") or fields.get("input")
+    texts = asked if isinstance(asked, list) else [asked]
+    read = round(sum(of_text(text) for text in texts if isinstance(text, str)))
+    return {"prompt_tokens": read, "completion_tokens": events, "total_tokens": read + events}
 
 
 def _model_in_json(scope: Scope, body: bytes) -> str:

@@ -17,14 +17,19 @@ class UsageFinder:
     """Finds the last `usage` near either end of a response: of embeddings, legacy completions, images and the like.
 
     The vectors or texts between may be megabytes, and are not kept.
+
+    Attributes:
+        events: of a stream of server-sent events so far, its end mark excepted.
     """
 
     def __init__(self) -> None:
         self._head = b""
         self._tail = b""
+        self.events = 0
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the response."""
+        self.events += data.count(b"data:") - data.count(b"data: [DONE]")
         if len(self._head) < _PART_BYTES:
             self._head += data[: _PART_BYTES - len(self._head)]
         self._tail = (self._tail + data)[-_PART_BYTES:]

@@ -42,7 +42,12 @@ class _Router(Router):
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:  # type: ignore[override]
         """Implements ASGI."""
         endpoint = self._posts.get(scope["path"]) if scope.get("method") == "POST" else None
-        return endpoint(scope, receive, send) if endpoint else super().__call__(scope, receive, send)
+        if endpoint:
+            return endpoint(scope, receive, send)
+        # Starlette's routes also match with a line feed at the end, which proxies in front take for another path.
+        if not scope["path"].isprintable():
+            raise NotFound("There is no such path here: it has characters that cannot be printed.")
+        return super().__call__(scope, receive, send)
 
 
 def _hot_paths(ports: Ports) -> dict[str, ASGIApp]:

@@ -11,7 +11,7 @@ A `ConfigurationError` never reaches a client: it ends the start. What tools rai
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, Unpack
+from typing import ClassVar, TypedDict, Unpack
 
 
 class _Fields(TypedDict, total=False):
@@ -36,7 +36,10 @@ class ProxyError(Exception):
         retry_after: seconds, for the header.
         why: the cause, for the log alone: it may hold addresses.
         details: for programs, on surfaces whose errors have room for them.
+        is_limit: whether the request has reached a limit of the proxy's.
     """
+
+    is_limit: ClassVar[bool] = False
 
     status: int = 500
     type: str = "server_error"
@@ -150,13 +153,19 @@ class RequestTimeout(RequestError, status=408, code="request_timeout"):
 class RequestTooLarge(RequestError, status=413, code="request_too_large"):
     """The body is larger than `server.max_body_bytes`."""
 
+    is_limit = True
+
 
 class RateLimitExceeded(RequestError, status=429, type="rate_limit_error", code="rate_limit_exceeded"):
     """The client has sent as many requests, or has as many open, as it may."""
 
+    is_limit = True
+
 
 class BudgetExceeded(RequestError, status=429, type="insufficient_quota", code="budget_exceeded"):
     """The client has used up its budget; only the next day or month has more."""
+
+    is_limit = True
 
 
 class HeadersTooLarge(RequestError, status=431, code="headers_too_large"):
@@ -170,9 +179,13 @@ class HttpRefused(RequestError):
 class Overloaded(ProxyError, status=503, code="overloaded", retry_after=1):
     """The proxy is full."""
 
+    is_limit = True
+
 
 class Stopping(Overloaded):
     """The proxy is about to stop; another try has to come over another connection, to another process."""
+
+    is_limit = False
 
     def __init__(self) -> None:
         super().__init__("The proxy is stopping; send the request again.", headers={"connection": "close"})
@@ -180,6 +193,8 @@ class Stopping(Overloaded):
 
 class MaxDurationExceeded(ProxyError, status=504, code="max_duration_exceeded"):
     """The request took longer than `limits.max_duration`."""
+
+    is_limit = True
 
 
 class UpstreamError(ProxyError, status=502, type="upstream_error", code="upstream_error"):

@@ -23,9 +23,10 @@ is made of a shape can be kept for all spans that have it."""
 
 OTHER_ROUTE: Final = "other"
 _ROUTES: Final = frozenset({
-    "/chat/completions", "/responses", "/debug", "/v1/audio/speech", "/v1/audio/transcriptions",
-    "/v1/audio/translations", "/v1/batches", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/files",
-    "/v1/images/edits", "/v1/images/generations", "/v1/models", "/v1/moderations", "/v1/rerank", "/v1/responses",
+    "/chat", "/chat/completions", "/responses", "/debug", "/debug/usage", "/v1/audio/speech",
+    "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/batches", "/v1/chat/completions", "/v1/completions",
+    "/v1/embeddings", "/v1/files", "/v1/images/edits", "/v1/images/generations", "/v1/messages",
+    "/v1/messages/count_tokens", "/v1/models", "/v1/moderations", "/v1/rerank", "/v1/responses",
 })  # fmt: skip
 _ROUTES_WITH_ID: Final = ("/v1/responses/", "/responses/", "/v1/models/", "/debug/requests/")
 

@@ -15,13 +15,10 @@ from proxy.telemetry.conventions import route_of
 from proxy.telemetry.events import Handler
 from proxy.telemetry.series import Series
 
-# Those values of a request's `stop` and `error` that mean that it reached a limit.
+# Those values of a request's `stop` that mean that it reached a limit.
 LIMIT_STOPS: Final = frozenset(
     {"max_turns", "max_tool_calls", "max_total_tokens", "deadline", "repeated_call", "budget"}
 )
-LIMIT_ERRORS: Final = frozenset({
-    "rate_limit_exceeded", "budget_exceeded", "overloaded", "max_duration_exceeded", "request_too_large",
-})  # fmt: skip
 
 # Tools of MCP servers come and go; the largest servers have about a hundred.
 _MOST_TOOLS: Final = 200
@@ -99,6 +96,7 @@ class Metrics:
             }
         )
         self._handlers: Mapping[str, Handler] = {
+            "limit.reached": lambda fields: series.limits(fields["kind"]).inc(),
             "request.started": lambda _: series.open_requests.inc(),
             "response.started": self._response_started,
             "budget.checked": self._budget_checked,
@@ -169,8 +167,6 @@ class Metrics:
         self._count_use(request)
         if (stop := request.get("stop")) in LIMIT_STOPS:
             series.limits(stop).inc()
-        if (error := request.get("error")) in LIMIT_ERRORS:
-            series.limits(error).inc()
         if (rung := request.get("rung")) is not None:
             series.forced_answers(rung).inc()
 

@@ -94,8 +94,8 @@ def from_response(status: int, headers: Mapping[str, str], body: bytes) -> Proxy
     found = _find(_json(body))
     message = found.get("message") or _plain_text(body) or f"HTTP {status}"
     if not _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
-        return UpstreamError(f"The upstream failed (HTTP {status}): {_clip(message)}", headers=_advice(headers))
-    return _refused(status, _clip(message), found, headers)
+        return UpstreamError(f"The upstream failed (HTTP {status}): {_words(message)}", headers=_advice(headers))
+    return _refused(status, _words(message), found, headers)
 
 
 def raise_if_failed(body: Any) -> None:
@@ -111,15 +111,15 @@ def raise_if_failed(body: Any) -> None:
     message = found.get("message") or _UNNAMED
     status = _status_of(found)
     if status is None or not _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
-        raise UpstreamError(f"The upstream failed: {_clip(message)}")
-    raise _refused(status, _clip(message), found, {})
+        raise UpstreamError(f"The upstream failed: {_words(message)}")
+    raise _refused(status, _words(message), found, {})
 
 
 def _refused(status: int, message: str, found: Json, headers: Mapping[str, str]) -> UpstreamError:
-    given = None if found.get("code") is None else _clip(found["code"])
+    given = None if found.get("code") is None else _words(found["code"])
     meaning = ZAI_CODES.get(given or "")
     if meaning is _BACKEND:
-        return UpstreamError(f"The upstream failed: {_clip(message)}")
+        return UpstreamError(f"The upstream failed: {_words(message)}")
     code = given
     if meaning is not None:
         code, message = meaning.code, f"{message} (upstream code {given})"
@@ -130,7 +130,7 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
     if of_account or status in _AUTH_STATUSES or (meaning is not None and meaning.final):
         advice["x-should-retry"] = "false"
     return UpstreamRefused(
-        _clip(message),
+        _words(message),
         status=status,
         type=_text(found.get("type")) or _TYPES.get(status, "invalid_request_error"),
         code=code,
@@ -220,8 +220,8 @@ def _words(value: Any) -> str:
         return "(nested too deep)"
 
 
-def _clip(message: Any) -> str:
-    text = _words(message)
+def clipped(text: str) -> str:
+    """A message of bounded length. A key in it has to be masked before: half of one would not be found."""
     return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "..."
 
 

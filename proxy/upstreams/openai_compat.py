@@ -71,15 +71,15 @@ class OpenAICompatible:
                 raw = await self.connection.whole(content, key=self.api_key)
                 answer, _ = parse_completion(raw, self.profile, names, call.body)
                 assembler.feed_whole(answer)
-                return self._priced(assembler.finish())
+                return self._counted(assembler.finish(), call.body)
             reader = _TurnReader(self.profile, names, assembler, show, eager, sse.Decoder())
             try:
                 await self._read_stream(content, reader)
                 for visible in assembler.close(done=reader.done):
                     await show(visible)
             except EnoughShown:  # the connection is closed by now, so the upstream writes no more
-                return self._priced(_ended_early(assembler.finish(), call.body))
-            return self._priced(assembler.finish())
+                return self._counted(_ended_early(assembler.finish(), call.body), call.body)
+            return self._counted(assembler.finish(), call.body)
         except (ProxyError, asyncio.CancelledError) as exc:
             turn = assembler.finish()
             written = tokens_of(turn.message) if turn.envelope else 0
@@ -101,7 +101,7 @@ class OpenAICompatible:
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
             changed = True
-        count(usage)
+        count(usage or self._used(None, request, tokens_of(answer["choices"][0]["message"])))
         return sse.dumps(answer) if changed else raw
 
     async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: Count) -> None:
@@ -118,7 +118,7 @@ class OpenAICompatible:
         async def end() -> None:
             nonlocal is_counted
             reader.require_finished()
-            count(reader.usage)
+            count(reader.usage or self._used(None, request, reader.written))
             is_counted = True
             await finish(reader.ending)
 
@@ -145,11 +145,13 @@ class OpenAICompatible:
         """A count of tokens with what they cost beside it, where the model has a price."""
         return usage if self.price is None else with_cost(usage, self.price)
 
-    def _used(self, exc: BaseException, request: Json, written: float = 0, usage: Json | None = None) -> Json | None:
-        """What a call that ended in `exc` is taken to have used; None where nobody counts, or it was not answered.
+    def _used(
+        self, exc: BaseException | None, request: Json, written: float = 0, usage: Json | None = None
+    ) -> Json | None:
+        """What a call is taken to have used; None where nobody counts, or it was not answered.
 
         Args:
-            exc: a failure of the upstream, or the cancellation because the client has left.
+            exc: a failure of the upstream, or the cancellation because the client has left; None: it was answered.
             request: what the upstream was asked.
             written: the tokens of its answer so far.
             usage: its own count, where that has come.
@@ -158,8 +160,12 @@ class OpenAICompatible:
             return None
         return self.with_cost(usage or estimated_usage(request, written))
 
-    def _priced(self, turn: Turn) -> Turn:
-        return turn if self.price is None or not turn.usage else replace(turn, usage=with_cost(turn.usage, self.price))
+    def _counted(self, turn: Turn, request: Json) -> Turn:
+        """The turn with its cost, and with an estimate of its tokens if use is counted and the upstream does not."""
+        if not turn.usage:
+            used = self._used(None, request, tokens_of(turn.message)) if self.counts_use else None
+            return turn if used is None else replace(turn, usage=used)
+        return turn if self.price is None else replace(turn, usage=with_cost(turn.usage, self.price))
 
     async def _body(self, response: Response) -> AsyncIterator[bytes]:
         while part := await self.connection.read(response):
@@ -210,7 +216,7 @@ class OpenAICompatible:
         redact = redactor([self.api_key])
         for name in ("message", "type", "code", "param"):
             if text := getattr(error, name):
-                setattr(error, name, redact(text))
+                setattr(error, name, failures.clipped(redact(text)))
         if isinstance(error, UpstreamRefused) and not self.of_client:
             error.blame_operator(self.name, self.key_advice)
 

@@ -210,7 +210,7 @@ async def test_a_stream_is_counted_whose_client_does_not_ask_for_usage(upstream)
             (7, 5),
         ),
         (b'{"text": "\\"usage\\": {\\"prompt_tokens\\": 9}", "usage": {"total_tokens": 3}}', (3, 0)),
-        (b'{"data": []}', (0, 0)),
+        (b'{"data": []}', (1, 0)),  # estimated
     ],
 )
 async def test_what_is_handed_through_is_counted_wherever_its_usage_stands(upstream, body, tokens):
@@ -384,3 +384,29 @@ async def test_a_client_that_goes_at_the_end_mark_has_been_answered_and_its_use_
             while 'status="200"} 12.0' not in (metrics := (await other.get(f"{url}/metrics")).text):
                 assert 'status="499"' not in metrics
         assert (await used(url))["m"]["requests"] == 12
+
+
+async def test_a_stream_that_is_handed_through_without_a_count_is_booked_by_an_estimate(upstream):
+    events = [event({"choices": [{"index": 0, "text": word}]}) for word in ("a", "b", "c")]
+    upstream.replies = [stream(*events)]
+    async with proxy_of(upstream, more=clients("per: day, tokens: 20")) as url:
+        asked = {"path": "/v1/completions", "prompt": "one two three four", "stream": True}
+        assert [(await post(url, **asked)).status_code for _ in range(4)] == [200, 200, 200, 429]
+        found = (await used(url))["m"]
+    assert (found["input_tokens"], found["output_tokens"]) == (12, 9)
+
+
+@pytest.mark.parametrize("tools", ["none", "all"])
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_an_answer_that_the_upstream_has_not_counted_is_booked_by_an_estimate(upstream, tools, streaming):
+    whole_one = {name: value for name, value in completion("Hello there").items() if name != "usage"}
+    upstream.replies = [stream(chunk({"content": "Hello"}), chunk({"content": " there"}), chunk(finish_reason="stop"))]
+    if not streaming:
+        upstream.replies = [Reply([orjson.dumps(whole_one)])]
+    async with proxy_of(upstream, more=clients("per: day, tokens: 1000")) as url, httpx.AsyncClient() as client:
+        headers = {"authorization": f"Bearer {KEY}", "x-server-tools": tools}
+        body = {**ASK, "stream": streaming}
+        assert (await client.post(f"{url}/v1/chat/completions", json=body, headers=headers)).status_code == 200
+        found = (await used(url))["m"]
+    assert found["input_tokens"] > 3
+    assert found["output_tokens"] >= 2

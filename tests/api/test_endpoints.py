@@ -881,3 +881,23 @@ async def test_a_client_that_goes_while_it_is_sending_leaves_nothing_behind(upst
             while (response := await post(url, ASK)).status_code == 503:
                 pass
     assert response.status_code == 200
+
+
+@pytest.mark.parametrize("length", range(1955, 2005, 7))
+async def test_a_key_is_masked_where_a_long_message_is_cut_in_the_middle_of_it(upstream, sdk, length):
+    message = "x" * length + " key upstream-secret, and more " + "y" * 100
+    upstream.replies = [Reply([orjson.dumps({"error": {"message": message}})], status=400)]
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        answer = await client.post(f"{url}/v1/chat/completions", json=ASK)
+    assert "upstream-s" not in answer.text
+    assert len(answer.text) < 2200
+
+
+@pytest.mark.parametrize(
+    "path", ["/metrics%0a", "/healthz%0A", "/v1/models%0a", "/v1/chat/completions%0a", "/readyz%00"]
+)
+async def test_a_path_with_a_control_character_is_no_path(upstream, path):
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        for answer in (await client.get(url + path), await client.post(url + path, json=ASK)):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert upstream.requests == []

@@ -104,7 +104,8 @@ def test_one_that_nobody_waited_for_has_no_first_byte(counted):
 def test_what_a_request_has_used_and_which_limit_it_met(counted):
     said = {"client": "app", "model": "m", "turns": 3, "tool_calls": 2, "prompt_tokens": 30, "completion_tokens": 4}
     counted.request(**said, stop="max_turns", rung="withdraw")
-    counted.request(error="rate_limit_exceeded", status=429)
+    counted("limit.reached", kind="rate_limit_exceeded")
+    counted.request(error="rate_limit_exceeded", status=429)  # an upstream's
     counted.request(stop="answer", error="invalid_api_key")
     samples = counted.samples
     assert samples['request_turns_sum{model="m"}'] == 3

@@ -69,6 +69,8 @@ class RequestId:
         except ProxyError as exc:
             if exc.code:
                 request_context.add({"error": exc.code})
+            if exc.is_limit:
+                self._observe("limit.reached", kind=exc.code)
             await _send_failure(scope, response, exc)
             _release_frames(exc)
         except asyncio.CancelledError:  # by the server, which stops; `while_wanted` handles its own cancellation
