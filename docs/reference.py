@@ -43,6 +43,7 @@ _ALIASES = {
     c.Count: "integer, 1 or more",
     c.CountOrNone: "integer, 0 or more",
     c.Port: "port",
+    c.Workers: "integer, 1 to 1024",
     c.Url: "URL",
     c.Key: "key",
     c.Limits: "mapping: [limits](#limits)",

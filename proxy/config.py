@@ -17,6 +17,7 @@ from msgspec import Meta
 from proxy.loop.limits import Count, CountOrNone, LimitOverrides, Limits, Seconds
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
+Workers: TypeAlias = Annotated[int, Meta(ge=1, le=1024)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 # Scheme, host (no user: keys belong into api_key), port, path; no query.
 _URL = r"^https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[\x21\x24-\x3e\x40-\x7e]*)?\Z"
@@ -58,7 +59,7 @@ class ServerConfig(Value, frozen=True, kw_only=True):
 
     host: Text = "127.0.0.1"  # Address to listen on; any but loopback requires clients, or allow_anonymous.
     port: Port = 8080  # Port to listen on; 0 takes any free port.
-    workers: Count = 1  # Number of worker processes, which share the port.
+    workers: Workers = 1  # Number of worker processes, which share the port.
     max_body_bytes: Count = 32 * 1024 * 1024  # Largest request body in bytes; a larger one is refused with 413.
     # Memory in bytes for the parsed bodies of a worker's open requests; above it: 503. None: half of its memory.
     max_body_memory: Count | None = None

@@ -102,7 +102,7 @@ def test_several_workers_without_a_folder_to_write_to_are_one_clear_line(tmp_pat
     assert (done.returncode, done.stdout) == (1, "")
     line = done.stderr.splitlines()[-1]
     assert line.startswith("toolproxy: several workers need a writable folder for their metrics (")
-    assert line.endswith("set TMPDIR to one, or telemetry.metrics to false")
+    assert line.endswith("set PROMETHEUS_MULTIPROC_DIR to one, or telemetry.metrics to false")
     assert "Traceback" not in done.stderr
 
 

@@ -11,6 +11,7 @@ from proxy.config import Config, TelemetryConfig
 from proxy.config_rules import SHORTEST_CLIENT_KEY
 from proxy.loop.errors import ConfigurationError
 from proxy.server.listener import listen
+from proxy.telemetry import workers
 
 
 def check_startable(config: Config) -> None:
@@ -21,6 +22,7 @@ def check_startable(config: Config) -> None:
     """
     if faults := [*_upstream_faults(config), *_exposure_faults(config), *_address_faults(config)]:
         raise ConfigurationError(faults)
+    workers.check_directory(config)
     create_app(_without_telemetry(config))
 
 

@@ -1,14 +1,17 @@
 """The directory in which several workers share metrics and records: each writes files of its own, and reads all.
 
 prometheus_client reads `PROMETHEUS_MULTIPROC_DIR` when it is imported, so the directory is made before any worker.
+Records may hold conversations, so a directory whose processes were killed is removed by the next start.
 """
 
+import fcntl
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Final
 
 from proxy.config import Config
@@ -16,6 +19,8 @@ from proxy.loop.errors import ConfigurationError
 
 VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
+_PREFIX: Final = "toolproxy-metrics-"
+_LOCK: Final = "in-use"
 _GAUGE_FILE = re.compile(r"gauge_live[a-z]+_(\d+)\.db")
 
 
@@ -32,14 +37,33 @@ def counting_together(config: Config) -> Iterator[None]:
     if config.server.workers == 1 or not config.telemetry.metrics:
         yield
         return
-    try:
-        folder = TemporaryDirectory(prefix="toolproxy-metrics-", dir=given)
-    except OSError as exc:
-        how = "set TMPDIR to one, or telemetry.metrics to false"
-        raise ConfigurationError([f"several workers need a writable folder for their metrics ({exc}): {how}"]) from exc
-    with folder as made:
+    with _directory_in(given) as made, (Path(made) / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _remove_leftovers(Path(given or gettempdir()))
         os.environ[VARIABLE] = made
         yield
+
+
+def check_directory(config: Config) -> None:
+    """Raise `ConfigurationError` where `counting_together` would."""
+    if config.server.workers > 1 and config.telemetry.metrics:
+        _directory_in(os.environ.get(VARIABLE)).cleanup()
+
+
+def _directory_in(given: str | None) -> TemporaryDirectory[str]:
+    try:
+        return TemporaryDirectory(prefix=_PREFIX, dir=given)
+    except OSError as exc:
+        how = f"set {VARIABLE if given else 'TMPDIR'} to one, or telemetry.metrics to false"
+        raise ConfigurationError([f"several workers need a writable folder for their metrics ({exc}): {how}"]) from exc
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Remove the directories of supervisors that were killed: nobody holds their locks any more."""
+    for path in parent.glob(f"{_PREFIX}*/{_LOCK}"):
+        with suppress(OSError), path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def directory() -> str | None:

@@ -1,9 +1,11 @@
+import fcntl
 import os
 
 import pytest
 
 from proxy import request_context
 from proxy.config_file import parse
+from proxy.loop.errors import ConfigurationError
 from proxy.telemetry import workers
 from proxy.telemetry.conventions import route_of
 from proxy.telemetry.events import FanOut
@@ -225,6 +227,27 @@ def test_workers_count_in_a_directory_that_is_there_as_long_as_they_are(monkeypa
         assert made.startswith(str(tmp_path))
         assert list(tmp_path.iterdir())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_directories_of_killed_supervisors_are_removed_and_those_in_use_are_not(monkeypatch, tmp_path):
+    killed, in_use, foreign = (tmp_path / f"toolproxy-metrics-{name}" for name in ("killed", "used", "no-lock"))
+    for folder in (killed, in_use, foreign):
+        folder.mkdir()
+        (folder / "recent-1.jsonl").write_text("a conversation")
+    (killed / "in-use").touch()
+    monkeypatch.setenv(workers.VARIABLE, str(tmp_path))
+    with (in_use / "in-use").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with workers.counting_together(parse(TWO, {})):
+            assert not killed.exists()
+            assert (in_use / "recent-1.jsonl").exists()
+            assert foreign.exists()
+
+
+def test_check_and_serve_agree_about_a_directory_that_cannot_be_made(monkeypatch, tmp_path):
+    monkeypatch.setenv(workers.VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigurationError, match=r"set PROMETHEUS_MULTIPROC_DIR to one"):
+        workers.check_directory(parse(TWO, {}))
 
 
 @pytest.mark.parametrize("config", [parse("", {}), parse(TWO + "telemetry: {metrics: false}", {})])
