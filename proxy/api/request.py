@@ -108,7 +108,7 @@ class AccessPolicy(Struct, frozen=True):
         """
         limits, tools, offer = self.limits, self.tools, self.offer
         if calls_left is not None:
-            limits = limits.with_calls_at_most(calls_left, Stop.BUDGET)
+            limits = limits.with_calls_at_most(calls_left // (chat.get("n") or 1), Stop.BUDGET)
         if (max_tool_calls := chat.get("max_tool_calls")) is not None:
             limits = limits.with_calls_at_most(max_tool_calls)
             tools = tools if limits.allow_tools else ()

@@ -8,7 +8,7 @@ from typing import TypeAlias, final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, ToolCall, Turn, text_of
+from proxy.loop.chat import Json, ToolCall, ToolSpec, Turn, text_of
 from proxy.loop.citations import Cite
 from proxy.loop.continuation import Continuation
 from proxy.loop.forcing import AnswerStep, AnswerSteps, Forcing
@@ -159,9 +159,19 @@ class Tally(Struct):
         own = own if isinstance(own, int | float) else None
         return None if self.cost is own is None else round((self.cost or 0) + (own or 0), 9)
 
+    def count_call(self, tool: ToolSpec) -> None:
+        """Count a call of a tool."""
+        self.tool_calls[tool.name] = self.tool_calls.get(tool.name, 0) + 1
+        self.total_tool_calls += 1
+        self.web_searches += tool.searches
+
+    def add_cost(self, result: ToolResult) -> None:
+        """Add the cost of a call, if it has one."""
+        if result.cost is not None:
+            self.cost = (self.cost or 0) + result.cost
+
     def _count(self, name: str) -> int:
-        count = (self.usage or {}).get(name)
-        return int(count) if isinstance(count, int | float) else 0
+        return int(count) if isinstance(count := (self.usage or {}).get(name), int | float) else 0
 
     def as_usage(self) -> Json:
         """OpenAI's `usage`, with `server_tool_use` beside it."""

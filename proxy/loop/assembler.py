@@ -23,7 +23,7 @@ from typing import Any
 from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.calls import CallAssembler
 from proxy.loop.chat import BROKEN_OFF, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, inferred_reason
-from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
+from proxy.loop.citations import CITATIONS, OPENING, MarkFilter, without_text
 from proxy.loop.errors import UpstreamError
 from proxy.loop.texts import DETAILS, ShownText, TurnTexts, shifted
 
@@ -60,8 +60,7 @@ class Assembler:
         self._envelope: Json = {}  # the first value of each field beside the choices
         self._usage: Json | None = None
         self._finish_reason = ""
-        self._buffering = call.buffering
-        self._buffer: list[Json] = []
+        self._buffering, self._buffer = call.buffering, list[Json]()
         self._active: list[str] = []  # the fields of the latest delta that was not empty
         self._fast_field = ""  # the only one of them, where more of it can take the fast path
         self._keys: tuple[str, ...] = ()  # of the latest chunk that did not take it
@@ -240,9 +239,11 @@ class Assembler:
 
     def _release(self, visible: list[Json]) -> list[Json]:
         """The chunks of a buffered turn that may be shown now; the others stay in the buffer."""
+        if self._buffering is Buffering.ALL and not self._calls.shown:
+            return [rest for chunk in visible if (rest := without_text(chunk, held=self._buffer))]
         self._buffer += visible
         is_long_enough = self._shown.length >= PROOF_CHARACTERS and not self._calls.calls
-        if not (self._calls.shown or is_long_enough) or self._buffering is Buffering.ALL:
+        if not (self._calls.shown or is_long_enough):
             return []
         self._buffering = Buffering.NONE
         visible, self._buffer = self._buffer, []

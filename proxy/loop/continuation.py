@@ -112,6 +112,9 @@ def visible_message(turn: Turn) -> tuple[Json, str]:
     if calls:
         pairs = zip(calls, turn.client_ids, strict=False)
         entries = [{**entry, "id": client_id} for entry, client_id in pairs if client_id]
+        for index, entry in enumerate(entries):
+            if "index" in entry:  # as GLM writes it, counting calls that are hidden
+                entry["index"] = index
     if entries:
         message["tool_calls"] = entries
     message.setdefault("content", None)

@@ -95,10 +95,7 @@ class CallHistory(Struct):
         for decision in decisions:
             if decision.run is not None:
                 runnable.append(decision.run)
-                tool = self.tools[decision.call.name]
-                self.tally.tool_calls[tool.name] = self.tally.tool_calls.get(tool.name, 0) + 1
-                self.tally.total_tool_calls += 1
-                self.tally.web_searches += tool.searches
+                self.tally.count_call(self.tools[decision.call.name])
             elif decision.key in self.results:
                 self.repeated.add(decision.key)
         return tuple(runnable)
@@ -111,8 +108,7 @@ class CallHistory(Struct):
         for decision in decisions:
             if decision.run is not None:
                 result = next(arrived)
-                if result.cost is not None:
-                    self.tally.cost = (self.tally.cost or 0) + result.cost
+                self.tally.add_cost(result)
                 if self.dialect is not None:
                     result = self.dialect.annotate(decision.run, decision.call.name, result)
                 new[decision.key] = result
@@ -123,6 +119,13 @@ class CallHistory(Struct):
                     self.results[decision.key] = result
             answers.append(decision.result or new[decision.key])
         return answers
+
+    def count_lost(self, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
+        """Count calls that were started early and are not wanted after all, with their results if they have any."""
+        for call, result in calls:
+            self.tally.count_call(self.tools[call.name])
+            if result is not None:
+                self.tally.add_cost(result)
 
     def answered(
         self, decisions: Iterable[CallDecision], answers: Iterable[ToolResult], contents: Iterable[str]

@@ -134,14 +134,7 @@ class ToolCalls:
     """
 
     def __init__(
-        self,
-        run: Run,
-        execute: Execute,
-        deadline: Deadline,
-        *,
-        tell: Tell | None,
-        observe: Observer,
-        clock: Clock,
+        self, run: Run, execute: Execute, deadline: Deadline, *, tell: Tell | None, observe: Observer, clock: Clock
     ) -> None:
         self._turn = 0
         self._run = run
@@ -167,25 +160,28 @@ class ToolCalls:
         if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._started)) is not None:
             self._started[resolved] = self._begin(resolved)
 
-    def turn_failed(self, used: Json | None) -> None:
-        """Cancel the calls that were started early, and count what their turn is taken to have used."""
-        self._run.count_failed(used)
-        self._cancel_started()
-
-    def _cancel_started(self) -> None:
-        while self._started:
-            self._started.popitem()[1].cancel()
+    def turn_failed(self, used: Json | None = None) -> None:
+        """Cancel the calls that were started early; count them, and what their turn is taken to have used."""
+        started = self._started.items()
+        ended = [(call, task.result() if task.done() and not task.cancelled() else None) for call, task in started]
+        self._run.count_lost(used, ended)
+        for task in self._started.values():
+            task.cancel()
+        self._started.clear()
 
     async def run_all(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult]:
         """The results of the calls of a complete turn, in their order."""
         if len(calls) == 1 and not self._started:
             return [await self._call(calls[0])]  # without a task, which costs a loop 5 % of its instructions
         tasks = [self._started.pop(call) if call in self._started else self._begin(call) for call in calls]
-        self._cancel_started()
+        if self._started:
+            self.turn_failed()
         return [await task for task in tasks]  # `gather` would cost another round of the event loop
 
     async def aclose(self) -> None:
         """Cancel the calls that are still under way, and wait for their end."""
+        if self._started:
+            self.turn_failed()
         for task in self._tasks:
             task.cancel()
         if self._tasks:

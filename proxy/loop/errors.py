@@ -11,7 +11,7 @@ A `ConfigurationError` never reaches a client: it ends the start. What tools rai
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 
 class _Fields(TypedDict, total=False):
@@ -19,6 +19,7 @@ class _Fields(TypedDict, total=False):
     type: str
     code: str | None
     retry_after: int
+    is_limit: bool
     of_account: str | None
     details: Mapping[str, object] | None
 
@@ -39,14 +40,13 @@ class ProxyError(Exception):
         is_limit: whether the request has reached a limit of the proxy's.
     """
 
-    is_limit: ClassVar[bool] = False
-
     status: int = 500
     type: str = "server_error"
     code: str | None = "internal_error"
     retry_after: int | None = None
     why: str | None = None
     details: Mapping[str, object] | None = None
+    is_limit: bool = False
 
     def __init_subclass__(cls, **fields: Unpack[_Fields]) -> None:
         super().__init_subclass__()
@@ -150,22 +150,16 @@ class RequestTimeout(RequestError, status=408, code="request_timeout"):
     """The body did not arrive in time."""
 
 
-class RequestTooLarge(RequestError, status=413, code="request_too_large"):
+class RequestTooLarge(RequestError, status=413, code="request_too_large", is_limit=True):
     """The body is larger than `server.max_body_bytes`."""
 
-    is_limit = True
 
-
-class RateLimitExceeded(RequestError, status=429, type="rate_limit_error", code="rate_limit_exceeded"):
+class RateLimitExceeded(RequestError, status=429, type="rate_limit_error", code="rate_limit_exceeded", is_limit=True):
     """The client has sent as many requests, or has as many open, as it may."""
 
-    is_limit = True
 
-
-class BudgetExceeded(RequestError, status=429, type="insufficient_quota", code="budget_exceeded"):
+class BudgetExceeded(RequestError, status=429, type="insufficient_quota", code="budget_exceeded", is_limit=True):
     """The client has used up its budget; only the next day or month has more."""
-
-    is_limit = True
 
 
 class HeadersTooLarge(RequestError, status=431, code="headers_too_large"):
@@ -176,25 +170,19 @@ class HttpRefused(RequestError):
     """A request that is not valid HTTP, is ambiguous, or asks for what this server does not do."""
 
 
-class Overloaded(ProxyError, status=503, code="overloaded", retry_after=1):
+class Overloaded(ProxyError, status=503, code="overloaded", retry_after=1, is_limit=True):
     """The proxy is full."""
 
-    is_limit = True
 
-
-class Stopping(Overloaded):
+class Stopping(Overloaded, is_limit=False):
     """The proxy is about to stop; another try has to come over another connection, to another process."""
-
-    is_limit = False
 
     def __init__(self) -> None:
         super().__init__("The proxy is stopping; send the request again.", headers={"connection": "close"})
 
 
-class MaxDurationExceeded(ProxyError, status=504, code="max_duration_exceeded"):
+class MaxDurationExceeded(ProxyError, status=504, code="max_duration_exceeded", is_limit=True):
     """The request took longer than `limits.max_duration`."""
-
-    is_limit = True
 
 
 class UpstreamError(ProxyError, status=502, type="upstream_error", code="upstream_error"):

@@ -117,9 +117,10 @@ class Run:
         """The deadline has passed: no tool and no further round is begun; the model answers from what it has."""
         self._expired = True
 
-    def count_failed(self, used: Json | None) -> None:
-        """Add what an upstream call is taken to have used of which no turn has come."""
+    def count_lost(self, used: Json | None, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
+        """Add what an upstream call without a turn is taken to have used, and calls that were started in vain."""
         self.tally.usage = add_usage(self.tally.usage, used)
+        self._calls.count_lost(calls)
 
     def receive_turn(self, turn: Turn) -> Action:
         """Take the upstream's answer to the last `CallUpstream`. Raises `NoFinalAnswer` after the last attempt."""
@@ -162,10 +163,8 @@ class Run:
 
     def take_answered(self) -> list[AnsweredCall]:
         """The calls of the last turn that the server has answered, once: none where it has none."""
-        answers, self._answers = self._answers, ()
-        if not answers:
-            return []
-        return self._calls.answered(self._decisions, answers, self._transcript.contents_of(self._turn, answers))
+        got, self._answers = self._answers, ()
+        return self._calls.answered(self._decisions, got, self._transcript.contents_of(self._turn, got)) if got else []
 
     def may_start(self, call: ToolCall, started: Iterable[ToolCall]) -> ToolCall | None:
         """A call of a turn that is still being written, resolved, if it may start now, after those `started`."""

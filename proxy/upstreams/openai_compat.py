@@ -256,8 +256,11 @@ class _TurnReader(Struct, eq=False):
                 self.done = True
                 break
             chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
-            for visible in assembler.feed(chunk):
+            shown, ready = assembler.feed(chunk), assembler.take_ready()
+            for call in ready:
+                self.eager.start(call)
+            if ready:
+                await asyncio.sleep(0)  # the client is told of these calls before what follows them
+            for visible in shown:
                 await self.show(visible)
-            for ready in assembler.take_ready():
-                self.eager.start(ready)
         return self.done

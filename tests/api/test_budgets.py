@@ -410,3 +410,43 @@ async def test_an_answer_that_the_upstream_has_not_counted_is_booked_by_an_estim
         found = (await used(url))["m"]
     assert found["input_tokens"] > 3
     assert found["output_tokens"] >= 2
+
+
+async def test_a_search_that_was_begun_early_counts_also_where_its_turn_is_cut_off(upstream):
+    def call(index, arguments):
+        function = {"name": "web_search", "arguments": arguments}
+        return {"index": index, "id": f"c{index}", "type": "function", "function": function}
+
+    searched, found = asyncio.Event(), upstream.search
+
+    def search(_):
+        searched.set()
+        return found
+
+    def cut_off(_):
+        return stream(
+            chunk({"tool_calls": [call(0, '{"query": "a"}')]}),
+            chunk({"tool_calls": [call(1, '{"query": "b')]}),
+            searched,
+            chunk(finish_reason="length"),
+        )
+
+    upstream.replies, upstream.search = [cut_off], search
+    more = clients("per: day, tool_calls: 2")
+    async with proxy_of(upstream, config=PRICED, more=more) as url:
+        statuses = []
+        for _ in range(3):
+            searched.clear()
+            statuses.append((await post(url, stream=True)).status_code)
+        booked = await used(url)
+    assert (statuses, len(upstream.searches), booked["m"]["tool_calls"]) == ([200, 200, 429], 2, 2)
+
+
+async def test_the_choices_of_a_request_share_what_is_left_of_a_budget_of_calls(upstream):
+    upstream.replies = [
+        lambda request: whole("", calls=SEARCH) if "tools" in request and len(request["messages"]) < 3 else whole("Hi")
+    ]
+    async with proxy_of(upstream, more=clients("per: day, tool_calls: 2")) as url:
+        answer = (await post(url, n=2)).json()
+        assert answer["usage"]["server_tool_use"]["tool_calls"] == 2
+        assert (await post(url, n=2)).status_code == 429

@@ -901,3 +901,12 @@ async def test_a_path_with_a_control_character_is_no_path(upstream, path):
         for answer in (await client.get(url + path), await client.post(url + path, json=ASK)):
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
     assert upstream.requests == []
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+async def test_a_wrong_method_of_an_open_path_is_405_where_use_is_counted_too(upstream, path, method):
+    priced = CONFIG.replace("serper-secret,", "serper-secret, price: 0.25,")
+    async with proxy_of(upstream, config=priced) as url, httpx.AsyncClient() as client:
+        answer = await client.request(method, url + path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")

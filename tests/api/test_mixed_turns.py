@@ -2,11 +2,13 @@
 
 import asyncio
 
+import httpx
 import openai
+import orjson
 import pytest
 
 from proxy.stores.memory import MemoryStore
-from tests.fakes import FakeClock, Reply, chunk, stream, streamed, whole
+from tests.fakes import FakeClock, Reply, chunk, completion, stream, streamed, whole
 from tests.serving import proxy_of
 
 QUESTION = [{"role": "user", "content": "Look up the code and open the door."}]
@@ -230,3 +232,16 @@ async def test_a_mixed_turn_that_breaks_off_leaves_nothing_and_runs_nothing(upst
         with pytest.raises(openai.APIError):
             await ask(client, QUESTION, streaming=True)
     assert upstream.searches == []
+
+
+async def test_the_clients_calls_of_a_whole_answer_are_numbered_without_gaps(upstream):
+    calls = [("u-0", "open_door", {"n": 1}), ("u-1", "web_search", {"query": "x"}), ("u-2", "open_door", {"n": 2})]
+    answer = completion("", calls=calls)
+    for index, call in enumerate(answer["choices"][0]["message"]["tool_calls"]):
+        call["index"] = index  # as Z.AI does
+    upstream.replies = [Reply([orjson.dumps(answer)])]
+    async with proxy_of(upstream) as url, httpx.AsyncClient() as client:
+        body = {"model": "m", "messages": QUESTION, "tools": [OPEN_DOOR]}
+        got = (await client.post(f"{url}/v1/chat/completions", json=body)).json()
+    calls = got["choices"][0]["message"]["tool_calls"]
+    assert [(call["index"], call["function"]["arguments"]) for call in calls] == [(0, '{"n":1}'), (1, '{"n":2}')]

@@ -1044,3 +1044,33 @@ async def test_the_citation_marks_of_gpt_oss_become_annotations(upstream, stream
     ]
     page = "https://a.example/"
     assert cited == [("I saw it", page), ("It is new", page), ("Fine", page)]
+
+
+async def test_a_call_that_was_cut_off_is_incomplete_although_a_search_had_begun_early(upstream):
+    searching = {
+        "index": 0,
+        "id": "c0",
+        "type": "function",
+        "function": {"name": "web_search", "arguments": '{"query":"x"}'},
+    }
+    door = {"index": 1, "id": "c1", "type": "function", "function": {"name": "open_door", "arguments": '{"n":'}}
+    upstream.replies = [
+        stream(
+            chunk({"content": "let"}),
+            chunk({"tool_calls": [searching]}),
+            chunk({"tool_calls": [door]}),
+            chunk(finish_reason="length"),
+        )
+    ]
+    tools = [{"type": "web_search"}, {"type": "function", "name": "open_door", "parameters": {"type": "object"}}]
+    async with proxy_of(upstream) as url, httpx.AsyncClient(timeout=20) as client:
+        body = {"model": "m", "input": "x", "stream": True, "tools": tools}
+        lines = (await client.post(f"{url}/v1/responses", json=body)).text.splitlines()
+    events = [orjson.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    response = events[-1]["response"]
+    statuses = {item["type"]: item["status"] for item in response["output"]}
+    assert (response["status"], statuses["function_call"], statuses["web_search_call"]) == (
+        "incomplete",
+        "incomplete",
+        "failed",
+    )

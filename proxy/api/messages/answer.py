@@ -68,6 +68,7 @@ class Answer:
         self.blocks = Blocks(sign=options.seal, cite=self._cited.citations)
         self._stop = StopFilter(options.stops) if options.stops else None
         self._text_length = 0  # of the open text
+        self._turn = 0
         self._turn_text = self._turn_thoughts = False
         self._begun: dict[str, list[ServerCall]] = {}  # by the upstream's call id
         self._numbered = 0
@@ -91,6 +92,7 @@ class Answer:
     def begin_turn(self) -> Events:
         """The beginning of another upstream call, whose text is a block of its own."""
         events = self._flush() + self.blocks.close()
+        self._turn += 1
         self._turn_text = self._turn_thoughts = False
         self._names, self._current = {}, None
         return events
@@ -122,7 +124,7 @@ class Answer:
         if shown is None and not self._options.others:
             return []
         self._numbered += 1
-        own_id = shown_call_id(self._run_id, self._numbered)
+        own_id = shown_call_id(self._run_id, self._numbered, self._turn)
         if shown is not None:
             use = {"type": "server_tool_use", "id": own_id, "name": shown}
             call = ServerCall(use, arguments, failed(shown, own_id))
@@ -215,7 +217,7 @@ class Answer:
         if index and not self._options.tools.parallel:
             return []
         if fragment.get("id") and index not in self._names:
-            self._names[index] = (tool_use_id(fragment["id"]), function.get("name") or "")
+            self._names[index] = (tool_use_id(fragment["id"], self._turn), function.get("name") or "")
             self._written[index] = ""
         arguments = function.get("arguments") or ""
         if index == self._current:

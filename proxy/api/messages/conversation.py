@@ -27,25 +27,33 @@ _EMPTY_RESULT = "(The tool returned nothing.)"
 _FAILED = "The tool failed:\n"
 _PICTURES_FOLLOW = "(Its pictures follow below.)"
 _SERVER_RESULTS = ("web_search_tool_result", "web_fetch_tool_result")
-_OURS = re.compile(r"toolu_([0-9a-f]{32}_[0-9]+)")
-_SHOWN = re.compile(r"srvtoolu_([0-9a-f]{32})_([0-9]+)")
+# The run, the number of the call in it, and its turn. Clients that were answered by an earlier version have no turn.
+_OURS = re.compile(r"toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
+_SHOWN = re.compile(r"srvtoolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
 _MOST_MESSAGES = 100_000
 
 
-def tool_use_id(client_id: str) -> str:
+def tool_use_id(client_id: str, turn: int) -> str:
     """The id of a `tool_use` block for the id of a client's call, as the loop gives it."""
-    return client_id.replace("call_", "toolu_", 1)
+    return f"{client_id.replace('call_', 'toolu_', 1)}_{turn}"
 
 
-def shown_call_id(run_id: str, number: int) -> str:
+def shown_call_id(run_id: str, number: int, turn: int) -> str:
     """The id of a `server_tool_use` block of a run."""
-    return f"srvtoolu_{run_id}_{number}"
+    return f"srvtoolu_{run_id}_{number}_{turn}"
+
+
+def _mark_of(block: Json) -> str | None:
+    """The run and turn that the id of a call's block names."""
+    block_id = block.get("id")
+    found = (_OURS.fullmatch(block_id) or _SHOWN.fullmatch(block_id)) if isinstance(block_id, str) else None
+    return f"{found[1]}_{found[3]}" if found and found[3] else None
 
 
 def _client_id(block_id: str) -> str:
     """The loop's id for the id of a `tool_use` block; one that is not of its making stays."""
     match = _OURS.fullmatch(block_id)
-    return f"call_{match[1]}" if match else block_id
+    return f"call_{match[1]}_{match[2]}" if match else block_id
 
 
 class Conversation(Struct, frozen=True):
@@ -131,7 +139,10 @@ class _Reader:
             place = f"{where}.content.{at}"
             if not isinstance(block, dict):
                 refuse(place, "must be a content block, an object with a `type`")
-            if turns[-1].has_results and block.get("type") not in _SERVER_RESULTS:
+            kind, turn = block.get("type"), turns[-1]
+            # The order tells the turns apart, but the AI SDK moves the client's calls behind everything else.
+            is_late = kind == "tool_use" and turn.continues_with(_mark_of(block))
+            if turn.has_results and kind not in _SERVER_RESULTS and not is_late:
                 turns.append(Turn())
             self._read_block(turns[-1], block, place)
         _tie_to_runs(turns)
@@ -156,10 +167,12 @@ class _Reader:
             case "tool_use":
                 call = read_call(block, where)
                 call.id = _client_id(call.id)
+                turn.mark = _mark_of(block)
                 turn.calls.append(call)
             case "server_tool_use" if f"{block.get('name')}_tool_result" in _SERVER_RESULTS:
                 call = read_call(block, where)
                 call.name, call.is_servers = self._own_names.get(call.name, call.name), True
+                turn.mark = _mark_of(block)
                 turn.calls.append(call)
             case kind if kind in _SERVER_RESULTS:
                 known = turn.call(block.get("tool_use_id"))

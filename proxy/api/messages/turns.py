@@ -26,13 +26,21 @@ class Call(Struct):
 
 
 class Turn(Struct):
-    """One upstream turn among those that an assistant message holds: its thoughts, text and calls."""
+    """One upstream turn among those that an assistant message holds: its thoughts, text and calls.
+
+    `mark` is what the ids of its calls say of their turn; None: they were not made here.
+    """
 
     thoughts: list[str] = []
     texts: list[str] = []
     calls: list[Call] = []
     has_results: bool = False
     ends_with_citation: bool = False
+    mark: str | None = None
+
+    def continues_with(self, mark: str | None) -> bool:
+        """Whether a call with this mark belongs to the turn, though it stands behind the turn's results."""
+        return mark is not None and mark == self.mark
 
     def add_text(self, text: str, *, is_cited: bool) -> None:
         """Add a block of text: a paragraph of its own, unless a text was cut into blocks at what it cites."""
@@ -48,7 +56,7 @@ class Turn(Struct):
     def messages(self) -> Iterator[Json]:
         """The assistant message, one message per result, and the pictures of all results."""
         said = "".join(self.texts)
-        if not (said or self.calls or self.thoughts):
+        if not (said or self.calls):  # thoughts alone are no message: some upstreams refuse an empty one
             return
         message: Json = {"role": "assistant", "content": said or None}
         if self.thoughts:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy import request_context
 from proxy.api.calendar import Period, day_of, period_of
-from proxy.api.middleware.clients import UNCOUNTED_PATHS
+from proxy.api.middleware.clients import OPEN_PATHS, UNCOUNTED_PATHS
 from proxy.api.request import CALLER, TOOL_CALLS_LEFT, Caller
 from proxy.config import BudgetConfig
 from proxy.loop.errors import BudgetExceeded
@@ -22,6 +22,7 @@ ANYONE = "anyone"
 OTHER = "other"
 """The model under which all those count that only a pattern of the configuration serves: clients choose their names."""
 
+_FREE_PATHS = UNCOUNTED_PATHS | OPEN_PATHS
 _FREE_METHODS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
@@ -40,7 +41,7 @@ class UseMeter:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Implements ASGI."""
-        if scope["type"] != "http" or scope["method"] in _FREE_METHODS or scope["path"] in UNCOUNTED_PATHS:
+        if scope["type"] != "http" or scope["method"] in _FREE_METHODS or scope["path"] in _FREE_PATHS:
             return self._app(scope, receive, send)
         return self._meter(scope, receive, send)
 

@@ -136,7 +136,9 @@ class OutputBuilder:
             broken_off: whether the model was stopped in the middle of the last open item.
             carried: the sealed content that the client is to bring back; it becomes an item without text.
         """
-        last = max((item.index for item in self._items if item.status == "in_progress"), default=None)
+        # Calls of the server's that are still open were begun early, by a turn that did not come to its end.
+        written = (item for item in self._items if not isinstance(item, SearchCall | ServerCall))
+        last = max((item.index for item in written if item.status == "in_progress"), default=None)
         for item in list(self._items):
             if item.status == "in_progress":
                 yield from self._end(item, "incomplete" if broken_off and item.index == last else "completed")

@@ -426,3 +426,62 @@ async def test_a_page_has_the_day_on_which_it_appeared(upstream, streaming):
         message = await ask(url, streaming=streaming, tools=[SEARCH])
     [result] = [block for block in message["content"] if block["type"] == "web_search_tool_result"]
     assert result["content"][0]["page_age"] == "2023-11-02"
+
+
+@BOTH
+async def test_calls_of_one_turn_are_shown_in_the_order_in_which_the_model_has_written_them(upstream, streaming):
+    upstream.replies = replies(streaming, says("Let me.", calls=[SEARCH_CALL, DOOR_CALL]))
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH, DOOR])
+    assert kinds(message) == ["text", "server_tool_use", "tool_use", "web_search_tool_result"]
+
+
+@BOTH
+@pytest.mark.parametrize("is_mixed", [True, False])
+async def test_a_client_that_moves_its_calls_behind_the_results_gets_the_same_turns_back(upstream, streaming, is_mixed):
+    """As the AI SDK does. Where the calls were in a turn of their own, they stay in it."""
+    turns = [says("Let me.", calls=[SEARCH_CALL, DOOR_CALL])]
+    if not is_mixed:
+        turns = [says("Let me.", calls=[SEARCH_CALL]), says(calls=[DOOR_CALL])]
+    upstream.replies = replies(streaming, *turns, says("Both done."))
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH, DOOR], thinking={"type": "adaptive"})
+        moved = [block for block in message["content"] if block["type"] == "tool_use"]
+        message["content"] = [block for block in message["content"] if block["type"] != "tool_use"] + moved
+        result = {"type": "tool_result", "tool_use_id": moved[0]["id"], "content": "open"}
+        await ask(url, streaming=streaming, tools=[SEARCH, DOOR], messages=follow_up(message, result))
+    written = [one for one in upstream.requests[-1]["messages"] if one["role"] == "assistant"]
+    names = [[call["function"]["name"] for call in one["tool_calls"]] for one in written]
+    assert names == ([["web_search", "open_door"]] if is_mixed else [["web_search"], ["open_door"]])
+
+
+async def test_an_answer_of_nothing_but_thoughts_is_no_message_when_it_comes_back(upstream):
+    upstream.replies = [Reply([orjson.dumps({**completion("Hi"), "usage": None})])]
+    blocks = [{"type": "thinking", "thinking": "Hm.", "signature": "x"}]
+    async with proxy_of(upstream) as url:
+        await ask(url, streaming=False, messages=follow_up({"content": blocks}, {"type": "text", "text": "Go on."}))
+    assert [one["role"] for one in upstream.requests[0]["messages"] if one["role"] != "system"] == ["user", "user"]
+
+
+async def test_thoughts_before_a_search_are_shown_where_the_answer_has_to_be_json_too(upstream):
+    searching = [
+        chunk({"reasoning_content": "r1"}),
+        chunk({"content": "Let me."}),
+        chunk({"tool_calls": [{"index": 0, "id": "c", "type": "function",
+                               "function": {"name": "web_search", "arguments": '{"query": "x"}'}}]}),
+        chunk(finish_reason="tool_calls"),
+    ]  # fmt: skip
+    answering = [chunk({"reasoning_content": "r2"}), chunk({"content": '{"a": 1}'}), chunk(finish_reason="stop")]
+    upstream.replies = [stream(*searching), stream(*answering)]
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    fields = {"thinking": {"type": "adaptive"}, "output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=True, tools=[SEARCH], **fields)
+    assert kinds(message) == ["thinking", "server_tool_use", "web_search_tool_result", "thinking", "text"]
+    assert [block.get("thinking") for block in message["content"]] == ["r1", None, None, "r2", None]
+    assert message["content"][-1]["text"] == '{"a": 1}'
