@@ -8,7 +8,7 @@
     tools: [{"type": "web_search", "web_search": {"search_domain_filter", "search_recency_filter", "count",
              "content_size"}}]                                                        GLM, for models of others
 
-Everything may be null. Of several such settings the first counts, except that blocked domains add up.
+The lists of domains may also stand beside `filters`. Everything may be null. Of several such settings the first counts, except that blocked domains add up.
 """
 
 import re
@@ -81,8 +81,8 @@ def read_settings(settings: Json, param: str) -> SearchFilters:
     where = _object(where, "approximate", param) or where  # nested in `web_search_options`
     country = where.get("country")
     return SearchFilters(
-        allow=domains_in(filters, "allowed_domains", param),
-        block=domains_in(filters, "blocked_domains", param),
+        allow=domains_in(filters, "allowed_domains", param) or domains_in(settings, "allowed_domains", param),
+        block=domains_in(filters, "blocked_domains", param) or domains_in(settings, "blocked_domains", param),
         country=country.lower() if isinstance(country, str) and _COUNTRY.fullmatch(country) else None,
         region=_name(where.get("region")),
         city=_name(where.get("city")),

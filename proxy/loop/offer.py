@@ -184,11 +184,12 @@ def _without_hosted_search(declared: Sequence[Json], asked: ToolSelection) -> tu
 
     GLM's own form has its settings in it, `{"type": "web_search", "web_search": {...}}`, and stays GLM's.
     """
-    own = [tool for tool in declared if not _is_hosted_search(tool, native=asked.native_search)]
+    own = [tool for tool in declared if not is_hosted_search(tool, native=asked.native_search)]
     return own, len(own) < len(declared)
 
 
-def _is_hosted_search(tool: Json, *, native: bool) -> bool:
+def is_hosted_search(tool: Json, *, native: bool) -> bool:
+    """Whether a tool is a search of the server's; with `native`, GLM's own form of it is the upstream's."""
     return tool.get("type") in HOSTED_SEARCHES and not (native and isinstance(tool.get("web_search"), dict))
 
 

@@ -15,7 +15,7 @@ from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidJson, RequestError
 from proxy.loop.forcing import AnswerStep
-from proxy.loop.offer import narrowed
+from proxy.loop.offer import is_hosted_search, narrowed
 from proxy.loop.prompts import with_guidance
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import OPENAI, Profile
@@ -85,6 +85,7 @@ def serialize(
     request = latest.pop(call.run_id, None)
     if request is None or not request.extend(call, profile, model):
         body = {**prepare(call.body, profile), "model": model}
+        _drop_searches(body, profile)
         if call.step is AnswerStep.RETELL:
             body |= profile.retelling
         if body.get("stream"):
@@ -96,6 +97,17 @@ def serialize(
     if len(request.content) <= MOST_KEPT:
         latest[call.run_id] = request
     return request.content, None
+
+
+def _drop_searches(body: Json, profile: Profile) -> None:
+    """Leave out searches that this upstream would refuse, such as GLM's own where a fallback answers."""
+    tools = body.get("tools") or ()
+    kept = [tool for tool in tools if not is_hosted_search(tool, native=profile.native_search)]
+    if kept and len(kept) < len(tools):
+        body["tools"] = kept
+    elif len(kept) < len(tools):
+        for name in _TOOL_FIELDS:
+            body.pop(name, None)
 
 
 def as_json(value: Any) -> bytes:

@@ -905,6 +905,26 @@ async def test_glms_native_search_goes_through_beside_our_tools_and_its_results_
     assert [one.web_search for one in seen if hasattr(one, "web_search")] == [FOUND]
 
 
+@pytest.mark.parametrize(
+    ("tools", "kept"),
+    [([NATIVE], []), ([NATIVE, {"type": "function", "function": {"name": "door"}}], ["door"])],
+)
+async def test_glms_native_search_does_not_go_to_a_fallback_that_is_no_glm(upstream, tools, kept):
+    config = CONFIG.replace(
+        "profile: openai, retries: 0}}",
+        "profile: glm, retries: 0}}\n  other: {{base_url: {upstream}/v1, api_key: other-secret, retries: 0}}",
+    ).replace("m: {{upstream: up}}", "m: {{upstream: up, fallbacks: [second]}}\n  second: {{upstream: other}}")
+    upstream.replies = [Reply([b"{}"], status=503), whole("Hi")]
+    headers = {"x-server-tools": "web_search"}
+    async with proxy_of(upstream, config=config) as url, httpx.AsyncClient() as client:
+        body = {**ASK, "tools": tools}
+        assert (await client.post(f"{url}/v1/chat/completions", json=body, headers=headers)).status_code == 200
+    first, second = upstream.requests
+    assert NATIVE in first["tools"]
+    own = [tool["function"]["name"] for tool in second["tools"]]
+    assert [name for name in own if name != "web_search"] == kept
+
+
 async def test_a_tool_name_that_the_upstream_refuses_is_mapped_and_mapped_back(upstream, sdk):
     own = [{"type": "function", "function": {"name": "door.open", "parameters": {}}}]
     upstream.replies = [whole(calls=[("c", "door_open", {})]), streamed(calls=[("c", "door_open", {})]), whole("Hi")]

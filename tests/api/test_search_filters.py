@@ -26,6 +26,13 @@ def test_the_settings_of_a_declared_search_are_read():
     assert filters_of({"web_search_options": {**settings, "user_location": where}}) == expected
 
 
+def test_lists_of_domains_may_stand_beside_filters():
+    beside = tool(allowed_domains=["bc.ca"], blocked_domains=["ads.bc.ca"])
+    assert filters_of(beside) == SearchFilters(("bc.ca",), ("ads.bc.ca",))
+    with pytest.raises(RequestError):
+        filters_of(tool(allowed_domains="bc.ca"))
+
+
 def test_the_web_plugin_of_openrouter_is_read():
     plugin = {"id": "web", "max_results": 50, "include_domains": ["a.ca"], "exclude_domains": ["b.ca"]}
     assert filters_of({"plugins": [{"id": "x", "max_results": "?"}, plugin]}) == SearchFilters(
