@@ -8,7 +8,8 @@
     tools: [{"type": "web_search", "web_search": {"search_domain_filter", "search_recency_filter", "count",
              "content_size"}}]                                                        GLM, for models of others
 
-The lists of domains may also stand beside `filters`. Everything may be null. Of several such settings the first counts, except that blocked domains add up.
+The lists of domains may also stand beside `filters`. Everything may be null. Of several such settings the first counts,
+except that blocked domains add up.
 """
 
 import re
