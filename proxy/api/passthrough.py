@@ -48,8 +48,6 @@ _PART_NAME = re.compile(rb"(?:^|;) *name=(" + _QUOTED + rb")", re.IGNORECASE)
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 # Segments that a URL library would resolve, and characters that decode into ones: a request stays below the base URL.
 _ODD_PATH = re.compile(rb"/\.{0,2}(?:/|$)|%2e|%2f|%5c|\\", re.IGNORECASE)
-
-
 _FIRST_ERROR = 400  # of HTTP's statuses
 
 

@@ -101,7 +101,7 @@ class OpenAICompatible:
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
             changed = True
-        count(usage or self._used(None, request, tokens_of(answer["choices"][0]["message"])))
+        count(usage or self._used(None, request, sum(tokens_of(choice["message"]) for choice in answer["choices"])))
         return sse.dumps(answer) if changed else raw
 
     async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: Count) -> None:
