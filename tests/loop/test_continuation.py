@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.continuation import Continuation, client_call_id, put_back, runs_in, server_call_id
+from proxy.loop.chat import Turn
+from proxy.loop.continuation import Continuation, client_call_id, put_back, runs_in, server_call_id, visible_message
 from proxy.loop.prompts import NO_RESULT
 
 RUN, OTHER = "a" * 32, "b" * 32
@@ -117,3 +118,11 @@ def test_a_continuation_comes_back_from_a_store_as_it_was():
 def test_the_ids_of_the_servers_calls_are_never_those_of_the_clients():
     run = "0" * 32
     assert {server_call_id(run, number) for number in range(3)}.isdisjoint(client_call_id(run, n) for n in range(3))
+
+
+def test_the_clients_calls_are_numbered_without_those_that_it_does_not_see():
+    entries = [{"index": at, "id": f"u{at}", "function": {"name": "f"}} for at in range(3)]
+    turn = Turn({"role": "assistant", "tool_calls": entries}, "tool_calls", {}, {}, (), client_ids=("a", None, "b"))
+    message, reason = visible_message(turn)
+    assert [(entry["index"], entry["id"]) for entry in message["tool_calls"]] == [(0, "a"), (1, "b")]
+    assert reason == "tool_calls"

@@ -1,5 +1,5 @@
 from proxy.loop import errors
-from proxy.loop.errors import UpstreamRefused
+from proxy.loop.errors import PageNotAllowed, UpstreamRefused
 
 
 def test_an_error_is_told_in_openais_envelope():
@@ -95,3 +95,9 @@ def test_a_refusal_of_the_request_is_not_blamed_on_the_operator():
     error = UpstreamRefused("No such model.", status=404, type="t", code="model_not_found")
     error.blame_operator("zai")
     assert (error.status, error.code, error.message) == (404, "model_not_found", "No such model.")
+
+
+def test_a_page_that_may_not_call_is_told_so():
+    error = PageNotAllowed("https://a.example")
+    assert (error.status, error.code) == (403, "origin_not_allowed")
+    assert "'https://a.example'" in error.message

@@ -9,7 +9,7 @@ from proxy.loop.continuation import put_back
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.forcing import AnswerStep
 from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
-from proxy.loop.results import failure
+from proxy.loop.results import ToolResult, failure
 from tests.playbook import (
     SEARCH,
     TIME,
@@ -607,3 +607,15 @@ def test_what_the_model_reads_of_calls_beside_the_clients_own_is_given_too():
     Playbook(run) << asks() >> mixed << runs("web_search") >> results("found")
     [answered] = run.take_answered()
     assert (answered.call.id, answered.content) == ("a", "found")
+
+
+def test_calls_that_were_started_in_vain_are_counted_with_what_their_turn_has_used():
+    run = run_of(tools=(replace(SEARCH, searches=True), TIME))
+    run.start_turn()
+    found = ToolResult("found", cost=0.25)
+    run.count_lost(
+        {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}, [(call(), found), (call(id="b"), None)]
+    )
+    tally = run.tally
+    assert (tally.total_tool_calls, tally.web_searches, tally.cost, tally.total_tokens) == (2, 2, 0.25, 6)
+    assert tally.tool_calls == {"web_search": 2}
