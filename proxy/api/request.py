@@ -183,10 +183,7 @@ class RequestResolver:
         caller: Caller = scope[CALLER]
         given, sources = chat, _NO_SOURCES
         if runs := runs_in(chat["messages"]):
-            found = await self._hidden(caller.scope, share_of(scope), runs, hidden or {})
-            if found:
-                chat = {**chat, "messages": put_back(chat["messages"], found)}
-                sources = {url: title for one in found.values() for url, title in one.sources.items()}
+            chat, sources = await self._restored(caller.scope, share_of(scope), chat, runs, hidden or {})
         chat, name, on_request = self._without_request_marks(chat)
         try:
             model = self._ports.router.resolve(
@@ -209,15 +206,13 @@ class RequestResolver:
                 chat = {**chat, "messages": with_guidance(chat["messages"], WHERE.format(place=filters.place))}
         otherwise = caller.tool_events or self._ports.config.offer.tool_events
         events = wanted_events(header(scope, b"x-tool-events"), otherwise=otherwise)
-        body = body if chat is given else None
-        return ResolvedRequest(
-            chat, caller, model, limits, tools, policy.selection, offer, events, body, policy.ignored, filters, sources
-        )
+        decided = (limits, tools, policy.selection, offer, events, body if chat is given else None)
+        return ResolvedRequest(chat, caller, model, *decided, policy.ignored, filters, sources)
 
-    async def _hidden(
-        self, owner: str, share: Share | None, runs: Sequence[str], brought: Mapping[str, Continuation]
-    ) -> dict[str, Continuation]:
-        """What this client was not shown of earlier `runs`, as far as it is known."""
+    async def _restored(
+        self, owner: str, share: Share | None, chat: Json, runs: Sequence[str], brought: Mapping[str, Continuation]
+    ) -> tuple[Json, Mapping[str, str]]:
+        """The request with what this client was not shown of earlier `runs`, and the pages that those have found."""
         found = {run: brought[run] for run in runs if run in brought}
         for run in runs:
             stored = None if run in found else await self._ports.store.get(owner, run)
@@ -226,7 +221,10 @@ class RequestResolver:
                     share.count_parsed(stored)
                 found[run] = Continuation.from_json(orjson.loads(stored))
         self._ports.observe("continuation.sought", sought=len(runs), found=len(found))
-        return found
+        if not found:
+            return chat, _NO_SOURCES
+        sources = {url: title for one in found.values() for url, title in one.sources.items()}
+        return {**chat, "messages": put_back(chat["messages"], found)}, sources
 
     def _without_request_marks(self, chat: Json) -> tuple[Json, str, bool]:
         """The request and its model's name without the marks that ask for tools, and whether there was one."""

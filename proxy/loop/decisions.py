@@ -122,8 +122,9 @@ class CallHistory(Struct):
 
     def count_lost(self, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
         """Count calls that were started early and are not wanted after all, with their results if they have any."""
+        own = {tool.name: tool for tool in self.tools.values()}  # a client's tool may have taken an own name
         for call, result in calls:
-            self.tally.count_call(self.tools[call.name])
+            self.tally.count_call(own[call.name])
             if result is not None:
                 self.tally.add_cost(result)
 
