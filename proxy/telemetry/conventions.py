@@ -20,6 +20,8 @@ Attributes: TypeAlias = dict[str, Any]
 Shape: TypeAlias = tuple[object, ...]
 """The kind of a span, the outcome of a step, and those fields that have few values, in the order of their table: what
 is made of a shape can be kept for all spans that have it."""
+Values: TypeAlias = tuple[Any, ...]
+"""The values of those attributes that are no part of a span's shape; a name has always values of the same type."""
 
 OTHER_ROUTE: Final = "other"
 _ROUTES: Final = frozenset({
@@ -82,6 +84,18 @@ ARGUMENT_BYTES: Final = "toolproxy.argument_bytes"
 RESULT_CHARACTERS: Final = "toolproxy.result_characters"
 ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 RESULT: Final = "gen_ai.tool.call.result"
+
+REQUEST_VALUES: Final = (REQUEST_ID, FIRST_BYTE)
+"""The attributes of a SERVER span that differ from request to request; in the order of `request_values`."""
+CALL_VALUES: Final = (
+    INPUT_TOKENS, OUTPUT_TOKENS, REASONING_TOKENS, CACHED_TOKENS, FIRST_CHUNK, INPUT_MESSAGES, OUTPUT_MESSAGES,
+)  # fmt: skip
+"""Those of a CLIENT span; in the order of `step_values`."""
+TOOL_VALUES: Final = (CALL_ID, ARGUMENT_BYTES, RESULT_CHARACTERS, ARGUMENTS, RESULT)
+"""Those of an INTERNAL span; in the order of `step_values`."""
+
+IN_ATTRIBUTES: Final = frozenset({"response.started", "upstream.answered"})
+"""Events that a span does not repeat, for its attributes and its end say the same."""
 
 
 class Description(Struct, frozen=True):
@@ -151,40 +165,46 @@ def _call(fields: Fields, outcome: str) -> Description:
     return Description(name, outcome != "completed", attributes)
 
 
-def request_values(record: RequestRecord) -> Attributes:
-    """The attributes of a request's span that differ from request to request; those that are None are left out."""
-    fields = record.fields
-    return {REQUEST_ID: fields.get("request_id"), FIRST_BYTE: fields.get("first_byte")}
+def value_names(shape: Shape) -> tuple[str, ...]:
+    """The names of those attributes of a span that are no part of its shape."""
+    return {"request": REQUEST_VALUES, "tool": TOOL_VALUES}.get(str(shape[0]), CALL_VALUES)
 
 
-def step_values(step: Step) -> Attributes:
-    """The attributes of a step's span that differ from step to step; those that are None are left out."""
+def request_values(record: RequestRecord) -> Values:
+    """The values of `REQUEST_VALUES`; None where there is none."""
+    return record.fields.get("request_id"), record.fields.get("first_byte")
+
+
+def step_values(step: Step) -> Values:
+    """The values of `TOOL_VALUES` or `CALL_VALUES`; None where there is none."""
     return _tool_values(step.fields) if step.kind == "tool" else _call_values(step)
 
 
-def _tool_values(fields: Fields) -> Attributes:
-    attributes: Attributes = {
-        CALL_ID: short(str(fields["call_id"])) if "call_id" in fields else None,
-        ARGUMENT_BYTES: fields.get("argument_bytes"),
-        RESULT_CHARACTERS: fields.get("characters"),
-    }
-    for field, attribute in (("arguments", ARGUMENTS), ("result", RESULT)):
-        if isinstance(content := fields.get(field), Content):
-            attributes[attribute] = content.text()
-    return attributes
+def _tool_values(fields: Fields) -> Values:
+    return (
+        short(str(fields["call_id"])) if "call_id" in fields else None,
+        fields.get("argument_bytes"),
+        fields.get("characters"),
+        _text_of(fields.get("arguments")),
+        _text_of(fields.get("result")),
+    )
 
 
-def _call_values(step: Step) -> Attributes:
+def _call_values(step: Step) -> Values:
     fields = step.fields
-    attributes = usage(fields["usage"]) if "usage" in fields else {}
+    first_chunk = asked = answer = None
     for note in step.notes:
         if note.event == "upstream.answered":
-            attributes[FIRST_CHUNK] = note.fields.get("first")
-    if isinstance(asked := fields.get("messages"), Content):
-        attributes[INPUT_MESSAGES] = Content(messages(asked.value)).text()
-    if isinstance(answer := fields.get("message"), Content):
-        attributes[OUTPUT_MESSAGES] = messages([answer.value], finish_reason=str(fields.get("finish_reason")))
-    return attributes
+            first_chunk = note.fields.get("first")
+    if isinstance(content := fields.get("messages"), Content):
+        asked = Content(messages(content.value)).text()
+    if isinstance(content := fields.get("message"), Content):
+        answer = messages([content.value], finish_reason=str(fields.get("finish_reason")))
+    return *usage(fields.get("usage")), first_chunk, asked, answer
+
+
+def _text_of(content: object) -> str | None:
+    return content.text() if isinstance(content, Content) else None
 
 
 def _named(fields: Fields, table: Mapping[str, str]) -> Attributes:
@@ -196,16 +216,17 @@ def _named(fields: Fields, table: Mapping[str, str]) -> Attributes:
     }
 
 
-def usage(counted: Any) -> Attributes:
-    """An upstream's `usage` as attributes."""
+def usage(counted: Any) -> Values:
+    """An upstream's `usage`, if it is one: the tokens that it read and wrote, thought, and found in its cache."""
     if not isinstance(counted, dict):
-        return {}
-    found = {INPUT_TOKENS: counted.get("prompt_tokens"), OUTPUT_TOKENS: counted.get("completion_tokens")}
+        return None, None, None, None
+    thought = cached = None
     if details := counted.get("completion_tokens_details"):
-        found[REASONING_TOKENS] = details.get("reasoning_tokens")
+        thought = details.get("reasoning_tokens")
     if details := counted.get("prompt_tokens_details"):
-        found[CACHED_TOKENS] = details.get("cached_tokens")
-    return {name: value for name, value in found.items() if isinstance(value, int)}
+        cached = details.get("cached_tokens")
+    found = (counted.get("prompt_tokens"), counted.get("completion_tokens"), thought, cached)
+    return tuple([count if isinstance(count, int) else None for count in found])
 
 
 def messages(chat: Iterable[Json], *, finish_reason: str | None = None) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from proxy.redact import Redact
 from proxy.telemetry import conventions
-from proxy.telemetry.conventions import Attributes, Shape
+from proxy.telemetry.conventions import IN_ATTRIBUTES, Shape, Values
 from proxy.telemetry.records import Note, RequestRecord, Step
 from proxy.telemetry.trace_context import SpanId
 
@@ -34,7 +34,7 @@ _LONGEST_KEPT: Final = 128  # characters, or bytes; clients choose some of the t
 Gap: TypeAlias = bytes | int | float
 """What is put into a gap: an id, a text or a varint; nanoseconds; a floating-point number."""
 Key: TypeAlias = tuple[Any, ...]
-"""A span's shape, whether it has no parent, and the names with the values, or the sizes of the gaps, of the rest."""
+"""A span's shape, whether it has no parent, and the values, or the sizes of the gaps, of the rest."""
 Part: TypeAlias = bytes | str
 """A part of a template: constant bytes, or a gap as a format of `struct`."""
 
@@ -72,14 +72,14 @@ class SpanEncoder:
         """The spans of a request, its own first."""
         began = int(record.began_at * 1e9)
         shape, values = conventions.request_shape(record), conventions.request_values(record)
-        spans = [self._span(record, record.parent, began, shape, values)]
+        spans = self._span(record, record.parent, began, shape, values)
         for step in record.steps:
             shape, values = conventions.step_shape(step), conventions.step_values(step)
-            spans.append(self._span(step, record.span, began, shape, values))
-        return b"".join(spans)
+            spans += self._span(step, record.span, began, shape, values)
+        return spans
 
     def _span(
-        self, timed: RequestRecord | Step, parent: SpanId | None, began: int, shape: Shape, values: Attributes
+        self, timed: RequestRecord | Step, parent: SpanId | None, began: int, shape: Shape, values: Values
     ) -> bytes:
         """One span; `began` is the start of the request, in nanoseconds since 1970.
 
@@ -90,26 +90,29 @@ class SpanEncoder:
         key: list[Any] = [shape, parent is None]
         if parent is not None:
             gaps.append(parent.span)
-        for name, value in values.items():
-            if type(value) is float:
-                key += (name, float)
+        for value in values:
+            if value is None:
+                key.append(None)
+            elif type(value) is float:
+                key.append(float)
                 gaps.append(value)
-            elif value is not None:
+            else:
                 data = self._data(value)[1]
-                key += (name, len(data))
+                key.append(len(data))
                 gaps.append(data)
         for note in timed.notes:
-            key.append(note.event)
-            gaps.append(began + int(note.at * 1e9))
-            for name, value in note.fields.items():
-                if type(value) is float:
-                    key += (name, float)
-                    gaps.append(value)
-                elif value:
-                    key += (name, value)
+            if note.event not in IN_ATTRIBUTES:
+                key.append(note.event)
+                gaps.append(began + int(note.at * 1e9))
+                for name, value in note.fields.items():
+                    if type(value) is float:
+                        key += (name, float)
+                        gaps.append(value)
+                    elif value:
+                        key += (name, value)
         return self._template(tuple(key), gaps, timed, values).fill(gaps)
 
-    def _template(self, key: Key, gaps: Iterable[Gap], timed: RequestRecord | Step, values: Attributes) -> _Template:
+    def _template(self, key: Key, gaps: Iterable[Gap], timed: RequestRecord | Step, values: Values) -> _Template:
         """The template of a span; it is kept unless there is a long text, for clients choose some of the texts."""
         try:
             template = self._templates.get(key)
@@ -124,7 +127,7 @@ class SpanEncoder:
                 self._templates[key] = template
         return template
 
-    def _parts(self, key: Key, timed: RequestRecord | Step, values: Attributes) -> list[Part]:
+    def _parts(self, key: Key, timed: RequestRecord | Step, values: Values) -> list[Part]:
         """A span, with gaps in the order of `_span`."""
         shape, is_root = key[:2]
         described = conventions.describe(shape)
@@ -134,11 +137,12 @@ class SpanEncoder:
         parts += [b"\x0a\x10", "16s", b"\x12\x08", "8s", b"\x39", "Q", b"\x41", "Q"]
         if not is_root:
             parts += [b"\x22\x08", "8s"]
-        for name, value in values.items():
+        for name, value in zip(conventions.value_names(shape), values, strict=True):
             if value is not None:
                 parts += self._attribute(_SPAN_ATTRIBUTE, name, value)
         for note in timed.notes:
-            parts += self._event(note)
+            if note.event not in IN_ATTRIBUTES:
+                parts += self._event(note)
         return _message(b"\x12", parts)
 
     def _event(self, note: Note) -> list[Part]:

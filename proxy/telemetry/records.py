@@ -72,7 +72,7 @@ class RequestRecord(Struct):
     began_at: float
     span: SpanId
     parent: SpanId | None
-    fields: Fields
+    fields: Mapping[str, Any]
     seconds: float | None = None
     steps: list[Step] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
@@ -129,7 +129,7 @@ class RequestRecorder:
         caller = trace_context.parent.get()
         request_id = str(request_context.fields.get({}).get("request_id", ""))
         span = caller.child() if caller else trace_context.root()
-        record = RequestRecord(request_id, self._clock.monotonic(), self._clock.time(), span, caller, {**fields})
+        record = RequestRecord(request_id, self._clock.monotonic(), self._clock.time(), span, caller, fields)
         _record.set(record)
         for sink in self._sinks:
             sink.started(record)
