@@ -6,7 +6,7 @@ here are about time: when the deadline has passed, the run is made to end, and t
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -60,8 +60,8 @@ class Runner:
         """
         deadline = Deadline(run.limits.deadline, timer=self._clock.monotonic)
         execute = partial(self._toolset.execute, scope=scope, filters=filters)
-        tool_calls = ToolCalls(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
-        async with aclosing(tool_calls) as calls:
+        calls = ToolCalls(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
+        try:
             action: Action = run.start_turn()
             while True:
                 if report is not None and (answered := run.take_answered()):
@@ -83,6 +83,8 @@ class Runner:
                             for chunk in (*action.turn.buffered, *action.turn.aside):
                                 await show(chunk)
                         return action
+        finally:
+            await calls.aclose()
 
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "ToolCalls") -> Turn:
         """The turn that answers one upstream call, with its events for the observers."""

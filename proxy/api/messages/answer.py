@@ -102,12 +102,12 @@ class Answer:
         if self._stop is not None and self._stop.found is not None:
             return []
         events: Events = []
-        thoughts = _text(delta, "reasoning_content") or _text(delta, "reasoning")
-        if thoughts:
+        thoughts = delta.get("reasoning_content") or delta.get("reasoning")
+        if thoughts and isinstance(thoughts, str):
             events += self._think(thoughts)
-        text = _text(delta, "content") or _text(delta, "refusal")
-        if text or delta.get(CITATIONS):
-            events += self._say(text, delta.get(CITATIONS) or ())
+        text, citations = delta.get("content") or delta.get("refusal") or "", delta.get(CITATIONS) or ()
+        if (text or citations) and isinstance(text, str):
+            events += self._say(text, citations)
         for fragment in delta.get("tool_calls") or ():
             events += self._write_call(fragment)
         return events
@@ -264,11 +264,6 @@ def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:
     """The sequence at which the upstream itself has stopped, where it says so: vLLM's field, and SGLang's."""
     said = (answer.turn.choice.get(key) for key in ("stop_reason", "matched_stop"))
     return next((stop for stop in said if isinstance(stop, str) and stop in stops), None)
-
-
-def _text(delta: Json, key: str) -> str:
-    text = delta.get(key)
-    return text if isinstance(text, str) else ""
 
 
 def usage_of(answer: Respond, server_tool_use: Json | None) -> Json:

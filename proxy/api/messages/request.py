@@ -97,8 +97,8 @@ class MessagesRequest(Struct, frozen=True):
         wanted = (self.fields.get("output_config") or {}).get("effort")
         if wanted is not None:
             return _EFFORTS.get(wanted)
-        budget = (self.fields.get("thinking") or {}).get("budget_tokens") if self.thinks else None
-        if budget is None:
+        budget = (self.fields.get("thinking") or {}).get("budget_tokens")
+        if budget is None or not self.thinks:
             return None
         return "low" if budget < _MEDIUM_BUDGET else "medium" if budget < _HIGH_BUDGET else "high"
 
