@@ -84,7 +84,7 @@ def _tool_state(name: str, tool: ToolConfig, origins: Mapping[str, str]) -> str:
 
 def _lacks(tool: ToolConfig) -> Iterator[str]:
     """What the provider of a search cannot filter by."""
-    if not isinstance(tool, SearchConfig | SerperConfig | ZaiSearchConfig):
+    if not isinstance(tool, (SearchConfig, SerperConfig, ZaiSearchConfig)):
         return
     if (provider := provider_of(tool)) is not None and (lacking := provider.cannot()):
         yield f"its provider cannot filter by {', '.join(lacking)}"

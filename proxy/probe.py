@@ -77,7 +77,7 @@ def _questions(config: Config, means: Means, client: httpx.AsyncClient) -> Itera
     for name, tool in config.tools.items():
         if isinstance(tool, McpConfig):
             yield _ask_mcp_server(name, tool)
-        elif isinstance(tool, SearchConfig | SerperConfig | ZaiSearchConfig):
+        elif isinstance(tool, (SearchConfig, SerperConfig, ZaiSearchConfig)):
             yield _ask_search(name, tool, Resources(client, means.clock))
     if not config.state.url.startswith("memory:"):
         yield _ask_state(config.state, means.clock)

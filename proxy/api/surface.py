@@ -214,7 +214,7 @@ def delta_of(message: Json, cite: Cite | None, *, is_last: bool, with_text: bool
         with_text: whether its text is shown.
     """
     message = in_plain_text(message)
-    delta: Json = {key: message.get(key) for key in ("reasoning_content", "reasoning", "refusal")}
+    delta: Json = {key: message[key] for key in ("reasoning_content", "reasoning", "refusal") if key in message}
     if with_text and (text := text_of(message)).strip():
         delta["content"], delta[CITATIONS] = without_marks(text if is_last else without_blank_lines_after(text), cite)
     return delta

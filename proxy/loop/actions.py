@@ -156,7 +156,7 @@ class Tally(Struct):
     def total_cost(self) -> float | None:
         """The cost of tools and models together; None: neither has one. Some upstreams, as OpenRouter, send it."""
         own = (self.usage or {}).get("cost")
-        own = own if isinstance(own, int | float) else None
+        own = own if isinstance(own, (int, float)) else None
         return None if self.cost is own is None else round((self.cost or 0) + (own or 0), 9)
 
     def count_call(self, tool: ToolSpec) -> None:
@@ -171,7 +171,8 @@ class Tally(Struct):
             self.cost = (self.cost or 0) + result.cost
 
     def _count(self, name: str) -> int:
-        return int(count) if isinstance(count := (self.usage or {}).get(name), int | float) else 0
+        count = (self.usage or {}).get(name)
+        return int(count) if isinstance(count, (int, float)) else 0
 
     def as_usage(self) -> Json:
         """OpenAI's `usage`, with `server_tool_use` beside it."""

@@ -138,7 +138,7 @@ class Connection:
         error = self._meaning(exc)
         error.why = reason(exc)
         if isinstance(error, UpstreamError):
-            error.unreachable = isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout)
+            error.unreachable = isinstance(exc, (httpx.ConnectError, httpx.ConnectTimeout))
         return error
 
     def _meaning(self, exc: Exception) -> ProxyError:

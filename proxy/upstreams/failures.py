@@ -247,7 +247,7 @@ def key_advice(base_url: str) -> str:
 
 def is_transient(failure: ProxyError) -> bool:
     """Whether the same call may well succeed a moment later."""
-    if failure.headers.get("x-should-retry") == "false" or isinstance(failure, UpstreamTimeout | UpstreamDown):
+    if failure.headers.get("x-should-retry") == "false" or isinstance(failure, (UpstreamTimeout, UpstreamDown)):
         return False
     if isinstance(failure, UpstreamRefused):
         return failure.status in _TRANSIENT
@@ -261,7 +261,7 @@ def may_work_elsewhere(failure: ProxyError) -> bool:
     """
     if isinstance(failure, UpstreamRefused):
         return failure.of_account is not None or failure.status in _OUR_ACCOUNT
-    return isinstance(failure, UpstreamError | Overloaded)
+    return isinstance(failure, (UpstreamError, Overloaded))
 
 
 def retry_after(failure: ProxyError, now: float) -> float:

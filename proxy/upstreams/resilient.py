@@ -177,7 +177,7 @@ class Resilient:
 
     def _count_failure(self, guard: "BreakerGuard", failure: ProxyError, *, spare: bool) -> None:
         """Count a failure against the upstream, unless it was well enough to refuse, or was not called."""
-        if not isinstance(failure, UpstreamError) or isinstance(failure, UpstreamRefused | UpstreamDown):
+        if not isinstance(failure, UpstreamError) or isinstance(failure, (UpstreamRefused, UpstreamDown)):
             return
         if failure.unreachable or guard.name not in self._blamed:
             self._blamed.add(guard.name)

@@ -65,7 +65,7 @@ def may_read(scope: Scope, *, allow_anonymous: bool) -> bool:
 def _is_loopback(address: object) -> bool:
     """Whether the host of an ASGI address, a host and a port, is a loopback address."""
     try:
-        return isinstance(address, list | tuple) and ip_address(address[0]).is_loopback
+        return isinstance(address, (list, tuple)) and ip_address(address[0]).is_loopback
     except ValueError:
         return False
 

@@ -88,7 +88,7 @@ def note_words(note: Json) -> str:
 
 def field(name: str, value: Any) -> str:
     """The value of a field as text."""
-    return seconds(value) if name in _DURATIONS and isinstance(value, int | float) else plain(value)
+    return seconds(value) if name in _DURATIONS and isinstance(value, (int, float)) else plain(value)
 
 
 def seconds(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain, repeat
 from secrets import token_hex
 from typing import Any
 
@@ -71,7 +72,7 @@ class _MessagesSurface(CheckingSurface):
             stops=request.stops,
             pages=conversation.pages,
         )
-        check = request.check if is_checked(resolved) else None
+        check = request.check if request.check is not None and is_checked(resolved) else None
         return _Task(request, token_hex(16), resolved, options, check)
 
     def _now(self) -> str:
@@ -194,14 +195,14 @@ class _Task(Struct, frozen=True):
 
 def _replay(content: Answer, answer: Respond, reports: Sequence[Sequence[AnsweredCall]], *, with_text: bool) -> None:
     """Build the blocks of a run that is over, in the order in which they would have been streamed."""
-    turns = [*answer.earlier_turns, answer.turn]
-    for number, turn in enumerate(turns):
+    turns = (*answer.earlier_turns, answer.turn)
+    for turn, answered in zip(turns, chain(reports, repeat(())), strict=False):
         is_last = turn is answer.turn
         message = answer.message if is_last else turn.message
         content.begin_turn()
         content.show(delta_of(message, answer.cite, is_last=is_last, with_text=with_text or is_last))
-        answered = reports[number] if number < len(reports) else ()
-        _replay_calls(content, turn, answered)
+        if turn.calls:
+            _replay_calls(content, turn, answered)
         if answered:
             content.end_turn(answered)
     content.finish()

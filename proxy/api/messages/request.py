@@ -18,7 +18,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "stream": (bool, "true or false"),
     "thinking": (dict, "an object with a `type`"),
     "output_config": (dict, "an object"),
-    **dict.fromkeys((*_SAME, "top_k"), (int | float, "a number")),
+    **dict.fromkeys((*_SAME, "top_k"), ((int, float), "a number")),
 }
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _MEDIUM_BUDGET, _HIGH_BUDGET = 4096, 16384  # tokens of thoughts from which an effort is meant
@@ -71,8 +71,8 @@ class MessagesRequest(Struct, frozen=True):
         chat |= {key: fields[key] for key in _SAME if fields.get(key) is not None}
         if fields.get("max_tokens") is not None:
             chat["max_tokens"] = fields["max_tokens"]
-        if self.stops:
-            chat["stop"] = list(self.stops)
+        if stops := self.stops:
+            chat["stop"] = list(stops)
         if self.check is not None:
             wanted = {"name": "answer", "schema": self.check.schema, "strict": True}
             chat["response_format"] = {"type": "json_schema", "json_schema": wanted}

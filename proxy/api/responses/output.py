@@ -137,7 +137,7 @@ class OutputBuilder:
             carried: the sealed content that the client is to bring back; it becomes an item without text.
         """
         # Calls of the server's that are still open were begun early, by a turn that did not come to its end.
-        written = (item for item in self._items if not isinstance(item, SearchCall | ServerCall))
+        written = (item for item in self._items if not isinstance(item, (SearchCall, ServerCall)))
         last = max((item.index for item in written if item.status == "in_progress"), default=None)
         for item in list(self._items):
             if item.status == "in_progress":
@@ -151,7 +151,7 @@ class OutputBuilder:
     def _end(self, item: Item, status: Status) -> Events:
         if isinstance(item, Message):
             item.sources = self._sources
-        if isinstance(item, SearchCall | ServerCall):  # begun in a turn that failed and was asked for again
+        if isinstance(item, (SearchCall, ServerCall)):  # begun in a turn that failed and was asked for again
             status = "failed"
         yield from item.close(status)
 

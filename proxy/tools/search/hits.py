@@ -50,7 +50,7 @@ def hit_of(row: Json, fields: Fields, today: date, *, page: PageText | None = No
         published=day_of(first_of(row, fields.published), today),
         updated=day_of(first_of(row, fields.updated), today),
         site=line(first_of(row, fields.site)) or None,
-        score=float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None,
+        score=float(score) if isinstance(score, (int, float)) and not isinstance(score, bool) else None,
         is_page=bool(page and page.whole and text),
         address=given.strip() if is_address_of(given, url) else None,
     )

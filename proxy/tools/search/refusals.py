@@ -62,7 +62,7 @@ def answer_of(
         return Refused(
             means, status, _wait(description, headers, answer), hint, line(first_of(answer, _WORDS))[:_MOST_SAID]
         )
-    return answer if isinstance(answer, dict | list) else Refused("down", status)
+    return answer if isinstance(answer, (dict, list)) else Refused("down", status)
 
 
 def _meaning_of(status: int) -> Meaning | None:

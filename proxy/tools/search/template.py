@@ -105,7 +105,7 @@ def _value(name: str, operators: str, values: Mapping[str, Any]) -> Any:
 
 
 def _items(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 _OPERATORS: Mapping[str, Callable[[Any, str], Any]] = {
