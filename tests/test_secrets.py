@@ -106,7 +106,7 @@ async def test_a_bug_of_ours_is_told_by_its_type_and_place_and_not_in_its_own_wo
     def bug(*_, **__):
         raise KeyError("canary-content, canary-client-key")
 
-    monkeypatch.setattr("proxy.api.request.make_offer", bug)
+    monkeypatch.setattr("proxy.api.access.make_offer", bug)
     async with proxy_of(FakeUpstream()) as url, httpx.AsyncClient() as client:
         response = await client.post(f"{url}/v1/chat/completions", json=ASK)
     assert response.status_code == 500

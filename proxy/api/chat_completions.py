@@ -26,7 +26,7 @@ class ChatCompletions(Surface):
     """The endpoint, as an ASGI callable."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Implements ASGI."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
         request = await self.resolver.resolve(scope, parse_chat_request(body), body=body)
         if not request.offer.in_play:

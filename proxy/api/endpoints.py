@@ -6,9 +6,9 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
+from proxy.api.access import CALLER, Caller
 from proxy.api.body import header
 from proxy.api.exchange import send_bytes, send_json
-from proxy.api.request import CALLER, Caller
 from proxy.breaker import State
 from proxy.loop.chat import Json
 from proxy.loop.errors import MethodNotAllowed, ModelNotFound, NotFound

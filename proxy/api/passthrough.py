@@ -7,9 +7,9 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
+from proxy.api.access import CALLER, Caller
 from proxy.api.body import header, parse_object, read_body
 from proxy.api.exchange import while_wanted
-from proxy.api.request import CALLER, Caller
 from proxy.api.surface import note_use
 from proxy.api.usage_finder import UsageFinder
 from proxy.loop.actions import Tally

@@ -166,7 +166,7 @@ class Assembler:
         return visible if self._buffering is Buffering.NONE else self._release(visible)
 
     def finish(self) -> Turn:
-        """The whole turn."""
+        """End the turn, and return it as a whole."""
         message, calls = self._whole_message(), self._calls.calls
         self._envelope.pop("choices", None)
         return Turn(

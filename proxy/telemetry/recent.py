@@ -109,7 +109,7 @@ class Journal:
                 yield from path.read_bytes().splitlines()
 
     def add(self, entry: bytes) -> None:
-        """Write a record."""
+        """Append a record to the journal."""
         if self._written + len(entry) > self._part_bytes and self._written:
             self._path.replace(self._path.with_suffix(".old"))
             self._written = 0

@@ -147,7 +147,7 @@ async def test_a_bug_of_ours_is_a_500_without_internals(upstream, monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("at /home/secret/path")
 
-    monkeypatch.setattr("proxy.api.request.make_offer", broken)
+    monkeypatch.setattr("proxy.api.access.make_offer", broken)
     async with proxy_of(upstream) as url:
         response = await post(url, ASK, headers={"x-request-id": "abc"})
     assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.api.access import CALLER
 from proxy.api.middleware.clients import Auth
-from proxy.api.request import CALLER
 from proxy.config import ClientConfig
 from proxy.loop.errors import InvalidApiKey
 from tests.fakes import whole

@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from proxy.api.request import CALLER, Caller, RequestResolver, take_prefix
+from proxy.api.access import CALLER, Caller
+from proxy.api.request import RequestResolver, take_prefix
 from proxy.api.surface import tool_headers
 from proxy.config import Config, OfferConfig, ServerConfig
 from proxy.loop.actions import Respond, Stop, Tally

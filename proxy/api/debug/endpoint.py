@@ -11,13 +11,13 @@ from ipaddress import ip_address
 from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
+from proxy.api.access import CALLER, Caller
 from proxy.api.body import header, is_forwarded
 from proxy.api.debug.html import HEADERS, Html
 from proxy.api.debug.request import request_page
 from proxy.api.debug.requests import FILTERS, list_page, matches
 from proxy.api.exchange import send_bytes, send_json
 from proxy.api.middleware.cors import LOCAL_HOST
-from proxy.api.request import CALLER, Caller
 from proxy.loop.errors import AdminOnly, NotFound
 from proxy.ports import History, Ports
 

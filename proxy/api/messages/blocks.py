@@ -65,14 +65,14 @@ class Blocks:
         return len(self.content) - 1
 
     def text(self, text: str) -> Events:
-        """More text."""
+        """Add text to the open text block, or to a new one."""
         events = [] if self.open == "text" else self._start({"type": "text", "text": ""})
         self._pieces.append(text)
         events.append(self._delta({"type": "text_delta", "text": text}))
         return events
 
     def thinking(self, text: str, *, shown: bool) -> Events:
-        """More thoughts; those that are not shown are in the signature alone."""
+        """Add thoughts to the open block of thoughts, or to a new one; those not shown go into its signature alone."""
         events = [] if self.open == "thinking" else self._start({"type": "thinking", "thinking": "", "signature": ""})
         self._pieces.append(text)
         self._shows_thoughts = shown
@@ -81,16 +81,16 @@ class Blocks:
         return events
 
     def tool_use(self, call_id: str, name: str) -> Events:
-        """The beginning of a call of a tool of the client's."""
+        """Begin a call of a tool of the client's."""
         return self._start({"type": "tool_use", "id": call_id, "name": name, "input": {}})
 
     def input(self, text: str) -> Events:
-        """More of the input of the client's call that is open."""
+        """Add to the input of the client's call that is open."""
         self._pieces.append(text)
         return [self._delta({"type": "input_json_delta", "partial_json": text})] if text else []
 
     def server_call(self, call: ServerCall) -> Events:
-        """A complete call of a server tool; while a call of the client's is being written, it waits for its end."""
+        """Add a complete call of a server tool; it waits while a call of the client's is being written."""
         self._calls.append(call)
         if self.open == "tool_use":
             self._waiting.append(call)
@@ -98,7 +98,7 @@ class Blocks:
         return self._whole_call(call)
 
     def end_turn(self) -> Events:
-        """The end of a turn: the results of its server calls."""
+        """End a turn: add the results of its server calls."""
         events = self.close()
         calls, self._calls = self._calls, []
         for call in calls:
@@ -106,7 +106,7 @@ class Blocks:
         return events
 
     def close(self) -> Events:
-        """The end of the block that is open, and the calls that have waited for it."""
+        """Close the open block, and add the calls that have waited for that."""
         if not self.open:
             return []
         block, said = self.content[-1], "".join(self._pieces)
@@ -139,7 +139,7 @@ class Blocks:
         return events + self.close()
 
     def _whole(self, block: Json) -> Events:
-        """A block that comes in one piece."""
+        """Add a block that comes in one piece."""
         return self._start(block) + self.close()
 
     def _start(self, block: Json) -> Events:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
+from proxy.api.access import CALLER, names_for_header
 from proxy.api.body import parse_object, read_body
 from proxy.api.checked import CheckingSurface, is_checked
 from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers, send_json
@@ -22,7 +23,7 @@ from proxy.api.messages.hosted import DemandingToolset
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.stream import Head, MessageStream
 from proxy.api.messages.tools import hosted_names, with_hosted
-from proxy.api.request import CALLER, ResolvedRequest, names_for_header
+from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, key_of
 from proxy.api.surface import delta_of, show_nothing, tool_headers
@@ -83,7 +84,7 @@ class CreateMessage(_MessagesSurface):
     """`POST /v1/messages`, as an ASGI callable."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Implements ASGI."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
         task = await self._prepare(scope, parse_object(body), to_be_answered=True)
         if task.request.stream:
@@ -126,7 +127,7 @@ class CountTokens(_MessagesSurface):
     """`POST /v1/messages/count_tokens`, as an ASGI callable."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Implements ASGI."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
         task = await self._prepare(scope, parse_object(body), to_be_answered=False)
         headers = {REQUEST_ID.decode(): _request_id()}

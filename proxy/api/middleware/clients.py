@@ -17,9 +17,9 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy import request_context
+from proxy.api.access import CALLER, Caller
 from proxy.api.body import HEADERS, header
 from proxy.api.exchange import Headers
-from proxy.api.request import CALLER, Caller
 from proxy.config import ClientConfig
 from proxy.loop.errors import InvalidApiKey, ProxyError, RateLimitExceeded
 from proxy.ports import Leases, Rate, Rates

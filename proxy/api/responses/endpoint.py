@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
+from proxy.api.access import CALLER, Caller, names_for_header
 from proxy.api.body import parse_object, read_body
 from proxy.api.body_memory import share_of
 from proxy.api.checked import CheckingSurface, is_broken_off, is_checked
 from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers
-from proxy.api.request import CALLER, Caller, ResolvedRequest, names_for_header
+from proxy.api.request import ResolvedRequest
 from proxy.api.responses.answer import Head, ResponseStream
 from proxy.api.responses.content import Seal
 from proxy.api.responses.conversation import converse

@@ -18,10 +18,10 @@ from urllib.parse import parse_qsl
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from proxy.api.access import CALLER
 from proxy.api.body import read_body
 from proxy.api.body_memory import Share, share_of
 from proxy.api.exchange import send_json
-from proxy.api.request import CALLER
 from proxy.api.responses.conversation import TURNS
 from proxy.loop import sse
 from proxy.loop.chat import Json

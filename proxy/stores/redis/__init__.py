@@ -81,7 +81,7 @@ class SharedRedis(SharedState):
 
 
 def key(*parts: str) -> str:
-    """A key of ours."""
+    """The name of a key, with the prefix of this program."""
     return ":".join((NAMESPACE, *parts))
 
 
