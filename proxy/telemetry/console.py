@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
+from proxy.redact import Redact
 from proxy.terminal import Style, printable, shortened, wrapped
 
 Line: TypeAlias = Mapping[str, Any]
@@ -37,11 +38,13 @@ class Console:
     Args:
         style: colours them, or not.
         details: whether turns and tool calls are shown.
+        redact: masks secrets in a text; asked before a text is shortened or wrapped, when secrets are still whole.
     """
 
-    def __init__(self, style: Style, *, details: bool) -> None:
+    def __init__(self, style: Style, *, details: bool, redact: Redact = str) -> None:
         self._style = style
         self._details = details
+        self._redact = redact
         self._causes: OrderedDict[object, str] = OrderedDict()  # of failed requests, until their line is written
 
     def hides(self, event: str) -> bool:
@@ -51,6 +54,7 @@ class Console:
     def __call__(self, line: Line) -> str:
         """The text of a line; empty for a failure that will be shown below its request."""
         event = line["event"]
+        line = {name: self._masked(value) for name, value in line.items()}
         if event == "request.completed":
             return self._request(line)
         if event in _CAUSES and line.get("request_id"):
@@ -58,6 +62,14 @@ class Console:
             if not self._details:
                 return ""
         return self._other(line)
+
+    def _masked(self, value: object) -> object:
+        match value:
+            case str():
+                return self._redact(value)
+            case list() | tuple():
+                return [self._redact(str(one)) for one in value]
+        return value
 
     def _request(self, line: Line) -> str:
         status = line.get("status") or 0

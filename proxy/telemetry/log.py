@@ -143,9 +143,10 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
     global _output  # noqa: PLW0603 - like the standard library's logging, the log is one per process
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[config.log_level.upper()]
-    lines: Any = LineStream(stream, redactor(secrets))  # as much of a text stream as logging needs
+    redact = redactor(secrets)
+    lines: Any = LineStream(stream, redact)  # as much of a text stream as logging needs
     if config.log_format == "console" or (config.log_format == "auto" and stream.isatty()):
-        console = Console(style_of(stream), details=level <= logging.DEBUG)
+        console = Console(style_of(stream), details=level <= logging.DEBUG, redact=redact)
         _output = output = _Output(level, config.log_content, console, lines, console.hides)
     else:
         _output = output = _Output(level, config.log_content, _json, lines, lambda _: False)

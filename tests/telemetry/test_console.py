@@ -134,3 +134,13 @@ def test_on_a_terminal_there_is_a_banner_and_a_line_for_each_request(tmp_path):
     request = next(line for line in logged.splitlines() if "upstream_error" in line)
     assert re.match(r"\d\d:\d\d:\d\d  - +m +502 ", request)
     assert len(request) <= WIDTH
+
+
+def test_a_secret_is_masked_before_its_text_is_shortened_or_wrapped():
+    secret = "sk-" + "0123456789" * 4
+    console = Console(Style(colors=False), details=False, redact=lambda text: text.replace(secret, "***"))
+    cut = console({**COMPLETED, "unknown_model": secret, "status": 404, "seconds": 0.1})
+    event = {**LINE, "level": "error", "event": "configuration.refused", "faults": ("word " * 17 + secret,)}
+    for text in (cut, console(event)):
+        assert "***" in text
+        assert secret[:6] not in text
