@@ -18,8 +18,9 @@ import orjson
 _ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 # Any positive integer of 19 digits fits 64 bits, and so do shorter ones.
 _LONG_NUMBER, _SMALL_NUMBER = b"0" * 19, b"0e-000"
-# Most long rows of digits are part of an id like `call_-7807255211226955507`.
-_LOST = re.compile(rb"(?<![\w.\-])(?:-?\d+\.\d{19}|\d{20}|-\d{19}|-?[\d.]+[eE]-\d{3})")
+# A number in an object follows a comma, a colon or a bracket. Most long rows of digits are part of a text: of a time in
+# nanoseconds, or of an id such as GLM's `2025092518192991173204`, which then stands in every chunk of a stream.
+_LOST = re.compile(rb"[\s\[,:](?:-?\d+\.\d{19}|\d{20}|-\d{19}|-?[\d.]+[eE]-\d{3})")
 _INFINITE = "infinity"  # in orjson's message about 1e400
 # Digits of an integer that is read to be compared; Python refuses to read more than 4300.
 _MOST_DIGITS = 20

@@ -78,7 +78,13 @@ def test_any_other_number_is_a_number(number):
     [b'"call_-7807255211226955507"', b'"123456789012345678901234567890"', b'" -9223372036854775809"', b'"1e-400"'],
 )
 def test_numbers_in_a_text_are_text(text):
-    assert loads(text) == orjson.loads(text)
+    assert loads(b'{"a":%b}' % text) == {"a": orjson.loads(text)}
+
+
+@pytest.mark.parametrize("text", ["2025092518192991173204", "call_-7807255211226955507", "1e-400"])
+def test_an_id_of_many_digits_is_read_at_full_speed(text, monkeypatch):
+    monkeypatch.setattr("proxy.loop.rawjson._exact", None)  # reading with care would take ten times as long
+    assert loads(b'{"id":"%b"}' % text.encode()) == {"id": text}
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[1e400", b"[1e400,NaN]", b"NaN", b"[123456789012345678901234567890"])
