@@ -201,9 +201,11 @@ class _LimitedResponse(Struct):
             return self.server_send(message)
         if message["type"] == "http.response.body":
             return self._finish(message)
-        # An upstream's own rate is the proxy's affair, and would contradict these headers.
-        others = [header for header in message["headers"] if not self.headers or header[0].lower() not in _RATE_HEADERS]
-        return self.server_send({**message, "headers": [*others, *self.headers]})
+        if self.headers:
+            # An upstream's own rate is the proxy's affair, and would contradict these headers.
+            others = [header for header in message["headers"] if header[0].lower() not in _RATE_HEADERS]
+            message = {**message, "headers": [*others, *self.headers]}
+        return self.server_send(message)
 
     async def _finish(self, message: Message) -> None:
         await self.release()
