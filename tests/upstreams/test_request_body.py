@@ -75,6 +75,19 @@ def test_a_turn_with_more_messages_extends_the_request_before_it(profile):
 
 
 @profiles
+@pytest.mark.parametrize("more", [(), (ASKS, EMPTY)], ids=["another attempt", "more messages"])
+@pytest.mark.parametrize("fields", [{}, {"max_completion_tokens": 7}], ids=["one length", "two lengths"])
+def test_a_turn_that_may_write_less_extends_the_request_before_it(profile, more, fields):
+    latest = {}
+    serialize(turn(USER, ASKS, FOUND, max_tokens=900, **fields), profile, "m", latest)
+    request = latest[""]
+    second = turn(USER, ASKS, FOUND, *more, number=2, max_tokens=50, **fields)
+    assert sent(second, profile, latest=latest) == sent(second, profile)
+    assert latest[""] is request
+    assert sent(second, profile)[0]["max_tokens"] == 50
+
+
+@profiles
 def test_another_attempt_at_a_turn_sends_the_same_bytes(profile):
     latest = {}
     call = turn(USER, ASKS, FOUND)
@@ -95,9 +108,10 @@ def test_runs_of_one_request_do_not_share_their_messages():
         turn(USER),
         turn({**USER, "content": "Ho"}, ASKS, FOUND, ASKS),
         turn(USER, ASKS, FOUND, ASKS, tools=[SEARCH.definition()]),
+        turn(USER, ASKS, FOUND, ASKS, max_tokens=5),
         turn(USER, ASKS, FOUND, ASKS, step=AnswerStep.RETELL),
     ],
-    ids=["fewer messages", "other messages", "another field", "another step"],
+    ids=["fewer messages", "other messages", "another field", "a length", "another step"],
 )
 @profiles
 def test_a_request_that_differs_in_more_than_its_last_messages_is_serialized_anew(profile, call):
