@@ -22,13 +22,13 @@ from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.hosted import DemandingToolset
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.stream import Head, MessageStream
-from proxy.api.messages.tools import hosted_names, with_hosted
+from proxy.api.messages.tools import hosted_names, read_tools, with_hosted
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, key_of
 from proxy.api.surface import delta_of, show_nothing, tool_headers
 from proxy.loop import sse
-from proxy.loop.actions import AnsweredCall, Respond
+from proxy.loop.actions import AnsweredCall, Respond, demands_json
 from proxy.loop.chat import Json, ToolSpec, Turn, name_of
 from proxy.loop.tokens import count_tokens
 from proxy.ports import Ports, Report
@@ -51,17 +51,18 @@ class _MessagesSurface(CheckingSurface):
             self._server_names = frozenset(name for spec in self._specs.values() for name in spec.names)
             self._own_names = hosted_names(self.ports.config.tools, self._specs)
         own_names = self._own_names
-        request = read_request(fields, self._server_names, to_be_answered=to_be_answered)
+        request = read_request(fields, to_be_answered=to_be_answered)
+        declared, check = read_tools(fields, self._server_names), request.schema_check()
         seal = Seal(self._key, scope[CALLER].scope)
         conversation = read_conversation(fields.get("system"), fields.get("messages"), seal.open, own_names)
-        resolved = await self.resolver.resolve(scope, request.as_chat(conversation.messages))
-        resolved, tools = with_hosted(resolved, request.tools, own_names)
+        resolved = await self.resolver.resolve(scope, request.as_chat(conversation.messages, declared, check))
+        resolved, tools = with_hosted(resolved, declared, own_names)
         ignored = resolved.ignored
         if tools.ignored:
             ignored = names_for_header((*ignored, *tools.ignored))
             request_context.add({"tools_ignored": ignored})
         chat = resolved.chat | request.fields_for(resolved.model.upstream)
-        limits = replace(resolved.limits, max_output_tokens=fields.get("max_tokens"))
+        limits = replace(resolved.limits, max_output_tokens=request.max_tokens)
         resolved = replace(resolved, chat=chat, limits=limits, ignored=ignored, body=None)
         options = AnswerOptions(
             seal.seal,
@@ -73,8 +74,8 @@ class _MessagesSurface(CheckingSurface):
             stops=request.stops,
             pages=conversation.pages,
         )
-        check = request.check if request.check is not None and is_checked(resolved) else None
-        return _Task(request, token_hex(16), resolved, options, check)
+        checked = check if check is not None and is_checked(resolved) else None
+        return _Task(request, token_hex(16), resolved, options, checked)
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self.ports.clock.time(), UTC).isoformat()
@@ -100,7 +101,7 @@ class CreateMessage(_MessagesSurface):
 
         content = Answer(task.run_id, task.options)
         answer = await self._answer(task, report, show=show_nothing, drop=list, tell=None)
-        _replay(content, answer, reports, with_text=task.request.check is None)
+        _replay(content, answer, reports, with_text=not demands_json(task.resolved.chat))
         usage = usage_of(answer, content.server_tool_use())
         message = task.head.message(content.blocks.content, content.ending(answer), usage)
         return sse.dumps(message), (*tool_headers([answer]), (REQUEST_ID, _request_id().encode()))
@@ -189,7 +190,7 @@ class _Task(Struct, frozen=True):
 
     def declared_tokens(self) -> int:
         """The estimated tokens of what the client has sent itself, without tools that only the proxy adds."""
-        declared = {*map(name_of, self.request.tools.functions), *self.options.tools.shown}
+        declared = {*map(name_of, self.options.tools.functions), *self.options.tools.shown}
         tools = [tool for tool in self.resolved.offer.tools if name_of(tool) in declared]
         return count_tokens({**self.resolved.chat, "tools": tools})
 

@@ -1,80 +1,109 @@
 """A Messages request: read, checked, and translated into a chat request."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+import re
+from typing import Annotated, Any, NoReturn, TypeAlias
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 
 from proxy.api.messages.parts import refuse
-from proxy.api.messages.tools import Tools, read_tools
+from proxy.api.messages.tools import Tools
 from proxy.api.schema import SchemaCheck
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 from proxy.ports import Upstream
 
 _MOST = 2**31
-_SAME = ("temperature", "top_p")  # fields that mean the same to both APIs
-_KINDS: Mapping[str, tuple[Any, str]] = {
-    "stream": (bool, "true or false"),
-    "thinking": (dict, "an object with a `type`"),
-    "output_config": (dict, "an object"),
-    **dict.fromkeys((*_SAME, "top_k"), ((int, float), "a number")),
-}
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _MEDIUM_BUDGET, _HIGH_BUDGET = 4096, 16384  # tokens of thoughts from which an effort is meant
 _SUBJECT = "output_config.format"
+_NUMBER = "must be a number"
+_MUST = {
+    "model": "must be the name of a model",
+    "max_tokens": "must be an integer of at least 1",
+    "stream": "must be true or false",
+    "temperature": _NUMBER,
+    "top_p": _NUMBER,
+    "top_k": _NUMBER,
+    "stop_sequences": "must be a list of strings",
+    "thinking": "must be an object with a `type`",
+    "thinking.type": "must be a string",
+    "thinking.budget_tokens": "must be an integer of at least 0",
+    "output_config": "must be an object",
+    "output_config.effort": f"must be one of {', '.join(_EFFORTS)}",
+}
+# As msgspec words it: ... `type` - at `$.thinking`, or ... - at `$.stop_sequences[1]`
+_PLACE = re.compile(r"(?:field `(?P<missing>\w+)`)?(?: - at `\$\.(?P<holder>[\w.]+)(?:\[.*)?`)?$")
+
+Number: TypeAlias = int | float
+
+
+class _Thinking(Struct, frozen=True):
+    type: str
+    budget_tokens: Annotated[int, Meta(ge=0, le=_MOST)] | None = None
+    display: object = None
+
+
+class _OutputConfig(Struct, frozen=True):
+    effort: str | None = None
+    format: object = None
 
 
 class MessagesRequest(Struct, frozen=True):
-    """A client's request.
+    """The fields of a client's request, but for its conversation and its tools."""
 
-    Attributes:
-        fields: the request as it came.
-        tools: its tools.
-        check: checks the answer against the schema that is asked for.
-    """
-
-    fields: Json
-    tools: Tools
-    check: SchemaCheck | None = None
-
-    @property
-    def model(self) -> str:
-        """The model, by the client's name for it."""
-        return str(self.fields["model"])
-
-    @property
-    def stream(self) -> bool:
-        """Whether the answer is streamed."""
-        return bool(self.fields.get("stream"))
+    model: Annotated[str, Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=1, le=_MOST)] | None = None
+    stream: bool | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: Number | None = None
+    stop_sequences: list[str] | None = None
+    thinking: _Thinking | None = None
+    output_config: _OutputConfig | None = None
+    output_format: object = None  # of `output_config`, before there was that
+    thread: object = None
+    compaction: object = None
 
     @property
     def thinks(self) -> bool:
         """Whether the client wants the model to think."""
-        return bool((self.fields.get("thinking") or {}).get("type", "disabled") != "disabled")
+        return self.thinking is not None and self.thinking.type != "disabled"
 
     @property
     def omits_thoughts(self) -> bool:
         """Whether the client wants the thoughts in the signature alone."""
-        return bool((self.fields.get("thinking") or {}).get("display") == "omitted")
+        return self.thinking is not None and self.thinking.display == "omitted"
 
     @property
     def stops(self) -> tuple[str, ...]:
         """The sequences at which the text ends."""
-        stops = self.fields.get("stop_sequences")
-        return tuple(dict.fromkeys(filter(None, stops))) if stops else ()
+        return tuple(dict.fromkeys(filter(None, self.stop_sequences))) if self.stop_sequences else ()
 
-    def as_chat(self, messages: list[Json]) -> Json:
+    def schema_check(self) -> SchemaCheck | None:
+        """Checks the answer against the schema that is asked for, if one is. Raises `RequestError`."""
+        wanted: Any = self.output_config.format if self.output_config is not None else None
+        if wanted is None:
+            wanted = self.output_format
+        if wanted is None:
+            return None
+        if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
+            refuse(_SUBJECT, "must be an object of type `json_schema`")
+        return SchemaCheck.of(wanted.get("schema"), f"{_SUBJECT}.schema")
+
+    def as_chat(self, messages: list[Json], tools: Tools, check: SchemaCheck | None) -> Json:
         """The chat request, but for what depends on the upstream (`fields_for`)."""
-        fields = self.fields
-        chat: Json = {"model": fields["model"], "messages": messages, **self.tools.for_chat()}
-        chat |= {key: fields[key] for key in _SAME if fields.get(key) is not None}
-        if fields.get("max_tokens") is not None:
-            chat["max_tokens"] = fields["max_tokens"]
-        if stops := self.stops:
-            chat["stop"] = list(stops)
-        if self.check is not None:
-            wanted = {"name": "answer", "schema": self.check.schema, "strict": True}
+        chat: Json = {"model": self.model, "messages": messages, **tools.for_chat()}
+        if self.temperature is not None:
+            chat["temperature"] = self.temperature
+        if self.top_p is not None:
+            chat["top_p"] = self.top_p
+        if self.max_tokens is not None:
+            chat["max_tokens"] = self.max_tokens
+        if self.stop_sequences:
+            chat["stop"] = list(self.stops)
+        if check is not None:
+            wanted = {"name": "answer", "schema": check.schema, "strict": True}
             chat["response_format"] = {"type": "json_schema", "json_schema": wanted}
         if self.stream:
             chat["stream"] = True
@@ -83,8 +112,8 @@ class MessagesRequest(Struct, frozen=True):
     def fields_for(self, upstream: Upstream) -> Json:
         """The fields of the chat request that depend on the upstream: how much the model is to think, and `top_k`."""
         fields: Json = {}
-        if upstream.top_k and self.fields.get("top_k") is not None:
-            fields["top_k"] = self.fields["top_k"]
+        if upstream.top_k and self.top_k is not None:
+            fields["top_k"] = self.top_k
         if upstream.thinking_switch:
             fields["thinking"] = {"type": "enabled" if self.thinks else "disabled"}
             if not self.thinks:
@@ -94,76 +123,43 @@ class MessagesRequest(Struct, frozen=True):
         return fields
 
     def _effort(self) -> str | None:
-        wanted = (self.fields.get("output_config") or {}).get("effort")
-        if wanted is not None:
-            return _EFFORTS.get(wanted)
-        budget = (self.fields.get("thinking") or {}).get("budget_tokens")
+        if self.output_config is not None and self.output_config.effort is not None:
+            return _EFFORTS.get(self.output_config.effort)
+        budget = self.thinking.budget_tokens if self.thinking is not None else None
         if budget is None or not self.thinks:
             return None
         return "low" if budget < _MEDIUM_BUDGET else "medium" if budget < _HIGH_BUDGET else "high"
 
 
-def read_request(fields: Json, server_names: Collection[str], *, to_be_answered: bool = True) -> MessagesRequest:
-    """A request, checked as far as it is read; its conversation is left to `conversation.read_messages`.
+def read_request(fields: Json, *, to_be_answered: bool = True) -> MessagesRequest:
+    """A request, but for its conversation (`conversation.read_conversation`) and its tools (`tools.read_tools`).
 
     Args:
         fields: the request as it came.
-        server_names: the names and aliases of the server tools.
         to_be_answered: whether it needs `max_tokens`.
 
     Raises:
         RequestError: with the field that is at fault as `param`.
     """
-    if not isinstance(fields.get("model"), str) or not fields["model"]:
-        refuse("model", "must be the name of a model")
-    if to_be_answered or fields.get("max_tokens") is not None:
-        _expect_count(fields.get("max_tokens"), "max_tokens", least=1)
-    for name, value in fields.items():
-        if name in _KINDS and value is not None:
-            kind, called = _KINDS[name]
-            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-                refuse(name, f"must be {called}")
-    _refuse_conversations_held_here(fields)
-    _check_inner(fields)
-    return MessagesRequest(fields, read_tools(fields, server_names), _check_format(fields))
-
-
-def _refuse_conversations_held_here(fields: Json) -> None:
-    """Refuse what would change the meaning of the request if it were ignored; the SDKs go on without it."""
-    if fields.get("thread") is not None:
+    try:
+        request = msgspec.convert(fields, MessagesRequest)
+    except msgspec.ValidationError as exc:
+        _refuse_field(str(exc))
+    if to_be_answered and request.max_tokens is None:
+        refuse("max_tokens", _MUST["max_tokens"])
+    # The SDKs go on without these two fields where they are refused; ignored, they would change the request's meaning.
+    if request.thread is not None:
         details: Json = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
         message = "thread: conversations are not held here; send the whole history"
         raise RequestError(message, param="thread", details=details)
-    if fields.get("compaction") is not None:
+    if request.compaction is not None:
         details = {"error_code": "compaction_unavailable"}
         raise RequestError("compaction: is not available here", param="compaction", details=details)
+    return request
 
 
-def _check_inner(fields: Json) -> None:
-    stops = fields.get("stop_sequences")
-    if stops is not None and not (isinstance(stops, list) and all(isinstance(stop, str) for stop in stops)):
-        refuse("stop_sequences", "must be a list of strings")
-    thinking = fields.get("thinking") or {}
-    if fields.get("thinking") is not None and not isinstance(thinking.get("type"), str):
-        refuse("thinking.type", "must be a string")
-    if thinking.get("budget_tokens") is not None:
-        _expect_count(thinking["budget_tokens"], "thinking.budget_tokens", least=0)
-    effort = (fields.get("output_config") or {}).get("effort")
-    if not isinstance(effort, str | None):
-        refuse("output_config.effort", f"must be one of {', '.join(_EFFORTS)}")
-
-
-def _check_format(fields: Json) -> SchemaCheck | None:
-    wanted = (fields.get("output_config") or {}).get("format")
-    if wanted is None:
-        wanted = fields.get("output_format")  # its name before `output_config`
-    if wanted is None:
-        return None
-    if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
-        refuse(_SUBJECT, "must be an object of type `json_schema`")
-    return SchemaCheck.of(wanted.get("schema"), f"{_SUBJECT}.schema")
-
-
-def _expect_count(value: Any, where: str, *, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
-        refuse(where, f"must be an integer of at least {least}")
+def _refuse_field(fault: str) -> NoReturn:
+    """Refuse a request for a field that is missing or of another type, as msgspec has found."""
+    place = _PLACE.search(fault)
+    where = ".".join(filter(None, (place["holder"], place["missing"]))) if place else ""
+    refuse(where, _MUST.get(where, fault))
