@@ -75,7 +75,7 @@ class Answer:
         self._written: dict[int, str] = {}  # the client's calls that wait for the one before to be complete
         self._names: dict[int, tuple[str, str]] = {}  # of the client's calls: id and name
         self._current: int | None = None  # the client's call that is being written
-        self._uses = dict.fromkeys((SEARCH, FETCH), 0)
+        self._uses = {SEARCH: 0, FETCH: 0}
 
     @property
     def is_cut(self) -> bool:
@@ -268,20 +268,20 @@ def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:
 
 def usage_of(answer: Respond, server_tool_use: Json | None) -> Json:
     """The tokens of all turns, as this API counts them: cached ones apart; and `cost` where prices are configured."""
-    usage: Json = answer.tally.as_usage()
+    usage = answer.tally.usage or {}
     cached = _count(usage, "prompt_tokens_details", "cached_tokens")
     counted: Json = {
-        "input_tokens": max(0, (usage["prompt_tokens"] or 0) - cached),
+        "input_tokens": max(0, (usage.get("prompt_tokens") or 0) - cached),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
-        "output_tokens": usage["completion_tokens"] or 0,
+        "output_tokens": usage.get("completion_tokens") or 0,
     }
     if thought := _count(usage, "completion_tokens_details", "reasoning_tokens"):
         counted["output_tokens_details"] = {"thinking_tokens": thought}
     if server_tool_use is not None:
         counted["server_tool_use"] = server_tool_use
-    if usage.get("cost") is not None:
-        counted["cost"] = usage["cost"]
+    if (cost := answer.tally.total_cost) is not None:
+        counted["cost"] = cost
     return counted
 
 
