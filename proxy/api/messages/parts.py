@@ -4,7 +4,6 @@ In a user's own content a block that no model could be given is refused. In the 
 conversation that holds one would be locked for good, so a note takes its place.
 """
 
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from proxy.loop.chat import Json
@@ -34,12 +33,15 @@ def result_parts(blocks: list[Any]) -> list[Json]:
 
 def text_of(parts: list[Json]) -> str:
     """The texts of some parts, one below the other."""
-    return "\n\n".join(part["text"] for part in parts if part["type"] == "text")
+    return "\n\n".join([part["text"] for part in parts if part["type"] == "text"])
 
 
 def content_of(parts: list[Json]) -> str | list[Json]:
     """A content as simple as it can be: a string unless it holds pictures."""
-    return parts if any(part["type"] != "text" for part in parts) else text_of(parts)
+    for part in parts:
+        if part["type"] != "text":
+            return parts
+    return text_of(parts)
 
 
 def as_blocks(content: Any, where: str) -> list[Any]:
@@ -61,47 +63,44 @@ def _shown_parts(block: Any) -> list[Json]:
     if isinstance(block, dict) and block.get("type") == "tool_reference":
         return [_text(f"[tool {block.get('tool_name', '')} is available]")]
     try:
-        return list(parts_of(block, ""))
+        return parts_of(block, "")
     except RequestError:
         kind = block.get("type") if isinstance(block, dict) else None
         return [_text(_NOT_SHOWN.format(what=f"content of type {kind}" if isinstance(kind, str) else "content"))]
 
 
-def parts_of(block: Any, where: str) -> Iterator[Json]:
+def parts_of(block: Any, where: str) -> list[Json]:
     """The parts of one block, which stands at `where`. Raises `RequestError`."""
     if not isinstance(block, dict):
         refuse(where, "must be a content block, an object with a `type`")
     match block.get("type"):
         case "text":
-            if text := _string(block, "text", where):
-                yield _text(text)
+            text = _string(block, "text", where)
+            return [_text(text)] if text else []
         case "image":
-            yield {
-                "type": "image_url",
-                "image_url": {"url": _picture(_object(block, "source", where), f"{where}.source")},
-            }
+            url = _picture(_object(block, "source", where), f"{where}.source")
+            return [{"type": "image_url", "image_url": {"url": url}}]
         case "document":
-            yield from _document(block, where)
+            return _document(block, where)
         case "search_result":
             texts = [part["text"] for part in user_parts(_list(block, "content", where), f"{where}.content")]
             lines = (block.get("title"), block.get("source"), *texts)
-            yield _text("\n".join(line for line in lines if isinstance(line, str) and line))
+            return [_text("\n".join([line for line in lines if isinstance(line, str) and line]))]
         case kind:
             refuse(f"{where}.type", f"{str(kind)[:64]!r} is not supported here")
 
 
-def _document(block: Json, where: str) -> Iterator[Json]:
+def _document(block: Json, where: str) -> list[Json]:
     """A document of text, with its title and its context before it."""
     source = _object(block, "source", where)
     heading = [block[key] for key in ("title", "context") if isinstance(block.get(key), str) and block[key]]
     match source.get("type"):
         case "text":
-            yield _text("\n\n".join([*heading, _string(source, "data", f"{where}.source")]))
+            return [_text("\n\n".join([*heading, _string(source, "data", f"{where}.source")]))]
         case "content":
-            if heading:
-                yield _text("\n\n".join(heading))
             blocks = as_blocks(source.get("content"), f"{where}.source.content")
-            yield from user_parts(blocks, f"{where}.source.content")
+            title = [_text("\n\n".join(heading))] if heading else []
+            return title + user_parts(blocks, f"{where}.source.content")
         case "base64":
             refuse(f"{where}.source", "a PDF cannot be read here; send its text as a document with a `text` source")
         case "url":
