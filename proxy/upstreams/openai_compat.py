@@ -16,6 +16,7 @@ from proxy.loop.actions import CallUpstream
 from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
+from proxy.loop.patterns import ChunkPattern, pattern_of
 from proxy.loop.tokens import estimated_usage, tokens_of
 from proxy.ports import Count, Eager, EnoughShown, RawRequest, RawResponse, Show, Write
 from proxy.redact import redactor
@@ -247,20 +248,27 @@ class _TurnReader(Struct, eq=False):
     show: Show
     eager: Eager
     decoder: sse.Decoder
+    pattern: ChunkPattern | None = None  # of the latest chunk, if it has only a text
     done: bool = False
 
     async def take(self, data: bytes) -> bool:
-        assembler = self.assembler
         for event in self.decoder.feed(data) if data else self.decoder.close():
             if event.data[:6] == _DONE:
                 self.done = True
                 break
-            chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
-            shown, ready = assembler.feed(chunk), assembler.take_ready()
-            for call in ready:
-                self.eager.start(call)
-            if ready:
-                await asyncio.sleep(0)  # the client is told of these calls before what follows them
+            text = None if self.pattern is None else self.pattern.text_in(event.data)
+            shown = await self._feed(event) if text is None else self.assembler.feed_text(text)
             for visible in shown:
                 await self.show(visible)
         return self.done
+
+    async def _feed(self, event: sse.Event) -> list[Json]:
+        assembler = self.assembler
+        chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
+        shown, ready = assembler.feed(chunk), assembler.take_ready()
+        self.pattern = pattern_of(event.data, assembler.text_field)
+        for call in ready:
+            self.eager.start(call)
+        if ready:
+            await asyncio.sleep(0)  # the client is told of these calls before what follows them
+        return shown

@@ -10,6 +10,7 @@ from proxy.loop.assembler import NO_REASON
 from proxy.loop.calls import has_index, missing_index
 from proxy.loop.chat import Json, inferred_reason
 from proxy.loop.errors import UpstreamError
+from proxy.loop.patterns import ChunkPattern, only_text_field, pattern_of
 from proxy.ports import Write
 from proxy.upstreams.answers import parse_chunk
 from proxy.upstreams.names import ToolNames
@@ -32,6 +33,7 @@ class RelayReader:
         shows_usage: whether the client has asked for the usage; where it has not, no chunk of its own brings it.
         written: the deltas so far. GLM writes a token in each, but for calls (as recorded).
         ending: the end of the stream, `[DONE]` included, which is not written yet.
+        pattern: of the latest chunk, if it has only a text.
     """
 
     profile: Profile
@@ -48,6 +50,7 @@ class RelayReader:
     finished: set[int] = field(default_factory=set)
     choices: dict[int, "_StreamedChoice"] = field(default_factory=dict)
     head: Json = field(default_factory=dict)
+    pattern: ChunkPattern | None = None
 
     async def take(self, data: bytes) -> bool:
         """Take the bytes of one read, or, where they are empty, the end of the body; whether the stream is done."""
@@ -66,6 +69,9 @@ class RelayReader:
 
     def _mended(self, event: sse.Event) -> bytes:
         """The event for the client: its original bytes, unless an OpenAI SDK cannot read them."""
+        if self.pattern is not None and self.pattern.text_in(event.data) is not None:
+            self.written += 1
+            return event.raw
         chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads)
         usage = chunk.get("usage")
         is_priced = self.price is not None and usage
@@ -87,7 +93,11 @@ class RelayReader:
                 self.written += 1
                 so_far = self.choices.get(index) or self.choices.setdefault(index, _StreamedChoice())
                 so_far.take(delta)
-        return sse.encode(chunk) if changed else event.raw
+        if changed:
+            self.pattern = None
+            return sse.encode(chunk)
+        self.pattern = pattern_of(event.data, only_text_field(chunk))
+        return event.raw
 
     def _missing_end(self) -> bytes:
         """The events that are missing before `[DONE]`: finish reasons of whole choices that came without one.

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.actions import Buffering, CallUpstream
@@ -73,49 +73,6 @@ def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
         "reasoning_content": "Hm, yes",
         "content": "It is another",
     }
-
-
-class LongWay(AssemblerOfCall):
-    """One that looks at everything."""
-
-    def _append_text(self, chunk):
-        return None
-
-
-DELTAS = st.fixed_dictionaries(
-    {},
-    optional={
-        "content": st.sampled_from(["It", " is ", "", "\n", None, " a", "<tool_call>search", "{"]),
-        "reasoning_content": st.sampled_from(["Hm", ", yes", ""]),
-        "role": st.just("assistant"),
-        "x": st.sampled_from([None, [1]]),
-    },
-)
-WORDS = st.sampled_from([{"content": " is"}, {"content": " a"}, {"reasoning_content": "Hm"}])
-CHUNKS = st.builds(
-    lambda delta, choice, rest: {**chunk(delta), "choices": [{"index": 0, "delta": delta, **choice}], **rest},
-    st.one_of(WORDS, DELTAS),
-    st.sampled_from([{}, {}, {"logprobs": None}, {"logprobs": {"content": []}}, {"index": 1}, {"new_field": 1}]),
-    st.sampled_from([{}, {}, {"usage": None}, {"usage": {"n": 1}}, {"web_search": [1]}]),
-)
-
-
-@settings(max_examples=400)
-@given(st.lists(CHUNKS, min_size=2, max_size=8), st.sampled_from(list(Buffering)))
-def test_the_short_way_leads_to_the_same_place_as_the_long_one(chunks, hold):
-    call = CallUpstream({}, number=3, run_id="r", buffering=hold, tools=TOOLS)
-    short, long = AssemblerOfCall(call), LongWay(call)
-    for one in [*chunks, chunk({}, "stop")]:
-        wire = orjson.dumps(one)
-        shown, the_same = short.feed(orjson.loads(wire)), long.feed(orjson.loads(wire))
-        assert [_plainly(each) for each in shown] == [_plainly(each) for each in the_same]
-    assert short.close() == long.close()
-    assert short.finish() == long.finish()
-
-
-def _plainly(shown):
-    """What a client reads of a chunk."""
-    return {**shown, "choices": [{**choice, "index": choice.get("index", 0)} for choice in shown["choices"]]}
 
 
 def test_what_a_search_found_is_shown_also_while_the_text_beside_it_waits():
