@@ -94,8 +94,8 @@ CALL_VALUES: Final = (
 TOOL_VALUES: Final = (CALL_ID, ARGUMENT_BYTES, RESULT_CHARACTERS, ARGUMENTS, RESULT)
 """Those of an INTERNAL span; in the order of `step_values`."""
 
-IN_ATTRIBUTES: Final = frozenset({"response.started", "upstream.answered"})
-"""Events that a span does not repeat, for its attributes and its end say the same."""
+IN_ATTRIBUTES: Final = frozenset({"response.started"})
+"""Events that a span does not repeat, for its attributes say the same."""
 
 
 class Description(Struct, frozen=True):
@@ -192,15 +192,12 @@ def _tool_values(fields: Fields) -> Values:
 
 def _call_values(step: Step) -> Values:
     fields = step.fields
-    first_chunk = asked = answer = None
-    for note in step.notes:
-        if note.event == "upstream.answered":
-            first_chunk = note.fields.get("first")
+    asked = answer = None
     if isinstance(content := fields.get("messages"), Content):
         asked = Content(messages(content.value)).text()
     if isinstance(content := fields.get("message"), Content):
         answer = messages([content.value], finish_reason=str(fields.get("finish_reason")))
-    return *usage(fields.get("usage")), first_chunk, asked, answer
+    return *usage(fields.get("usage")), fields.get("first"), asked, answer
 
 
 def _text_of(content: object) -> str | None:

@@ -123,6 +123,8 @@ class RequestRecorder:
             return partial(self._start_step, subject)
         if subject in KINDS and what in _OUTCOMES:
             return partial(self._end_step, what)
+        if event == "upstream.answered":
+            return _add_first
         return partial(self._note, event)
 
     def _start(self, fields: Mapping[str, Any]) -> None:
@@ -172,6 +174,13 @@ class RequestRecorder:
             if "exc_info" in fields:
                 fields = {name: value for name, value in fields.items() if name != "exc_info"}
             notes.append(Note(self._clock.monotonic() - record.began, event, fields))
+
+
+def _add_first(fields: Mapping[str, Any]) -> None:
+    """Add the time to the first part of an upstream's answer to the step that waits for it."""
+    step = _step.get()
+    if step is not None:
+        step.fields["first"] = fields["first"]
 
 
 def current_span() -> SpanId | None:

@@ -85,7 +85,7 @@ def _bar(step: Json, whole: float) -> Html:
     length = whole - step["at"] if step["seconds"] is None else step["seconds"]
     left, width = _x(step["at"], whole), max(3, _x(length, whole))
     kind = step["kind"] if step["outcome"] in (None, "completed") else "failed"
-    marks = [mark for note in step["notes"] if note["event"] != "upstream.answered" for mark in _marks(note, whole)]
+    marks = [mark for note in step["notes"] for mark in _marks(note, whole)]
     bar = tag("rect", x=left, y=0, width=width, height=_HEIGHT, class_=kind)
     size = f"0 0 {_WIDTH} {_HEIGHT}"
     return tag("svg", bar, *marks, viewBox=size, preserveAspectRatio="none", aria_hidden="true")
