@@ -20,8 +20,6 @@ Attributes: TypeAlias = dict[str, Any]
 Shape: TypeAlias = tuple[object, ...]
 """The kind of a span, the outcome of a step, and those fields that have few values, in the order of their table: what
 is made of a shape can be kept for all spans that have it."""
-Values: TypeAlias = tuple[Any, ...]
-"""The values of those attributes that are no part of a span's shape; a name has always values of the same type."""
 
 OTHER_ROUTE: Final = "other"
 _ROUTES: Final = frozenset({
@@ -85,14 +83,12 @@ RESULT_CHARACTERS: Final = "toolproxy.result_characters"
 ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 RESULT: Final = "gen_ai.tool.call.result"
 
-REQUEST_VALUES: Final = (REQUEST_ID, FIRST_BYTE)
-"""The attributes of a SERVER span that differ from request to request; in the order of `request_values`."""
-CALL_VALUES: Final = (
-    INPUT_TOKENS, OUTPUT_TOKENS, REASONING_TOKENS, CACHED_TOKENS, FIRST_CHUNK, INPUT_MESSAGES, OUTPUT_MESSAGES,
-)  # fmt: skip
-"""Those of a CLIENT span; in the order of `step_values`."""
-TOOL_VALUES: Final = (CALL_ID, ARGUMENT_BYTES, RESULT_CHARACTERS, ARGUMENTS, RESULT)
-"""Those of an INTERNAL span; in the order of `step_values`."""
+_SIZES: Final = {"argument_bytes": ARGUMENT_BYTES, "characters": RESULT_CHARACTERS}
+_TOKENS: Final = {"prompt_tokens": INPUT_TOKENS, "completion_tokens": OUTPUT_TOKENS}
+_TOKEN_DETAILS: Final = (
+    ("completion_tokens_details", "reasoning_tokens", REASONING_TOKENS),
+    ("prompt_tokens_details", "cached_tokens", CACHED_TOKENS),
+)
 
 IN_ATTRIBUTES: Final = frozenset({"response.started"})
 """Events that a span does not repeat, for its attributes say the same."""
@@ -165,43 +161,38 @@ def _call(fields: Fields, outcome: str) -> Description:
     return Description(name, outcome != "completed", attributes)
 
 
-def value_names(shape: Shape) -> tuple[str, ...]:
-    """The names of those attributes of a span that are no part of its shape."""
-    return {"request": REQUEST_VALUES, "tool": TOOL_VALUES}.get(str(shape[0]), CALL_VALUES)
+def request_attributes(record: RequestRecord) -> Attributes:
+    """The attributes of a request's span that are no part of its shape."""
+    get = record.fields.get
+    found = ((REQUEST_ID, get("request_id")), (FIRST_BYTE, get("first_byte")))
+    return {name: value for name, value in found if value is not None}
 
 
-def request_values(record: RequestRecord) -> Values:
-    """The values of `REQUEST_VALUES`; None where there is none."""
-    return record.fields.get("request_id"), record.fields.get("first_byte")
-
-
-def step_values(step: Step) -> Values:
-    """The values of `TOOL_VALUES` or `CALL_VALUES`; None where there is none."""
-    return _tool_values(step.fields) if step.kind == "tool" else _call_values(step)
-
-
-def _tool_values(fields: Fields) -> Values:
-    return (
-        short(str(fields["call_id"])) if "call_id" in fields else None,
-        fields.get("argument_bytes"),
-        fields.get("characters"),
-        _text_of(fields.get("arguments")),
-        _text_of(fields.get("result")),
-    )
-
-
-def _call_values(step: Step) -> Values:
+def step_attributes(step: Step) -> Attributes:
+    """The attributes of a step's span that are no part of its shape."""
     fields = step.fields
-    asked = answer = None
+    return _tool_attributes(fields) if step.kind == "tool" else _call_attributes(fields)
+
+
+def _tool_attributes(fields: Fields) -> Attributes:
+    attributes = {name: value for field, name in _SIZES.items() if (value := fields.get(field)) is not None}
+    if "call_id" in fields:
+        attributes[CALL_ID] = short(str(fields["call_id"]))
+    for field, name in ("arguments", ARGUMENTS), ("result", RESULT):
+        if isinstance(content := fields.get(field), Content):
+            attributes[name] = content.text()
+    return attributes
+
+
+def _call_attributes(fields: Fields) -> Attributes:
+    attributes = usage(fields["usage"]) if "usage" in fields else {}
+    if (first := fields.get("first")) is not None:
+        attributes[FIRST_CHUNK] = first
     if isinstance(content := fields.get("messages"), Content):
-        asked = Content(messages(content.value)).text()
+        attributes[INPUT_MESSAGES] = Content(messages(content.value)).text()
     if isinstance(content := fields.get("message"), Content):
-        answer = messages([content.value], finish_reason=str(fields.get("finish_reason")))
-    return *usage(fields.get("usage")), fields.get("first"), asked, answer
-
-
-def _text_of(content: object) -> str | None:
-    return content.text() if isinstance(content, Content) else None
+        attributes[OUTPUT_MESSAGES] = messages([content.value], finish_reason=str(fields.get("finish_reason")))
+    return attributes
 
 
 def _named(fields: Fields, table: Mapping[str, str]) -> Attributes:
@@ -213,17 +204,15 @@ def _named(fields: Fields, table: Mapping[str, str]) -> Attributes:
     }
 
 
-def usage(counted: Any) -> Values:
+def usage(counted: Any) -> Attributes:
     """An upstream's `usage`, if it is one: the tokens that it read and wrote, thought, and found in its cache."""
     if not isinstance(counted, dict):
-        return None, None, None, None
-    thought = cached = None
-    if details := counted.get("completion_tokens_details"):
-        thought = details.get("reasoning_tokens")
-    if details := counted.get("prompt_tokens_details"):
-        cached = details.get("cached_tokens")
-    found = (counted.get("prompt_tokens"), counted.get("completion_tokens"), thought, cached)
-    return tuple([count if isinstance(count, int) else None for count in found])
+        return {}
+    attributes = {name: count for field, name in _TOKENS.items() if isinstance(count := counted.get(field), int)}
+    for details, field, name in _TOKEN_DETAILS:
+        if (held := counted.get(details)) and isinstance(count := held.get(field), int):
+            attributes[name] = count
+    return attributes
 
 
 def messages(chat: Iterable[Json], *, finish_reason: str | None = None) -> str:
