@@ -118,16 +118,16 @@ class Toolset(Protocol):
         ...
 
     async def execute(
-        self, call: ToolCall, *, patience: float, at_most: float, scope: str, filters: SearchFilters
+        self, call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:
         """Run one call.
 
         Args:
             call: under the tool's own name.
-            patience: in seconds, for tools that have no timeout of their own.
-            at_most: seconds that bound every tool, whatever its own timeout is.
+            default_timeout: in seconds, for a tool without a timeout of its own.
+            max_timeout: in seconds, for any tool.
             scope: the caller; results are cached for and shared with the same caller only.
-            filters: of the request, for tools that search or read pages; no other page is among the sources.
+            filters: of the request; no page that they rule out is among the sources.
 
         Raises:
             ToolError: the call could not be carried out; the message is for the model.
@@ -158,15 +158,19 @@ Count: TypeAlias = Callable[[Json | None], None]
 """Takes what an upstream call has used, in the words of Chat Completions; None: that is not known."""
 
 
-class Eager(Protocol):
-    """Starts the tool calls of a turn that is still being written."""
+class EarlyCalls(Protocol):
+    """The tool calls that start while their turn is still being written."""
 
     def start(self, call: ToolCall) -> None:
         """Start `call`, whose arguments are complete, if it may start early."""
         ...
 
-    def turn_failed(self, used: Json | None) -> None:
-        """Cancel the calls that were started, and count what their turn is taken to have used."""
+    def drop(self, used: Json | None) -> None:
+        """Cancel and count the calls that were started and are not wanted.
+
+        Args:
+            used: the estimated tokens of their upstream call, if it failed.
+        """
         ...
 
 
@@ -208,8 +212,8 @@ class Upstream(Protocol):
         """Whether it takes the field `top_k`, which OpenAI does not have."""
         ...
 
-    def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:
-        """Make one upstream call of a run; `show` takes the chunks for the client, `eager` the complete calls.
+    def complete(self, call: CallUpstream, show: Show, early: EarlyCalls) -> Awaitable[Turn]:
+        """Make one upstream call of a run; `show` takes the chunks for the client, `early` the complete calls.
 
         Raises:
             UpstreamError: there is no whole turn.
@@ -221,9 +225,14 @@ class Upstream(Protocol):
         ...
 
     async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: Count) -> None:
-        """Relay a streamed completion, event by event; `finish` takes its end, when it is counted already.
+        """Relay a streamed completion event by event. Raises `UpstreamError`.
 
-        It is counted also where it fails. Raises `UpstreamError`.
+        Args:
+            body: the request.
+            request: `body`, parsed.
+            write: takes its events.
+            finish: takes its last bytes, after `count` was called.
+            count: takes what it has used, also where it fails.
         """
         ...
 
@@ -232,9 +241,9 @@ class Upstream(Protocol):
         ...
 
     def with_cost(self, usage: Json) -> Json:
-        """The count of tokens in the answer to such a request, with what they cost beside it, if the model has a price.
+        """A count of tokens from the response of `open`, with its cost if the model has a price.
 
-        Every other `usage` that an upstream returns has its `cost` already.
+        All other usage has its cost already.
         """
         ...
 

@@ -52,7 +52,7 @@ class CallUpstream(Struct, frozen=True):
         separator: what sets this turn's text apart from text that the client has already seen; None: it has seen none.
         first_detail: the index in the client's stream of the first entry of this turn's `reasoning_details`.
         forcing: the attempt at making the model answer, where the turn has to be the answer; None: it need not be.
-        step: by which the model is made to answer; settled by `for_upstream`.
+        step: how the model is made to answer; set by `for_upstream`.
         buffering: how much of the turn is buffered instead of streamed to the client.
         tools: every name that may be called -> its JSON Schema, also while the tools are withdrawn: calls of them that
             leaked into text are recognised by it.
@@ -76,13 +76,13 @@ class CallUpstream(Struct, frozen=True):
 
     def step_among(self, steps: AnswerSteps) -> AnswerStep | None:
         """The step of this call at an upstream with these `steps`; None: the turn need not be the answer."""
-        return None if self.forcing is None else steps[self.forcing.attempt]
+        return None if self.forcing is None else self.forcing.step_among(steps)
 
     def for_upstream(self, steps: AnswerSteps) -> "CallUpstream":
         """The call as an upstream with these `steps` makes it."""
         if self.forcing is None:
             return self
-        step = steps[self.forcing.attempt]
+        step = self.forcing.step_among(steps)
         return replace(self, step=step, body=self.forcing.shaped(self.body, step))
 
     def expects_json(self) -> bool:
@@ -132,7 +132,17 @@ class AnsweredCall(Struct, frozen=True):
 
 
 class Tally(Struct):
-    """What a run has used: upstream calls, tool calls (by tool, in all, searches, failed), the upstream's tokens."""
+    """What a run has used.
+
+    Attributes:
+        turns: upstream calls.
+        tool_calls: tool calls by the tool's own name.
+        total_tool_calls: all of them.
+        usage: the upstream's counts of tokens, summed; None: it has sent none.
+        web_searches: calls of tools that search the web.
+        failed_tool_calls: calls that failed.
+        cost: of the tool calls; None: none of them has a price.
+    """
 
     turns: int = 0
     tool_calls: dict[str, int] = {}
@@ -140,7 +150,7 @@ class Tally(Struct):
     usage: Json | None = None
     web_searches: int = 0
     failed_tool_calls: int = 0
-    cost: float | None = None  # of the calls of tools that have a price; None: there were none
+    cost: float | None = None
 
     @property
     def total_tokens(self) -> int:

@@ -44,6 +44,9 @@ _SEARCH_RESULTS = "web_search"  # of GLM's native search, beside the choices
 class Assembler:
     """Takes the chunks of one upstream stream in and gives one `Turn` out.
 
+    `finish` may also be called without `close`, for a stream that broke off, or that the client wants no more of: the
+    turn then holds what has come.
+
     (feed(chunk)  feed_text(text)*  take_ready())*  -->  close()  -->  finish()
     feed_whole(completion)  --------------------------------------->  finish()
 
@@ -55,7 +58,7 @@ class Assembler:
     """
 
     def __init__(self, call: CallUpstream) -> None:
-        self._call = call
+        self._upstream_call = call
         self._calls = CallAssembler(call)
         self._texts = TurnTexts(call)
         self._shown = ShownText(call.separator, MarkFilter(call.cite))
@@ -70,7 +73,7 @@ class Assembler:
         self._around: tuple[Json, Json] = {}, {}  # the latest chunk with only a text, and its choice
 
     def feed(self, chunk: Json) -> list[Json]:
-        """Take one chunk in (and apart) and return what may be shown now, in order."""
+        """Take in a chunk, which is changed, and return what may be shown now, in order."""
         self.text_field = only_text_field(chunk)
         if usage := chunk.pop("usage", None):
             self._usage = usage
@@ -100,7 +103,7 @@ class Assembler:
             text = known.leaks.feed(text)
         known.pieces.append(text)
         delta: Json = {field: text}
-        if field == "content" and (OPENING in text or text[-1:] <= " " or self._shown.is_buffering):
+        if field == "content" and (OPENING in text or text[-1:] <= " " or self._shown.needs_look):
             self._shown.show(delta)
             if not (delta.get("content") or CITATIONS in delta):
                 return []
@@ -130,14 +133,17 @@ class Assembler:
         ready: list[ToolCall] = []
         last = max(calls)
         for index, call in calls.items():
-            if call.announced or not call.name or call.client_id or not (index < last or call.is_whole):
+            if call.is_announced or not call.name or call.client_id or not (index < last or call.is_whole):
                 continue
-            call.announced = True
+            call.is_announced = True
             ready.append(ToolCall(call.id, call.name, "".join(call.arguments)))
         return ready
 
     def close(self, *, done: bool = False) -> list[Json]:
-        """End the stream, with `[DONE]` if it is `done`, and return what was buffered as a possible leak and was none.
+        """End the stream, and return text that was buffered as a possible leak and is none.
+
+        Args:
+            done: whether `[DONE]` has come.
 
         Raises:
             UpstreamError: it has no finish_reason, and ended without `[DONE]` or with nothing whole in it.
@@ -146,23 +152,23 @@ class Assembler:
         self._texts.close(delta)
         self._shown.show(delta)
         if DETAILS in delta:
-            delta[DETAILS] = shifted(delta[DETAILS], self._call.first_detail)
+            delta[DETAILS] = shifted(delta[DETAILS], self._upstream_call.first_detail)
         for leak in self._texts.leaks(has_calls=bool(self._calls.calls)):
             delta.setdefault("tool_calls", []).extend(self._calls.add_leaked(leak))
         if not self._finish_reason and done:
-            reason = inferred_reason(self._whole_message(), self._call.body, self._usage)
+            reason = inferred_reason(self._whole_message(), self._upstream_call.body, self._usage)
             self._finish_reason = reason or ("stop" if self._texts.garbled else "")
         if not self._finish_reason:
             raise UpstreamError(NO_REASON)
         # A turn that calls the server's tools, and none of the client's, is followed by another one.
-        is_followed = self._calls.calls and not self._calls.shown and self._finish_reason not in BROKEN_OFF
+        is_followed = self._calls.calls and not self._calls.client_calls and self._finish_reason not in BROKEN_OFF
         if rest := self._shown.close(is_followed=bool(is_followed)):
             delta["content"] = delta.get("content", "") + rest
         visible = [self._chunk(delta)] if any(delta.values()) else []
         return visible if self._buffering is Buffering.NONE else self._release(visible)
 
     def finish(self) -> Turn:
-        """End the turn, and return it as a whole."""
+        """The turn as far as it has come."""
         message, calls = self._whole_message(), self._calls.calls
         self._envelope.pop("choices", None)
         return Turn(
@@ -175,8 +181,8 @@ class Assembler:
             buffered=tuple(self._buffer),
             aside=tuple(map(self._chunk, self._aside)),
             garbled=self._texts.garbled,
-            client_ids=tuple([calls[index].client_id for index in sorted(calls)]) if self._calls.shown else (),
-            step=self._call.step,
+            client_ids=tuple([calls[index].client_id for index in sorted(calls)]) if self._calls.client_calls else (),
+            step=self._upstream_call.step,
         )
 
     def _whole_message(self) -> Json:
@@ -224,19 +230,19 @@ class Assembler:
         SDKs would take objects and lists of several turns for pieces of one, and fail to put them together.
         """
         if details := delta.get(DETAILS):
-            delta[DETAILS] = shifted(details, self._call.first_detail)
-        is_hidden = self._calls.calls and not self._calls.shown
+            delta[DETAILS] = shifted(details, self._upstream_call.first_detail)
+        is_hidden = self._calls.calls and not self._calls.client_calls
         later = [key for key in delta if key not in _LIVE_KEYS and (is_hidden or not isinstance(delta[key], str))]
         if aside := {key: value for key in later if (value := delta.pop(key)) is not None}:
             self._aside.append(aside)
 
     def _release(self, visible: list[Json]) -> list[Json]:
         """The chunks of a buffered turn that may be shown now; the others stay in the buffer."""
-        if self._buffering is Buffering.ALL and not self._calls.shown:
+        if self._buffering is Buffering.ALL and not self._calls.client_calls:
             return [rest for chunk in visible if (rest := without_text(chunk, held=self._buffer))]
         self._buffer += visible
         is_long_enough = self._shown.length >= PROOF_CHARACTERS and not self._calls.calls
-        if not (self._calls.shown or is_long_enough):
+        if not (self._calls.client_calls or is_long_enough):
             return []
         self._buffering = Buffering.NONE
         visible, self._buffer = self._buffer, []

@@ -34,7 +34,7 @@ class ObjectScanner(Struct):
     _done: bool = False  # the object is whole, or the text is none
 
     def feed(self, piece: str) -> bool:
-        """Take the next piece in; whether the object ends with it, but for blanks."""
+        """Take the next piece. True: the object is complete, and only blanks follow it."""
         if self._depth == 0 and (begun := piece.lstrip()):
             self._done = self._done or begun[0] != "{"
         if self._done:
@@ -64,7 +64,7 @@ class PartialCall(Struct):
         arguments: their pieces.
         client_index: its index in the client's stream; None: it is not the client's.
         client_id: the id that the client gets.
-        announced: whether it was among the ready ones.
+        is_announced: whether `Assembler.take_ready` has returned it.
         is_whole: whether the arguments are an object already; nothing can follow one.
         scanner: looks for the end of that object.
     """
@@ -77,7 +77,7 @@ class PartialCall(Struct):
     received: Json | None = None
     client_index: int | None = None
     client_id: str | None = None
-    announced: bool = False
+    is_announced: bool = False
     is_whole: bool = False
     scanner: ObjectScanner = field(default_factory=ObjectScanner)
 
@@ -96,14 +96,14 @@ class CallAssembler(Struct):
     """Collects the calls of one turn.
 
     Attributes:
-        call: the upstream call that the turn answers; names the tools, and those that are the client's.
+        upstream_call: the call that the turn answers; names the tools, and those that are the client's.
         calls: index -> call.
-        shown: how many of them are the client's.
+        client_calls: how many of them are the client's.
     """
 
-    call: CallUpstream
+    upstream_call: CallUpstream
     calls: dict[int, PartialCall] = {}
-    shown: int = 0
+    client_calls: int = 0
 
     def add(self, fragments: Sequence[Json]) -> list[Json]:
         """Take fragments of calls in.
@@ -116,9 +116,9 @@ class CallAssembler(Struct):
         """
         shown: list[Json] = []
         for fragment in fragments:
-            index = fragment.pop("index", None)
-            if not isinstance(index, int) or index < 0:
-                index = missing_index(fragment, {at: call.id for at, call in self.calls.items()})
+            known = {at: call.id for at, call in self.calls.items()}
+            index = fragment["index"] if has_index(fragment) else inferred_index(fragment, known)
+            fragment.pop("index", None)
             call = self.calls.get(index)
             if call is None:
                 call = self.calls[index] = PartialCall(fragment.get("id") or self._new_id(index))
@@ -130,14 +130,14 @@ class CallAssembler(Struct):
                 arguments = as_text(arguments)
             if not call.name and (name := function.get("name")):
                 call.name = name
-                if name not in self.call.tools:
-                    call.name, arguments = split_glued_name(name, arguments, self.call.tools)
+                if name not in self.upstream_call.tools:
+                    call.name, arguments = split_glued_name(name, arguments, self.upstream_call.tools)
             call.arguments.append(arguments)
             if call.scanner.feed(arguments):
                 with suppress(orjson.JSONDecodeError):
                     orjson.loads("".join(call.arguments))
                     call.is_whole = True
-            if call.name in self.call.client_tools:
+            if call.name in self.upstream_call.client_tools:
                 shown.append(self._opening(call) if call.client_id is None else _more_of(call, fragment, arguments))
         return shown
 
@@ -152,21 +152,21 @@ class CallAssembler(Struct):
                 entry["id"] = self._new_id(index)
             if isinstance(function := entry.get("function"), dict):
                 name, arguments = function.get("name") or "", as_text(function.get("arguments"))
-                function["name"], function["arguments"] = split_glued_name(name, arguments, self.call.tools)
+                function["name"], function["arguments"] = split_glued_name(name, arguments, self.upstream_call.tools)
             call = self.calls[index] = PartialCall(entry["id"], received=entry)
-            if self.call.client_tools and name_of(entry) in self.call.client_tools:
+            if self.upstream_call.client_tools and name_of(entry) in self.upstream_call.client_tools:
                 self._show(call)
 
     def add_leaked(self, leak: Leak) -> list[Json]:
         """Take in a call that was found in a text; what the client gets of it, as a list of one entry or none."""
         index = max(self.calls, default=-1) + 1
-        name = self.call.renamed.get(leak.name, leak.name)
+        name = self.upstream_call.renamed.get(leak.name, leak.name)
         call = self.calls[index] = PartialCall(self._new_id(index), name=name, arguments=[leak.arguments])
-        return [self._opening(call)] if name in self.call.client_tools else []
+        return [self._opening(call)] if name in self.upstream_call.client_tools else []
 
     def _new_id(self, index: int) -> str:
         """An id, unique in this run, for a call without one: the tool message that answers it has to name it."""
-        return f"call_{self.call.run_id}t{self.call.number}_{index}"
+        return f"call_{self.upstream_call.run_id}t{self.upstream_call.number}_{index}"
 
     def _opening(self, call: PartialCall) -> Json:
         """The first fragment that the client gets of a call of its own."""
@@ -175,9 +175,9 @@ class CallAssembler(Struct):
 
     def _show(self, call: PartialCall) -> None:
         """Give a call of the client's its index and its id in the client's stream."""
-        call.client_index = self.shown
-        call.client_id = client_call_id(self.call.run_id, self.shown)
-        self.shown += 1
+        call.client_index = self.client_calls
+        call.client_id = client_call_id(self.upstream_call.run_id, self.client_calls)
+        self.client_calls += 1
 
 
 def _more_of(call: PartialCall, fragment: Json, arguments: str) -> Json:
@@ -199,7 +199,7 @@ def has_index(fragment: Json) -> bool:
     return isinstance(index, int) and index >= 0
 
 
-def missing_index(fragment: Json, known: Mapping[int, str]) -> int:
+def inferred_index(fragment: Json, known: Mapping[int, str]) -> int:
     """The index of a fragment without one: a new id opens a call, anything else goes on with the last one.
 
     Args:

@@ -20,6 +20,9 @@ TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
 # A turn that ends for one of these reasons was broken off: what it holds is no whole call, and asking on cannot help.
 BROKEN_OFF = ("length", "content_filter")
 
+# The fields of a request that an upstream refuses, or may refuse, without `tools`.
+TOOL_REQUEST_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
+
 _TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
 
 
@@ -32,8 +35,8 @@ class ToolCall(Struct, frozen=True):
 
     Attributes:
         id: the upstream's own id; the tool message that answers the call has to carry it.
-        name: the function's name as the model wrote it.
-        arguments: the JSON text as the model wrote it, not yet parsed.
+        name: as the model wrote it, or the tool's own name once the call is resolved.
+        arguments: JSON text, not parsed; as the model wrote it, or in the tool's terms once the call is resolved.
     """
 
     id: str

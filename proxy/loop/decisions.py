@@ -1,8 +1,9 @@
 """Which calls of a turn are run, and what answers the others.
 
-`decide` decides about the server's calls of a turn that need not be the answer, both for a whole turn and for a call
-that could start while its turn is still being written; `Run.receive_turn` refuses the calls of a forced turn. It
-changes nothing: what became of its decisions is recorded in the `CallHistory`.
+`decide` is the rule for server calls: those of a whole turn, and one that could start while its turn is still being
+written (`Run.may_start`). It is pure; `CallHistory` records the outcome. Two kinds of calls do not reach it, because
+`Run.receive_turn` deals with them itself: those of a turn that was broken off, and those of a forced turn without calls
+of the client's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,14 +43,14 @@ class CallDecision(Struct, frozen=True):
         call: the call as the model wrote it.
         key: the fingerprint of the resolved call: the same for calls that ask for the same thing.
         stop: the limit that permits no further call after this one; None: further calls may be run.
-        run: the resolved call, which is to be run; None: it is not run.
+        to_run: the resolved call, which is to be run; None: it is not run.
         result: answers a call that is not run; None where an equal call of the turn is run, whose result answers both.
     """
 
     call: ToolCall
     key: tuple[str, str]
     stop: Stop | None
-    run: ToolCall | None = None
+    to_run: ToolCall | None = None
     result: ToolResult | None = None
 
 
@@ -93,8 +94,8 @@ class CallHistory(Struct):
         """Record what was decided about the calls of a turn, and return those that are to be run."""
         runnable: list[ToolCall] = []
         for decision in decisions:
-            if decision.run is not None:
-                runnable.append(decision.run)
+            if decision.to_run is not None:
+                runnable.append(decision.to_run)
                 self.tally.count_call(self.tools[decision.call.name])
             elif decision.key in self.results:
                 self.repeated.add(decision.key)
@@ -106,11 +107,11 @@ class CallHistory(Struct):
         new: dict[tuple[str, str], ToolResult] = {}
         answers: list[ToolResult] = []
         for decision in decisions:
-            if decision.run is not None:
+            if decision.to_run is not None:
                 result = next(arrived)
                 self.tally.add_cost(result)
                 if self.dialect is not None:
-                    result = self.dialect.annotate(decision.run, decision.call.name, result)
+                    result = self.dialect.annotate(decision.to_run, decision.call.name, result)
                 new[decision.key] = result
                 self.sources.update(result.sources)
                 if result.failed:
@@ -120,7 +121,7 @@ class CallHistory(Struct):
             answers.append(decision.result or new[decision.key])
         return answers
 
-    def count_lost(self, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
+    def count_dropped(self, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
         """Count calls that were started early and are not wanted after all, with their results if they have any."""
         own = {tool.name: tool for tool in self.tools.values()}  # a client's tool may have taken an own name
         for call, result in calls:
@@ -134,9 +135,9 @@ class CallHistory(Struct):
         """The calls of a turn with their answers, and the `contents` that the model reads of these."""
         return [
             AnsweredCall(
-                decision.run or decision.call,
+                decision.to_run or decision.call,
                 tool.name if (tool := self.tools.get(decision.call.name)) else "",
-                decision.run is not None,
+                decision.to_run is not None,
                 answer,
                 content,
             )
@@ -156,7 +157,7 @@ def decide(calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None) -
     first: dict[tuple[str, str], CallDecision] = {}  # of equal calls
     decisions: list[CallDecision] = []
     for call in calls:
-        run = result = None
+        to_run = result = None
         try:
             resolved = history.resolve(call)
         except ToolError as exc:
@@ -175,8 +176,8 @@ def decide(calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None) -
             elif tool.max_calls is not None and used >= tool.max_calls:
                 result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)
             else:
-                run, total, by_tool[tool.name] = resolved, total + 1, used + 1
-        decision = CallDecision(call, key, stop, run, result)
+                to_run, total, by_tool[tool.name] = resolved, total + 1, used + 1
+        decision = CallDecision(call, key, stop, to_run, result)
         decisions.append(decision)
         first.setdefault(key, decision)
     return decisions

@@ -22,7 +22,7 @@ from proxy.ports import Clock, EnoughShown, Observer, Report, Show, Tell, Toolse
 from proxy.timeouts import Deadline, within
 
 Execute: TypeAlias = Callable[..., Coroutine[Any, Any, ToolOutput]]
-"""Runs one tool call within `patience` and `at_most`, as `ports.Toolset.execute` does."""
+"""Runs one tool call within `default_timeout` and `max_timeout`, as `ports.Toolset.execute` does."""
 
 
 class Runner:
@@ -127,7 +127,7 @@ class Runner:
 
 
 class ToolCalls:
-    """The tool calls of one run, and the owner of their tasks: none outlives `aclose`. Implements `ports.Eager`.
+    """The tool calls of one run, and the owner of their tasks: none outlives `aclose`. Implements `ports.EarlyCalls`.
 
     A call starts while its turn is still being written where the run permits that (`start`). When the turn is complete,
     `run_all` takes the calls that were started, starts the others, and cancels what the run does not want after all. A
@@ -141,7 +141,7 @@ class ToolCalls:
         self._turn = 0
         self._run = run
         limits = run.limits
-        self._execute = partial(execute, patience=limits.tool_timeout, at_most=limits.max_tool_timeout)
+        self._execute = partial(execute, default_timeout=limits.tool_timeout, max_timeout=limits.max_tool_timeout)
         self._deadline = deadline
         self._tell = tell
         self._observe = observe
@@ -162,11 +162,11 @@ class ToolCalls:
         if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._started)) is not None:
             self._started[resolved] = self._begin(resolved)
 
-    def turn_failed(self, used: Json | None = None) -> None:
-        """Cancel the calls that were started early; count them, and what their turn is taken to have used."""
+    def drop(self, used: Json | None = None) -> None:
+        """Cancel and count the calls that were started early and are not wanted."""
         started = self._started.items()
         ended = [(call, task.result() if task.done() and not task.cancelled() else None) for call, task in started]
-        self._run.count_lost(used, ended)
+        self._run.count_dropped(used, ended)
         for task in self._started.values():
             task.cancel()
         self._started.clear()
@@ -177,13 +177,13 @@ class ToolCalls:
             return [await self._call(calls[0])]  # without a task, which costs a loop 5 % of its instructions
         tasks = [self._started.pop(call) if call in self._started else self._begin(call) for call in calls]
         if self._started:
-            self.turn_failed()
+            self.drop()
         return [await task for task in tasks]  # `gather` would cost another round of the event loop
 
     async def aclose(self) -> None:
         """Cancel the calls that are still under way, and wait for their end."""
         if self._started:
-            self.turn_failed()
+            self.drop()
         for task in self._tasks:
             task.cancel()
         if self._tasks:

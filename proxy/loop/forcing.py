@@ -11,7 +11,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, Turn
+from proxy.loop.chat import TOOL_REQUEST_FIELDS, Json, Turn
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.leaks.filter import holds_raw_format
 from proxy.loop.prompts import retell
@@ -38,13 +38,13 @@ class Forcing(Struct, frozen=True):
 
     Attributes:
         attempt: 0, 1 or 2, the place of its step among the upstream's.
-        client_tools: the entries of the request's `tools` that are the client's.
-        asked: how many of the request's messages are the client's; those after them were added by the run.
+        client_entries: the entries of the request's `tools` that are the client's.
+        given: how many messages the request had before the run added any.
     """
 
     attempt: int
-    client_tools: tuple[Json, ...]
-    asked: int
+    client_entries: tuple[Json, ...]
+    given: int
 
     @property
     def is_last(self) -> bool:
@@ -61,17 +61,21 @@ class Forcing(Struct, frozen=True):
             raise NoFinalAnswer("The model did not give an answer in words, although it was asked in every known way.")
         return replace(self, attempt=self.attempt + 1)
 
+    def step_among(self, steps: AnswerSteps) -> AnswerStep:
+        """The step of this attempt at an upstream with these `steps`."""
+        return steps[self.attempt]
+
     def shaped(self, body: Json, step: AnswerStep) -> Json:
         """The request in the form of a step; `body` is the form of the mildest one."""
         if step is AnswerStep.NOTICE:
             return body
-        body = {**body, "tools": self.client_tools}
-        if not self.client_tools:
-            for field in ("tools", "tool_choice", "parallel_tool_calls"):
+        body = {**body, "tools": self.client_entries}
+        if not self.client_entries:
+            for field in TOOL_REQUEST_FIELDS:
                 body.pop(field, None)
         if step is AnswerStep.RETELL:
             messages = body["messages"]
-            body["messages"] = retell(messages[: self.asked], messages[self.asked :])
+            body["messages"] = retell(messages[: self.given], messages[self.given :])
         return body
 
 
@@ -80,8 +84,8 @@ def is_blank(turn: Turn) -> bool:
     return not turn.text.strip() and not any(turn.message.get(field) for field in _OTHER_ANSWERS)
 
 
-def may_be_shorter(turn: Turn, forcing: Forcing | None) -> bool:
-    """Whether a forced turn ran out of tokens before any text, and another attempt may make an answer of it."""
+def is_worth_another_attempt(turn: Turn, forcing: Forcing | None) -> bool:
+    """Whether a forced turn used up its tokens before any text, and another attempt remains."""
     ran_out = turn.finish_reason == "length" and not turn.text.strip()
     return ran_out and forcing is not None and not forcing.is_last
 

@@ -53,12 +53,16 @@ class Limits(Struct, frozen=True, kw_only=True):
         The last permitted turn is reserved for the answer: a run that ends in one more tool call leaves the client with
         nothing.
         """
+        if not expired and used.turns >= self.max_turns - 1:
+            return Stop.MAX_TURNS
+        if not expired and used.total_tool_calls >= self.max_tool_calls:
+            return self.calls_stop
+        return self.exhausted(used, expired=expired)
+
+    def exhausted(self, used: Tally, *, expired: bool) -> Stop | None:
+        """The limit that permits no further call, not even one that is pending: time or tokens are used up."""
         if expired:
             return Stop.DEADLINE
-        if used.turns >= self.max_turns - 1:
-            return Stop.MAX_TURNS
-        if used.total_tool_calls >= self.max_tool_calls:
-            return self.calls_stop
         if self.max_total_tokens is not None and used.total_tokens >= self.max_total_tokens:
             return Stop.MAX_TOTAL_TOKENS
         return None

@@ -14,18 +14,17 @@ OpenRouter's `plugins: [{"id": "web"}]`.
 A server tool that `tool_choice` names is offered whatever its mode is.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from proxy.loop.chat import Json, ToolSpec, name_of
+from proxy.loop.chat import TOOL_REQUEST_FIELDS, Json, ToolSpec, name_of
 
 SEARCH = "web_search"
 # An upstream may refuse fields that it does not know, and a run is one choice of `n`.
 _NOT_FOR_UPSTREAM = frozenset({"max_tool_calls", "n"})
 _SEARCH_FIELDS = frozenset({"web_search_options", "plugins"})
-_FIELDS_OF_TOOLS = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
 EVERY_TOOL = "all"
 """The value of the header `x-server-tools` for every tool that may be chosen."""
 HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
@@ -83,7 +82,8 @@ class Offer(Struct, frozen=True):
         """Whether a server tool may be called at all. If not, the request is passed through."""
         return bool(self.shown)
 
-    def without_server_tools(self) -> tuple[Json, ...]:
+    @property
+    def client_entries(self) -> tuple[Json, ...]:
         """The client's own entries of `tools`."""
         return tuple(tool for tool in self.tools if name_of(tool) not in self.owned)
 
@@ -105,17 +105,14 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: ToolSelec
         return Offer(tools=tuple(declared), client_tools=client_tools, tool_choice=choice, schemas=schemas)
     by_name = {name: tool for tool in server_tools for name in tool.names}
     search = by_name.get(SEARCH)
-    own, hosted = _without_hosted_search(declared, asked) if search else (declared, False)
-    options = request.get("web_search_options") is not None or bool(web_plugins_in(request))
-    hosted = hosted or (search is not None and options)
-    hosted = hosted and _permits_search(choice)
-    own, choice, allowed = narrowed(own, choice)
+    wants_search = search is not None and _asks_for_search(request, asked)
+    own, choice, allowed = narrowed(_without_hosted_search(declared, asked) if search else declared, choice)
     names = _names_in(own)
     shown = {name: by_name[name] for name in _names_in(filter(_is_function, own)) if name in by_name}
     chosen = [by_name[name] for name in _named_by(choice, allowed) if name in by_name and name not in names]
     if isinstance(choice, dict) and chosen:  # by an alias, perhaps, and offered under its own name
         choice = {"type": "function", "function": {"name": chosen[0].name}}
-    if hosted and search is not None:
+    if search is not None and wants_search:
         chosen.append(search)
     if choice in (None, "auto") or (choice == "required" and asked.names is not None):
         chosen += [tool for tool in server_tools if asked.wants(tool) and allowed is None]
@@ -152,6 +149,14 @@ def _is_web_plugin(plugin: Any) -> bool:
     return isinstance(plugin, dict) and plugin.get("id") == "web"
 
 
+def _asks_for_search(request: Json, asked: ToolSelection) -> bool:
+    """Whether a request declares a search of the server's in any of its forms, and its `tool_choice` permits one."""
+    declared: Sequence[Json] = request.get("tools") or ()
+    is_declared = any(is_hosted_search(tool, native=asked.native_search) for tool in declared)
+    has_options = request.get("web_search_options") is not None or bool(web_plugins_in(request))
+    return (is_declared or has_options) and _permits_search(request.get("tool_choice"))
+
+
 def _permits_search(choice: Any) -> bool:
     """Whether `tool_choice` leaves a hosted search in play: `allowed_tools` has to list it."""
     detail = choice.get("allowed_tools") if isinstance(choice, dict) else None
@@ -174,18 +179,17 @@ def _named_by(choice: Any, allowed: Iterable[str] | None) -> Iterable[str]:
     return () if name is None else (name,)
 
 
-def _names_in(tools: Iterable[Json]) -> Any:
+def _names_in(tools: Iterable[Json]) -> KeysView[str]:
     """The names in `tools`, in order."""
     return dict.fromkeys(name for tool in tools if (name := name_of(tool)) is not None).keys()
 
 
-def _without_hosted_search(declared: Sequence[Json], asked: ToolSelection) -> tuple[Sequence[Json], bool]:
-    """The declared tools without hosted searches, and whether there was one.
+def _without_hosted_search(declared: Sequence[Json], asked: ToolSelection) -> Sequence[Json]:
+    """The declared tools without hosted searches.
 
     GLM's own form has its settings in it, `{"type": "web_search", "web_search": {...}}`, and stays GLM's.
     """
-    own = [tool for tool in declared if not is_hosted_search(tool, native=asked.native_search)]
-    return own, len(own) < len(declared)
+    return [tool for tool in declared if not is_hosted_search(tool, native=asked.native_search)]
 
 
 def is_hosted_search(tool: Json, *, native: bool) -> bool:
@@ -211,7 +215,7 @@ def upstream_request(request: Json, offer: Offer) -> Json:
     """The client's request with the tools of the offer in place of its own; the messages are left to the run."""
     dropped = _NOT_FOR_UPSTREAM | offer.dropped
     if not offer.tools:
-        dropped |= _FIELDS_OF_TOOLS  # vLLM refuses an empty `tools`
+        dropped |= frozenset(TOOL_REQUEST_FIELDS)  # vLLM refuses an empty `tools`
     body = {**request}
     for name in dropped:
         body.pop(name, None)
@@ -225,8 +229,8 @@ def upstream_request(request: Json, offer: Offer) -> Json:
     return body
 
 
-def freed(choice: Any, offer: Offer) -> Any:
-    """The `tool_choice` after the first turn: one that makes the model call a server tool holds for that turn only."""
+def choice_after_first_turn(choice: Any, offer: Offer) -> Any:
+    """The `tool_choice` of later turns: `required`, and the choice of a server tool, hold for the first turn only."""
     if choice == "required":
         return "auto"
     if not isinstance(choice, dict):

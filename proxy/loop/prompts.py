@@ -1,4 +1,4 @@
-"""Every sentence that the loop and the surfaces write for a model. Those of a tool stand beside the tool."""
+"""The sentences that the loop, the surfaces and the upstreams write for a model. A tool has its own beside it."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -31,10 +31,17 @@ RETOLD = (
     "If something could not be found out, say so."
 )
 NOTHING_RETURNED = "(nothing)"
+EMPTY_RESULT = "(The tool returned nothing.)"
+FAILED_RESULT = "The tool failed:\n{text}"
+NO_PAGES = "No results."
+CALL_A_TOOL = "Call one of your tools now; do not answer in text."
+CALL_THE_TOOL = "Call the tool {name} now; do not answer in text."
+ANSWER_AS_JSON = "Answer with one JSON object that fits this JSON Schema, and nothing else: {schema}"
 DOES_NOT_FIT = (
     "That answer does not fit the JSON Schema that was asked for: {fault}\n\n"
     "Give the same answer again as one JSON value that fits this schema, and nothing else: {schema}"
 )
+PICTURES_FOLLOW = "(Its pictures follow below.)"
 PICTURES = "(The pictures that the calls returned:)"
 PICTURE_BELOW = "(The result is a picture; it follows.)"
 NOTHING_ALLOWED = "No results on the sites that the user allows."

@@ -1,14 +1,15 @@
 """The tool loop as a protocol, the way h11 writes HTTP: turns and results in, actions out.
 
-    start_turn() --> CallUpstream --receive_turn--> Respond                    it answered, or called the client's tools
-                         ^              |
-                         |              +--> CallTools --receive_results--+    it called server tools, and then:
-                         |              |                                 |
-                         +--------------+---------------------------------+    next turn, or made to answer at a limit,
-                                                                               or Respond, if the client's as well
+    start_turn()             -> CallUpstream
+    receive_turn(turn)       -> CallTools      the turn calls server tools
+                              | CallUpstream   it has to be followed by another turn at once
+                              | Respond        it is the answer, or calls the client's tools
+    receive_results(results) -> CallUpstream   the next turn
+                              | Respond        the turn called the client's tools as well
 
-From the moment a limit permits no further round of tools, every turn has to be the answer. The run makes three attempts
-at that (`forcing`), which may take two upstream calls more than `max_turns`.
+`receive_turn` asks again at once where none of a turn's calls may run, and where a turn is not an answer and has to be
+one. From the moment a limit permits no further round of tools, every turn has to be the answer. The run makes three
+attempts at that (`forcing`), which may take two upstream calls more than `max_turns`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,9 +33,9 @@ from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
 from proxy.loop.citations import without_marks
 from proxy.loop.continuation import Continuation, storable, visible_message
 from proxy.loop.decisions import CallDecision, CallHistory, ToolDialect, decide
-from proxy.loop.forcing import Forcing, is_answer, is_blank, may_be_shorter
+from proxy.loop.forcing import Forcing, is_answer, is_blank, is_worth_another_attempt
 from proxy.loop.limits import Limits
-from proxy.loop.offer import Offer, freed, upstream_request
+from proxy.loop.offer import Offer, choice_after_first_turn, upstream_request
 from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, guidance, with_guidance
 from proxy.loop.results import ToolResult, failure, with_note
 from proxy.loop.texts import DETAILS, count_indices, separator_after
@@ -77,7 +78,7 @@ class Transcript(Struct):
 
 
 class Run:
-    """One client request with server tools in play.
+    """One choice of one client request: its turns, its tool calls, its answer.
 
     Args:
         request: the client's body; it is not changed.
@@ -90,7 +91,7 @@ class Run:
         id: the `run_id`.
         limits: as given.
         tally: the calls and tokens used so far, also where the run fails.
-        sources: URL -> title of the pages that may be cited; those of earlier runs are put in before the first turn.
+        sources: URL -> title of the pages that may be cited.
     """
 
     def __init__(
@@ -103,8 +104,8 @@ class Run:
         text = guidance(offer.shown, limits.max_tool_calls, limits.max_turns - 1) if limits.guidance else None
         self._transcript = Transcript(with_guidance(self._client_messages, text))
         self._calls = CallHistory(offer.owned, limits, dialect, self.tally, self.sources)
-        self._turn: Turn  # whose calls were decided last ...
-        self._decisions: list[CallDecision] = []  # ... and how
+        self._turn: Turn  # the latest turn with calls
+        self._decisions: list[CallDecision] = []  # about its server calls
         self._answers: Sequence[ToolResult] = ()
         self._earlier_turns: list[Turn] = []
         self._buffering = Buffering.ALL if offer.in_play and demands_json(request) else Buffering.NONE
@@ -117,10 +118,10 @@ class Run:
         """The deadline has passed: no tool and no further round is begun; the model answers from what it has."""
         self._expired = True
 
-    def count_lost(self, used: Json | None, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
-        """Add what an upstream call without a turn is taken to have used, and calls that were started in vain."""
+    def count_dropped(self, used: Json | None, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
+        """Count the tokens of an upstream call that failed, and early calls that were dropped, with any results."""
         self.tally.usage = add_usage(self.tally.usage, used)
-        self._calls.count_lost(calls)
+        self._calls.count_dropped(calls)
 
     def receive_turn(self, turn: Turn) -> Action:
         """Take the upstream's answer to the last `CallUpstream`. Raises `NoFinalAnswer` after the last attempt."""
@@ -129,9 +130,10 @@ class Run:
         if DETAILS in turn.message:
             self._details += count_indices(turn.message)
         calls_client = any(turn.client_ids)
-        if not (self._forcing or calls_client or self.limits.output_left(self.tally) != 0 or is_answer(turn)):
+        out_of_tokens = self.limits.output_left(self.tally) == 0
+        if out_of_tokens and not (self._forcing or calls_client or is_answer(turn)):
             turn = replace(turn, finish_reason="length")  # it asks for another turn, for which no token is left
-        if turn.finish_reason in BROKEN_OFF and not may_be_shorter(turn, self._forcing):
+        if turn.finish_reason in BROKEN_OFF and (calls_client or not is_worth_another_attempt(turn, self._forcing)):
             return self._respond(turn)
         if not turn.buffered and (text := turn.text).strip():
             self._shown_text = text
@@ -162,19 +164,24 @@ class Run:
         return self._force() if self._stop else self.start_turn()
 
     def take_answered(self) -> list[AnsweredCall]:
-        """The calls of the last turn that the server has answered, once: none where it has none."""
+        """The calls of the latest turn that the server has answered; each is returned once."""
         got, self._answers = self._answers, ()
         return self._calls.answered(self._decisions, got, self._transcript.contents_of(self._turn, got)) if got else []
 
     def may_start(self, call: ToolCall, started: Iterable[ToolCall]) -> ToolCall | None:
-        """A call of a turn that is still being written, resolved, if it may start now, after those `started`."""
+        """The resolved call, if it may start before its turn is complete; None: it has to wait.
+
+        Args:
+            call: as the model wrote it; its arguments are complete.
+            started: the calls of the turn that have started.
+        """
         if self._forcing or self._stop or self._expired:
             return None
-        resolved = decide([*started, call], self._calls, None)[-1].run
+        resolved = decide([*started, call], self._calls, None)[-1].to_run
         return resolved if resolved is not None and self._offer.owned[call.name].eager else None
 
     def _decide_calls(self, turn: Turn) -> Action:
-        self._stop = Stop.DEADLINE if self._expired else self._stop
+        self._stop = self.limits.exhausted(self.tally, expired=self._expired) or self._stop
         calls = [call for call in turn.calls if call.name not in self._offer.client_tools]
         self._turn, self._decisions = turn, decide(calls, self._calls, self._stop)
         if self._decisions:
@@ -184,7 +191,7 @@ class Run:
 
     def _force(self) -> CallUpstream:
         """Begin the next attempt at making the model answer."""
-        first = Forcing(0, self._offer.without_server_tools(), asked=len(self._transcript.given))
+        first = Forcing(0, self._offer.client_entries, given=len(self._transcript.given))
         self._forcing = self._forcing.next() if self._forcing else first
         self._transcript.demand_answer()
         return self.start_turn()
@@ -193,7 +200,7 @@ class Run:
         """Ask for the next turn, the first one included: the client's request, with the messages of the run."""
         body = {**self._request, "messages": [*self._transcript.given, *self._transcript.added]}
         if "tool_choice" in body and (self._earlier_turns or self._forcing):
-            body["tool_choice"] = freed(body["tool_choice"], self._offer)
+            body["tool_choice"] = choice_after_first_turn(body["tool_choice"], self._offer)
         if (left := self.limits.output_left(self.tally)) is not None:
             body["max_tokens"] = max(1, left)
         text = without_marks(self._shown_text, self._calls.cite)[0] if self._shown_text else ""
@@ -212,9 +219,11 @@ class Run:
         )
 
     def _respond(self, turn: Turn, stop: Stop | None = None, continuation: Continuation | None = None) -> Respond:
+        message, finish_reason = visible_message(turn)
         return Respond(
             turn,
-            *visible_message(turn),
+            message,
+            finish_reason,
             stop=stop or self._stop or Stop.ANSWER,
             tally=self.tally,
             sources=self.sources,

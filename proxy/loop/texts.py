@@ -37,19 +37,19 @@ class TurnTexts(Struct):
     """The texts of a turn, by their fields.
 
     Attributes:
-        call: the upstream call that the turn answers; names the tools whose calls may leak.
+        upstream_call: the call that the turn answers; names the tools whose calls may leak.
         fields: the fields that have come, by name.
         garbled: whether raw model format that is no call of any tool was taken out of a text; settled by `close`.
     """
 
-    call: CallUpstream
+    upstream_call: CallUpstream
     fields: dict[str, FieldText] = {}
     garbled: bool = False
     _parts: list[Any] = []  # parts of the content that are no text: thoughts, mostly
     _detail: Json = {}  # the latest entry of `reasoning_details` that repeats a thought
 
     def fold(self, delta: Json) -> list[str]:
-        """Take the texts of a delta in, leave of them in the delta what is no leak, and return their names."""
+        """Take in the texts of a delta, cut each to what is no leak, and return the names of their fields."""
         if isinstance(content := delta.get("content"), list):  # as Mistral streams it
             self._parts += parts_beside_text(content)
             delta.update(in_plain_text(delta))
@@ -61,11 +61,11 @@ class TurnTexts(Struct):
             known = self.fields.get(name)
             if known is None:
                 known = self.fields[name] = FieldText()
-                if self.call.tools and name in _LEAKY_FIELDS:
-                    tools = self.call.tools
-                    if renamed := self.call.renamed:  # a leak may have a name of the upstream's request, too
+                if self.upstream_call.tools and name in _LEAKY_FIELDS:
+                    tools = self.upstream_call.tools
+                    if renamed := self.upstream_call.renamed:  # a leak may have a name of the upstream's request, too
                         tools = {**tools, **{alias: tools[own] for alias, own in renamed.items() if own in tools}}
-                    known.leaks = LeakFilter(tools, json_expected=self.call.expects_json)
+                    known.leaks = LeakFilter(tools, json_expected=self.upstream_call.expects_json)
             shown = text if known.leaks is None else known.leaks.feed(text)
             known.pieces.append(shown)
             delta[name] = shown
@@ -75,7 +75,7 @@ class TurnTexts(Struct):
 
     def fold_whole(self, message: Json) -> None:
         """Take the texts of a whole message in, if a call may have leaked into one of them."""
-        for name in _LEAKY_FIELDS if self.call.tools else ():
+        for name in _LEAKY_FIELDS if self.upstream_call.tools else ():
             text = text_of(message) if name == "content" else message.get(name)
             if isinstance(text, str) and text and may_leak(text):
                 self.fold({**message})
@@ -121,7 +121,7 @@ class TurnTexts(Struct):
         return [*parts, {"type": "text", "text": text}] if text else parts
 
     def _without_leaks(self, details: list[Any], thought: str, shown: str) -> list[Any]:
-        """The entries of `reasoning_details`, with `shown` where they repeat the `thought` that it is left of."""
+        """The entries of `reasoning_details` with `shown` in place of the `thought` that they repeat."""
         entries: list[Any] = []
         for detail in details:
             if not isinstance(detail, dict) or detail.get("text") != thought:
@@ -133,7 +133,7 @@ class TurnTexts(Struct):
         return entries
 
 
-class Ending(Struct):
+class TrailingNewlines(Struct):
     """The end of a turn's text so far. The text shown does not depend on how the text is cut.
 
     Attributes:
@@ -173,14 +173,15 @@ class ShownText(Struct):
         separator: what sets it apart from text that the client has already; None: there is none.
         marks: the filter that takes gpt-oss's marks out of it.
         length: of the text so far, in characters other than blanks around its pieces.
-        is_buffering: whether a plain piece needs a look, too: before the first word, after a line end, in a mark.
+        needs_look: whether a plain piece must go through `show` as well: before the first word, after a line end,
+            inside a mark.
     """
 
     separator: str | None
     marks: MarkFilter
     length: int = 0
-    is_buffering: bool = True
-    _ending: Ending = field(default_factory=Ending)
+    needs_look: bool = True
+    _ending: TrailingNewlines = field(default_factory=TrailingNewlines)
     _begun: bool = False
     _blank: str = ""  # text before the first word
 
@@ -203,7 +204,7 @@ class ShownText(Struct):
             delta["content"], citations = self.marks.feed(text)
             if citations:
                 delta[CITATIONS] = citations
-        self.is_buffering = bool(self._ending.newlines or self.marks.buffer)
+        self.needs_look = bool(self._ending.newlines or self.marks.buffer)
 
     def close(self, *, is_followed: bool) -> str:
         """The rest of the text, which ends with at most one blank line where another turn is to follow."""
@@ -225,7 +226,7 @@ def without_blank_lines_before(text: str) -> str:
 
 def without_blank_lines_after(text: str) -> str:
     """The text with at most one blank line at its end: all that a stream shows of it before another turn."""
-    return Ending().feed(text)
+    return TrailingNewlines().feed(text)
 
 
 def shifted(details: Any, by: int) -> Any:

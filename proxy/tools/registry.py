@@ -134,8 +134,8 @@ class Registry:
         self,
         call: ToolCall,
         *,
-        patience: float,
-        at_most: float = math.inf,
+        default_timeout: float,
+        max_timeout: float = math.inf,
         scope: str,
         filters: SearchFilters = NO_FILTERS,
     ) -> ToolOutput:
@@ -152,7 +152,9 @@ class Registry:
         chain = [entry, *filter(None, map(self._entries.get, entry.tool.fallbacks))]
         for tried, following in pairwise(chain):
             try:
-                return await self._run(tried, call, min(tried.tool.timeout or patience, at_most), scope, filters)
+                return await self._run(
+                    tried, call, min(tried.tool.timeout or default_timeout, max_timeout), scope, filters
+                )
             except (InvalidArguments, NotUnderstood):
                 raise
             except NotConfigured:  # known since the start; that is no event
@@ -161,7 +163,7 @@ class Registry:
                 names = {"tool": tried.tool.name, "to": following.tool.name}
                 self._observe("tool.fell_back", **names, outcome=exc.outcome, why=exc.why)
         last = chain[-1]
-        return await self._run(last, call, min(last.tool.timeout or patience, at_most), scope, filters)
+        return await self._run(last, call, min(last.tool.timeout or default_timeout, max_timeout), scope, filters)
 
     async def _run(
         self, entry: "_Entry", call: ToolCall, seconds: float, scope: str, filters: SearchFilters

@@ -18,7 +18,7 @@ from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
 from proxy.loop.patterns import ChunkPattern, pattern_of
 from proxy.loop.tokens import estimated_usage, tokens_of
-from proxy.ports import Count, Eager, EnoughShown, RawRequest, RawResponse, Show, Write
+from proxy.ports import Count, EarlyCalls, EnoughShown, RawRequest, RawResponse, Show, Write
 from proxy.redact import redactor
 from proxy.upstreams import failures
 from proxy.upstreams.answers import parse_chunk, parse_completion, parse_object
@@ -60,7 +60,7 @@ class OpenAICompatible:
     price: PriceConfig | None = None
     counts_use: bool = False
 
-    async def complete(self, call: CallUpstream, show: Show, eager: Eager, latest: LatestRequests) -> Turn:
+    async def complete(self, call: CallUpstream, show: Show, early: EarlyCalls, latest: LatestRequests) -> Turn:
         """Make one upstream call of a run; `latest`: the requests that this one may extend."""
         call = call.for_upstream(self.profile.answer_steps)
         content, names = serialize(call, self.profile, self.model, latest)
@@ -73,7 +73,7 @@ class OpenAICompatible:
                 answer, _ = parse_completion(raw, self.profile, names, call.body)
                 assembler.feed_whole(answer)
                 return self._counted(assembler.finish(), call.body)
-            reader = _TurnReader(self.profile, names, assembler, show, eager, sse.Decoder())
+            reader = _TurnReader(self.profile, names, assembler, show, early, sse.Decoder())
             try:
                 await self._read_stream(content, reader)
                 for visible in assembler.close(done=reader.done):
@@ -84,7 +84,7 @@ class OpenAICompatible:
         except (ProxyError, asyncio.CancelledError) as exc:
             turn = assembler.finish()
             written = tokens_of(turn.message) if turn.envelope else 0
-            eager.turn_failed(self._used(exc, call.body, written, turn.usage))
+            early.drop(self._used(exc, call.body, written, turn.usage))
             self._redact(exc)
             raise
 
@@ -246,7 +246,7 @@ class _TurnReader(Struct, eq=False):
     names: ToolNames | None
     assembler: Assembler
     show: Show
-    eager: Eager
+    early: EarlyCalls
     decoder: sse.Decoder
     pattern: ChunkPattern | None = None  # of the latest chunk, if it has only a text
     done: bool = False
@@ -268,7 +268,7 @@ class _TurnReader(Struct, eq=False):
         shown, ready = assembler.feed(chunk), assembler.take_ready()
         self.pattern = pattern_of(event.data, assembler.text_field)
         for call in ready:
-            self.eager.start(call)
+            self.early.start(call)
         if ready:
             await asyncio.sleep(0)  # the client is told of these calls before what follows them
         return shown

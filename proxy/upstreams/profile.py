@@ -67,6 +67,11 @@ class Profile:
     failures: frozenset[str] = frozenset()
     answer_steps: AnswerSteps = DEFAULT_ANSWER_STEPS
 
+    @property
+    def changes_messages(self) -> bool:
+        """Whether messages may have to be changed, each by itself."""
+        return bool(self.roles or self.string_tool_content or self.reasoning_field)
+
 
 OPENAI = Profile(name="openai")
 

@@ -7,7 +7,7 @@ import orjson
 from proxy.config import PriceConfig
 from proxy.loop import rawjson, sse
 from proxy.loop.assembler import NO_REASON
-from proxy.loop.calls import has_index, missing_index
+from proxy.loop.calls import has_index, inferred_index
 from proxy.loop.chat import Json, inferred_reason
 from proxy.loop.errors import UpstreamError
 from proxy.loop.patterns import ChunkPattern, only_text_field, pattern_of
@@ -138,7 +138,7 @@ class _StreamedChoice:
         self.function = self.function or delta.get("function_call")
         for call in delta.get("tool_calls") or ():
             if not has_index(call):
-                call["index"] = missing_index(call, self.ids)
+                call["index"] = inferred_index(call, self.ids)
             index = call["index"]
             self.ids[index] = call.get("id") or self.ids.get(index, "")
             function = call.get("function") or {}

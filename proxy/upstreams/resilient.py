@@ -1,10 +1,10 @@
-"""One request's way to an answer: the same call again where that may help, then the next model.
+"""The retries, fallbacks and circuit breakers of one request.
 
 Once the client has seen any part of an answer, nothing is tried again: another attempt would repeat its beginning. One
 budget of retries holds for the whole request, however many turns it takes, so that the loop does not hammer an upstream
-that struggles. An upstream that fails everybody is not called for a while: see `breaker`. What may be the doing of the
-request (5xx, junk, silence) counts once for each request and upstream, and in the name of its client; a connection that
-cannot be made counts each time.
+that struggles. An upstream that fails everybody is not called for a while: see `breaker`. A failure that the request
+may have caused (5xx, junk, silence) counts once per request and upstream, against the share of its client; a connection
+that cannot be made counts each time.
 """
 
 import math
@@ -19,7 +19,7 @@ from proxy.breaker import Backoff, Breaker, State
 from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused
-from proxy.ports import Clock, Count, Eager, Observer, RawRequest, RawResponse, Show, Write, elapsed, fault_of
+from proxy.ports import Clock, Count, EarlyCalls, Observer, RawRequest, RawResponse, Show, Write, elapsed, fault_of
 from proxy.upstreams.failures import is_transient, may_work_elsewhere, retry_after
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Resilience:
+class SharedUpstreamState:
     """What the requests of a process share.
 
     Attributes:
@@ -67,7 +67,7 @@ class Resilient:
     """
 
     def __init__(
-        self, candidates: Sequence[OpenAICompatible], shared: Resilience, *, retries: int, client: str = ""
+        self, candidates: Sequence[OpenAICompatible], shared: SharedUpstreamState, *, retries: int, client: str = ""
     ) -> None:
         first, *self._fallbacks = candidates
         self._switch_to(first)
@@ -84,25 +84,22 @@ class Resilient:
         self.answer_steps, self.native_search = profile.answer_steps, profile.native_search
         self.json_schema, self.thinking_switch, self.top_k = profile.json_schema, profile.thinking_switch, profile.top_k
 
-    def complete(self, call: CallUpstream, show: Show, eager: Eager) -> Awaitable[Turn]:
+    def complete(self, call: CallUpstream, show: Show, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run."""
-        timer = FirstByteTimer(show, self._shared.clock)
-
-        return self._attempt(
-            lambda candidate: candidate.complete(call, timer.show, eager, self._latest_requests), timer
-        )
+        shown = ShownToClient(show, self._shared.clock)
+        return self._attempt(lambda one: one.complete(call, shown.show, early, self._latest_requests), shown)
 
     async def relay(self, body: bytes, request: Json, count: Count) -> bytes:
         """Relay a whole completion."""
-        timer = FirstByteTimer(_show_nothing, self._shared.clock)
+        shown = ShownToClient(_show_nothing, self._shared.clock)
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
-            return await self._attempt(lambda candidate: candidate.relay(body, request, count), timer)
+            return await self._attempt(lambda one: one.relay(body, request, count), shown)
 
     async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: Count) -> None:
         """Relay a streamed completion."""
-        timer = FirstByteTimer(write, self._shared.clock)
+        shown = ShownToClient(write, self._shared.clock)
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
-            await self._attempt(lambda one: one.relay_stream(body, request, timer.show, finish, count), timer)
+            await self._attempt(lambda one: one.relay_stream(body, request, shown.show, finish, count), shown)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
@@ -123,17 +120,17 @@ class Resilient:
         """A count of tokens of the upstream that answers now, with what they cost."""
         return self.current.with_cost(usage)
 
-    async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], timer: "FirstByteTimer") -> T:
+    async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], shown: "ShownToClient") -> T:
         """The result of `work`, by the first candidate that gives one."""
         clock, observe = self._shared.clock, self._shared.observe
         failure: ProxyError | None = None
         try:
             while True:
-                candidate, spare = self.current, bool(self._fallbacks)
-                guard = timer.guard = self._shared.guards[candidate.name]
-                began = timer.began = clock.monotonic()
+                candidate, has_fallback = self.current, bool(self._fallbacks)
+                guard = shown.guard = self._shared.guards[candidate.name]
+                began = shown.began = clock.monotonic()
                 try:
-                    if not guard.breaker.allows(began, spare=spare):
+                    if not guard.breaker.allows(began, spare=has_fallback):
                         raise guard.refusal(began)
                     result = await work(candidate)
                 except RequestError as exc:
@@ -143,15 +140,15 @@ class Resilient:
                     raise failure from exc
                 except ProxyError as exc:
                     failure = exc
-                    self._count_failure(guard, exc, spare=spare)
-                    if timer.first_after is not None:
+                    self._count_failure(guard, exc, spare=has_fallback)
+                    if shown.anything:  # another attempt would repeat it
                         raise
                     # Another choice of this request may have met the same failure, and switched already.
                     if candidate is self.current and not await self._recover(exc, elapsed(clock, began)):
                         raise
                 else:
                     guard.succeeded()
-                    seconds, first = elapsed(clock, began), timer.first_after
+                    seconds, first = elapsed(clock, began), shown.first_after
                     observe("upstream.answered", upstream=candidate.name, seconds=seconds, first=first)
                     return result
         finally:
@@ -210,8 +207,8 @@ class BreakerGuard:
             self._observe("upstream.breaker_opened", upstream=self.name, code=failure.code, seconds=seconds)
 
 
-class FirstByteTimer(Struct, eq=False):
-    """Passes on what a client is shown, and measures when the first of it comes.
+class ShownToClient(Struct, eq=False):
+    """Passes on what the client is shown of an attempt, and measures when the first of it comes.
 
     Attributes:
         began: when the attempt began.
@@ -224,6 +221,11 @@ class FirstByteTimer(Struct, eq=False):
     began: float = 0.0
     guard: BreakerGuard | None = None
     first_after: float | None = None
+
+    @property
+    def anything(self) -> bool:
+        """Whether the client was shown anything."""
+        return self.first_after is not None
 
     def show(self, shown: object) -> Awaitable[None]:
         """Pass a chunk on to the client, and note when the first one came."""
@@ -242,7 +244,7 @@ async def _show_nothing(_: object) -> None:
 class RelayEvents:
     """Emits the events of a relayed request as a `with`; where relays are not observed, only that of a failure."""
 
-    def __init__(self, upstream: Resilient, shared: Resilience, **fields: object) -> None:
+    def __init__(self, upstream: Resilient, shared: SharedUpstreamState, **fields: object) -> None:
         self._upstream = upstream
         self._shared = shared
         self._fields = fields

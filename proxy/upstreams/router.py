@@ -17,7 +17,7 @@ from proxy.upstreams.connection import Connection
 from proxy.upstreams.failures import key_advice
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.profile import PROFILES
-from proxy.upstreams.resilient import BreakerGuard, Resilience, Resilient
+from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
 
 _WILDCARD = "*"
 _FROM_CLIENT = "from_client"
@@ -73,7 +73,7 @@ class ConfigRouter:
         self._connections = connections
         guards = {name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
         observes_relays = observe.wants("relay.started") or observe.wants("relay.completed")
-        self._shared = Resilience(guards, clock, observe, Backoff(), observes_relays)
+        self._shared = SharedUpstreamState(guards, clock, observe, Backoff(), observes_relays)
         self._counts_use = config.counts_use
         self._bound: dict[tuple[str, str, PriceConfig | None], OpenAICompatible] = {}
 

@@ -16,12 +16,12 @@ def history(tools=TOOLS, **limits):
 
 
 def ran(decisions):
-    return [decision.run is not None for decision in decisions]
+    return [decision.to_run is not None for decision in decisions]
 
 
 def test_a_call_by_an_alias_is_run_under_its_tools_own_name():
     [decision] = decide([call("browser.search")], history(), None)
-    assert decision.run == call("web_search")
+    assert decision.to_run == call("web_search")
 
 
 def test_deciding_changes_nothing():

@@ -44,10 +44,10 @@ class Toolset:
         self.specs = {"web_search": TOOL}
         self.work = work
         self.running = self.most = 0
-        self.patience = None
+        self.default_timeout = None
 
-    async def execute(self, call, *, patience, at_most, scope, filters):
-        self.patience = patience
+    async def execute(self, call, *, default_timeout, max_timeout, scope, filters):
+        self.default_timeout = default_timeout
         self.running += 1
         self.most = max(self.most, self.running)
         try:

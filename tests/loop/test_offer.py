@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.loop.chat import name_of
-from proxy.loop.offer import ToolSelection, freed, make_offer, upstream_request
+from proxy.loop.offer import ToolSelection, choice_after_first_turn, make_offer, upstream_request
 from tests.playbook import SEARCH, TIME
 
 
@@ -201,7 +201,7 @@ def test_other_hosted_tools_have_no_name_and_go_on_untouched():
     hosted = {"type": "retrieval", "retrieval": {"knowledge_id": "k"}}
     made = offer({"tools": [hosted]})
     assert made.tools[0] is hosted
-    assert made.without_server_tools() == (hosted,)
+    assert made.client_entries == (hosted,)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_other_hosted_tools_have_no_name_and_go_on_untouched():
     ],
 )
 def test_what_a_choice_becomes_after_the_first_turn(choice, later):
-    assert freed(choice, offer({})) == later
+    assert choice_after_first_turn(choice, offer({})) == later
 
 
 def test_a_call_by_an_alias_may_have_parameters_of_its_own():

@@ -208,7 +208,7 @@ def test_a_budget_that_is_just_used_up_permits_no_further_round():
     play << asks(step="notice") << told(ANSWER_NOW) >> says("Done") << responds("Done", stop="max_tool_calls")
 
 
-def test_after_a_forced_choice_a_blank_answer_is_asked_for_without_it():
+def test_a_required_choice_is_freed_when_the_model_is_made_to_answer():
     declared = {"type": "function", "function": {"name": "web_search", "parameters": {}}}
     run = run_of({"tools": [declared], "tool_choice": "required"}, max_turns=2)
     play = Playbook(run) << asks(tool_choice="required") >> calls(call()) << runs("web_search") >> results("found")
@@ -222,9 +222,11 @@ def test_a_tools_own_limit_refuses_only_its_own_calls():
     play >> results("one", "noon") << told("one", BUDGET_USED, "noon") << asks(step=None)
 
 
-def test_tokens_are_a_limit_too():
-    play = Playbook(run_of(max_total_tokens=100)) << asks() >> calls(call(), tokens=120) << runs("web_search")
-    play >> results("found") << asks(step="notice") >> says("Done") << responds(stop="max_total_tokens")
+def test_tokens_are_a_limit_too_and_no_pending_call_is_run_beyond_it():
+    run = run_of(max_total_tokens=100)
+    play = Playbook(run) << asks() >> calls(call(), tokens=60) << runs("web_search") >> results("found")
+    play << asks() >> calls(call(arguments='{"query":"y"}'), tokens=60) << told("found", BUDGET_USED)
+    play << asks(step="notice") >> says("Done") << responds(stop="max_total_tokens")
 
 
 def test_after_the_deadline_no_tool_is_begun():
@@ -411,6 +413,12 @@ def test_a_blank_forced_answer_that_was_cut_off_is_no_answer_and_one_with_words_
     play >> says("Half", finish_reason="length") << responds("Half", finish_reason="length", stop="max_turns")
 
 
+def test_a_forced_turn_that_was_cut_off_runs_nothing_beside_the_clients_calls():
+    play = Playbook(run_of({"tools": [OPEN_DOOR]})) << asks() >> says("") << asks() >> says("") << asks(step="notice")
+    cut_off = calls(call("open_door", "{}", id="a"), call(arguments='{"query":"x', id="b"))
+    play >> replace(cut_off, finish_reason="length") << responds(finish_reason="length")
+
+
 def test_a_call_that_failed_may_be_tried_again():
     play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> [failure("busy")]
     play << asks() >> calls(call(id="again")) << runs("web_search") >> results("found") << told("busy", "found")
@@ -423,9 +431,9 @@ def test_the_same_call_under_an_alias_is_the_same_call():
 
 def test_a_model_that_calls_when_it_was_asked_again_is_told_that_it_can_call_no_more():
     play = Playbook(run_of(guidance=True)) << asks() >> calls(call()) << runs("web_search") >> results("found")
-    play << asks() >> says("") << asks(step="notice") >> calls(call(arguments='{"query":"y"}')) << asks(step="withdraw")
-    told(BUDGET_USED)(play.pending)
-    assert "left for this answer" not in play.pending.body["messages"][-1]["content"]
+    play << asks() >> says("") << asks(step="notice") >> calls(call(arguments='{"query":"y"}'))
+    play << asks(step="withdraw") << told(BUDGET_USED)
+    assert "Left for this answer" not in play.pending.body["messages"][-1]["content"]
     assert ANSWER_NOW in play.pending.body["messages"][-1]["content"]
 
 
@@ -447,7 +455,7 @@ def test_whether_json_is_asked_for_is_told(kind, expected):
     assert play.pending.expects_json() is expected
 
 
-def test_retelling_keeps_what_was_said_in_words_and_survives_a_run_without_results():
+def test_retelling_keeps_what_the_model_wrote_beside_its_calls():
     play = Playbook(run_of(max_turns=2), steps=(RETELL, RETELL, RETELL)) << asks() >> calls(call(), text="Looking.")
     play << runs("web_search") >> results("found") << asks("user", "assistant", "user", step="retell")
     assert play.made.body["messages"][1] == {"role": "assistant", "content": "Looking."}
@@ -511,7 +519,7 @@ def test_a_call_that_would_be_run_may_start_early_under_its_tools_own_name():
 
 
 @pytest.mark.parametrize("unknown", [call("rm_rf"), call("open_door", "{}")])
-def test_a_call_that_is_not_the_servers_may_not(unknown):
+def test_a_call_that_is_not_the_servers_may_not_start_early(unknown):
     assert run_of({"tools": [OPEN_DOOR]}).may_start(unknown, []) is None
 
 
@@ -603,7 +611,7 @@ def test_the_answered_calls_of_a_turn_are_given_once_with_what_the_model_reads()
 
 def test_what_the_model_reads_of_calls_beside_the_clients_own_is_given_too():
     run = run_of({"tools": [OPEN_DOOR]})
-    mixed = calls(call(id="a"), call("open_door", "{}", id="b"), client_ids=(None, "call_x"))
+    mixed = calls(call(id="a"), call("open_door", "{}", id="b"))
     Playbook(run) << asks() >> mixed << runs("web_search") >> results("found")
     [answered] = run.take_answered()
     assert (answered.call.id, answered.content) == ("a", "found")
@@ -613,7 +621,7 @@ def test_calls_that_were_started_in_vain_are_counted_with_what_their_turn_has_us
     run = run_of(tools=(replace(SEARCH, searches=True), TIME))
     run.start_turn()
     found = ToolResult("found", cost=0.25)
-    run.count_lost(
+    run.count_dropped(
         {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}, [(call(), found), (call(id="b"), None)]
     )
     tally = run.tally

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.texts import (
-    Ending,
+    TrailingNewlines,
     count_indices,
     separator_after,
     shifted,
@@ -15,7 +15,7 @@ TEXTS = st.text("a \n\t.", max_size=12)
 
 
 def shown_in(pieces):
-    ending = Ending()
+    ending = TrailingNewlines()
     return "".join([ending.feed(piece) for piece in pieces]), ending.close()
 
 

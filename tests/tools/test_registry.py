@@ -23,8 +23,10 @@ def registry_of(tools, *, clock=None, **options):
     return Registry(tools, clock=clock or FakeClock(), **options)
 
 
-async def execute(registry, arguments='{"n":1}', name="t", patience=5, scope="me", **bound):
-    return (await registry.execute(ToolCall("id", name, arguments), patience=patience, scope=scope, **bound)).text
+async def execute(registry, arguments='{"n":1}', name="t", default_timeout=5, scope="me", **bound):
+    return (
+        await registry.execute(ToolCall("id", name, arguments), default_timeout=default_timeout, scope=scope, **bound)
+    ).text
 
 
 async def test_a_call_runs_the_tool_of_its_name_with_its_arguments():
@@ -62,15 +64,15 @@ async def test_a_name_that_is_not_on_the_whitelist_is_never_run():
 
 
 @pytest.mark.parametrize(
-    ("own", "patience", "at_most"),
+    ("own", "default_timeout", "max_timeout"),
     [(None, 0.01, 60), (0.01, 60, 60), (0.01, 0.001, 60), (60, 60, 0.01), (None, 60, 0.01)],
 )
-async def test_a_tool_that_hangs_is_stopped_after_its_own_timeout_or_the_requests(own, patience, at_most):
+async def test_a_tool_that_hangs_is_stopped_after_its_own_timeout_or_the_requests(own, default_timeout, max_timeout):
     async def hang(_):
         await asyncio.Event().wait()
 
     with pytest.raises(ToolTimeout, match=r"0\.01 seconds"):
-        await execute(registry_of([tool(hang, timeout=own)]), patience=patience, at_most=at_most)
+        await execute(registry_of([tool(hang, timeout=own)]), default_timeout=default_timeout, max_timeout=max_timeout)
 
 
 async def test_a_fallback_has_its_own_timeout():

@@ -17,7 +17,7 @@ from proxy.loop.errors import (
 )
 from proxy.upstreams.failures import retry_after
 from proxy.upstreams.profile import GLM, GPT_OSS
-from proxy.upstreams.resilient import BreakerGuard, Resilience, Resilient
+from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
 
 CALL = CallUpstream({}, number=1)
 NOON = datetime(2026, 10, 21, 12, tzinfo=UTC).timestamp()  # what the wall clock says
@@ -76,7 +76,7 @@ class Attempt:
     def another(self, *candidates, retries=0, client="app"):
         """A further request of the same process."""
         guards = {name: BreakerGuard(name, one, observe=self.hear, clock=self) for name, one in self.breakers.items()}
-        shared = Resilience(guards, self, self.hear, Backoff(jitter=lambda: 1.0))
+        shared = SharedUpstreamState(guards, self, self.hear, Backoff(jitter=lambda: 1.0))
         return Resilient(candidates, shared, retries=retries, client=client)
 
     def monotonic(self):
@@ -101,7 +101,7 @@ class Attempt:
     def start(self, call):
         raise AssertionError
 
-    def turn_failed(self, used):
+    def drop(self, used):
         raise AssertionError
 
 
@@ -242,7 +242,9 @@ async def test_what_is_handed_through_is_tried_again_too():
 async def test_what_goes_well_is_told_where_somebody_hears_of_it_and_a_failure_always(observes_relays, of_success):
     attempt, heard = Attempt(Candidate("a")), []
     guards = {"a": BreakerGuard("a", Breaker(), observe=attempt.hear, clock=attempt)}
-    shared = Resilience(guards, attempt, lambda event, **fields: heard.append(event), Backoff(), observes_relays)
+    shared = SharedUpstreamState(
+        guards, attempt, lambda event, **fields: heard.append(event), Backoff(), observes_relays
+    )
     upstream = Resilient([Candidate("a", "whole", UpstreamError("x"))], shared, retries=0)
     await upstream.relay(b"", {}, print)
     assert [event for event in heard if event.startswith("relay")] == of_success

@@ -12,20 +12,18 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from proxy.api.messages.pages import NOTHING_FOUND, Page, read_again, returned_pages
+from proxy.api.messages.pages import Page, read_again, returned_pages
 from proxy.api.messages.parts import as_blocks, content_of, parts_of, refuse, result_parts, text_of, user_parts
 from proxy.api.messages.turns import Turn, read_call
 from proxy.loop.chat import Json
 from proxy.loop.continuation import server_call_id
+from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES, PICTURES_FOLLOW
 
 Unseal: TypeAlias = Callable[[Any], str | None]
 """The text of something sealed for this client; None: it was sealed elsewhere, for somebody else, or changed."""
 
 # Claude Code begins its system prompt with a block that differs in every request and would spoil the upstream's cache.
 _BILLING = "x-anthropic-billing-header"
-_EMPTY_RESULT = "(The tool returned nothing.)"
-_FAILED = "The tool failed:\n"
-_PICTURES_FOLLOW = "(Its pictures follow below.)"
 _SERVER_RESULTS = ("web_search_tool_result", "web_fetch_tool_result")
 # The run, the number of the call in it, and its turn. Clients that were answered by an earlier version have no turn.
 _OURS = re.compile(r"toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
@@ -199,7 +197,7 @@ class _Reader:
             return read_again(content, tool)
         pages = returned_pages(content, self._unseal)
         self.pages += pages
-        return "".join(page.piece for page in pages) or NOTHING_FOUND
+        return "".join(page.piece for page in pages) or NO_PAGES
 
     def _take_result(self, block: Json, where: str, answered: set[str]) -> str:
         call_id = block.get("tool_use_id")
@@ -211,8 +209,8 @@ class _Reader:
             refuse(where, f"there is no call {str(call_id)[:100]!r} in the message before for this tool_result")
         parts = result_parts(as_blocks(block.get("content"), f"{where}.content"))
         call.pictures = [part for part in parts if part["type"] != "text"]
-        said = text_of(parts) or (_PICTURES_FOLLOW if call.pictures else _EMPTY_RESULT)
-        call.result = f"{_FAILED}{said}" if block.get("is_error") is True else said
+        said = text_of(parts) or (PICTURES_FOLLOW if call.pictures else EMPTY_RESULT)
+        call.result = FAILED_RESULT.format(text=said) if block.get("is_error") is True else said
         return call.id
 
     def _expect_answered(self) -> None:

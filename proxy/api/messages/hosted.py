@@ -60,14 +60,14 @@ class DemandingToolset:
         return self._inner.specs
 
     async def execute(
-        self, call: ToolCall, *, patience: float, at_most: float, scope: str, filters: SearchFilters
+        self, call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:
         """Run one call. Raises `ToolError`."""
         demands = self._demands.get(call.name, NO_DEMANDS)
         if demands.filters == NO_FILTERS:
             demands = replace(demands, filters=filters)
         output = await self._inner.execute(
-            call, patience=patience, at_most=at_most, scope=scope, filters=demands.filters
+            call, default_timeout=default_timeout, max_timeout=max_timeout, scope=scope, filters=demands.filters
         )
         return meeting(output, demands)
 

@@ -14,11 +14,10 @@ from msgspec import Struct
 from proxy.loop import results
 from proxy.loop.actions import AnsweredCall
 from proxy.loop.chat import Json
+from proxy.loop.prompts import EMPTY_RESULT
 from proxy.loop.results import BEYOND_LIMIT, ToolOutput
 
 _MOST_CITED = 150  # characters; Anthropic's own bound
-NOTHING_FOUND = "No results."
-_EMPTY = "(The tool returned nothing.)"
 # The outcome of a call that failed -> its `error_code`. Every other search is `unavailable`, every other page
 # `url_not_accessible`.
 _CODES = {BEYOND_LIMIT: "max_uses_exceeded", "invalid_arguments": "invalid_tool_input", "busy": "too_many_requests"}
@@ -139,7 +138,7 @@ def read_again(content: Any, tool: str) -> str:
                 tool, ToolOutput(data, sources), max_bytes=len(data.encode("utf-8", "replace"))
             ).content
         case _:
-            return _EMPTY
+            return EMPTY_RESULT
 
 
 def returned_pages(content: list[Any], unseal: Callable[[Any], str | None]) -> list[Page]:

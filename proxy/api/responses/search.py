@@ -31,10 +31,12 @@ class RecordingToolset:
         return self.inner.specs
 
     async def execute(
-        self, call: ToolCall, *, patience: float, at_most: float, scope: str, filters: SearchFilters
+        self, call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:
         """Run one call. Raises `ToolError`."""
-        output = await self.inner.execute(call, patience=patience, at_most=at_most, scope=scope, filters=filters)
+        output = await self.inner.execute(
+            call, default_timeout=default_timeout, max_timeout=max_timeout, scope=scope, filters=filters
+        )
         self.found[call.id] = output.sources
         return output
 

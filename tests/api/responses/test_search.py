@@ -12,15 +12,15 @@ class Toolset:
         self.specs = {"web_search": SEARCH, "current_time": TIME}
         self.asked = []
 
-    async def execute(self, call, *, patience, at_most, scope, filters):
-        self.asked.append((call, patience, at_most, scope, filters))
+    async def execute(self, call, *, default_timeout, max_timeout, scope, filters):
+        self.asked.append((call, default_timeout, max_timeout, scope, filters))
         return ToolOutput("found", {"https://a.ca/x": "A"})
 
 
 async def test_the_pages_of_each_call_are_recorded():
     inner, call, filters = Toolset(), ToolCall("c1", "web_search", "{}"), SearchFilters(("a.ca",))
     tools = RecordingToolset(inner)
-    output = await tools.execute(call, patience=1, at_most=9, scope="s", filters=filters)
+    output = await tools.execute(call, default_timeout=1, max_timeout=9, scope="s", filters=filters)
     assert inner.asked == [(call, 1, 9, "s", filters)]
     assert tools.found == {"c1": output.sources}
     assert tools.specs is inner.specs

@@ -72,7 +72,7 @@ async def calling(api, entry, environ=None):
 
         async def call(**arguments):
             asked = ToolCall("id", "t", orjson.dumps(arguments).decode())
-            return (await registry.execute(asked, patience=5, scope="me")).text
+            return (await registry.execute(asked, default_timeout=5, scope="me")).text
 
         call.tool = registry.specs["t"]
         yield call

@@ -56,8 +56,10 @@ class Rig:
     events: asyncio.Queue
     told: list
 
-    async def call(self, name, arguments="{}", *, patience=10):
-        output = await self.registry.execute(ToolCall("id", name, arguments), patience=patience, scope="me")
+    async def call(self, name, arguments="{}", *, default_timeout=10):
+        output = await self.registry.execute(
+            ToolCall("id", name, arguments), default_timeout=default_timeout, scope="me"
+        )
         return output.text
 
     async def event(self, name):
@@ -128,7 +130,7 @@ async def test_tools_are_listed_called_given_up_and_listed_again_when_they_chang
         assert rig.server.state().usable
         assert await rig.call("wiki_echo", '{"text": "hello"}') == "You said:\n\nhello"
         with pytest.raises(ToolTimeout):
-            await rig.call("wiki_hang", patience=0.3)
+            await rig.call("wiki_hang", default_timeout=0.3)
         assert await rig.call("wiki_cancelled") == "It was cancelled."  # the session lives on
         assert await rig.call("wiki_grow") == "grown"
         while "wiki_late" not in rig.registry.specs:

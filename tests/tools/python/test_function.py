@@ -53,10 +53,10 @@ class Tree:
     children: "list[Tree]"
 
 
-async def execute(tool, patience=5, **arguments):
+async def execute(tool, default_timeout=5, **arguments):
     registry = Registry([tool], clock=FakeClock())
     asked = ToolCall("id", tool.name, orjson.dumps(arguments).decode())
-    return (await registry.execute(asked, patience=patience, scope="me")).text
+    return (await registry.execute(asked, default_timeout=default_timeout, scope="me")).text
 
 
 def brew(
@@ -322,7 +322,7 @@ async def test_a_thread_that_hangs_is_left_behind_and_too_many_of_them_are_refus
         return "late"
 
     tool = Tool.from_function(hang)
-    calls = (execute(tool, patience=0.01) for _ in range(MOST_THREADS))
+    calls = (execute(tool, default_timeout=0.01) for _ in range(MOST_THREADS))
     failures = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(failure) for failure in failures} == {ToolTimeout}
     with pytest.raises(ToolUnavailable, match="have not ended"):
@@ -341,7 +341,7 @@ async def test_a_call_that_is_cancelled_stays_cancelled():
         await asyncio.Event().wait()
 
     with pytest.raises(ToolTimeout):
-        await execute(Tool.from_function(forever), patience=0.01)
+        await execute(Tool.from_function(forever), default_timeout=0.01)
 
 
 MODULE = '''

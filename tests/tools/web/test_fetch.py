@@ -71,9 +71,9 @@ class Fetch:
         )
         self.registry = Registry([self.tool], clock=self.clock)
 
-    async def __call__(self, url, *, patience=30, **arguments):
+    async def __call__(self, url, *, default_timeout=30, **arguments):
         call = ToolCall("call_1", "fetch", orjson.dumps({"url": url, **arguments}).decode())
-        return await self.registry.execute(call, patience=patience, scope="")
+        return await self.registry.execute(call, default_timeout=default_timeout, scope="")
 
     async def text(self, url, **arguments):
         return (await self(url, **arguments)).text
@@ -427,7 +427,7 @@ async def test_a_server_that_drips_is_left_when_the_time_is_over(site):
 
     site.pages["/"] = drip
     with pytest.raises(ToolTimeout, match=r"within 0\.2 seconds"):
-        await Fetch()(url_of(site), patience=0.2)
+        await Fetch()(url_of(site), default_timeout=0.2)
     await asyncio.wait_for(site.left.wait(), 5)
 
 
