@@ -29,8 +29,8 @@ class EnoughShown(Exception):
     """Raised by a `Show`: the client wants nothing that follows, so the upstream's answer ends here, as a success."""
 
 
-Tell: TypeAlias = Callable[[Json], Awaitable[None]]
-"""Called with each progress event of a run, for clients that asked for them."""
+Tell: TypeAlias = Callable[[Json], Awaitable[bool]]
+"""Called with each progress event of a run; returns whether the client is shown it at once."""
 
 Report: TypeAlias = Callable[[Sequence[AnsweredCall]], Awaitable[None]]
 """Called with all calls of a turn that the server has answered, for surfaces that show results."""
@@ -160,6 +160,11 @@ Count: TypeAlias = Callable[[Json | None], None]
 
 class EarlyCalls(Protocol):
     """The tool calls that start while their turn is still being written."""
+
+    @property
+    def were_shown(self) -> bool:
+        """Whether the client was shown any of the turn's calls, so that the turn cannot be asked for again."""
+        ...
 
     def start(self, call: ToolCall) -> None:
         """Start `call`, whose arguments are complete, if it may start early."""

@@ -121,14 +121,16 @@ class CompletionStream:
         chunk.update(self._head)
         return self._stream.write(opening + sse.encode(chunk) if opening else sse.encode(chunk))
 
-    async def tell(self, event: Json) -> None:
-        """One progress event, as a chunk without choices.
+    async def tell(self, event: Json) -> bool:
+        """Write a progress event, as a chunk without choices; whether it is written at once.
 
-        The first waits for something to show: until then a failure can still have its proper status.
+        A `turn.started` before anything is shown is held back: until then a failure can have its proper status.
         """
         self._events.append(event)
-        if self._texts or event["type"] != "turn.started":
-            await self._stream.write(self._opening(0, {}))
+        if not self._texts and event["type"] == "turn.started":
+            return False
+        await self._stream.write(self._opening(0, {}))
+        return True
 
     async def finish(self, answers: Sequence[Respond]) -> None:
         """Write the finish reasons, the usage if it was asked for, and the end mark."""

@@ -43,7 +43,7 @@ class CheckingSurface(Surface):
             NoFinalAnswer: the second answer does not fit either.
         """
         [answer] = await self.run(request, [run_id], show=show, **options)
-        if check is None or answer.stop is Stop.CLIENT_TOOL_CALLS or is_broken_off(answer):
+        if check is None or answer.stop is Stop.CLIENT_TOOL_CALLS or is_broken_off(answer) or _refuses(answer):
             return answer
         fault = check.fault(answer.turn.text)
         if fault is None:
@@ -56,7 +56,7 @@ class CheckingSurface(Surface):
         again = _retry(request, check, answer.turn.text, fault, output_left)
         [second] = await self.run(again, [token_hex(16)], show=show, tell=options.get("tell"))
         tally = sum_of([answer.tally, second.tally])
-        if check.fault(second.turn.text) is not None:
+        if not (is_broken_off(second) or _refuses(second)) and check.fault(second.turn.text) is not None:
             raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
         earlier = (*answer.earlier_turns, answer.turn)
         of_first = {"stop": answer.stop, "step": answer.step, "sources": answer.sources, "added": answer.added}
@@ -66,6 +66,11 @@ class CheckingSurface(Surface):
 def is_broken_off(answer: Respond) -> bool:
     """Whether the model was stopped in the middle of its answer."""
     return answer.finish_reason in ("length", "content_filter")
+
+
+def _refuses(answer: Respond) -> bool:
+    """Whether the model refuses to answer, in the field that is there for it."""
+    return bool(answer.turn.message.get("refusal")) and not answer.turn.text.strip()
 
 
 def is_checked(request: ResolvedRequest) -> bool:
@@ -89,7 +94,9 @@ def _retry(
         output_left: how many tokens the model may still write; None: any number.
     """
     demand = DOES_NOT_FIT.format(fault=fault, schema=orjson.dumps(check.schema).decode())
-    turns: Sequence[Any] = [{"role": "assistant", "content": text}, {"role": "user", "content": demand}]
+    turns: Sequence[Any] = [{"role": "user", "content": demand}]
+    if text.strip():  # GLM refuses an empty message
+        turns = [{"role": "assistant", "content": text}, *turns]
     chat = {key: value for key, value in request.chat.items() if key not in ("tools", "tool_choice")}
     chat = {**chat, "messages": [*chat["messages"], *turns]}
     limits = replace(request.limits, max_output_tokens=output_left)

@@ -5,7 +5,7 @@ It is sealed for one caller, so that it is of no use to another. Where it cannot
 
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from hmac import digest
@@ -16,25 +16,36 @@ import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from proxy.api.access import Caller
 from proxy.config import UpstreamConfig
 from proxy.loop.chat import Json
 
 _PURPOSE = b"toolproxy encrypted_content 1"
 _NONCE_BYTES = 12  # AES-GCM's own length
+_KEY_OF_THIS_PROCESS = urandom(32)
 
 
-def key_of(upstreams: Iterable[UpstreamConfig]) -> bytes:
-    """The key for sealing, the same in every worker and replica with the same upstreams."""
-    return key_from(upstream.api_key for upstream in upstreams if upstream.api_key != "from_client")
+def secrets_of(upstreams: Iterable[UpstreamConfig]) -> tuple[str, ...]:
+    """The secrets of the configuration, the same in every worker and replica with the same upstreams."""
+    return tuple(upstream.api_key for upstream in upstreams if upstream.api_key != "from_client")
 
 
-def key_from(secrets: Iterable[str]) -> bytes:
-    """A key of 32 bytes, the same in every worker and replica with these secrets; a random one without secrets."""
+def sealer_for(caller: Caller, secrets: Sequence[str]) -> "Sealer":
+    """Seals for a caller with a key made of the `secrets`; where there are none, of the caller's own key."""
+    if not secrets and caller.upstream_key is not None:
+        secrets = (caller.upstream_key,)
+    return Sealer(key_from(secrets), caller.scope)
+
+
+def key_from(secrets: Sequence[str]) -> bytes:
+    """A key of 32 bytes, the same in every worker and replica with these secrets; without any, one of this process."""
+    if not secrets:
+        return _KEY_OF_THIS_PROCESS
     known = [sha256(secret.encode()).digest() for secret in sorted(secrets)]
-    return digest(b"".join(known), _PURPOSE, "sha256") if known else urandom(32)
+    return digest(b"".join(known), _PURPOSE, "sha256")
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=1024)
 def _cipher(key: bytes) -> AESGCM:
     """The cipher of a key, which takes 3 % of a request to make."""
     return AESGCM(key)

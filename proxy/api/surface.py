@@ -194,8 +194,9 @@ def note_use(tally: Tally, **counts: float) -> None:
 def collect(events: list[Json]) -> Tell:
     """Collects the progress events of a loop in a list, for an answer that is not streamed."""
 
-    async def tell(event: Json) -> None:
+    async def tell(event: Json) -> bool:
         events.append(event)
+        return False
 
     return tell
 

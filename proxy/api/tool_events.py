@@ -1,5 +1,6 @@
 """Progress events: which of them a client is told, by its header `x-tool-events` or else by the configuration."""
 
+from collections.abc import Awaitable
 from typing import Final
 
 from proxy.config import ToolEvents
@@ -21,7 +22,7 @@ def telling(tell: Tell, events: ToolEvents) -> Tell | None:
     if events == "results":
         return tell
 
-    async def tell_calls(event: Json) -> None:
-        await tell({name: value for name, value in event.items() if name != "results"})
+    def tell_calls(event: Json) -> Awaitable[bool]:
+        return tell({name: value for name, value in event.items() if name != "results"})
 
     return tell_calls

@@ -1,6 +1,6 @@
 """The actions that a `Run` asks for: a closed union, for `match`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias, final
@@ -86,14 +86,19 @@ class CallUpstream(Struct, frozen=True):
         return replace(self, step=step, body=self.forcing.shaped(self.body, step))
 
     def expects_json(self) -> bool:
-        """Whether the client asks for JSON, by its `response_format` or in words, so that a JSON object is an answer.
+        """Whether the client asks for JSON, so that a JSON object is an answer."""
+        return expects_json(self.body, self.client_messages)
 
-        This searches the whole conversation, so it is a method, for the rare text that is one JSON object. OpenAI's
-        own JSON mode demands that messages mention JSON.
-        """
-        return demands_json(self.body) or any(
-            message.get("role") in _ASKING and "json" in text_of(message).lower() for message in self.client_messages
-        )
+
+def expects_json(request: Json, messages: Iterable[Json]) -> bool:
+    """Whether a client asks for JSON, by its `response_format` or in words.
+
+    This searches the whole conversation, for the rare text that is one JSON object. OpenAI's own JSON mode demands that
+    messages mention JSON.
+    """
+    return demands_json(request) or any(
+        message.get("role") in _ASKING and "json" in text_of(message).lower() for message in messages
+    )
 
 
 def demands_json(request: Json) -> bool:

@@ -116,8 +116,12 @@ def _is_whole(written: str, base: str) -> bool:
     """Whether `written` begins with the URL `base`, whole: not with another one that only begins alike."""
     if not written.startswith(base):
         return False
-    rest = written[len(base) :]
-    return not _GOES_ON.match(rest.removeprefix("/"))
+    return not is_longer_url(written, len(base))
+
+
+def is_longer_url(text: str, end: int) -> bool:
+    """Whether what seems to be a URL, up to the place `end`, is the beginning of a longer one than with a slash."""
+    return _GOES_ON.match(text, end + text.startswith("/", end)) is not None
 
 
 def _before_marks(text: str, citations: Sequence[Citation]) -> Iterable[tuple[int, int, str]]:

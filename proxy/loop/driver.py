@@ -133,12 +133,16 @@ class ToolCalls:
     `run_all` takes the calls that were started, starts the others, and cancels what the run does not want after all. A
     failure of a tool is a result like any other, so it cancels nothing; a TaskGroup would moreover wrap the failure of
     the run itself into a group.
+
+    Attributes:
+        were_shown: whether the client was shown any of the turn's calls.
     """
 
     def __init__(
         self, run: Run, execute: Execute, deadline: Deadline, *, tell: Tell | None, observe: Observer, clock: Clock
     ) -> None:
         self._turn = 0
+        self.were_shown = False
         self._run = run
         limits = run.limits
         self._execute = partial(execute, default_timeout=limits.tool_timeout, max_timeout=limits.max_tool_timeout)
@@ -153,7 +157,7 @@ class ToolCalls:
 
     async def begin_turn(self, number: int) -> None:
         """Take the calls of the turn with that number from now on; the client is told that it begins."""
-        self._turn = number
+        self._turn, self.were_shown = number, False
         if self._tell is not None:
             await self._tell({"type": "turn.started", "turn": number})
 
@@ -197,12 +201,14 @@ class ToolCalls:
 
     async def _call(self, call: ToolCall) -> ToolResult:
         """One call, once fewer than `max_parallel_tools` are under way, with progress events for the client."""
-        async with self._slots:
-            if self._tell is None:
+        if self._tell is None:
+            async with self._slots:
                 return await self._result(call)
-            event = {"turn": self._turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
+        event = {"turn": self._turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
+        # In call order, so it does not wait for a slot.
+        self.were_shown = await self._tell({"type": "tool.started", **event}) or self.were_shown
+        async with self._slots:
             began = self._clock.monotonic()
-            await self._tell({"type": "tool.started", **event})
             result = await self._result(call)
             event["seconds"] = elapsed(self._clock, began)
             if result.failed:

@@ -5,6 +5,7 @@ turn. So a call has only the number of the attempt; the upstream that takes the 
 gives the request that step's shape.
 """
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from proxy.loop.chat import TOOL_REQUEST_FIELDS, Json, Turn
 from proxy.loop.errors import NoFinalAnswer
+from proxy.loop.leaks import is_bare_call
 from proxy.loop.leaks.filter import holds_raw_format
 from proxy.loop.prompts import retell
 
@@ -90,6 +92,14 @@ def is_worth_another_attempt(turn: Turn, forcing: Forcing | None) -> bool:
     return ran_out and forcing is not None and not forcing.is_last
 
 
-def is_answer(turn: Turn) -> bool:
-    """Whether a turn is an answer in words: it has text, makes no calls, and holds no raw model format."""
-    return bool(turn.text.strip()) and not turn.calls and not turn.garbled and not holds_raw_format(turn.text)
+def is_answer(turn: Turn, tools: Mapping[str, Json], *, json_expected: Callable[[], bool]) -> bool:
+    """Whether a turn is an answer in words: it has text, makes no calls, and holds none in the text either.
+
+    Args:
+        turn: the turn.
+        tools: the names that may be called -> their JSON Schemas.
+        json_expected: whether the client asked for JSON.
+    """
+    if not turn.text.strip() or turn.calls or turn.garbled or holds_raw_format(turn.text):
+        return False
+    return not is_bare_call(turn.text, tools, json_expected=json_expected)

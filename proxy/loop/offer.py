@@ -114,7 +114,7 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: ToolSelec
         choice = {"type": "function", "function": {"name": chosen[0].name}}
     if search is not None and wants_search:
         chosen.append(search)
-    if choice in (None, "auto") or (choice == "required" and asked.names is not None):
+    if choice in (None, "auto") or asked.names is not None:
         chosen += [tool for tool in server_tools if asked.wants(tool) and allowed is None]
     known = {tool.name for tool in shown.values()} | names
     added = [tool for name, tool in {tool.name: tool for tool in chosen}.items() if name not in known]

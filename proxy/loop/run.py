@@ -13,6 +13,7 @@ attempts at that (`forcing`), which may take two upstream calls more than `max_t
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from proxy.loop.actions import (
     Tally,
     add_usage,
     demands_json,
+    expects_json,
 )
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
 from proxy.loop.citations import without_marks
@@ -131,7 +133,7 @@ class Run:
             self._details += count_indices(turn.message)
         calls_client = any(turn.client_ids)
         out_of_tokens = self.limits.output_left(self.tally) == 0
-        if out_of_tokens and not (self._forcing or calls_client or is_answer(turn)):
+        if out_of_tokens and not (self._forcing or calls_client or self._is_answer(turn)):
             turn = replace(turn, finish_reason="length")  # it asks for another turn, for which no token is left
         if turn.finish_reason in BROKEN_OFF and (calls_client or not is_worth_another_attempt(turn, self._forcing)):
             return self._respond(turn)
@@ -140,7 +142,7 @@ class Run:
         if calls_client or (turn.calls and not self._forcing):
             return self._decide_calls(turn)
         if self._forcing:
-            if is_answer(turn):
+            if self._is_answer(turn):
                 return self._respond(turn)
             if turn.calls:
                 self._transcript.add(turn, [failure(BUDGET_USED)] * len(turn.calls), ANSWER_NOW)
@@ -188,6 +190,10 @@ class Run:
             self._stop = self._decisions[-1].stop
         runnable = self._calls.begin(self._decisions)
         return CallTools(runnable, self.tally.turns) if runnable else self.receive_results(())
+
+    def _is_answer(self, turn: Turn) -> bool:
+        json_expected = partial(expects_json, self._request, self._client_messages)
+        return is_answer(turn, self._offer.schemas, json_expected=json_expected)
 
     def _force(self) -> CallUpstream:
         """Begin the next attempt at making the model answer."""

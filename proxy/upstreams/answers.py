@@ -17,8 +17,8 @@ from proxy.upstreams.profile import Profile
 
 # The values that typed OpenAI SDKs accept.
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
-# Reasons that servers of any profile have been seen to send: DeepSeek at Azure, and OpenRouter beside an error.
-_OTHER_REASONS = {"tool_call": "tool_calls"}
+# Reasons that servers of any profile may send: DeepSeek at Azure does, and GLM behind any server.
+_OTHER_REASONS = {"tool_call": "tool_calls", "sensitive": "content_filter"}
 _FAILED = "error"
 COMPLETION, CHUNK = "chat.completion", "chat.completion.chunk"
 _NO_COMPLETION = "The upstream's answer is no completion."
@@ -26,9 +26,25 @@ _NO_OBJECT = "The upstream's answer is no JSON object."
 
 
 def parse_chunk(
-    event: sse.Event, profile: Profile, names: ToolNames | None, loads: Callable[[bytes], Any]
+    event: sse.Event,
+    profile: Profile,
+    names: ToolNames | None,
+    loads: Callable[[bytes], Any],
+    *,
+    has_calls: bool = False,
 ) -> tuple[Json, bool]:
-    """The chunk in an event, and whether it had to be mended. Raises the error that it holds, if it holds one."""
+    """The chunk in an event, and whether it had to be mended.
+
+    Args:
+        event: of the stream.
+        profile: of the upstream.
+        names: the names of tools that were replaced in the request, if any were.
+        loads: reads the JSON.
+        has_calls: whether earlier chunks hold tool calls.
+
+    Raises:
+        UpstreamError: the chunk holds an error, or is none.
+    """
     try:
         chunk = loads(event.data)
     except orjson.JSONDecodeError:
@@ -41,7 +57,7 @@ def parse_chunk(
         raise UpstreamError(_NO_OBJECT)
     if "error" in chunk or not chunk.get("choices"):
         failures.raise_if_failed(chunk)
-    changed = mend(chunk, profile, kind=CHUNK)
+    changed = mend(chunk, profile, kind=CHUNK, has_calls=has_calls)
     return chunk, (names is not None and names.restore(chunk)) or changed
 
 
@@ -112,13 +128,14 @@ def _finite(text: str) -> float | None:
     return number if isfinite(number) else None
 
 
-def mend(answer: Json, profile: Profile, *, kind: str) -> bool:
+def mend(answer: Json, profile: Profile, *, kind: str, has_calls: bool = False) -> bool:
     """Make a completion or chunk one that an OpenAI SDK reads, in place; whether anything had to change.
 
     Args:
         answer: the upstream's JSON.
         profile: of the upstream.
         kind: the value of `object`, `chat.completion` or `chat.completion.chunk`.
+        has_calls: whether earlier chunks of its stream hold tool calls.
 
     Raises:
         UpstreamError: it is no completion, or it reports a failure in a choice or as a finish reason.
@@ -136,11 +153,11 @@ def mend(answer: Json, profile: Profile, *, kind: str) -> bool:
     if not isinstance(answer["choices"], list):
         raise UpstreamError(_NO_COMPLETION)
     for choice in answer["choices"]:
-        changed = _mend_choice(choice, profile) or changed
+        changed = _mend_choice(choice, profile, has_calls=has_calls) or changed
     return changed
 
 
-def _mend_choice(choice: Any, profile: Profile) -> bool:
+def _mend_choice(choice: Any, profile: Profile, *, has_calls: bool) -> bool:
     if not isinstance(choice, dict):
         raise UpstreamError(_NO_COMPLETION)
     if choice.get("error"):
@@ -148,7 +165,9 @@ def _mend_choice(choice: Any, profile: Profile) -> bool:
     changed = False
     reason = choice.get("finish_reason")
     if reason is not None and not (isinstance(reason, str) and reason in FINISH_REASONS):
-        choice["finish_reason"] = _finish_reason(reason, profile)
+        part = choice.get("message") or choice.get("delta")
+        has_calls = has_calls or bool(isinstance(part, dict) and part.get("tool_calls"))
+        choice["finish_reason"] = _finish_reason(reason, profile, has_calls=has_calls)
         if isinstance(reason, str) and reason in profile.finish_reasons:
             choice[NATIVE_REASON] = reason
         changed = True
@@ -165,14 +184,14 @@ def _mend_choice(choice: Any, profile: Profile) -> bool:
     return changed
 
 
-def _finish_reason(reason: Any, profile: Profile) -> str | None:
+def _finish_reason(reason: Any, profile: Profile, *, has_calls: bool) -> str | None:
     """OpenAI's finish reason for one that its SDKs do not know. Raises `UpstreamError` for a failure."""
     known = reason if isinstance(reason, str) else ""
     if known in profile.failures or known == _FAILED:
         raise UpstreamError(f"The upstream broke off its answer: {known}.")
     if not reason:
         return None
-    return profile.finish_reasons.get(known) or _OTHER_REASONS.get(known, "stop")
+    return profile.finish_reasons.get(known) or _OTHER_REASONS.get(known, "tool_calls" if has_calls else "stop")
 
 
 # A union would be made anew at each call of `isinstance`.

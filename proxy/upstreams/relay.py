@@ -61,7 +61,11 @@ class RelayReader:
                     self.ending = self._missing_end() + event.raw
                     self.done = True
                     break
-                good.append(self._mended(event))
+                if self.pattern is not None and self.pattern.text_in(event.data) is not None:
+                    self.written += 1
+                    good.append(event.raw)
+                else:
+                    good.append(self._mended(event))
         finally:  # the events before a bad one are written before the error is reported
             if good:
                 await self.write(b"".join(good))
@@ -69,14 +73,12 @@ class RelayReader:
 
     def _mended(self, event: sse.Event) -> bytes:
         """The event for the client: its original bytes, unless an OpenAI SDK cannot read them."""
-        if self.pattern is not None and self.pattern.text_in(event.data) is not None:
-            self.written += 1
-            return event.raw
-        chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads)
+        has_calls = any(choice.ids for choice in self.choices.values())
+        chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads, has_calls=has_calls)
         usage = chunk.get("usage")
         is_priced = self.price is not None and usage
         if changed or is_priced or _lacks_index(chunk):
-            chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
+            chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads, has_calls=has_calls)
             changed = True
         if usage:
             if self.price is not None:

@@ -86,7 +86,7 @@ class Resilient:
 
     def complete(self, call: CallUpstream, show: Show, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run."""
-        shown = ShownToClient(show, self._shared.clock)
+        shown = ShownToClient(show, self._shared.clock, early)
         return self._attempt(lambda one: one.complete(call, shown.show, early, self._latest_requests), shown)
 
     async def relay(self, body: bytes, request: Json, count: Count) -> bytes:
@@ -218,14 +218,15 @@ class ShownToClient(Struct, eq=False):
 
     _show: Callable[..., Awaitable[None]]
     _clock: Clock
+    _early: EarlyCalls | None = None
     began: float = 0.0
     guard: BreakerGuard | None = None
     first_after: float | None = None
 
     @property
     def anything(self) -> bool:
-        """Whether the client was shown anything."""
-        return self.first_after is not None
+        """Whether the client was shown anything, be it a call that was started early."""
+        return self.first_after is not None or (self._early is not None and self._early.were_shown)
 
     def show(self, shown: object) -> Awaitable[None]:
         """Pass a chunk on to the client, and note when the first one came."""

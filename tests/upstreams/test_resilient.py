@@ -98,6 +98,8 @@ class Attempt:
     async def complete(self):
         return await self.upstream.complete(CALL, self.show, self)
 
+    were_shown = False
+
     def start(self, call):
         raise AssertionError
 

@@ -16,6 +16,7 @@ from proxy.loop.chat import NATIVE_REASON, Json
 from proxy.loop.citations import CITATIONS, Citation
 from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
+from proxy.loop.tokens import tokens_of
 
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 _WINDOW_EXCEEDED = "model_context_window_exceeded"  # GLM's own word and Anthropic's
@@ -141,10 +142,10 @@ class Answer:
         for one in answered:
             begun = self._begun.get(one.call.id)
             if not begun:
-                events += self.begin_call(one.call.id, one.tool, one.call.arguments)
+                events += self.begin_call(one.call.id, one.tool or one.call.name, one.call.arguments)
                 begun = self._begun.get(one.call.id)
             if begun:
-                call = begun.pop()
+                call = begun.pop(0)
                 call.result = self._result(call, one)
         self._begun.clear()
         return events + self.blocks.end_turn()
@@ -155,10 +156,13 @@ class Answer:
 
     def ending(self, answer: Respond) -> Json:
         """`stop_reason` and what belongs to it."""
-        stop = (self._stop.found or _stop_of_upstream(answer, self._options.stops)) if self._stop is not None else None
+        cut = self._stop.found if self._stop is not None else None
+        stop = cut or _stop_of_upstream(answer, self._options.stops)
         reason = _STOP_REASONS.get(answer.finish_reason, "end_turn")
         if answer.turn.choice.get(NATIVE_REASON) == _WINDOW_EXCEEDED:
             reason = _WINDOW_EXCEEDED
+        if cut is not None:  # the rest, however it ends, is not the client's
+            reason = "end_turn"
         if any(block["type"] == "tool_use" for block in self.blocks.content) and reason == "end_turn":
             reason = "tool_use"
         elif stop is not None and reason == "end_turn":
@@ -169,7 +173,7 @@ class Answer:
 
     def server_tool_use(self) -> Json | None:
         """The calls that were made and did not fail, where the client has declared such a tool."""
-        if not self._options.tools.shown:
+        if not self._options.tools.hosted:
             return None
         return {f"{name}_requests": count for name, count in self._uses.items()}
 
@@ -193,7 +197,7 @@ class Answer:
             citations = [(max(0, at - len(whole) + len(text)), url) for at, url in citations]
         if self._stop is not None:
             text = self._stop.feed(text)
-        if not text:
+        if not text or (self.blocks.open != "text" and text.isspace()):  # the rest of the text before a call
             return []
         if self.blocks.open != "text":
             self._text_length = 0
@@ -262,19 +266,30 @@ def _other_result(call_id: str, text: str, *, is_error: bool) -> Json:
 
 def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:
     """The sequence at which the upstream itself has stopped, where it says so: vLLM's field, and SGLang's."""
+    if not stops:
+        return None
     said = (answer.turn.choice.get(key) for key in ("stop_reason", "matched_stop"))
     return next((stop for stop in said if isinstance(stop, str) and stop in stops), None)
 
 
-def usage_of(answer: Respond, server_tool_use: Json | None) -> Json:
-    """The tokens of all turns, as this API counts them: cached ones apart; and `cost` where prices are configured."""
-    usage = answer.tally.usage or {}
+def usage_of(answer: Respond, server_tool_use: Json | None, input_tokens: Callable[[], int]) -> Json:
+    """The tokens of all turns, as this API counts them: cached ones apart; and `cost` where prices are configured.
+
+    Args:
+        answer: the run's end.
+        server_tool_use: the calls of server tools that the client has declared; None: it has declared none.
+        input_tokens: gives our own estimate of the request, for an upstream that does not count.
+    """
+    usage = answer.tally.usage
+    if usage is None:
+        written = sum(tokens_of(turn.message) for turn in (*answer.earlier_turns, answer.turn))
+        usage = {"prompt_tokens": input_tokens(), "completion_tokens": round(written)}
     cached = _count(usage, "prompt_tokens_details", "cached_tokens")
     counted: Json = {
-        "input_tokens": max(0, (usage.get("prompt_tokens") or 0) - cached),
+        "input_tokens": max(0, _integer(usage.get("prompt_tokens")) - cached),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
-        "output_tokens": usage.get("completion_tokens") or 0,
+        "output_tokens": _integer(usage.get("completion_tokens")),
     }
     if thought := _count(usage, "completion_tokens_details", "reasoning_tokens"):
         counted["output_tokens_details"] = {"thinking_tokens": thought}
@@ -287,5 +302,8 @@ def usage_of(answer: Respond, server_tool_use: Json | None) -> Json:
 
 def _count(usage: Json, details: str, name: str) -> int:
     held: Any = usage.get(details)
-    count = held.get(name) if isinstance(held, dict) else None
+    return _integer(held.get(name)) if isinstance(held, dict) else 0
+
+
+def _integer(count: Any) -> int:
     return count if isinstance(count, int) else 0

@@ -132,10 +132,11 @@ class Blocks:
         return events
 
     def _whole_call(self, call: ServerCall) -> Events:
-        events = self._start({**call.use, "input": {}})
-        if call.arguments:
-            events.append(self._delta({"type": "input_json_delta", "partial_json": call.arguments}))
-        self.content[-1]["input"] = parsed_input(call.arguments)
+        events, given = self._start({**call.use, "input": {}}), parsed_input(call.arguments)
+        if given:  # SDKs fail at what is no object
+            written = call.arguments if "INVALID_JSON" not in given else orjson.dumps(given).decode()
+            events.append(self._delta({"type": "input_json_delta", "partial_json": written}))
+        self.content[-1]["input"] = given
         return events + self.close()
 
     def _whole(self, block: Json) -> Events:

@@ -25,6 +25,7 @@ Unseal: TypeAlias = Callable[[Any], str | None]
 # Claude Code begins its system prompt with a block that differs in every request and would spoil the upstream's cache.
 _BILLING = "x-anthropic-billing-header"
 _SERVER_RESULTS = ("web_search_tool_result", "web_fetch_tool_result")
+_READ = frozenset({"text", "thinking", "tool_use", "server_tool_use", *_SERVER_RESULTS})  # blocks of an assistant
 # The run, the number of the call in it, and its turn. Clients that were answered by an earlier version have no turn.
 _OURS = re.compile(r"toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
 _SHOWN = re.compile(r"srvtoolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
@@ -46,6 +47,11 @@ def _mark_of(block: Json) -> str | None:
     block_id = block.get("id")
     found = (_OURS.fullmatch(block_id) or _SHOWN.fullmatch(block_id)) if isinstance(block_id, str) else None
     return f"{found[1]}_{found[3]}" if found and found[3] else None
+
+
+def _is_ours(use: Json) -> bool:
+    """Whether the tool of a `server_tool_use` block is one that can be visible here."""
+    return f"{use.get('name')}_tool_result" in _SERVER_RESULTS
 
 
 def _client_id(block_id: str) -> str:
@@ -110,7 +116,6 @@ class _Reader:
         self._system: list[Json] = []  # system messages that stand between calls and their results
 
     def read(self, messages: list[Any]) -> list[Json]:
-        last = "user"
         for where, role, blocks in _merged(messages):
             match role:
                 case "assistant":
@@ -120,9 +125,9 @@ class _Reader:
                     self._read_user(blocks, where)
                 case _:
                     self._read_system(blocks, where)
-            last = last if role == "system" else role
         self._expect_answered()
-        if last == "assistant":
+        roles = [message["role"] for message in self._chat if message["role"] != "system"]
+        if roles and roles[-1] == "assistant":
             refuse("messages", "the last message must be the user's: prefill is not supported")
         return self._chat
 
@@ -138,6 +143,8 @@ class _Reader:
             if not isinstance(block, dict):
                 refuse(place, "must be a content block, an object with a `type`")
             kind, turn = block.get("type"), turns[-1]
+            if kind not in _READ or (kind == "server_tool_use" and not _is_ours(block)):
+                continue  # what other servers' tools left behind
             # The order tells the turns apart, but the AI SDK moves the client's calls behind everything else.
             is_late = kind == "tool_use" and turn.continues_with(_mark_of(block))
             if turn.has_results and kind not in _SERVER_RESULTS and not is_late:
@@ -153,8 +160,8 @@ class _Reader:
             self._chat += last.messages()
 
     def _read_block(self, turn: Turn, block: Json, where: str) -> None:
-        """Add a block to its turn. What other servers' tools left behind is skipped."""
-        match block.get("type"):
+        """Add a block to its turn."""
+        match block["type"]:
             case "text":
                 if isinstance(text := block.get("text"), str) and text:
                     turn.add_text(text, is_cited=bool(block.get("citations")))
@@ -167,12 +174,12 @@ class _Reader:
                 call.id = _client_id(call.id)
                 turn.mark = _mark_of(block)
                 turn.calls.append(call)
-            case "server_tool_use" if f"{block.get('name')}_tool_result" in _SERVER_RESULTS:
+            case "server_tool_use":
                 call = read_call(block, where)
                 call.name, call.is_servers = self._own_names.get(call.name, call.name), True
                 turn.mark = _mark_of(block)
                 turn.calls.append(call)
-            case kind if kind in _SERVER_RESULTS:
+            case _:
                 known = turn.call(block.get("tool_use_id"))
                 if known is not None and known.is_servers and known.result is None:
                     known.result = self._read_result(block.get("content"), known.name)

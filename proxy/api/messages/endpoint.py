@@ -25,7 +25,7 @@ from proxy.api.messages.stream import Head, MessageStream
 from proxy.api.messages.tools import hosted_names, read_tools, with_hosted
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
-from proxy.api.sealed import Sealer, key_of
+from proxy.api.sealed import Sealer, sealer_for, secrets_of
 from proxy.api.surface import delta_of, show_nothing, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond, demands_json
@@ -39,7 +39,7 @@ class _MessagesSurface(CheckingSurface):
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
-        self._key = key_of(ports.config.upstreams.values())
+        self._secrets = secrets_of(ports.config.upstreams.values())
         self._specs: Mapping[str, ToolSpec] = {}
         self._server_names: frozenset[str] = frozenset()
         self._own_names: Mapping[str, str] = {}
@@ -53,7 +53,7 @@ class _MessagesSurface(CheckingSurface):
         own_names = self._own_names
         request = read_request(fields, to_be_answered=to_be_answered)
         declared, check = read_tools(fields, self._server_names), request.schema_check()
-        seal = Seal(self._key, scope[CALLER].scope)
+        seal = Seal(sealer_for(scope[CALLER], self._secrets))
         conversation = read_conversation(fields.get("system"), fields.get("messages"), seal.open, own_names)
         resolved = await self.resolver.resolve(scope, request.as_chat(conversation.messages, declared, check))
         resolved, tools = with_hosted(resolved, declared, own_names)
@@ -101,8 +101,8 @@ class CreateMessage(_MessagesSurface):
 
         content = Answer(task.run_id, task.options)
         answer = await self._answer(task, report, show=show_nothing, drop=list, tell=None)
-        _replay(content, answer, reports, with_text=not demands_json(task.resolved.chat))
-        usage = usage_of(answer, content.server_tool_use())
+        _replay(content, answer, reports, json_only=demands_json(task.resolved.chat), checked=task.check is not None)
+        usage = usage_of(answer, content.server_tool_use(), task.input_tokens)
         message = task.head.message(content.blocks.content, content.ending(answer), usage)
         return sse.dumps(message), (*tool_headers([answer]), (REQUEST_ID, _request_id().encode()))
 
@@ -142,8 +142,8 @@ def _request_id() -> str:
 class Seal:
     """Seals texts for one caller."""
 
-    def __init__(self, key: bytes, scope: str) -> None:
-        self._sealer = Sealer(key, scope)
+    def __init__(self, sealer: Sealer) -> None:
+        self._sealer = sealer
 
     def seal(self, text: str) -> str:
         """A sealed text."""
@@ -195,14 +195,25 @@ class _Task(Struct, frozen=True):
         return count_tokens({**self.resolved.chat, "tools": tools})
 
 
-def _replay(content: Answer, answer: Respond, reports: Sequence[Sequence[AnsweredCall]], *, with_text: bool) -> None:
-    """Build the blocks of a run that is over, in the order in which they would have been streamed."""
+def _replay(
+    content: Answer, answer: Respond, reports: Sequence[Sequence[AnsweredCall]], *, json_only: bool, checked: bool
+) -> None:
+    """Build the blocks of a run that is over, in the order in which they would have been streamed.
+
+    Args:
+        content: takes the blocks.
+        answer: the run's end, with the turns before it.
+        reports: the answered calls of each turn.
+        json_only: leave out all text but the answer's.
+        checked: whether the text of a stream would have been held back until the end.
+    """
     turns = (*answer.earlier_turns, answer.turn)
     for turn, answered in zip(turns, chain(reports, repeat(())), strict=False):
         is_last = turn is answer.turn
         message = answer.message if is_last else turn.message
         content.begin_turn()
-        content.show(delta_of(message, answer.cite, is_last=is_last, with_text=with_text or is_last))
+        with_text = not json_only or (is_last and not (checked and turn.calls))
+        content.show(delta_of(message, answer.cite, is_last=is_last and not turn.calls, with_text=with_text))
         if turn.calls:
             _replay_calls(content, turn, answered)
         if answered:
@@ -212,11 +223,15 @@ def _replay(content: Answer, answer: Respond, reports: Sequence[Sequence[Answere
 
 def _replay_calls(content: Answer, turn: Turn, answered: Sequence[AnsweredCall]) -> None:
     """Show the calls of a turn in their order, the client's and those that the server has run."""
-    run: Mapping[str, AnsweredCall] = {one.call.id: one for one in answered if one.was_run}
+    run: dict[str, list[AnsweredCall]] = {}  # some upstreams use an id again
+    for one in answered:
+        if one.was_run:
+            run.setdefault(one.call.id, []).append(one)
     shown = 0
     for entry, client_id in zip(turn.message.get("tool_calls") or (), turn.client_ids, strict=False):
         if client_id:
             content.show({"tool_calls": [{**entry, "index": shown, "id": client_id}]})
             shown += 1
-        elif (one := run.get(entry.get("id"))) is not None:
+        elif same_id := run.get(entry.get("id")):
+            one = same_id.pop(0)
             content.begin_call(one.call.id, one.tool, one.call.arguments)

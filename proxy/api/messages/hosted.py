@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.api.messages.parts import refuse
-from proxy.api.search_filters import filters_of_tool
+from proxy.api.search_filters import filters_of_tool, merged
 from proxy.loop.chat import Json, ToolCall, ToolSpec
 from proxy.loop.prompts import NOTHING_ALLOWED, RESULT_CUT
 from proxy.loop.results import ToolOutput
@@ -64,19 +64,19 @@ class DemandingToolset:
     ) -> ToolOutput:
         """Run one call. Raises `ToolError`."""
         demands = self._demands.get(call.name, NO_DEMANDS)
-        if demands.filters == NO_FILTERS:
-            demands = replace(demands, filters=filters)
+        # A list of one tool holds for the others, too, unless they have one of their own; blocked domains add up.
+        demands = replace(demands, filters=merged([demands.filters, filters]))
         output = await self._inner.execute(
             call, default_timeout=default_timeout, max_timeout=max_timeout, scope=scope, filters=demands.filters
         )
-        return meeting(output, demands)
+        return within_demands(output, demands)
 
 
-def meeting(output: ToolOutput, demands: Demands) -> ToolOutput:
+def within_demands(output: ToolOutput, demands: Demands) -> ToolOutput:
     """The part of a tool's output that meets the demands.
 
-    Searches of our own apply the filters themselves. Of any other tool's text, the paragraphs go that name a source
-    which is not permitted.
+    Searches of our own apply the filters themselves. From the output of any other tool, paragraphs that name a page
+    that is not permitted are removed.
     """
     text, sources = output.text, output.sources
     banned = [url for url in sources if not demands.filters.permits(url)]

@@ -14,6 +14,7 @@ from msgspec import Struct
 from proxy.loop import results
 from proxy.loop.actions import AnsweredCall
 from proxy.loop.chat import Json
+from proxy.loop.citations import is_longer_url
 from proxy.loop.prompts import EMPTY_RESULT
 from proxy.loop.results import BEYOND_LIMIT, ToolOutput
 
@@ -52,7 +53,7 @@ class Page(Struct, frozen=True):
 def pages_of(answered: AnsweredCall) -> list[Page]:
     """The pages that a search has found, in the order in which the model has read of them."""
     sources, text, said = answered.result.sources, answered.content, answered.result.text
-    found = sorted((at, url) for url in sources if (at := text.find(url)) >= 0)
+    found = sorted((at, url) for url in sources if (at := _place_of(url, text)) >= 0)
     begins = [0, *(_paragraph(text, at)[0] for at, _ in found[1:])]  # the result's head goes with its first page
     pieces = {
         url: text[begin:end] for (_, url), (begin, end) in zip(found, pairwise([*begins, len(text)]), strict=False)
@@ -68,9 +69,17 @@ def pages_of(answered: AnsweredCall) -> list[Page]:
 
 def _said(text: str, url: str) -> str:
     """What a search's text says of a page."""
-    at = text.find(url)
+    at = _place_of(url, text)
     begin, end = _paragraph(text, at) if at >= 0 else (0, 0)
     return text[begin:end]
+
+
+def _place_of(url: str, text: str) -> int:
+    """Where a text names a URL, and not a longer one that begins with it; -1: nowhere."""
+    at = text.find(url)
+    while at >= 0 and is_longer_url(text, at + len(url)):
+        at = text.find(url, at + 1)
+    return at
 
 
 def _paragraph(text: str, at: int) -> tuple[int, int]:

@@ -22,6 +22,7 @@ _MUST = {
     "model": "must be the name of a model",
     "max_tokens": "must be an integer of at least 1",
     "stream": "must be true or false",
+    "max_tool_calls": "must be an integer of at least 0",
     "temperature": _NUMBER,
     "top_p": _NUMBER,
     "top_k": _NUMBER,
@@ -62,6 +63,7 @@ class MessagesRequest(Struct, frozen=True):
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
     output_format: object = None  # of `output_config`, before there was that
+    max_tool_calls: Annotated[int, Meta(ge=0, le=_MOST)] | None = None  # ours, as in Chat Completions
     thread: object = None
     compaction: object = None
 
@@ -100,8 +102,10 @@ class MessagesRequest(Struct, frozen=True):
             chat["top_p"] = self.top_p
         if self.max_tokens is not None:
             chat["max_tokens"] = self.max_tokens
-        if self.stop_sequences:
-            chat["stop"] = list(self.stops)
+        if stops := self.stops:
+            chat["stop"] = list(stops)
+        if self.max_tool_calls is not None:
+            chat["max_tool_calls"] = self.max_tool_calls
         if check is not None:
             wanted = {"name": "answer", "schema": check.schema, "strict": True}
             chat["response_format"] = {"type": "json_schema", "json_schema": wanted}

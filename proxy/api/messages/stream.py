@@ -11,7 +11,7 @@ from proxy.api.messages import errors
 from proxy.api.messages.answer import Answer, usage_of
 from proxy.api.messages.blocks import Events
 from proxy.loop import sse
-from proxy.loop.actions import AnsweredCall, Respond
+from proxy.loop.actions import AnsweredCall, Respond, Stop
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError
 from proxy.ports import EnoughShown
@@ -77,8 +77,8 @@ class MessageStream:
     """
 
     def __init__(self, stream: EventStream, head: Head, answer: Answer, request_id: str, *, hold_text: bool) -> None:
-        self._stream = stream
         self._outbox = Outbox(stream)
+        self._head = head
         self._answer = answer
         self._request_id = request_id
         self._hold_text = hold_text
@@ -98,13 +98,16 @@ class MessageStream:
         events = answer.show(delta)
         return self._write_last(events) if answer.is_cut else self._write(events)
 
-    async def tell(self, event: Json) -> None:
-        """Write what a progress event changes."""
+    async def tell(self, event: Json) -> bool:
+        """Write what a progress event changes; whether it changes anything that the client is shown."""
+        events: Events = []
         match event["type"]:
             case "turn.started":
-                await self._write(self._answer.begin_turn())
+                events = self._answer.begin_turn()
             case "tool.started":
-                await self._write(self._answer.begin_call(event["call_id"], event["tool"], event["arguments"]))
+                events = self._answer.begin_call(event["call_id"], event["tool"], event["arguments"])
+        await self._write(events)
+        return bool(events)
 
     async def report(self, answered: Sequence[AnsweredCall]) -> None:
         """Write the results of a turn's calls."""
@@ -116,9 +119,11 @@ class MessageStream:
 
     async def finish(self, answer: Respond) -> None:
         """Write the rest of the message, and end the stream."""
+        if answer.stop is Stop.CLIENT_TOOL_CALLS:  # text beside calls is no answer
+            self.drop_held_text()
         events = self._answer.show({"content": "".join(self._held)}) if self._held else []
         events += self._answer.finish()
-        usage = usage_of(answer, self._answer.server_tool_use())
+        usage = usage_of(answer, self._answer.server_tool_use(), self._head.input_tokens)
         events.append({"type": "message_delta", "delta": self._answer.ending(answer), "usage": usage})
         events.append({"type": "message_stop"})
         self._outbox.pending += self._opening.take() + b"".join(map(_encode, events))

@@ -145,9 +145,11 @@ class ResponseStream:
                 self._held.append(text)
             await self._write(self.output.show(choice))
 
-    async def tell(self, event: Json) -> None:
-        """Write a progress event."""
-        await self._write(self.output.begin_turn() if event["type"] == "turn.started" else self.output.tool(event))
+    async def tell(self, event: Json) -> bool:
+        """Write what a progress event changes; whether it changes anything that the client is shown."""
+        events = [*(self.output.begin_turn() if event["type"] == "turn.started" else self.output.tool(event))]
+        await self._write(events)
+        return bool(events)
 
     def drop_held_text(self) -> None:
         """Drop the text that was held back: it is not the answer."""

@@ -8,6 +8,7 @@ from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from proxy.api.sealed import Sealer
 from proxy.loop.chat import Json
@@ -64,7 +65,7 @@ def _text_file(part: Json, where: str) -> str:
     if not comma or not head.startswith("data:") or not media.startswith(_TEXT_MEDIA):
         _fault("A file must hold text and come along as a data URL in 'file_data'.", where)
     try:
-        text = b64decode(body, validate=True).decode() if media.endswith(";base64") else body
+        text = b64decode(body, validate=True).decode() if media.endswith(";base64") else unquote(body, errors="strict")
     except ValueError:
         _fault("The file does not hold text.", where)
     name = part.get("filename")
@@ -113,8 +114,8 @@ class Hidden:
 class Seal:
     """Seals and opens `encrypted_content` for one caller."""
 
-    def __init__(self, key: bytes, scope: str) -> None:
-        self._sealer = Sealer(key, scope)
+    def __init__(self, sealer: Sealer) -> None:
+        self._sealer = sealer
 
     def thoughts(self, text: str) -> str:
         """The `encrypted_content` that holds a model's thoughts."""

@@ -20,11 +20,10 @@ from proxy.api.responses.content import Seal
 from proxy.api.responses.conversation import converse
 from proxy.api.responses.output import OutputBuilder, OutputOptions, replay
 from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, read_request
-from proxy.api.responses.search import RecordingToolset
 from proxy.api.responses.stored import History, ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.tools import Tools, declared_in, read_tools
 from proxy.api.schema import SchemaCheck
-from proxy.api.sealed import key_of
+from proxy.api.sealed import sealer_for, secrets_of
 from proxy.api.surface import ShowChoice, collect, keep_all, show_nothing, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import Respond
@@ -40,7 +39,7 @@ class CreateResponse(CheckingSurface):
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
-        self._key = key_of(ports.config.upstreams.values())
+        self._secrets = secrets_of(ports.config.upstreams.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; the interface of ASGI."""
@@ -71,7 +70,7 @@ class CreateResponse(CheckingSurface):
         """Decide all that is decided before the model is asked."""
         caller: Caller = scope[CALLER]
         responses = ResponseStore(self.ports.store, caller.scope, share_of(scope))
-        seal = Seal(self._key, caller.scope)
+        seal = Seal(sealer_for(caller, self._secrets))
         history = await self._history(responses, request)
         items = history.items
         server_names = frozenset(name for spec in self.ports.toolset.specs.values() for name in spec.names)
@@ -96,7 +95,6 @@ class CreateResponse(CheckingSurface):
             seal=seal,
             responses=responses,
             check=request.check if is_checked(resolved) else None,
-            searches=RecordingToolset(self.ports.toolset),
         )
 
     async def _whole(self, task: "_Task") -> tuple[bytes, Headers]:
@@ -119,8 +117,10 @@ class CreateResponse(CheckingSurface):
 
     async def _answer(self, task: "_Task", show: ShowChoice, tell: Tell, drop: Callable[[], object]) -> Respond:
         """The answer to a request; see `CheckingSurface.run_checked`."""
-        options = {"tell": tell, "toolset": task.searches, "keep": keep_all if task.request.store else None}
-        return await self.run_checked(task.resolved, task.run_id, task.check, show=show, drop=drop, **options)
+        keep = keep_all if task.request.store else None
+        return await self.run_checked(
+            task.resolved, task.run_id, task.check, show=show, drop=drop, tell=tell, keep=keep
+        )
 
     async def _finish(self, task: "_Task", head: Head, answer: Respond, output: OutputBuilder) -> Json:
         """The finished response, stored before the client can know of it."""
@@ -165,7 +165,6 @@ class _Task:
     seal: Seal
     responses: ResponseStore
     check: SchemaCheck | None
-    searches: RecordingToolset
 
     def output_builder(self) -> OutputBuilder:
         """An empty output, with the options of this client."""
@@ -176,7 +175,7 @@ class _Task:
             summary=self.request.summary,
             seal=self.seal.thoughts if self.request.includes(ENCRYPTED) else None,
         )
-        return OutputBuilder(self.run_id, options, self.searches.found)
+        return OutputBuilder(self.run_id, options)
 
     def stored(self, response: Json, answer: Respond) -> StoredResponse:
         """The finished response as it is stored."""

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 import orjson
 
 from proxy.api.responses.conversation import OUR_SERVER
-from proxy.api.responses.search import query_of
 from proxy.api.responses.tools import ClientToolName
 from proxy.loop.chat import Json
 from proxy.loop.citations import Citation, annotations
@@ -234,6 +233,17 @@ class ClientCall(Item):
             return text
         found = arguments.get("input") if isinstance(arguments, dict) else None
         return found if isinstance(found, str) else text
+
+
+def query_of(arguments: str) -> str:
+    """The query in a search's arguments; empty where there is none."""
+    try:
+        parsed = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return ""
+    if not isinstance(parsed, dict):
+        return ""
+    return next((parsed[name] for name in ("query", "q") if isinstance(parsed.get(name), str)), "")
 
 
 @dataclass(slots=True)

@@ -47,19 +47,15 @@ class OutputBuilder:
     Args:
         run_id: the ids of the items are made of it.
         options: what the client wants in it.
-        found: by call id, the pages that tools have found: URL -> title.
     """
 
-    def __init__(
-        self, run_id: str, options: OutputOptions, found: Mapping[str, Mapping[str, str]] | None = None
-    ) -> None:
+    def __init__(self, run_id: str, options: OutputOptions) -> None:
         self._run_id = run_id
         self._options = options
-        self._found = found if found is not None else {}
         self._items: list[Item] = []
         self._current: Message | Reasoning | None = None
         self._calls: dict[int, ClientCall] = {}
-        self._tools: dict[tuple[int, str], list[SearchCall | ServerCall]] = {}
+        self._tools: dict[tuple[int, str, str], list[SearchCall | ServerCall]] = {}
         self._sources: dict[str, str] = {}
         self._turn_text = False
 
@@ -108,14 +104,14 @@ class OutputBuilder:
 
     def tool(self, event: Json) -> Events:
         """Add a progress event of the run: `tool.started`, `tool.completed` or `tool.failed`."""
-        key = (event["turn"], event["call_id"])
+        key = (event["turn"], event["call_id"], event["arguments"])  # some upstreams use an id again
         if event["type"] == "tool.started":
             if item := self._server_item(event):
                 yield from self._end_current()
                 self._tools.setdefault(key, []).append(item)
                 yield from item.open()
             return
-        found = self._found.get(event["call_id"]) or {}
+        found = {page["url"]: page["title"] for page in event.get("results", ())}
         self._sources |= found
         waiting = self._tools.get(key)
         if not waiting:

@@ -12,7 +12,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import orjson
 from msgspec import Struct
@@ -27,6 +27,14 @@ _FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
 _BROWSER_ARGUMENTS = frozenset(
     {"cursor", "id", "loc", "num_lines", "pattern", "query", "source", "topn", "view_source"}
 )
+
+
+# Of these arguments each alone shows that its text is such a call.
+_ONLY_BROWSERS = frozenset({"cursor", "loc", "num_lines", "topn", "view_source"})
+_FENCED = re.compile(r"(```|~~~)\w*\s(.*?)\s*\1", re.DOTALL)
+# Harmony without its marks, and a call in the syntax of a program.
+_WRITTEN_CALL = re.compile(r"(?:assistant)?(?:analysis|commentary)?\s*((?:to=)?[\w.-]+)\s*(?:json)?\s*[({]")
+_FORMATS = ("<tool_call>", "<function=", "[TOOL_CALLS]", "<|python_tag|>")  # of Hermes, Llama and Mistral
 
 
 class Leak(Struct, frozen=True):
@@ -82,9 +90,29 @@ def read_arguments(text: str, tools: Mapping[str, Json]) -> Found:
     value = parsed(text.strip())
     if (name := fitting_tool(value, tools)) is not None:
         return Found(leaks=(Leak(name, text.strip()),))
-    if isinstance(value, dict) and "cursor" in value and _BROWSER_ARGUMENTS.issuperset(value):
+    if isinstance(value, dict) and _BROWSER_ARGUMENTS.issuperset(value) and not _ONLY_BROWSERS.isdisjoint(value):
         return Found(garbled=True)
     return Found(text)
+
+
+def is_bare_call(text: str, tools: Mapping[str, Json], *, json_expected: Callable[[], bool]) -> bool:
+    """Whether a text is nothing but a tool call, in whatever syntax.
+
+    Args:
+        text: of a turn that has to be the answer.
+        tools: the names that may be called -> their JSON Schemas.
+        json_expected: whether the client asked for JSON, so that an object may be the answer.
+    """
+    text = text.strip()
+    if fenced := _FENCED.fullmatch(text):
+        text = fenced[2].strip()
+    value = parsed(text)
+    if isinstance(value, dict):
+        is_named = isinstance(name := value.get("name"), str) and bare_name(name) in tools
+        is_call = is_named or fitting_tool(value, tools) is not None or _BROWSER_ARGUMENTS.issuperset(value)
+        return bool(value) and is_call and not json_expected()
+    written = _WRITTEN_CALL.match(text)
+    return text.startswith(_FORMATS) or (written is not None and bare_name(written[1]) in tools)
 
 
 def fitting_tool(value: object, tools: Mapping[str, Json]) -> str | None:

@@ -10,7 +10,7 @@ from tests.api.responses.folding import fold
 
 RUN = "a" * 32
 SEARCHING = OutputOptions(Tools(search={"type": "web_search"}), sources=True)
-FOUND = {"u1": {"https://a.example/": "A page"}}
+FOUND = [{"title": "A page", "url": "https://a.example/"}]
 
 
 def delta(**delta):
@@ -22,12 +22,13 @@ def started(call_id="u1", tool="web_search", turn=1):
 
 
 def ended(kind="tool.completed", **event):
-    return {**started(**event), "type": kind, **({"error": "no"} if kind == "tool.failed" else {})}
+    outcome = {"error": "no"} if kind == "tool.failed" else {"results": FOUND}
+    return {**started(**event), "type": kind, **outcome}
 
 
 def built(*steps, options=None, **finish):
     """The short names of the events, and the items; folding the events has to give the items."""
-    output = OutputBuilder(RUN, options or OutputOptions(), FOUND)
+    output = OutputBuilder(RUN, options or OutputOptions())
     events = [event for step in steps for event in step(output)] + list(output.finish(**finish))
     assert fold(events) == output.items
     return [event["type"].removeprefix("response.") for event in events], output.items

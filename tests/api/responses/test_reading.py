@@ -11,12 +11,13 @@ from proxy.api.responses.conversation import converse, read_items
 from proxy.api.responses.request import read_request
 from proxy.api.responses.stored import page_of, with_ids
 from proxy.api.responses.tools import declared_in, read_tools
+from proxy.api.sealed import Sealer
 from proxy.loop.errors import RequestError
 from tests import hostile
 from tests.documents import RESPONSES_INPUT, SCHEMA, responses_requests
 
 RUN = "a" * 32
-SEAL = Seal(b"k" * 32, "client:app")
+SEAL = Seal(Sealer(b"k" * 32, "client:app"))
 
 
 @given(hostile.mutated(responses_requests))
@@ -117,4 +118,4 @@ def test_what_was_sealed_comes_back_and_nothing_of_it_may_be_changed(text, at):
     changed = bytearray(urlsafe_b64decode(sealed))
     changed[at % len(changed)] ^= 1
     assert SEAL.open(urlsafe_b64encode(changed).decode()) is None
-    assert Seal(b"k" * 32, "client:other").open(sealed) is None
+    assert Seal(Sealer(b"k" * 32, "client:other")).open(sealed) is None
