@@ -171,11 +171,12 @@ class _Task(Struct, frozen=True):
 
     def hides(self, answer: Respond) -> bool:
         """Whether the model has read or thought something that the client is not shown."""
-        owned, shown = self.resolved.offer.owned, self.options.tools.shown
+        offer, shown = self.resolved.offer, self.options.tools.shown
+        visible = {*offer.client_tools, *(name for name, tool in offer.owned.items() if tool.name in shown)}
         for turn in (*answer.earlier_turns, answer.turn):
             if not self.options.thoughts and (turn.message.get("reasoning_content") or turn.message.get("reasoning")):
                 return True
-            if any(call.name in owned and owned[call.name].name not in shown for call in turn.calls):
+            if any(call.name not in visible for call in turn.calls):
                 return True
         return False
 
@@ -228,7 +229,8 @@ def _replay_calls(content: Answer, turn: Turn, answered: Sequence[AnsweredCall])
         if one.was_run:
             run.setdefault(one.call.id, []).append(one)
     shown = 0
-    for entry, client_id in zip(turn.message.get("tool_calls") or (), turn.client_ids, strict=False):
+    client_ids = turn.client_ids or repeat(None)
+    for entry, client_id in zip(turn.message.get("tool_calls") or (), client_ids, strict=False):
         if client_id:
             content.show({"tool_calls": [{**entry, "index": shown, "id": client_id}]})
             shown += 1

@@ -1,0 +1,261 @@
+"""Answers of upstreams, and blocks of clients, that are legal and rare."""
+
+import orjson
+import pytest
+
+from tests.api.messages.asking import ASK, DOOR, DOOR_CALL, FETCH, SEARCH, SEARCH_CALL, ask, follow_up, kinds, raw
+from tests.fakes import Reply, chunk, completion, stream, streamed, whole
+from tests.serving import proxy_of
+
+BOTH = pytest.mark.parametrize("streaming", [False, True])
+EVENTS = {"x-tool-events": "true"}
+OPEN = {"type": "tool_result", "content": "open"}
+
+
+def replies(streaming, *turns):
+    """Each turn is a text, or a list of calls."""
+    make = streamed if streaming else whole
+    return [make(turn) if isinstance(turn, str) else make(calls=turn) for turn in turns]
+
+
+def search(call_id, query):
+    return (call_id, "web_search", {"query": query})
+
+
+def page_of(query):
+    """A search that finds one page, whose address tells what was looked for."""
+    found = {"title": "A page", "link": f"https://{query['q']}.example/", "snippet": "Words."}
+    return Reply([orjson.dumps({"organic": [found]})])
+
+
+@BOTH
+async def test_the_proxys_own_answer_with_a_hidden_tools_blocks_is_taken_back(upstream, streaming):
+    calls = [SEARCH_CALL, ("u3", "current_time", {}), DOOR_CALL]
+    upstream.replies = replies(streaming, calls, "Done.")
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH, DOOR], headers=EVENTS)
+        [call] = [block for block in message["content"] if block["type"] == "tool_use"]
+        history = follow_up(message, {**OPEN, "tool_use_id": call["id"]})
+        await ask(url, streaming=streaming, tools=[SEARCH, DOOR], headers=EVENTS, messages=history)
+    assert [one["role"] for one in upstream.requests[1]["messages"][-4:]] == ["assistant", "tool", "tool", "tool"]
+
+
+@BOTH
+async def test_searches_around_a_hidden_call_come_back_in_one_turn(upstream, streaming):
+    calls = [search("a", "one"), ("b", "current_time", {}), search("c", "two")]
+    upstream.replies = replies(streaming, calls, "Done.", "Yes.")
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH], headers=EVENTS)
+        history = follow_up(message, {"type": "text", "text": "Sure?"})
+        await ask(url, streaming=streaming, tools=[SEARCH], headers=EVENTS, messages=history)
+    [turn] = [one["tool_calls"] for one in upstream.requests[2]["messages"] if one.get("tool_calls")]
+    assert [orjson.loads(call["function"]["arguments"])["query"] for call in turn] == ["one", "two"]
+
+
+async def test_blocks_of_another_server_between_a_call_and_its_result_break_nothing(upstream):
+    upstream.replies = [whole("Done.")]
+    content = [
+        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
+        {"type": "server_tool_use", "id": "srvtoolu_2", "name": "code_execution", "input": {}},
+        {"type": "tool_use", "id": "toolu_1", "name": "open_door", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
+        {"type": "code_execution_tool_result", "tool_use_id": "srvtoolu_2", "content": {}},
+        {"type": "redacted_thinking", "data": "x"},
+    ]
+    history = follow_up({"content": content}, {**OPEN, "tool_use_id": "toolu_1"})
+    async with proxy_of(upstream) as url:
+        await ask(url, streaming=False, tools=[SEARCH, DOOR], messages=history)
+    [turn] = [one["tool_calls"] for one in upstream.requests[0]["messages"] if one.get("tool_calls")]
+    assert [call["function"]["name"] for call in turn] == ["web_search", "open_door"]
+
+
+@BOTH
+@pytest.mark.parametrize("arguments", ["{'query': 'b'}", '{"query": "b",}', "query=b", "[1]"])
+async def test_the_input_of_a_servers_call_is_an_object_whatever_the_model_has_written(upstream, streaming, arguments):
+    upstream.replies = replies(streaming, [("u1", "web_search", arguments)], "Done.")
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH])
+    assert message["content"][0]["input"] == {"INVALID_JSON": arguments}
+    assert message["content"][-1]["text"] == "Done."
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_text_that_was_cut_at_a_stop_sequence_ends_there_whatever_the_upstream_did_next(upstream, reason):
+    answer = completion("one STOP two")
+    answer["choices"][0]["finish_reason"] = reason
+    upstream.replies = [Reply([orjson.dumps(answer)])]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=False, stop_sequences=["STOP", ""])
+    assert (message["content"][0]["text"], message["stop_reason"], message["stop_sequence"]) == (
+        "one ",
+        "stop_sequence",
+        "STOP",
+    )
+
+
+async def test_stop_sequences_without_any_letters_are_none(upstream):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream) as url:
+        await ask(url, streaming=False, stop_sequences=[""])
+    assert "stop" not in upstream.requests[0]
+
+
+@BOTH
+async def test_calls_with_one_id_in_one_turn_have_each_their_own_result(upstream, streaming):
+    upstream.search = page_of
+    upstream.replies = replies(streaming, [search("x", "one"), search("x", "two")], "Done.")
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH])
+    uses = [block for block in message["content"] if block["type"] == "server_tool_use"]
+    results = [block for block in message["content"] if block["type"] == "web_search_tool_result"]
+    assert [block["input"]["query"] for block in uses] == ["one", "two"]
+    assert [block["content"][0]["url"] for block in results] == ["https://one.example/", "https://two.example/"]
+    assert [block["tool_use_id"] for block in results] == [block["id"] for block in uses]
+
+
+@BOTH
+@pytest.mark.parametrize("blanks", ["\n\n\n", "\n\n \n"])
+async def test_blank_lines_before_a_call_are_no_block_behind_it(upstream, streaming, blanks):
+    calls = completion("Let me look." + blanks, calls=[DOOR_CALL])
+    parts = [chunk({"content": "Let me look."}), *[chunk({"content": one}) for one in blanks]]
+    call = {**calls["choices"][0]["message"]["tool_calls"][0], "index": 0}
+    parts += [chunk({"tool_calls": [call]}), chunk({}, "tool_calls")]
+    upstream.replies = [stream(*parts) if streaming else Reply([orjson.dumps(calls)])]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[DOOR])
+    assert kinds(message) == ["text", "tool_use"]
+    assert message["content"][0]["text"] == "Let me look.\n\n"
+
+
+@BOTH
+async def test_where_the_answer_has_to_be_json_text_beside_the_clients_calls_is_none(upstream, streaming):
+    schema = {"type": "json_schema", "schema": {"type": "object"}}
+    calls = completion("Let me see.", calls=[DOOR_CALL])
+    call = {**calls["choices"][0]["message"]["tool_calls"][0], "index": 0}
+    parts = [chunk({"content": "Let me see."}), chunk({"tool_calls": [call]}), chunk({}, "tool_calls")]
+    upstream.replies = [stream(*parts) if streaming else Reply([orjson.dumps(calls)])]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[DOOR], output_config={"format": schema})
+    assert kinds(message) == ["tool_use"]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [search("a", "one"), search("b", "two"), DOOR_CALL],
+        [search("a", "one"), search("b", "one"), search("c", "two")],  # the second is answered by the first
+    ],
+)
+async def test_the_order_of_a_turns_calls_is_one_whether_streamed_or_not(upstream, streaming, calls):
+    upstream.replies = replies(streaming, calls, "Done.")
+    async with proxy_of(upstream) as url:
+        message = await ask(
+            url,
+            streaming=streaming,
+            tools=[SEARCH, DOOR],
+            tool_choice={"type": "auto", "disable_parallel_tool_use": True},
+        )
+    used = [block["input"] for block in message["content"] if block["type"] in ("server_tool_use", "tool_use")]
+    wanted = [{"query": "one"}, {"query": "two"}, {"door": 1} if DOOR_CALL in calls else {"query": "one"}]
+    assert used == wanted
+
+
+@pytest.mark.parametrize(
+    ("searching", "fetching", "refused"),
+    [
+        ({"allowed_domains": ["a.example"]}, {}, True),
+        ({"allowed_domains": ["a.example"]}, {"blocked_domains": ["zz.example"]}, True),
+        ({"allowed_domains": ["a.example"]}, {"allowed_domains": ["127.0.0.1"]}, False),
+        ({"user_location": {"type": "approximate", "country": "CA"}}, {"allowed_domains": ["a.example"]}, True),
+    ],
+)
+async def test_a_list_of_one_hosted_tool_holds_for_the_other_unless_that_has_its_own(
+    upstream, searching, fetching, refused
+):
+    reader = "  fetch_page: {type: web_fetch, allow_hosts: ['127.0.0.1'], respect_robots: false, offer: never}"
+    upstream.replies = replies(False, [("u1", "fetch_page", {"url": "http://127.0.0.1:9/"})], "Done.")
+    async with proxy_of(upstream, more=reader) as url:
+        message = await ask(url, streaming=False, tools=[{**SEARCH, **searching}, {**FETCH, **fetching}])
+    code = message["content"][1]["content"]["error_code"]
+    assert code == ("url_not_allowed" if refused else "url_not_accessible")
+
+
+async def test_pages_whose_urls_begin_alike_are_told_apart(upstream):
+    found = [
+        {"title": "Deep", "link": "https://ex.example/deep", "snippet": "Deep words."},
+        {"title": "Root", "link": "https://ex.example/", "snippet": "Root words."},
+    ]
+    upstream.search = Reply([orjson.dumps({"organic": found})])
+    text = "See https://ex.example/ and https://ex.example/deep."
+    upstream.replies = [*replies(False, [SEARCH_CALL]), *replies(False, text, text)]
+    async with proxy_of(upstream) as url:
+        first = await ask(url, streaming=False, tools=[SEARCH])
+        history = follow_up(first, {"type": "text", "text": "Sure?"})
+        second = await ask(url, streaming=False, tools=[SEARCH], messages=history)
+    assert [page["url"] for page in first["content"][1]["content"]] == [page["link"] for page in found]
+    for message in (first, second):
+        cited = {one["url"]: one["cited_text"] for one in message["content"][-1]["citations"]}
+        assert cited == {"https://ex.example/": "Root words.", "https://ex.example/deep": "Deep words."}
+
+
+@pytest.mark.parametrize("content", ["", [], None, [{"type": "text", "text": ""}]])
+async def test_an_empty_last_message_leaves_a_prefill(upstream, content):
+    messages = [*ASK["messages"], {"role": "assistant", "content": "x"}, {"role": "user", "content": content}]
+    async with proxy_of(upstream) as url:
+        response = await raw(url, {**ASK, "messages": messages})
+    assert response.status_code == 400
+    assert "prefill" in response.json()["error"]["message"]
+
+
+@BOTH
+@pytest.mark.parametrize("usage", [None, {"prompt_tokens": "12", "completion_tokens": None}])
+async def test_a_count_that_is_none_is_no_fault(upstream, streaming, usage):
+    upstream.replies = [
+        stream(chunk({"content": "Hello there"}), chunk({}, "stop", usage=usage))
+        if streaming
+        else Reply([orjson.dumps({**completion("Hello there"), "usage": usage})])
+    ]
+    async with proxy_of(upstream) as url:
+        counted = (await ask(url, streaming=streaming))["usage"]
+    if usage is None:  # an estimate
+        assert (counted["input_tokens"] > 5, counted["output_tokens"] > 1) == (True, True)
+    else:
+        assert (counted["input_tokens"], counted["output_tokens"]) == (0, 0)
+
+
+@pytest.mark.parametrize(("most", "searches"), [(0, 0), (1, 1)])
+async def test_max_tool_calls_lowers_the_limit_here_too(upstream, most, searches):
+    calls = [search("a", "one"), search("b", "two")]
+    upstream.replies = replies(False, calls, "Done.") if most else replies(False, "Done.")
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=False, tools=[SEARCH, DOOR], max_tool_calls=most)
+        refused = await raw(url, {**ASK, "max_tool_calls": -1})
+    assert message["content"][-1]["text"] == "Done."
+    assert len(upstream.searches) == searches
+    assert refused.json()["error"]["message"].startswith("max_tool_calls: ")
+
+
+@BOTH
+async def test_the_use_of_a_declared_tool_is_counted_also_where_it_may_not_be_called(upstream, streaming):
+    upstream.replies = replies(streaming, "Hi.")
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH], tool_choice={"type": "none"})
+    assert message["usage"]["server_tool_use"] == {"web_search_requests": 0, "web_fetch_requests": 0}
+
+
+@BOTH
+async def test_a_tool_that_does_not_exist_has_its_name(upstream, streaming):
+    upstream.replies = replies(streaming, [("a", "brew_tea", {})], "No tea.")
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH], headers=EVENTS)
+    assert [block.get("name") for block in message["content"][:2]] == ["brew_tea", None]
+
+
+async def test_a_filter_of_glm_is_a_refusal_behind_any_server(upstream):
+    answer = completion("")
+    answer["choices"][0]["finish_reason"] = "sensitive"
+    upstream.replies = [Reply([orjson.dumps(answer)])]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=False)
+    assert message["stop_reason"] == "refusal"
