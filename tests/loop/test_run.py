@@ -390,6 +390,47 @@ def test_a_forced_answer_that_holds_raw_format_is_none(text):
     play << responds("`<tool_call>` is GLM's.")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"query": "zz", "topn": 5}',
+        '{"id": 3}',
+        '{"query": "zz"}',
+        '{"name": "web_search", "arguments": {"query": "zz"}}',
+        '```json\n{"query": "zz"}\n```',
+        'functions.web_search({"query": "zz"})',
+        "web_search(query='zz')",
+        'commentary to=functions.web_search {"query": "zz"}',
+        'assistantcommentary to=functions.web_search json{"query": "zz"}',
+        "```\n<tool_call>web_search</tool_call>\n```",
+        "<function=web_search>",
+        '[TOOL_CALLS][{"name": "web_search"}]',
+        "<|python_tag|>web_search.call()",
+        '<invoke name="web_search">',
+        "<\uff5ctool\u2581calls\u2581begin\uff5c>",
+        "analysisWe need to search.assistantfinalIt rains.",
+    ],
+)
+def test_a_forced_answer_that_is_a_call_in_whatever_syntax_is_none(text):
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("It rains.") << responds("It rains.")
+
+
+@pytest.mark.parametrize("text", ['{"id": 3}', '{"name": "x", "arguments": {}}', '{"query": "zz"}'])
+def test_a_forced_answer_in_json_is_one_where_the_client_asked_for_json(text):
+    run = run_of({"messages": [{"role": "user", "content": "Answer in JSON."}]}, max_turns=2)
+    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice") >> says(text) << responds(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["web_search found nothing (yet).", '{"city": "Nanaimo"}', "Use `web_search(x)`.", "analysis: it rains"]
+)
+def test_a_forced_answer_that_only_speaks_of_a_call_is_one(text):
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice") >> says(text) << responds(text)
+
+
 def test_a_forced_turn_that_a_filter_stopped_is_told_as_it_is():
     play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
     play << asks(step="notice") >> says("", finish_reason="content_filter") << responds(finish_reason="content_filter")

@@ -34,7 +34,12 @@ _ONLY_BROWSERS = frozenset({"cursor", "loc", "num_lines", "topn", "view_source"}
 _FENCED = re.compile(r"(```|~~~)\w*\s(.*?)\s*\1", re.DOTALL)
 # Harmony without its marks, and a call in the syntax of a program.
 _WRITTEN_CALL = re.compile(r"(?:assistant)?(?:analysis|commentary)?\s*((?:to=)?[\w.-]+)\s*(?:json)?\s*[({]")
-_FORMATS = ("<tool_call>", "<function=", "[TOOL_CALLS]", "<|python_tag|>")  # of Hermes, Llama and Mistral
+# Of Hermes, Llama, Mistral, Anthropic and DeepSeek.
+_FORMATS = (
+    "<tool_call>", "<tool_calls>", "<function_call>", "<function_calls>", "<function=", "<invoke ", "[TOOL_CALLS]",
+    "<|python_tag|>", "<\uff5ctool",
+)  # fmt: skip
+_CHANNELS = re.compile(r"(?:assistant)?analysis.*assistantfinal", re.DOTALL)  # harmony without its marks
 
 
 class Leak(Struct, frozen=True):
@@ -96,7 +101,7 @@ def read_arguments(text: str, tools: Mapping[str, Json]) -> Found:
 
 
 def is_bare_call(text: str, tools: Mapping[str, Json], *, json_expected: Callable[[], bool]) -> bool:
-    """Whether a text is nothing but a tool call, in whatever syntax.
+    """Whether a text is nothing but a tool call, in whatever syntax, or has a model's thoughts in it as raw format.
 
     Args:
         text: of a turn that has to be the answer.
@@ -112,7 +117,8 @@ def is_bare_call(text: str, tools: Mapping[str, Json], *, json_expected: Callabl
         is_call = is_named or fitting_tool(value, tools) is not None or _BROWSER_ARGUMENTS.issuperset(value)
         return bool(value) and is_call and not json_expected()
     written = _WRITTEN_CALL.match(text)
-    return text.startswith(_FORMATS) or (written is not None and bare_name(written[1]) in tools)
+    is_raw = text.startswith(_FORMATS) or _CHANNELS.match(text) is not None
+    return is_raw or (written is not None and bare_name(written[1]) in tools)
 
 
 def fitting_tool(value: object, tools: Mapping[str, Json]) -> str | None:
