@@ -11,7 +11,7 @@ import httpx
 import orjson
 import pytest
 
-from proxy.api.messages.answer import Answer
+from proxy.api.messages.answer import MessageBuilder
 from proxy.api.request import ResolvedRequest
 from proxy.api.responses.output import OutputBuilder
 from proxy.loop.run import Run
@@ -164,7 +164,9 @@ async def test_what_a_request_has_held_is_let_go_of_with_it(path, reply):
 
 def held():
     """Parts of requests that are still in memory."""
-    return [thing for thing in gc.get_objects() if isinstance(thing, ResolvedRequest | Run | OutputBuilder | Answer)]
+    return [
+        thing for thing in gc.get_objects() if isinstance(thing, ResolvedRequest | Run | OutputBuilder | MessageBuilder)
+    ]
 
 
 async def statuses(url, body):

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.body import parse_chat_request, read_body, written
 from proxy.api.exchange import EventStream, Headers
 from proxy.api.request import ResolvedRequest
-from proxy.api.surface import Surface, collect, note_use, show_nothing, tool_headers
+from proxy.api.surface import Callbacks, Surface, collect, note_use, tool_headers
 from proxy.api.tool_events import telling
 from proxy.loop import sse
 from proxy.loop.actions import Respond, Tally, sum_of
@@ -35,9 +35,7 @@ class ChatCompletions(Surface):
             else:
                 await self.send_whole(request, partial(_relay, request), scope, receive, send)
             return
-        run_ids = [token_hex(16)]
-        while len(run_ids) < (request.chat.get("n") or 1):
-            run_ids.append(token_hex(16))
+        run_ids = [token_hex(16) for _ in range(request.chat.get("n") or 1)]
         created = int(self.ports.clock.time())
         completion = Completion(f"chatcmpl-{run_ids[0]}", run_ids, created, request.model.name)
         if request.chat.get("stream"):
@@ -48,7 +46,7 @@ class ChatCompletions(Surface):
     async def _whole(self, request: ResolvedRequest, completion: "Completion") -> tuple[bytes, Headers]:
         events: list[Json] = []
         tell = telling(collect(events), request.tool_events)
-        answers = await self.run(request, completion.run_ids, show=show_nothing, tell=tell)
+        answers = await self.run(request, completion.run_ids, Callbacks(tell=tell))
         whole = whole_completion(answers, completion, events=None if tell is None else events)
         return sse.dumps(whole), tool_headers(answers)
 
@@ -56,7 +54,7 @@ class ChatCompletions(Surface):
         options = request.chat.get("stream_options") or {}
         writer = CompletionStream(stream, completion, include_usage=bool(options.get("include_usage")))
         tell = telling(writer.tell, request.tool_events)
-        await writer.finish(await self.run(request, completion.run_ids, show=writer.show, tell=tell))
+        await writer.finish(await self.run(request, completion.run_ids, Callbacks(writer.show, tell)))
 
 
 async def _relay(request: ResolvedRequest) -> tuple[bytes, Headers]:
@@ -108,7 +106,7 @@ class CompletionStream:
         self._events: list[Json] = []
 
     def show(self, index: int, chunk: Json) -> Awaitable[None]:
-        """Show an upstream chunk, with what may be seen of it, as a chunk of this completion's choice `index`."""
+        """Write the visible part of an upstream chunk as a chunk of choice `index`."""
         opening = self._opening(index, chunk) if self._events or index not in self._texts else b""
         for choice in chunk["choices"]:
             choice["index"] = index
@@ -119,7 +117,7 @@ class CompletionStream:
                     self._citations.setdefault(index, []).extend((shown + at, url) for at, url in cited)
                 self._texts[index].append(text)
         chunk.update(self._head)
-        return self._stream.write(opening + sse.encode(chunk) if opening else sse.encode(chunk))
+        return self._stream.write(opening + sse.encode(chunk))
 
     async def tell(self, event: Json) -> bool:
         """Write a progress event, as a chunk without choices; whether it is written at once.

@@ -1,6 +1,6 @@
 """Answers that have to fit a JSON Schema: one that does not is asked for once more, with what is wrong with it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from secrets import token_hex
 from typing import Any
 
@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
-from proxy.api.surface import ShowChoice, Surface
+from proxy.api.surface import Callbacks, Keep, Surface, keep_all
 from proxy.loop.actions import Respond, Stop, sum_of
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.offer import Offer
 from proxy.loop.prompts import DOES_NOT_FIT
+from proxy.ports import Toolset
 
 
 class CheckingSurface(Surface):
@@ -24,10 +25,10 @@ class CheckingSurface(Surface):
         request: ResolvedRequest,
         run_id: str,
         check: SchemaCheck | None,
+        callbacks: Callbacks,
         *,
-        show: ShowChoice,
-        drop: Callable[[], object],
-        **options: Any,
+        toolset: Toolset | None = None,
+        keep: Keep | None = keep_all,
     ) -> Respond:
         """The answer to a request.
 
@@ -35,14 +36,14 @@ class CheckingSurface(Surface):
             request: the request.
             run_id: of its loop.
             check: checks the answer; None: any answer will do.
-            show: takes what the client may see.
-            drop: drops what was shown of an answer that does not fit.
-            options: those of `run`.
+            callbacks: as for `run`; `drop` drops what was shown of an answer that does not fit.
+            toolset: as for `run`.
+            keep: as for `run`.
 
         Raises:
             NoFinalAnswer: the second answer does not fit either.
         """
-        [answer] = await self.run(request, [run_id], show=show, **options)
+        [answer] = await self.run(request, [run_id], callbacks, toolset=toolset, keep=keep)
         if check is None or answer.stop is Stop.CLIENT_TOOL_CALLS or is_broken_off(answer) or _refuses(answer):
             return answer
         fault = check.fault(answer.turn.text)
@@ -52,9 +53,9 @@ class CheckingSurface(Surface):
         if output_left == 0:  # the answer has used up what the model may write
             return replace(answer, finish_reason="length")
         self.ports.observe("answer.unfit")
-        drop()
+        callbacks.drop()
         again = _retry(request, check, answer.turn.text, fault, output_left)
-        [second] = await self.run(again, [token_hex(16)], show=show, tell=options.get("tell"))
+        [second] = await self.run(again, [token_hex(16)], replace(callbacks, report=None))
         tally = sum_of([answer.tally, second.tally])
         if not (is_broken_off(second) or _refuses(second)) and check.fault(second.turn.text) is not None:
             raise NoFinalAnswer("The model's answer does not fit the JSON Schema, although it was asked twice.")
@@ -73,7 +74,7 @@ def _refuses(answer: Respond) -> bool:
     return bool(answer.turn.message.get("refusal")) and not answer.turn.text.strip()
 
 
-def is_checked(request: ResolvedRequest) -> bool:
+def needs_check(request: ResolvedRequest) -> bool:
     """Whether the proxy has to check the answer to a request with a schema.
 
     An upstream that keeps to a schema by itself is not waited for; where tools are, the end is waited for anyway.

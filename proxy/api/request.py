@@ -41,7 +41,7 @@ class ResolvedRequest(Struct, frozen=True):
         offer: the tools that the model is shown.
         tool_events: the progress events that the client is told.
         body: `chat` as the client sent it, byte for byte; None where the two differ.
-        ignored: tools that the client selects by name and cannot have, fit for a header.
+        ignored: names that the client selected and cannot have, safe in a header.
         filters: of its searches.
         sources: URL -> title of the pages that hidden calls earlier in the conversation have found.
     """
@@ -81,7 +81,7 @@ class RequestResolver:
             scope: has the caller, and the headers that select tools.
             chat: the request, checked by `parse_chat_request` or made by a surface.
             body: the bytes that it was read from.
-            hidden: by run, what the client was not shown of earlier runs and has brought back itself.
+            hidden: continuations that the request itself carries, by run; the store is not asked for these.
 
         Raises:
             ModelNotFound: there is no such model here.
@@ -92,7 +92,7 @@ class RequestResolver:
         given, sources = chat, _NO_SOURCES
         if runs := runs_in(chat["messages"]):
             chat, sources = await self._restored(caller.scope, share_of(scope), chat, runs, hidden or {})
-        chat, name, on_request = self._without_request_marks(chat)
+        chat, name, on_request = self._without_tool_marks(chat)
         try:
             model = self._ports.router.resolve(
                 name, client_key=caller.upstream_key, messages=chat["messages"], headers=scope["headers"]
@@ -114,14 +114,26 @@ class RequestResolver:
                 chat = {**chat, "messages": with_guidance(chat["messages"], WHERE.format(place=filters.place))}
         otherwise = caller.tool_events or self._ports.config.offer.tool_events
         events = wanted_events(header(scope, b"x-tool-events"), otherwise=otherwise)
-        decided = (limits, tools, policy.selection, offer, events, body if chat is given else None)
-        return ResolvedRequest(chat, caller, model, *decided, policy.ignored, filters, sources)
+        return ResolvedRequest(
+            chat,
+            caller,
+            model,
+            limits,
+            tools=tools,
+            selection=policy.selection,
+            offer=offer,
+            tool_events=events,
+            body=body if chat is given else None,
+            ignored=policy.ignored,
+            filters=filters,
+            sources=sources,
+        )
 
     async def _restored(
-        self, owner: str, share: Share | None, chat: Json, runs: Sequence[str], brought: Mapping[str, Continuation]
+        self, owner: str, share: Share | None, chat: Json, runs: Sequence[str], hidden: Mapping[str, Continuation]
     ) -> tuple[Json, Mapping[str, str]]:
         """The request with what this client was not shown of earlier `runs`, and the pages that those have found."""
-        found = {run: brought[run] for run in runs if run in brought}
+        found = {run: hidden[run] for run in runs if run in hidden}
         for run in runs:
             stored = None if run in found else await self._ports.store.get(owner, run)
             if stored is not None:
@@ -134,8 +146,8 @@ class RequestResolver:
         sources = {url: title for one in found.values() for url, title in one.sources.items()}
         return {**chat, "messages": put_back(chat["messages"], found)}, sources
 
-    def _without_request_marks(self, chat: Json) -> tuple[Json, str, bool]:
-        """The request and its model's name without the marks that ask for tools, and whether there was one."""
+    def _without_tool_marks(self, chat: Json) -> tuple[Json, str, bool]:
+        """The request and its model's name without what asks for tools in them, and whether anything did."""
         offer, name = self._ports.config.offer, chat["model"]
         has_suffix = bool(offer.model_suffix) and name.endswith(offer.model_suffix)
         name = name.removesuffix(offer.model_suffix) if has_suffix else name

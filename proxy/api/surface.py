@@ -10,13 +10,14 @@ Chat Completions, Responses and Messages are surfaces. To add another one, write
    progress event, and encodes both, and in the end each choice's `Respond`, in the API's own shapes.
 
 Errors are raised as `ProxyError`. A surface whose errors have a shape of their own in streams sets it by
-`exchange.STREAM_ERROR_ENCODER`. `app._hot_paths` has the paths of all surfaces.
+`exchange.STREAM_ERROR_ENCODER`. `app.routes._hot_paths` has the paths of all surfaces.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
@@ -36,12 +37,36 @@ ShowChoice: TypeAlias = Callable[[int, Json], Awaitable[None]]
 """Takes a chunk of the choice with that index."""
 
 Keep: TypeAlias = Callable[[Respond], bool]
-"""Whether what an answer hides from its client is kept for when that comes back."""
+"""Decides whether the hidden part of an answer is stored for the client's next request."""
 
 
 def keep_all(_: Respond) -> bool:
-    """Keeps the hidden part of every answer."""
+    """Store the hidden part of every answer."""
     return True
+
+
+async def show_nothing(_index: int, _chunk: Json) -> None:
+    """Show nothing of a loop before its end, for an answer that is not streamed."""
+
+
+def drop_nothing() -> None:
+    """Drop nothing: of an answer that is not streamed nothing was shown."""
+
+
+class Callbacks(Struct, frozen=True):
+    """What a surface is called with while its loops run.
+
+    Attributes:
+        show: takes what the client may see, with the index of its loop.
+        tell: takes the progress events; None: nobody wants them.
+        report: takes the answered calls of each turn; None: nobody wants them.
+        drop: drops what was shown of an answer that has to be given again.
+    """
+
+    show: ShowChoice = show_nothing
+    tell: Tell | None = None
+    report: Report | None = None
+    drop: Callable[[], None] = drop_nothing
 
 
 class Surface:
@@ -62,16 +87,14 @@ class Surface:
     async def send_whole(
         self, request: ResolvedRequest, work: Work[tuple[bytes, Headers]], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer with the JSON, and the headers beside it, that `work` gives.
+        """Send the JSON body and the extra headers that `work` returns.
 
         Raises:
             MaxDurationExceeded: it took longer than the request may.
             ClientLeft: the client was gone first.
         """
         body, headers = await while_wanted(scope, receive, work, seconds=request.limits.max_duration)
-        headers = ((b"content-type", b"application/json"), *headers)
-        if request.ignored:
-            headers = (*headers, (b"x-tools-ignored", ",".join(request.ignored).encode()))
+        headers = ((b"content-type", b"application/json"), *headers, *_ignored_header(request))
         await send_bytes(send, 200, headers, body)
 
     async def send_stream(
@@ -82,14 +105,13 @@ class Surface:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Answer with the events that `work` writes, and a comment whenever the stream would be silent for long.
+        """Stream the events that `work` writes, with a heartbeat after each long silence.
 
         Raises:
             MaxDurationExceeded: it took longer than the request may.
             ClientLeft: the client was gone first.
         """
-        ignored = ",".join(request.ignored).encode()
-        stream = EventStream(scope, send, extra=((b"x-tools-ignored", ignored),) if ignored else ())
+        stream = EventStream(scope, send, extra=_ignored_header(request))
         heartbeat = partial(stream.keep_alive, self.server.keepalive_seconds)
         seconds = request.limits.max_duration
         await while_wanted(scope, receive, partial(work, stream), seconds=seconds, beside=heartbeat)
@@ -98,10 +120,8 @@ class Surface:
         self,
         request: ResolvedRequest,
         run_ids: Sequence[str],
+        callbacks: Callbacks,
         *,
-        show: ShowChoice,
-        tell: Tell | None,
-        report: Report | None = None,
         toolset: Toolset | None = None,
         keep: Keep | None = keep_all,
     ) -> Sequence[Respond]:
@@ -110,9 +130,7 @@ class Surface:
         Args:
             request: the request.
             run_ids: 32 hexadecimal digits each; the ids of the client's own calls are made of them.
-            show: takes what the client may see, with the index of its loop.
-            tell: takes the progress events; None: nobody wants them.
-            report: takes the answered calls of each turn; None: nobody wants them.
+            callbacks: take what happens in them.
             toolset: runs the calls; None: the server tools as they are.
             keep: whether what stays hidden from the client is stored for its next request.
         """
@@ -127,11 +145,15 @@ class Surface:
         tallies, works = [], []
         for index, run_id in enumerate(run_ids):
             dialect = self.ports.dialect(request.offer.owned) if request.offer.in_play else None
-            run = Run(request.chat, request.offer, limits, run_id, dialect=dialect)
-            run.sources.update(request.sources)
-            show_chunk = partial(show, index)
+            run = Run(request.chat, request.offer, limits, run_id, dialect=dialect, sources=request.sources)
             work = runner.drive(
-                run, upstream=upstream, scope=owner, show=show_chunk, tell=tell, report=report, filters=filters
+                run,
+                upstream=upstream,
+                scope=owner,
+                show=partial(callbacks.show, index),
+                tell=callbacks.tell,
+                report=callbacks.report,
+                filters=filters,
             )
             tallies.append(run.tally)
             works.append(self._kept(work, owner, run_id, keep) if keep else work)
@@ -152,6 +174,11 @@ class Surface:
         if answer.continuation is not None and keep(answer):
             await self.ports.store.put(owner, run_id, sse.dumps(answer.continuation.as_json()))
         return answer
+
+
+def _ignored_header(request: ResolvedRequest) -> Headers:
+    """The header that names the tools that the client has selected and cannot have, if there are any."""
+    return ((b"x-tools-ignored", ",".join(request.ignored).encode()),) if request.ignored else ()
 
 
 def tool_headers(answers: Sequence[Respond]) -> Headers:
@@ -199,10 +226,6 @@ def collect(events: list[Json]) -> Tell:
         return False
 
     return tell
-
-
-async def show_nothing(_index: int, _chunk: Json) -> None:
-    """Shows nothing of a loop before its end, for an answer that is not streamed."""
 
 
 def delta_of(message: Json, cite: Cite | None, *, is_last: bool, with_text: bool = True) -> Json:

@@ -12,8 +12,9 @@ one. From the moment a limit permits no further round of tools, every turn has t
 attempts at that (`forcing`), which may take two upstream calls more than `max_turns`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -88,6 +89,7 @@ class Run:
         limits: how far the run may go.
         run_id: 32 hexadecimal digits, unique: the ids of the client's own calls are made of it.
         dialect: for models with calls and citation marks of their own; None: such marks stay in the text.
+        sources: URL -> title of the pages that earlier runs have found.
 
     Attributes:
         id: the `run_id`.
@@ -97,9 +99,16 @@ class Run:
     """
 
     def __init__(
-        self, request: Json, offer: Offer, limits: Limits, run_id: str = "0" * 32, *, dialect: ToolDialect | None = None
+        self,
+        request: Json,
+        offer: Offer,
+        limits: Limits,
+        run_id: str = "0" * 32,
+        *,
+        dialect: ToolDialect | None = None,
+        sources: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.id, self.limits, self.tally, self.sources = run_id, limits, Tally(), dict[str, str]()
+        self.id, self.limits, self.tally, self.sources = run_id, limits, Tally(), {**sources}
         self._offer = offer
         self._request = upstream_request(request, offer)
         self._client_messages: Sequence[Json] = request["messages"]

@@ -8,7 +8,7 @@ from msgspec import Struct
 from proxy.api.messages.blocks import Blocks, Events, ServerCall, is_complete
 from proxy.api.messages.cited import CitedPages
 from proxy.api.messages.conversation import shown_call_id, tool_use_id
-from proxy.api.messages.pages import Page, error_code, failed, fetched_page, found_pages, pages_of
+from proxy.api.messages.pages import Page, error_block, error_code, fetch_block, pages_of, search_block
 from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, Tools
 from proxy.loop.actions import AnsweredCall, Respond
@@ -52,8 +52,8 @@ class AnswerOptions(Struct, frozen=True):
         return self.others or bool(self.tools.shown)
 
 
-class Answer:
-    """Builds the blocks of an answer; each method gives the events for what it adds.
+class MessageBuilder:
+    """Builds the content blocks of a message; each method gives the events for what it adds.
 
         ( begin_turn  ( show | begin_call )*  end_turn? )*   finish
 
@@ -73,19 +73,19 @@ class Answer:
         self._turn_text = self._turn_thoughts = False
         self._begun: dict[str, list[ServerCall]] = {}  # by the upstream's call id
         self._numbered = 0
-        self._written: dict[int, str] = {}  # the client's calls that wait for the one before to be complete
-        self._names: dict[int, tuple[str, str]] = {}  # of the client's calls: id and name
+        self._client_calls: dict[int, tuple[str, str]] = {}  # of this turn: index -> id and name
+        self._waiting: dict[int, str] = {}  # arguments of client calls that wait until the one before is complete
         self._current: int | None = None  # the client's call that is being written
         self._uses = {SEARCH: 0, FETCH: 0}
 
     @property
     def is_cut(self) -> bool:
         """Whether the text has reached a stop sequence, and nothing that follows is wanted."""
-        return self._stop is not None and self._stop.found is not None and not self._names
+        return self._stop is not None and self._stop.found is not None and not self._client_calls
 
     def grow_text(self, text: str) -> int | None:
         """Add to the open text where that is nothing but one more delta; the index of its block, or None."""
-        if self.blocks.open != "text" or self._stop is not None or not self._turn_text:
+        if self.blocks.open_type != "text" or self._stop is not None or not self._turn_text:
             return None
         self._text_length += len(text)
         return self.blocks.grow_text(text)
@@ -95,7 +95,7 @@ class Answer:
         events = self._flush() + self.blocks.close()
         self._turn += 1
         self._turn_text = self._turn_thoughts = False
-        self._names, self._current = {}, None
+        self._client_calls, self._current = {}, None
         return events
 
     def show(self, delta: Json) -> Events:
@@ -128,17 +128,17 @@ class Answer:
         own_id = shown_call_id(self._run_id, self._numbered, self._turn)
         if shown is not None:
             use = {"type": "server_tool_use", "id": own_id, "name": shown}
-            call = ServerCall(use, arguments, failed(shown, own_id))
+            call = ServerCall(use, arguments, error_block(shown, own_id))
         else:
             own_id = own_id.replace("srvtoolu_", "mcptoolu_")
             use = {"type": "mcp_tool_use", "id": own_id, "name": tool, "server_name": _SERVER_NAME}
             call = ServerCall(use, arguments, _other_result(own_id, "", is_error=True))
         self._begun.setdefault(call_id, []).append(call)
-        return self._flush() + self.blocks.server_call(call)
+        return self._flush() + self.blocks.add_server_call(call)
 
     def end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
         """Add the results of a turn's calls, and the calls that were answered without being run."""
-        events = self._flush() + self._write_waiting_calls()
+        events = self._flush() + self._write_all_waiting()
         for one in answered:
             begun = self._begun.get(one.call.id)
             if not begun:
@@ -152,7 +152,7 @@ class Answer:
 
     def finish(self) -> Events:
         """Close what is still open at the end of the run."""
-        return self._flush() + self._write_waiting_calls() + self.blocks.end_turn()
+        return self._flush() + self._write_all_waiting() + self.blocks.end_turn()
 
     def ending(self, answer: Respond) -> Json:
         """`stop_reason` and what belongs to it."""
@@ -181,14 +181,15 @@ class Answer:
 
     def _think(self, thoughts: str) -> Events:
         """More thoughts; those that come behind the text or the calls of their turn are left out."""
-        is_late = (
-            self.blocks.open != "thinking" if self._turn_thoughts else self._turn_text or self._begun or self._names
-        )
+        if self._turn_thoughts:
+            is_late = self.blocks.open_type != "thinking"
+        else:
+            is_late = self._turn_text or bool(self._begun or self._client_calls)
         if not self._options.thoughts or is_late:
             return []
         events = [] if self._turn_thoughts else self._flush() + self.blocks.close()
         self._turn_thoughts = True
-        return events + self.blocks.thinking(thoughts, shown=not self._options.omits_thoughts)
+        return events + self.blocks.add_thinking(thoughts, shown=not self._options.omits_thoughts)
 
     def _say(self, text: str, citations: Sequence[Citation]) -> Events:
         """More text. The blank line between two turns of a chat is left out, for they are two blocks here."""
@@ -197,21 +198,21 @@ class Answer:
             citations = [(max(0, at - len(whole) + len(text)), url) for at, url in citations]
         if self._stop is not None:
             text = self._stop.feed(text)
-        if not text or (self.blocks.open != "text" and text.isspace()):  # the rest of the text before a call
+        if not text or (self.blocks.open_type != "text" and text.isspace()):  # the rest of the text before a call
             return []
-        if self.blocks.open != "text":
+        if self.blocks.open_type != "text":
             self._text_length = 0
             self._cited.begin_text()
         if citations:
             self._cited.mark(citations, offset=self._text_length)
         self._text_length += len(text)
         self._turn_text = True
-        return self.blocks.text(text)
+        return self.blocks.add_text(text)
 
     def _flush(self) -> Events:
         """The text that was held back as a possible beginning of a stop sequence."""
         held = self._stop.close() if self._stop is not None else ""
-        return self.blocks.text(held) if held else []
+        return self.blocks.add_text(held) if held else []
 
     # -- calls --
 
@@ -220,28 +221,28 @@ class Answer:
         index, function = fragment["index"], fragment.get("function") or {}
         if index and not self._options.tools.parallel:
             return []
-        if fragment.get("id") and index not in self._names:
-            self._names[index] = (tool_use_id(fragment["id"], self._turn), function.get("name") or "")
-            self._written[index] = ""
+        if fragment.get("id") and index not in self._client_calls:
+            self._client_calls[index] = (tool_use_id(fragment["id"], self._turn), function.get("name") or "")
+            self._waiting[index] = ""
         arguments = function.get("arguments") or ""
         if index == self._current:
-            return self.blocks.input(arguments)
-        if index not in self._written:  # another call has begun since, so it was complete
+            return self.blocks.add_input(arguments)
+        if index not in self._waiting:  # another call has begun since, so it was complete
             return []
-        self._written[index] += arguments
+        self._waiting[index] += arguments
         if self._current is None or is_complete(self.blocks.open_input):
-            return self._begin_written(index)
+            return self._write_waiting(index)
         return []
 
-    def _begin_written(self, index: int) -> Events:
-        self._current, (call_id, name) = index, self._names[index]
-        events = self._flush() + self.blocks.tool_use(call_id, name)
-        return events + self.blocks.input(self._written.pop(index))
+    def _write_waiting(self, index: int) -> Events:
+        self._current, (call_id, name) = index, self._client_calls[index]
+        events = self._flush() + self.blocks.begin_tool_use(call_id, name)
+        return events + self.blocks.add_input(self._waiting.pop(index))
 
-    def _write_waiting_calls(self) -> Events:
+    def _write_all_waiting(self) -> Events:
         events: Events = []
-        for index in sorted(self._written):
-            events += self._begin_written(index)
+        for index in sorted(self._waiting):
+            events += self._write_waiting(index)
         return events
 
     def _result(self, call: ServerCall, answered: AnsweredCall) -> Json:
@@ -250,13 +251,13 @@ class Answer:
         if call.use["type"] == "mcp_tool_use":
             return _other_result(call_id, answered.result.text or answered.result.content, is_error=is_error)
         if is_error:
-            return failed(kind, call_id, error_code(answered, is_page=kind == FETCH))
+            return error_block(kind, call_id, error_code(answered, is_page=kind == FETCH))
         self._uses[kind] += answered.was_run
         if kind == FETCH:
-            return fetched_page(call_id, answered, self._options.now())
+            return fetch_block(call_id, answered, self._options.now())
         pages = pages_of(answered)
         self._cited.add(pages)
-        return found_pages(call_id, pages, self._options.seal)
+        return search_block(call_id, pages, self._options.seal)
 
 
 def _other_result(call_id: str, text: str, *, is_error: bool) -> Json:

@@ -41,14 +41,14 @@ class Blocks:
 
     Attributes:
         content: the blocks that are complete, and the beginning of the one that is open.
-        open: the type of the block that may still grow; empty: there is none.
+        open_type: the type of the block that may still grow; empty: there is none.
     """
 
     def __init__(self, *, sign: Callable[[str], str], cite: Callable[[str], Sequence[Json]]) -> None:
         self.content: list[Json] = []
         self._sign = sign
         self._cite = cite
-        self.open = ""
+        self.open_type = ""
         self._pieces: list[str] = []  # of its text, its thoughts or its input
         self._shows_thoughts = True
         self._calls: list[ServerCall] = []  # of this turn
@@ -60,39 +60,41 @@ class Blocks:
         return "".join(self._pieces)
 
     def grow_text(self, text: str) -> int:
-        """Add to the open text without an event; the index of its block."""
+        """Add to the open text, whose event is made elsewhere; the index of its block."""
         self._pieces.append(text)
         return len(self.content) - 1
 
-    def text(self, text: str) -> Events:
+    def add_text(self, text: str) -> Events:
         """Add text to the open text block, or to a new one."""
-        events = [] if self.open == "text" else self._start({"type": "text", "text": ""})
+        events = [] if self.open_type == "text" else self._start({"type": "text", "text": ""})
         self._pieces.append(text)
         events.append(self._delta({"type": "text_delta", "text": text}))
         return events
 
-    def thinking(self, text: str, *, shown: bool) -> Events:
+    def add_thinking(self, text: str, *, shown: bool) -> Events:
         """Add thoughts to the open block of thoughts, or to a new one; those not shown go into its signature alone."""
-        events = [] if self.open == "thinking" else self._start({"type": "thinking", "thinking": "", "signature": ""})
+        events = (
+            [] if self.open_type == "thinking" else self._start({"type": "thinking", "thinking": "", "signature": ""})
+        )
         self._pieces.append(text)
         self._shows_thoughts = shown
         if shown:
             events.append(self._delta({"type": "thinking_delta", "thinking": text}))
         return events
 
-    def tool_use(self, call_id: str, name: str) -> Events:
+    def begin_tool_use(self, call_id: str, name: str) -> Events:
         """Begin a call of a tool of the client's."""
         return self._start({"type": "tool_use", "id": call_id, "name": name, "input": {}})
 
-    def input(self, text: str) -> Events:
+    def add_input(self, text: str) -> Events:
         """Add to the input of the client's call that is open."""
         self._pieces.append(text)
         return [self._delta({"type": "input_json_delta", "partial_json": text})] if text else []
 
-    def server_call(self, call: ServerCall) -> Events:
+    def add_server_call(self, call: ServerCall) -> Events:
         """Add a complete call of a server tool; it waits while a call of the client's is being written."""
         self._calls.append(call)
-        if self.open == "tool_use":
+        if self.open_type == "tool_use":
             self._waiting.append(call)
             return []
         return self._whole_call(call)
@@ -107,11 +109,11 @@ class Blocks:
 
     def close(self) -> Events:
         """Close the open block, and add the calls that have waited for that."""
-        if not self.open:
+        if not self.open_type:
             return []
         block, said = self.content[-1], "".join(self._pieces)
         events: Events = []
-        match self.open:
+        match self.open_type:
             case "text":
                 block["text"] = said
                 if citations := self._cite(said):  # null is not a list: the AI SDK refuses it
@@ -123,7 +125,7 @@ class Blocks:
                 events.append(self._delta({"type": "signature_delta", "signature": block["signature"]}))
             case "tool_use":
                 block["input"] = parsed_input(said)
-        self.open = ""
+        self.open_type = ""
         self._pieces.clear()
         events.append({"type": "content_block_stop", "index": len(self.content) - 1})
         waiting, self._waiting = self._waiting, []
@@ -146,7 +148,7 @@ class Blocks:
     def _start(self, block: Json) -> Events:
         events = self.close()
         self.content.append(block)
-        self.open = block["type"]
+        self.open_type = block["type"]
         events.append({"type": "content_block_start", "index": len(self.content) - 1, "content_block": {**block}})
         return events
 

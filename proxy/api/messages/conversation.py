@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from proxy.api.messages.pages import Page, read_again, returned_pages
-from proxy.api.messages.parts import as_blocks, content_of, parts_of, refuse, result_parts, text_of, user_parts
-from proxy.api.messages.turns import Turn, read_call
+from proxy.api.messages.pages import Page, model_text_of, pages_in
+from proxy.api.messages.parts import as_blocks, content_of, joined_text, parts_of, refuse, result_parts, user_parts
+from proxy.api.messages.turns import ReplayedTurn, read_call
 from proxy.loop.chat import Json
 from proxy.loop.continuation import server_call_id
 from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES, PICTURES_FOLLOW
@@ -42,7 +42,7 @@ def shown_call_id(run_id: str, number: int, turn: int) -> str:
     return f"srvtoolu_{run_id}_{number}_{turn}"
 
 
-def _mark_of(block: Json) -> str | None:
+def _origin_of(block: Json) -> str | None:
     """The run and turn that the id of a call's block names."""
     block_id = block.get("id")
     found = (_OURS.fullmatch(block_id) or _SHOWN.fullmatch(block_id)) if isinstance(block_id, str) else None
@@ -101,7 +101,7 @@ def system_text(system: Any, where: str = "system") -> str:
     parts = user_parts(as_blocks(system, where), where)
     if any(part["type"] != "text" for part in parts):
         refuse(where, "may hold text only")
-    return text_of([part for part in parts if not part["text"].startswith(_BILLING)])
+    return joined_text([part for part in parts if not part["text"].startswith(_BILLING)])
 
 
 class _Reader:
@@ -110,7 +110,7 @@ class _Reader:
     def __init__(self, unseal: Unseal, own_names: Mapping[str, str]) -> None:
         self._unseal = unseal
         self._own_names = own_names
-        self._open: Turn | None = None
+        self._open: ReplayedTurn | None = None
         self._chat: list[Json] = []
         self.pages: list[Page] = []  # of the searches in it
         self._system: list[Json] = []  # system messages that stand between calls and their results
@@ -119,13 +119,13 @@ class _Reader:
         for where, role, blocks in _merged(messages):
             match role:
                 case "assistant":
-                    self._expect_answered()
+                    self._close_turn()
                     self._read_assistant(blocks, where)
                 case "user":
                     self._read_user(blocks, where)
                 case _:
                     self._read_system(blocks, where)
-        self._expect_answered()
+        self._close_turn()
         roles = [message["role"] for message in self._chat if message["role"] != "system"]
         if roles and roles[-1] == "assistant":
             refuse("messages", "the last message must be the user's: prefill is not supported")
@@ -137,7 +137,7 @@ class _Reader:
             (self._system if self._open else self._chat).append({"role": "system", "content": text})
 
     def _read_assistant(self, blocks: list[Any], where: str) -> None:
-        turns = [Turn()]
+        turns = [ReplayedTurn()]
         for at, block in enumerate(blocks):
             place = f"{where}.content.{at}"
             if not isinstance(block, dict):
@@ -146,9 +146,9 @@ class _Reader:
             if kind not in _READ or (kind == "server_tool_use" and not _is_ours(block)):
                 continue  # what other servers' tools left behind
             # The order tells the turns apart, but the AI SDK moves the client's calls behind everything else.
-            is_late = kind == "tool_use" and turn.continues_with(_mark_of(block))
+            is_late = kind == "tool_use" and turn.continues_with(_origin_of(block))
             if turn.has_results and kind not in _SERVER_RESULTS and not is_late:
-                turns.append(Turn())
+                turns.append(ReplayedTurn())
             self._read_block(turns[-1], block, place)
         _tie_to_runs(turns)
         *complete, last = turns
@@ -159,7 +159,7 @@ class _Reader:
         else:
             self._chat += last.messages()
 
-    def _read_block(self, turn: Turn, block: Json, where: str) -> None:
+    def _read_block(self, turn: ReplayedTurn, block: Json, where: str) -> None:
         """Add a block to its turn."""
         match block["type"]:
             case "text":
@@ -172,16 +172,16 @@ class _Reader:
             case "tool_use":
                 call = read_call(block, where)
                 call.id = _client_id(call.id)
-                turn.mark = _mark_of(block)
+                turn.origin = _origin_of(block)
                 turn.calls.append(call)
             case "server_tool_use":
                 call = read_call(block, where)
-                call.name, call.is_servers = self._own_names.get(call.name, call.name), True
-                turn.mark = _mark_of(block)
+                call.name, call.is_server_tool = self._own_names.get(call.name, call.name), True
+                turn.origin = _origin_of(block)
                 turn.calls.append(call)
             case _:
                 known = turn.call(block.get("tool_use_id"))
-                if known is not None and known.is_servers and known.result is None:
+                if known is not None and known.is_server_tool and known.result is None:
                     known.result = self._read_result(block.get("content"), known.name)
                     turn.has_results = True
 
@@ -194,15 +194,15 @@ class _Reader:
                 answered.add(self._take_result(block, place, answered))
             else:
                 rest += parts_of(block, place)
-        self._expect_answered()
+        self._close_turn()
         if rest:
             self._chat.append({"role": "user", "content": content_of(rest)})
 
     def _read_result(self, content: Any, tool: str) -> str:
         """What the model has read of a server's call, from the content of its result block."""
         if not isinstance(content, list):
-            return read_again(content, tool)
-        pages = returned_pages(content, self._unseal)
+            return model_text_of(content, tool)
+        pages = pages_in(content, self._unseal)
         self.pages += pages
         return "".join(page.piece for page in pages) or NO_PAGES
 
@@ -216,11 +216,11 @@ class _Reader:
             refuse(where, f"there is no call {str(call_id)[:100]!r} in the message before for this tool_result")
         parts = result_parts(as_blocks(block.get("content"), f"{where}.content"))
         call.pictures = [part for part in parts if part["type"] != "text"]
-        said = text_of(parts) or (PICTURES_FOLLOW if call.pictures else EMPTY_RESULT)
+        said = joined_text(parts) or (PICTURES_FOLLOW if call.pictures else EMPTY_RESULT)
         call.result = FAILED_RESULT.format(text=said) if block.get("is_error") is True else said
         return call.id
 
-    def _expect_answered(self) -> None:
+    def _close_turn(self) -> None:
         """Close a turn whose calls are all answered. Raises `RequestError` where one is not."""
         if self._open is None:
             return
@@ -231,16 +231,16 @@ class _Reader:
         self._open, self._system = None, []
 
 
-def _tie_to_runs(turns: list[Turn]) -> None:
+def _tie_to_runs(turns: list[ReplayedTurn]) -> None:
     """Leave out server calls without a result, and give the others ids of the run that the client's calls belong to.
 
     By these the loop finds the run, and puts what the client was not shown back into its place.
     """
     runs = {call.id.split("_")[1] for turn in turns for call in turn.calls if call.id.startswith("call_")}
     for turn in turns:
-        turn.calls = [call for call in turn.calls if call.result is not None or not call.is_servers]
+        turn.calls = [call for call in turn.calls if call.result is not None or not call.is_server_tool]
         for call in turn.calls:
-            match = _SHOWN.fullmatch(call.id) if call.is_servers else None
+            match = _SHOWN.fullmatch(call.id) if call.is_server_tool else None
             if match is not None and match[1] in runs:
                 call.id = server_call_id(match[1], int(match[2]))
 

@@ -14,9 +14,9 @@ from starlette.types import Receive, Scope, Send
 from proxy import request_context
 from proxy.api.access import CALLER, names_for_header
 from proxy.api.body import parse_object, read_body
-from proxy.api.checked import CheckingSurface, is_checked
+from proxy.api.checked import CheckingSurface, needs_check
 from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers, send_json
-from proxy.api.messages.answer import Answer, AnswerOptions, usage_of
+from proxy.api.messages.answer import AnswerOptions, MessageBuilder, usage_of
 from proxy.api.messages.conversation import read_conversation
 from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.hosted import DemandingToolset
@@ -26,12 +26,12 @@ from proxy.api.messages.tools import hosted_names, read_tools, with_hosted
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, sealer_for, secrets_of
-from proxy.api.surface import delta_of, show_nothing, tool_headers
+from proxy.api.surface import Callbacks, delta_of, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond, demands_json
 from proxy.loop.chat import Json, ToolSpec, Turn, name_of
 from proxy.loop.tokens import count_tokens
-from proxy.ports import Ports, Report
+from proxy.ports import Ports
 
 
 class _MessagesSurface(CheckingSurface):
@@ -44,14 +44,14 @@ class _MessagesSurface(CheckingSurface):
         self._server_names: frozenset[str] = frozenset()
         self._own_names: Mapping[str, str] = {}
 
-    async def _prepare(self, scope: Scope, fields: Json, *, to_be_answered: bool) -> "_Task":
-        """Decide all that is decided before the model is asked."""
+    async def _prepare(self, scope: Scope, fields: Json, *, needs_max_tokens: bool) -> "_Prepared":
+        """Read, check, translate and resolve a request."""
         if self._specs is not self.ports.toolset.specs:  # tools of MCP servers come and go
             self._specs = self.ports.toolset.specs
             self._server_names = frozenset(name for spec in self._specs.values() for name in spec.names)
             self._own_names = hosted_names(self.ports.config.tools, self._specs)
         own_names = self._own_names
-        request = read_request(fields, to_be_answered=to_be_answered)
+        request = read_request(fields, needs_max_tokens=needs_max_tokens)
         declared, check = read_tools(fields, self._server_names), request.schema_check()
         seal = Seal(sealer_for(scope[CALLER], self._secrets))
         conversation = read_conversation(fields.get("system"), fields.get("messages"), seal.open, own_names)
@@ -74,8 +74,8 @@ class _MessagesSurface(CheckingSurface):
             stops=request.stops,
             pages=conversation.pages,
         )
-        checked = check if check is not None and is_checked(resolved) else None
-        return _Task(request, token_hex(16), resolved, options, checked)
+        checked = check if check is not None and needs_check(resolved) else None
+        return _Prepared(request, token_hex(16), resolved, options, checked)
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self.ports.clock.time(), UTC).isoformat()
@@ -87,41 +87,41 @@ class CreateMessage(_MessagesSurface):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Implements ASGI."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
-        task = await self._prepare(scope, parse_object(body), to_be_answered=True)
-        if task.request.stream:
-            await self.send_stream(task.resolved, partial(self._stream, task, scope), scope, receive, send)
+        prepared = await self._prepare(scope, parse_object(body), needs_max_tokens=True)
+        if prepared.request.stream:
+            await self.send_stream(prepared.resolved, partial(self._stream, prepared, scope), scope, receive, send)
         else:
-            await self.send_whole(task.resolved, partial(self._whole, task), scope, receive, send)
+            await self.send_whole(prepared.resolved, partial(self._whole, prepared), scope, receive, send)
 
-    async def _whole(self, task: "_Task") -> tuple[bytes, Headers]:
+    async def _whole(self, prepared: "_Prepared") -> tuple[bytes, Headers]:
         reports: list[Sequence[AnsweredCall]] = []
 
         async def report(answered: Sequence[AnsweredCall]) -> None:
             reports.append(answered)
 
-        content = Answer(task.run_id, task.options)
-        answer = await self._answer(task, report, show=show_nothing, drop=list, tell=None)
-        _replay(content, answer, reports, json_only=demands_json(task.resolved.chat), checked=task.check is not None)
-        usage = usage_of(answer, content.server_tool_use(), task.input_tokens)
-        message = task.head.message(content.blocks.content, content.ending(answer), usage)
-        return sse.dumps(message), (*tool_headers([answer]), (REQUEST_ID, _request_id().encode()))
+        message = MessageBuilder(prepared.run_id, prepared.options)
+        answer = await self._answer(prepared, Callbacks(report=report))
+        _replay(message, answer, reports, prepared)
+        usage = usage_of(answer, message.server_tool_use(), prepared.input_tokens)
+        whole = prepared.head.message(message.blocks.content, message.ending(answer), usage)
+        return sse.dumps(whole), (*tool_headers([answer]), (REQUEST_ID, _request_id().encode()))
 
-    async def _stream(self, task: "_Task", scope: Scope, stream: EventStream) -> None:
-        content = Answer(task.run_id, task.options)
-        request_id = _request_id()
+    async def _stream(self, prepared: "_Prepared", scope: Scope, stream: EventStream) -> None:
+        message, request_id = MessageBuilder(prepared.run_id, prepared.options), _request_id()
         stream.add_headers(((REQUEST_ID, request_id.encode()),))
-        writer = MessageStream(stream, task.head, content, request_id, hold_text=task.check is not None)
+        writer = MessageStream(stream, prepared.head, message, request_id, hold_text=prepared.check is not None)
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
-        answer = await self._answer(task, writer.report, show=writer.show, drop=writer.drop_held_text, tell=writer.tell)
-        await writer.finish(answer)
+        callbacks = Callbacks(writer.show, writer.tell, writer.report, writer.drop_held_text)
+        await writer.finish(await self._answer(prepared, callbacks))
 
-    async def _answer(self, task: "_Task", report: Report, **callbacks: Any) -> Respond:
-        if task.options.shows_calls:
-            callbacks["report"] = report
-        demands = task.options.tools.demands
+    async def _answer(self, prepared: "_Prepared", callbacks: Callbacks) -> Respond:
+        if not prepared.options.shows_calls:
+            callbacks = replace(callbacks, report=None)
+        demands = prepared.options.tools.demands
         toolset = DemandingToolset(self.ports.toolset, demands) if demands else None
-        options = {"keep": task.hides, "toolset": toolset, **callbacks}
-        return await self.run_checked(task.resolved, task.run_id, task.check, **options)
+        return await self.run_checked(
+            prepared.resolved, prepared.run_id, prepared.check, callbacks, toolset=toolset, keep=prepared.hides
+        )
 
 
 class CountTokens(_MessagesSurface):
@@ -130,9 +130,9 @@ class CountTokens(_MessagesSurface):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Implements ASGI."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
-        task = await self._prepare(scope, parse_object(body), to_be_answered=False)
+        prepared = await self._prepare(scope, parse_object(body), needs_max_tokens=False)
         headers = {REQUEST_ID.decode(): _request_id()}
-        await send_json(send, {"input_tokens": task.declared_tokens()}, headers=headers)
+        await send_json(send, {"input_tokens": prepared.declared_tokens()}, headers=headers)
 
 
 def _request_id() -> str:
@@ -156,8 +156,8 @@ class Seal:
         return text if isinstance(text, str) else None
 
 
-class _Task(Struct, frozen=True):
-    """One request, with all that is decided before its model is asked.
+class _Prepared(Struct, frozen=True):
+    """A Messages request, resolved, with the options of its answer.
 
     Attributes:
         check: checks the answer against a schema; None: there is no schema, or the upstream keeps to it by itself.
@@ -197,32 +197,26 @@ class _Task(Struct, frozen=True):
 
 
 def _replay(
-    content: Answer, answer: Respond, reports: Sequence[Sequence[AnsweredCall]], *, json_only: bool, checked: bool
+    message: MessageBuilder, answer: Respond, reports: Sequence[Sequence[AnsweredCall]], prepared: _Prepared
 ) -> None:
-    """Build the blocks of a run that is over, in the order in which they would have been streamed.
-
-    Args:
-        content: takes the blocks.
-        answer: the run's end, with the turns before it.
-        reports: the answered calls of each turn.
-        json_only: leave out all text but the answer's.
-        checked: whether the text of a stream would have been held back until the end.
-    """
+    """Build the blocks of a run that is over, in the order in which they would have been streamed."""
+    # With a JSON format there is only the answer's text; where it is checked, a stream would have held it back.
+    json_only, is_checked = demands_json(prepared.resolved.chat), prepared.check is not None
     turns = (*answer.earlier_turns, answer.turn)
     for turn, answered in zip(turns, chain(reports, repeat(())), strict=False):
         is_last = turn is answer.turn
-        message = answer.message if is_last else turn.message
-        content.begin_turn()
-        with_text = not json_only or (is_last and not (checked and turn.calls))
-        content.show(delta_of(message, answer.cite, is_last=is_last and not turn.calls, with_text=with_text))
+        received = answer.message if is_last else turn.message
+        message.begin_turn()
+        with_text = not json_only or (is_last and not (is_checked and turn.calls))
+        message.show(delta_of(received, answer.cite, is_last=is_last and not turn.calls, with_text=with_text))
         if turn.calls:
-            _replay_calls(content, turn, answered)
+            _replay_calls(message, turn, answered)
         if answered:
-            content.end_turn(answered)
-    content.finish()
+            message.end_turn(answered)
+    message.finish()
 
 
-def _replay_calls(content: Answer, turn: Turn, answered: Sequence[AnsweredCall]) -> None:
+def _replay_calls(message: MessageBuilder, turn: Turn, answered: Sequence[AnsweredCall]) -> None:
     """Show the calls of a turn in their order, the client's and those that the server has run."""
     run: dict[str, list[AnsweredCall]] = {}  # some upstreams use an id again
     for one in answered:
@@ -232,8 +226,8 @@ def _replay_calls(content: Answer, turn: Turn, answered: Sequence[AnsweredCall])
     client_ids = turn.client_ids or repeat(None)
     for entry, client_id in zip(turn.message.get("tool_calls") or (), client_ids, strict=False):
         if client_id:
-            content.show({"tool_calls": [{**entry, "index": shown, "id": client_id}]})
+            message.show({"tool_calls": [{**entry, "index": shown, "id": client_id}]})
             shown += 1
         elif same_id := run.get(entry.get("id")):
             one = same_id.pop(0)
-            content.begin_call(one.call.id, one.tool, one.call.arguments)
+            message.begin_call(one.call.id, one.tool, one.call.arguments)

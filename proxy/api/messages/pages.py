@@ -1,4 +1,4 @@
-"""The results of visible server tools as blocks, and what the model has read of them back from the blocks.
+"""Results of the server tools that a client sees: written as blocks, and read back from the blocks that it returns.
 
 A client carries what a search has found: the text that the model has read is cut at its pages, and each piece is sealed
 beside its page as `encrypted_content`. All pieces together are the text again, to the letter. The text of a fetched
@@ -88,7 +88,7 @@ def _paragraph(text: str, at: int) -> tuple[int, int]:
     return before + 2 if before >= 0 else 0, after if after >= 0 else len(text)
 
 
-def failed(kind: str, call_id: str, code: str = "unavailable") -> Json:
+def error_block(kind: str, call_id: str, code: str = "unavailable") -> Json:
     """The result block of a call that failed; `kind`: the client's name of the tool."""
     name = f"{kind}_tool_result"
     return {"type": name, "tool_use_id": call_id, "content": {"type": f"{name}_error", "error_code": code}}
@@ -102,7 +102,7 @@ def error_code(answered: AnsweredCall, *, is_page: bool) -> str:
     return _CODES.get(outcome, "unavailable")
 
 
-def found_pages(call_id: str, pages: list[Page], seal: Callable[[str], str]) -> Json:
+def search_block(call_id: str, pages: list[Page], seal: Callable[[str], str]) -> Json:
     """The result block of a search."""
     listed = [
         {
@@ -117,7 +117,7 @@ def found_pages(call_id: str, pages: list[Page], seal: Callable[[str], str]) -> 
     return {"type": "web_search_tool_result", "tool_use_id": call_id, "content": listed}
 
 
-def fetched_page(call_id: str, answered: AnsweredCall, retrieved_at: str) -> Json:
+def fetch_block(call_id: str, answered: AnsweredCall, retrieved_at: str) -> Json:
     """The result block of a fetched page."""
     url, title = next(iter(answered.result.sources.items()), ("", ""))
     document = {
@@ -130,7 +130,7 @@ def fetched_page(call_id: str, answered: AnsweredCall, retrieved_at: str) -> Jso
     return {"type": "web_fetch_tool_result", "tool_use_id": call_id, "content": page}
 
 
-def read_again(content: Any, tool: str) -> str:
+def model_text_of(content: Any, tool: str) -> str:
     """What the model has read of a page, or of a call that failed, from the content of its result block.
 
     Args:
@@ -150,7 +150,7 @@ def read_again(content: Any, tool: str) -> str:
             return EMPTY_RESULT
 
 
-def returned_pages(content: list[Any], unseal: Callable[[Any], str | None]) -> list[Page]:
+def pages_in(content: list[Any], unseal: Callable[[Any], str | None]) -> list[Page]:
     """The pages in a search's result as the client sends it back.
 
     Args:

@@ -31,7 +31,7 @@ def result_parts(blocks: list[Any]) -> list[Json]:
     return [part for block in blocks for part in _shown_parts(block)]
 
 
-def text_of(parts: list[Json]) -> str:
+def joined_text(parts: list[Json]) -> str:
     """The texts of some parts, one below the other."""
     return "\n\n".join([part["text"] for part in parts if part["type"] == "text"])
 
@@ -41,7 +41,7 @@ def content_of(parts: list[Json]) -> str | list[Json]:
     for part in parts:
         if part["type"] != "text":
             return parts
-    return text_of(parts)
+    return joined_text(parts)
 
 
 def as_blocks(content: Any, where: str) -> list[Any]:

@@ -15,8 +15,8 @@ from proxy.ports import Upstream
 
 _MOST = 2**31
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
-_MEDIUM_BUDGET, _HIGH_BUDGET = 4096, 16384  # tokens of thoughts from which an effort is meant
-_SUBJECT = "output_config.format"
+_MEDIUM_BUDGET, _HIGH_BUDGET = 4096, 16384  # thinking budgets, in tokens, from which the effort is medium or high
+_FORMAT_FIELD = "output_config.format"
 _NUMBER = "must be a number"
 _MUST = {
     "model": "must be the name of a model",
@@ -62,7 +62,7 @@ class MessagesRequest(Struct, frozen=True):
     stop_sequences: list[str] | None = None
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
-    output_format: object = None  # of `output_config`, before there was that
+    output_format: object = None  # the earlier name of `output_config.format`
     max_tool_calls: Annotated[int, Meta(ge=0, le=_MOST)] | None = None  # ours, as in Chat Completions
     thread: object = None
     compaction: object = None
@@ -90,8 +90,8 @@ class MessagesRequest(Struct, frozen=True):
         if wanted is None:
             return None
         if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
-            refuse(_SUBJECT, "must be an object of type `json_schema`")
-        return SchemaCheck.of(wanted.get("schema"), f"{_SUBJECT}.schema")
+            refuse(_FORMAT_FIELD, "must be an object of type `json_schema`")
+        return SchemaCheck.of(wanted.get("schema"), f"{_FORMAT_FIELD}.schema")
 
     def as_chat(self, messages: list[Json], tools: Tools, check: SchemaCheck | None) -> Json:
         """The chat request, but for what depends on the upstream (`fields_for`)."""
@@ -135,12 +135,12 @@ class MessagesRequest(Struct, frozen=True):
         return "low" if budget < _MEDIUM_BUDGET else "medium" if budget < _HIGH_BUDGET else "high"
 
 
-def read_request(fields: Json, *, to_be_answered: bool = True) -> MessagesRequest:
+def read_request(fields: Json, *, needs_max_tokens: bool = True) -> MessagesRequest:
     """A request, but for its conversation (`conversation.read_conversation`) and its tools (`tools.read_tools`).
 
     Args:
         fields: the request as it came.
-        to_be_answered: whether it needs `max_tokens`.
+        needs_max_tokens: whether `max_tokens` is required, as it is for an answer.
 
     Raises:
         RequestError: with the field that is at fault as `param`.
@@ -149,7 +149,7 @@ def read_request(fields: Json, *, to_be_answered: bool = True) -> MessagesReques
         request = msgspec.convert(fields, MessagesRequest)
     except msgspec.ValidationError as exc:
         _refuse_field(str(exc))
-    if to_be_answered and request.max_tokens is None:
+    if needs_max_tokens and request.max_tokens is None:
         refuse("max_tokens", _MUST["max_tokens"])
     # The SDKs go on without these two fields where they are refused; ignored, they would change the request's meaning.
     if request.thread is not None:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from proxy.api.exchange import EventStream, Outbox
 from proxy.api.messages import errors
-from proxy.api.messages.answer import Answer, usage_of
+from proxy.api.messages.answer import MessageBuilder, usage_of
 from proxy.api.messages.blocks import Events
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond, Stop
@@ -21,7 +21,6 @@ _TEXT = (
     b"event: content_block_delta\n"
     b'data: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":%b}}\n\n'
 )
-_ONLY_CONTENT = 1
 
 
 class Head(Struct, frozen=True):
@@ -71,15 +70,17 @@ class MessageStream:
     Args:
         stream: takes the bytes.
         head: of the message.
-        answer: makes the events of its blocks.
+        message: makes the events of its blocks.
         request_id: for errors.
         hold_text: hold the text back until the end, for it may have to be dropped.
     """
 
-    def __init__(self, stream: EventStream, head: Head, answer: Answer, request_id: str, *, hold_text: bool) -> None:
+    def __init__(
+        self, stream: EventStream, head: Head, message: MessageBuilder, request_id: str, *, hold_text: bool
+    ) -> None:
         self._outbox = Outbox(stream)
         self._head = head
-        self._answer = answer
+        self._message = message
         self._request_id = request_id
         self._hold_text = hold_text
         self._held: list[str] = []
@@ -88,30 +89,30 @@ class MessageStream:
 
     def show(self, _index: int, chunk: Json) -> Awaitable[None]:
         """Show a chunk of the only choice."""
-        answer, choices = self._answer, chunk["choices"]
+        message, choices = self._message, chunk["choices"]
         delta: Json = choices[0]["delta"] if choices else {}
         text: Any = delta.get("content")
-        if text.__class__ is str and len(delta) == _ONLY_CONTENT and (index := answer.grow_text(text)) is not None:
+        if isinstance(text, str) and len(delta) == 1 and (index := message.grow_text(text)) is not None:
             return self._outbox.write(_TEXT % (index, sse.dumps(text)))
         if self._hold_text and delta.pop("content", None):
             self._held.append(text)
-        events = answer.show(delta)
-        return self._write_last(events) if answer.is_cut else self._write(events)
+        events = message.show(delta)
+        return self._write_last(events) if message.is_cut else self._write(events)
 
     async def tell(self, event: Json) -> bool:
         """Write what a progress event changes; whether it changes anything that the client is shown."""
         events: Events = []
         match event["type"]:
             case "turn.started":
-                events = self._answer.begin_turn()
+                events = self._message.begin_turn()
             case "tool.started":
-                events = self._answer.begin_call(event["call_id"], event["tool"], event["arguments"])
+                events = self._message.begin_call(event["call_id"], event["tool"], event["arguments"])
         await self._write(events)
         return bool(events)
 
     async def report(self, answered: Sequence[AnsweredCall]) -> None:
         """Write the results of a turn's calls."""
-        await self._write(self._answer.end_turn(answered))
+        await self._write(self._message.end_turn(answered))
 
     def drop_held_text(self) -> None:
         """Drop the text that was held back: it is not the answer."""
@@ -121,10 +122,10 @@ class MessageStream:
         """Write the rest of the message, and end the stream."""
         if answer.stop is Stop.CLIENT_TOOL_CALLS:  # text beside calls is no answer
             self.drop_held_text()
-        events = self._answer.show({"content": "".join(self._held)}) if self._held else []
-        events += self._answer.finish()
-        usage = usage_of(answer, self._answer.server_tool_use(), self._head.input_tokens)
-        events.append({"type": "message_delta", "delta": self._answer.ending(answer), "usage": usage})
+        events = self._message.show({"content": "".join(self._held)}) if self._held else []
+        events += self._message.finish()
+        usage = usage_of(answer, self._message.server_tool_use(), self._head.input_tokens)
+        events.append({"type": "message_delta", "delta": self._message.ending(answer), "usage": usage})
         events.append({"type": "message_stop"})
         self._outbox.pending += self._opening.take() + b"".join(map(_encode, events))
         await self._outbox.finish()

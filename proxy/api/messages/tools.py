@@ -113,7 +113,7 @@ def read_tools(fields: Json, server_names: Collection[str]) -> Tools:
         ignored["mcp_servers"] = "mcp_servers"
     kinds = tuple(dict.fromkeys(ignored.values()))
     if ignored and not functions and not hosted:
-        _refuse(kinds[0], "tools")
+        _refuse_tool(kinds[0], where="tools")
     choice, parallel = _choice(fields.get("tool_choice"), {*functions, *hosted, *server_names}, ignored)
     return Tools(tuple(functions.values()), hosted, kinds, choice, parallel)
 
@@ -138,9 +138,9 @@ def with_hosted(resolved: ResolvedRequest, tools: Tools, own_names: Mapping[str,
     withdrawn = resolved.selection.names is not None or not resolved.limits.allow_tools
     if missing and not withdrawn:
         if chosen in tools.hosted and chosen not in available:
-            _refuse(tools.hosted[str(chosen)].type, "tool_choice")
+            _refuse_tool(tools.hosted[str(chosen)].type, where="tool_choice")
         if not available and not tools.functions:
-            _refuse(missing[0], "tools")
+            _refuse_tool(missing[0], where="tools")
     for name, own in available.items():
         usable[own] = _limited(usable[own], tools.hosted[name])
     entries = [*tools.functions, *_entries(tools, [usable[own] for own in available.values()])]
@@ -151,7 +151,7 @@ def with_hosted(resolved: ResolvedRequest, tools: Tools, own_names: Mapping[str,
         if choice is not None and (chosen not in tools.hosted or chosen in available):
             chat["tool_choice"] = choice
     demands = {own: tools.hosted[name].demands for name, own in available.items()}
-    filters = merged([one.filters for one in demands.values()])  # also of tools that are not declared
+    filters = merged([one.filters for one in demands.values()])  # they hold for undeclared server tools as well
     if filters.place is not None:
         chat["messages"] = with_guidance(chat["messages"], WHERE.format(place=filters.place))
     server_tools = tuple(usable.values())
@@ -223,7 +223,7 @@ def _choice(choice: Any, known: Collection[str], ignored: Mapping[str, str]) -> 
     if kind != "tool":
         refuse("tool_choice.type", "must be `auto`, `any`, `tool` or `none`")
     if isinstance(name, str) and name in ignored:
-        _refuse(ignored[name], "tool_choice")
+        _refuse_tool(ignored[name], where="tool_choice")
     if not isinstance(name, str) or name not in known:
         refuse("tool_choice.name", f"{str(name)[:128]!r} is not among `tools`")
     return _one(name), parallel
@@ -237,7 +237,7 @@ def _one(name: str) -> Json:
     return {"type": "function", "function": {"name": name}}
 
 
-def _refuse(kind: str, where: str) -> NoReturn:
+def _refuse_tool(kind: str, *, where: str) -> NoReturn:
     raise RequestError(f"{where}: the tool {kind[:128]!r} is not available here", param=where)
 
 

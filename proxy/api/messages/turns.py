@@ -10,13 +10,13 @@ from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 
 
-class Call(Struct):
+class ReplayedCall(Struct):
     """A call of a turn and its result; None: still to come."""
 
     id: str
     name: str
     arguments: str
-    is_servers: bool = False
+    is_server_tool: bool = False
     result: str | None = None
     pictures: list[Json] = []
 
@@ -25,22 +25,22 @@ class Call(Struct):
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
-class Turn(Struct):
+class ReplayedTurn(Struct):
     """One upstream turn among those that an assistant message holds: its thoughts, text and calls.
 
-    `mark` is what the ids of its calls say of their turn; None: they were not made here.
+    `origin` is the run and turn that the ids of its calls name; None: they were not made here.
     """
 
     thoughts: list[str] = []
     texts: list[str] = []
-    calls: list[Call] = []
+    calls: list[ReplayedCall] = []
     has_results: bool = False
     ends_with_citation: bool = False
-    mark: str | None = None
+    origin: str | None = None
 
-    def continues_with(self, mark: str | None) -> bool:
-        """Whether a call with this mark belongs to the turn, though it stands behind the turn's results."""
-        return mark is not None and mark == self.mark
+    def continues_with(self, origin: str | None) -> bool:
+        """Whether a call of this origin belongs to the turn, though it stands behind the turn's results."""
+        return origin is not None and origin == self.origin
 
     def add_text(self, text: str, *, is_cited: bool) -> None:
         """Add a block of text: a paragraph of its own, unless a text was cut into blocks at what it cites."""
@@ -49,7 +49,7 @@ class Turn(Struct):
         self.texts.append(text)
         self.ends_with_citation = is_cited
 
-    def call(self, call_id: object) -> Call | None:
+    def call(self, call_id: object) -> ReplayedCall | None:
         """Its call with that id."""
         return next((call for call in self.calls if call.id == call_id), None)
 
@@ -70,7 +70,7 @@ class Turn(Struct):
             yield {"role": "user", "content": pictures}
 
 
-def read_call(block: Json, where: str) -> Call:
+def read_call(block: Json, where: str) -> ReplayedCall:
     """The call in a block. Raises `RequestError` that names the place `where` the block stands."""
     for key in ("id", "name"):
         if not isinstance(block.get(key), str) or not block[key]:
@@ -80,4 +80,4 @@ def read_call(block: Json, where: str) -> Call:
         arguments = orjson.dumps({} if given is None else given).decode()
     except orjson.JSONEncodeError as exc:
         raise RequestError(f"{where}.input: is nested too deep", param=f"{where}.input") from exc
-    return Call(block["id"], block["name"], arguments)
+    return ReplayedCall(block["id"], block["name"], arguments)

@@ -1,6 +1,6 @@
 """`POST /v1/responses`: a Responses request on the loop of Chat Completions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
@@ -12,7 +12,7 @@ from proxy import request_context
 from proxy.api.access import CALLER, Caller, names_for_header
 from proxy.api.body import parse_object, read_body
 from proxy.api.body_memory import share_of
-from proxy.api.checked import CheckingSurface, is_broken_off, is_checked
+from proxy.api.checked import CheckingSurface, is_broken_off, needs_check
 from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers
 from proxy.api.request import ResolvedRequest
 from proxy.api.responses.answer import Head, ResponseStream
@@ -24,14 +24,14 @@ from proxy.api.responses.stored import History, ResponseStore, StoredResponse, r
 from proxy.api.responses.tools import Tools, declared_in, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, secrets_of
-from proxy.api.surface import ShowChoice, collect, keep_all, show_nothing, tool_headers
+from proxy.api.surface import Callbacks, collect, keep_all, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
 from proxy.loop.continuation import storable
 from proxy.loop.errors import PreviousResponseNotFound, ProxyError
 from proxy.loop.offer import SEARCH, make_offer
-from proxy.ports import Ports, Tell
+from proxy.ports import Ports
 
 
 class CreateResponse(CheckingSurface):
@@ -46,11 +46,11 @@ class CreateResponse(CheckingSurface):
         body = await read_body(scope, receive, self.server, self.ports.clock)
         request = read_request(parse_object(body))
         try:
-            task = await self._prepare(scope, request)
+            prepared = await self._prepare(scope, request)
             if request.stream:
-                await self.send_stream(task.resolved, partial(self._stream, task, scope), scope, receive, send)
+                await self.send_stream(prepared.resolved, partial(self._stream, prepared, scope), scope, receive, send)
             else:
-                await self.send_whole(task.resolved, partial(self._whole, task), scope, receive, send)
+                await self.send_whole(prepared.resolved, partial(self._whole, prepared), scope, receive, send)
         except ProxyError as exc:
             request.as_sent(exc)
             raise
@@ -66,8 +66,8 @@ class CreateResponse(CheckingSurface):
             self.ports.observe("continuation.sought", sought=1, found=1)
         return history
 
-    async def _prepare(self, scope: Scope, request: ResponsesRequest) -> "_Task":
-        """Decide all that is decided before the model is asked."""
+    async def _prepare(self, scope: Scope, request: ResponsesRequest) -> "_Prepared":
+        """Read, check, translate and resolve a request."""
         caller: Caller = scope[CALLER]
         responses = ResponseStore(self.ports.store, caller.scope, share_of(scope))
         seal = Seal(sealer_for(caller, self._secrets))
@@ -85,7 +85,7 @@ class CreateResponse(CheckingSurface):
         limits = replace(resolved.limits, max_output_tokens=request.fields.get("max_output_tokens"))
         resolved = replace(resolved, limits=limits, ignored=ignored)
         run_id = token_hex(16)
-        return _Task(
+        return _Prepared(
             request=request,
             run_id=run_id,
             items=history.own,
@@ -94,40 +94,38 @@ class CreateResponse(CheckingSurface):
             head=Head(response_id(run_id), int(self.ports.clock.time()), resolved.model.name, request),
             seal=seal,
             responses=responses,
-            check=request.check if is_checked(resolved) else None,
+            check=request.check if needs_check(resolved) else None,
         )
 
-    async def _whole(self, task: "_Task") -> tuple[bytes, Headers]:
+    async def _whole(self, prepared: "_Prepared") -> tuple[bytes, Headers]:
         events: list[Json] = []
-        answer = await self._answer(task, show_nothing, collect(events), list)
-        output = task.output_builder()
-        replay(output, answer, events, json_only=task.request.json_only)
-        for _ in output.finish(broken_off=is_broken_off(answer), carried=task.carried(answer)):
+        answer = await self._answer(prepared, Callbacks(tell=collect(events)))
+        output = prepared.output_builder()
+        replay(output, answer, events, json_only=prepared.request.json_only)
+        for _ in output.finish(broken_off=is_broken_off(answer), carried=prepared.carried(answer)):
             pass
-        head = replace(task.head, model=answer.turn.envelope.get("model") or task.head.model)
-        response = await self._finish(task, head, answer, output)
+        head = replace(prepared.head, model=answer.turn.envelope.get("model") or prepared.head.model)
+        response = await self._finish(prepared, head, answer, output)
         return sse.dumps(response), tool_headers([answer])
 
-    async def _stream(self, task: "_Task", scope: Scope, stream: EventStream) -> None:
-        writer = ResponseStream(stream, task.head, task.output_builder(), hold_text=task.check is not None)
+    async def _stream(self, prepared: "_Prepared", scope: Scope, stream: EventStream) -> None:
+        writer = ResponseStream(stream, prepared.head, prepared.output_builder(), hold_text=prepared.check is not None)
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
-        answer = await self._answer(task, writer.show, writer.tell, writer.drop_held_text)
-        await writer.end_items(broken_off=is_broken_off(answer), carried=task.carried(answer))
-        await writer.finish(await self._finish(task, writer.head, answer, writer.output))
+        answer = await self._answer(prepared, Callbacks(writer.show, writer.tell, drop=writer.drop_held_text))
+        await writer.end_items(broken_off=is_broken_off(answer), carried=prepared.carried(answer))
+        await writer.finish(await self._finish(prepared, writer.head, answer, writer.output))
 
-    async def _answer(self, task: "_Task", show: ShowChoice, tell: Tell, drop: Callable[[], object]) -> Respond:
+    async def _answer(self, prepared: "_Prepared", callbacks: Callbacks) -> Respond:
         """The answer to a request; see `CheckingSurface.run_checked`."""
-        keep = keep_all if task.request.store else None
-        return await self.run_checked(
-            task.resolved, task.run_id, task.check, show=show, drop=drop, tell=tell, keep=keep
-        )
+        keep = keep_all if prepared.request.store else None
+        return await self.run_checked(prepared.resolved, prepared.run_id, prepared.check, callbacks, keep=keep)
 
-    async def _finish(self, task: "_Task", head: Head, answer: Respond, output: OutputBuilder) -> Json:
+    async def _finish(self, prepared: "_Prepared", head: Head, answer: Respond, output: OutputBuilder) -> Json:
         """The finished response, stored before the client can know of it."""
         now = int(self.ports.clock.time())
         response = head.finished(output.items, answer.finish_reason, answer.tally, at=now)
-        if task.request.store:
-            await task.responses.put(task.stored(response, answer))
+        if prepared.request.store:
+            await prepared.responses.put(prepared.stored(response, answer))
         return response
 
 
@@ -148,8 +146,8 @@ def _with_available_tools(resolved: ResolvedRequest, tools: Tools) -> tuple[Reso
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """One request, with all that is decided before its model is asked.
+class _Prepared:
+    """A Responses request, resolved, with what its answer needs.
 
     Attributes:
         items: the request's own, without the conversation before it.
