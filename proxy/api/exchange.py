@@ -46,9 +46,10 @@ class ClientConnection(Protocol):
         ...
 
     def write_chunk(self, data: bytes) -> bool:
-        """Write a part of a response whose head and first part were sent; False where it has to be sent as well.
+        """Write a further part of a streamed response straight to the transport.
 
-        No layer sees such a part, so more must follow. It saves 11 % of the instructions of a chunk.
+        False: nothing was written, and the part must go through `send`. Middleware does not see such a part, so it must
+        not be the last one. It saves a tenth of a chunk's instructions.
         """
         ...
 
@@ -97,7 +98,7 @@ async def while_wanted(
             companions.append(asyncio.create_task(beside()))
         return await work()
     except asyncio.CancelledError:
-        if stopper.reason is None or stopper.task.cancelling() > 1:  # the server cancels it as well
+        if stopper.reason is None or stopper.task.cancelling() > 1:  # cancelled by the server, too
             raise
         if stopper.reason is ClientLeft:
             raise ClientLeft from None
@@ -136,20 +137,20 @@ async def _wait_for_departure(receive: Receive, stopper: _Stopper) -> None:
 
 
 async def send_bytes(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """A whole response."""
+    """Send a whole response."""
     headers = [*headers, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_json(send: Send, payload: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-    """A whole JSON response."""
+    """Send a whole JSON response."""
     extra = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in (headers or {}).items()]
     await send_bytes(send, status, [(b"content-type", b"application/json"), *extra], orjson.dumps(payload))
 
 
 async def send_error(send: Send, error: ProxyError) -> None:
-    """An error in OpenAI's envelope."""
+    """Send an error in OpenAI's envelope."""
     await send_json(send, error.envelope(), status=error.status, headers=error.headers)
 
 
@@ -225,7 +226,8 @@ class EventStream:
 class Outbox:
     """Events on their way into a stream, written in order, by one task at a time.
 
-    Tools report their progress from tasks of their own, and one that is cancelled while it waits loses nothing.
+    Tools report progress from their own tasks. A task that is cancelled while it waits to write leaves its events
+    in the queue.
     """
 
     def __init__(self, stream: EventStream) -> None:

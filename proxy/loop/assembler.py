@@ -24,7 +24,7 @@ from typing import Any
 from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.calls import CallAssembler
 from proxy.loop.chat import BROKEN_OFF, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, inferred_reason
-from proxy.loop.citations import CITATIONS, OPENING, MarkFilter, without_text
+from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError
 from proxy.loop.patterns import only_text_field
 from proxy.loop.texts import DETAILS, ShownText, TurnTexts, shifted
@@ -239,7 +239,7 @@ class Assembler:
     def _release(self, visible: list[Json]) -> list[Json]:
         """The chunks of a buffered turn that may be shown now; the others stay in the buffer."""
         if self._buffering is Buffering.ALL and not self._calls.client_calls:
-            return [rest for chunk in visible if (rest := without_text(chunk, held=self._buffer))]
+            return [rest for chunk in visible if (rest := self._hold_text(chunk))]
         self._buffer += visible
         is_long_enough = self._shown.length >= PROOF_CHARACTERS and not self._calls.calls
         if not (self._calls.client_calls or is_long_enough):
@@ -247,3 +247,14 @@ class Assembler:
         self._buffering = Buffering.NONE
         visible, self._buffer = self._buffer, []
         return visible
+
+    def _hold_text(self, chunk: Json) -> Json | None:
+        """Move a chunk's text into the buffer, and return the rest of the chunk, if there is any."""
+        if not chunk["choices"]:
+            return chunk
+        choice = chunk["choices"][0]
+        delta = choice["delta"]
+        if text := {key: delta.pop(key) for key in ("content", "refusal", CITATIONS) if delta.get(key)}:
+            self._buffer.append({**chunk, "choices": [{**choice, "delta": text}]})
+            choice.pop("logprobs", None)
+        return chunk if any(delta.values()) else None

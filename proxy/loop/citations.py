@@ -137,15 +137,3 @@ def _before_marks(text: str, citations: Sequence[Citation]) -> Iterable[tuple[in
         start = end - len(text[start:end].lstrip())
         if start < end:  # a mark behind nothing at all cites nothing
             yield start, end, url
-
-
-def without_text(chunk: Json, *, held: list[Json]) -> Json | None:
-    """A chunk without its text, which goes into a chunk of its own in `held`; None: nothing else is in it."""
-    if not chunk["choices"]:
-        return chunk
-    choice = chunk["choices"][0]
-    delta = choice["delta"]
-    if text := {key: delta.pop(key) for key in ("content", "refusal", CITATIONS) if delta.get(key)}:
-        held.append({**chunk, "choices": [{**choice, "delta": text}]})
-        choice.pop("logprobs", None)
-    return chunk if any(delta.values()) else None

@@ -84,7 +84,7 @@ class OpenAICompatible:
         except (ProxyError, asyncio.CancelledError) as exc:
             turn = assembler.finish()
             written = tokens_of(turn.message) if turn.envelope else 0
-            early.drop(self._used(exc, call.body, written, turn.usage))
+            early.drop(self._used(call.body, written, turn.usage, failed=isinstance(exc, ProxyError)))
             self._redact(exc)
             raise
 
@@ -95,14 +95,14 @@ class OpenAICompatible:
             raw = await self.connection.whole(content, key=self.api_key)
             answer, changed = parse_completion(raw, self.profile, names, request)
         except (ProxyError, asyncio.CancelledError) as exc:
-            count(self._used(exc, request))
+            count(self._used(request, failed=isinstance(exc, ProxyError)))
             self._redact(exc)
             raise
         usage = answer.get("usage")
         if usage and self.price is not None:
             usage = answer["usage"] = with_cost(usage, self.price)
             changed = True
-        count(usage or self._used(None, request, sum(tokens_of(choice["message"]) for choice in answer["choices"])))
+        count(usage or self._used(request, sum(tokens_of(choice["message"]) for choice in answer["choices"])))
         return sse.dumps(answer) if changed else raw
 
     async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: Count) -> None:
@@ -119,7 +119,7 @@ class OpenAICompatible:
         async def end() -> None:
             nonlocal is_counted
             reader.require_finished()
-            count(reader.usage or self._used(None, request, reader.written))
+            count(reader.usage or self._used(request, reader.written))
             is_counted = True
             await finish(reader.ending)
 
@@ -127,7 +127,8 @@ class OpenAICompatible:
             await self._read_stream(content, reader, end)
         except (ProxyError, asyncio.CancelledError) as exc:
             if not is_counted:
-                count(self._used(exc, request, reader.written, reader.usage))
+                failed = isinstance(exc, ProxyError)
+                count(self._used(request, reader.written, reader.usage, failed=failed))
             self._redact(exc)
             raise
 
@@ -147,24 +148,26 @@ class OpenAICompatible:
         return usage if self.price is None else with_cost(usage, self.price)
 
     def _used(
-        self, exc: BaseException | None, request: Json, written: float = 0, usage: Json | None = None
+        self, request: Json, written: float = 0, usage: Json | None = None, *, failed: bool = False
     ) -> Json | None:
-        """What a call is taken to have used; None where nobody counts, or it was not answered.
+        """The tokens of a call: the upstream's count or an estimate.
+
+        None if use is not counted, or if the call failed before any token of its answer.
 
         Args:
-            exc: a failure of the upstream, or the cancellation because the client has left; None: it was answered.
             request: what the upstream was asked.
             written: the tokens of its answer so far.
             usage: its own count, where that has come.
+            failed: whether the upstream failed; False as well for a call that was cancelled because its client left.
         """
-        if not self.counts_use or (isinstance(exc, ProxyError) and not written):
+        if not self.counts_use or (failed and not written):
             return None
         return self.with_cost(usage or estimated_usage(request, written))
 
     def _counted(self, turn: Turn, request: Json) -> Turn:
         """The turn with its cost, and with an estimate of its tokens if use is counted and the upstream does not."""
         if not turn.usage:
-            used = self._used(None, request, tokens_of(turn.message)) if self.counts_use else None
+            used = self._used(request, tokens_of(turn.message)) if self.counts_use else None
             return turn if used is None else replace(turn, usage=used)
         return turn if self.price is None else replace(turn, usage=with_cost(turn.usage, self.price))
 

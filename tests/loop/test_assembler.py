@@ -314,7 +314,7 @@ def test_a_stream_without_a_finish_reason_is_no_turn(delta, done):
         ({"content": '{"cursor": 2, "id": 2}'}, "stop"),
     ],
 )
-def test_one_that_ends_in_order_with_something_whole_is_one(delta, reason):
+def test_a_stream_that_ends_with_done_after_a_whole_answer_is_a_turn(delta, reason):
     assembler = AssemblerOfCall(CallUpstream({"max_tokens": 5}, number=3, run_id="r", tools=TOOLS))
     used = 5 if reason == "length" else 4
     feed(assembler, chunk(delta), {"choices": [], "usage": {"completion_tokens": used}})

@@ -86,11 +86,6 @@ def test_ids_of_others_are_not_ours(identity):
     assert put_back(history, {RUN: continuation()}) == history
 
 
-def test_it_survives_a_store():
-    stored = orjson.loads(orjson.dumps(continuation(before=(USER,)).as_json()))
-    assert Continuation.from_json(stored) == continuation(before=(USER,))
-
-
 @given(
     st.permutations([assistant(0), assistant(1), result(0, "one"), result(1, "two"), USER]),
     st.sets(st.integers(0, 4), max_size=3),

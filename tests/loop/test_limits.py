@@ -1,5 +1,7 @@
 import math
 
+import pytest
+
 from proxy.loop.actions import Stop
 from proxy.loop.limits import Limits
 
@@ -25,3 +27,8 @@ def test_a_bound_on_tool_calls_lowers_their_limit_and_never_raises_it():
     bounded = limits.with_calls_at_most(1, Stop.BUDGET)
     assert (bounded.max_tool_calls, bounded.calls_stop) == (1, Stop.BUDGET)
     assert limits.with_calls_at_most(4, Stop.BUDGET) is limits
+
+
+@pytest.mark.parametrize(("turns", "calls", "possible"), [(5, 8, True), (1, 8, False), (5, 0, False)])
+def test_whether_there_can_be_tools_at_all(turns, calls, possible):
+    assert Limits(max_turns=turns, max_tool_calls=calls).allow_tools is possible

@@ -34,7 +34,7 @@ def test_tools_are_added_where_the_choice_is_left_to_the_model(request_):
         {"functions": [{"name": "legacy"}]},
     ],
 )
-def test_nothing_is_added_where_it_is_not(request_):
+def test_no_tool_is_added_where_tool_choice_excludes_it(request_):
     made = offer(request_)
     assert not made.in_play
     assert list(made.tools) == request_.get("tools", [])

@@ -46,7 +46,7 @@ def status_of(error: ProxyError) -> int:
 
 
 async def send_error(send: Send, error: ProxyError, request_id: str) -> None:
-    """An error as a whole response."""
+    """Send an error as a whole response."""
     headers = {**error.headers, REQUEST_ID.decode(): request_id}
     await send_json(send, envelope(error, request_id), status=status_of(error), headers=headers)
 

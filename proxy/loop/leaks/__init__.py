@@ -124,6 +124,7 @@ def is_bare_call(text: str, tools: Mapping[str, Json], *, json_expected: Callabl
 def fitting_tool(value: object, tools: Mapping[str, Json]) -> str | None:
     """The only tool whose arguments an object could be; None where there is none, or more than one."""
     fitting = [name for name, schema in tools.items() if fits(value, schema)]
+    # The aliases of one tool share one schema object.
     return fitting[0] if len({id(tools[name]) for name in fitting}) == 1 else None
 
 

@@ -22,11 +22,11 @@ MAX_BUFFERED = 64 * 1024
 _STEP = 4096
 
 _BOXES = ("<|begin_of_box|>", "<|end_of_box|>")
-_MARKERS = (glm.OPEN, glm.ARGUMENT, *harmony.MARKS)
-_MARKS = (*_MARKERS, *_BOXES)
-_LONGEST_MARK = max(map(len, _MARKS))
+_CALL_MARKS = (glm.OPEN, glm.ARGUMENT, *harmony.MARKS)
+_ALL_MARKS = (*_CALL_MARKS, *_BOXES)
+_LONGEST_MARK = max(map(len, _ALL_MARKS))
 # Each alternative begins with a plain character: text that begins with none of them is skipped at C's speed.
-_TOKEN = re.compile("``*|~~*|\n|" + "|".join(map(re.escape, _MARKS)))
+_TOKEN = re.compile("``*|~~*|\n|" + "|".join(map(re.escape, _ALL_MARKS)))
 _FENCE = 3  # as many backticks open a block of code
 _QUOTE = re.compile(r'\\.|"', re.DOTALL)
 _CODE = re.compile(r"(```|~~~).*?(?:\1|\Z)|(`+)[^\n]*?\2", re.DOTALL)
@@ -147,7 +147,7 @@ class LeakFilter(Struct):
             mark, start, at = match.group(), match.start(), match.end()
             if mark[0] in "`~" and at == len(self._buffer):
                 return "".join((*shown, self._release(start)))  # there may be more of them
-            if mark in _MARKERS:
+            if mark in _CALL_MARKS:
                 if self._mode == "text" and (mark != glm.ARGUMENT or self._follows_a_name(start)):
                     return "".join((*shown, self._begin_call(mark, start)))
             elif mark in _BOXES:
@@ -184,9 +184,9 @@ class LeakFilter(Struct):
         return self._release(max(0, start))
 
     def _with_context(self, end: int) -> str:
-        """The buffer up to a place, behind a character that stands for the last one that was shown.
+        """The buffer up to `end`, behind a stand-in for the last character that was shown.
 
-        A word that goes on with what was shown before is none by itself, however the text was cut.
+        A word that continues shown text is not a word of its own, wherever the text was cut.
         """
         last = self._shown[-1:]
         context = _A_LETTER if last.isalnum() or last == "_" else last if last in ".=-" else ""
@@ -197,7 +197,7 @@ class LeakFilter(Struct):
         if self._mode != "text":
             return 0
         at = self._buffer.rfind("<", max(begin, len(self._buffer) - _LONGEST_MARK))
-        if at >= 0 and not any(mark.startswith(self._buffer[at:]) for mark in _MARKS):
+        if at >= 0 and not any(mark.startswith(self._buffer[at:]) for mark in _ALL_MARKS):
             at = -1
         end = at if at >= 0 else len(self._buffer)
         before = self._with_context(end)
@@ -208,7 +208,7 @@ class LeakFilter(Struct):
         while (end := self._buffer.find(glm.CLOSE, self._searched)) >= 0:
             end += len(glm.CLOSE)
             call = self._buffer[:end]
-            if call.count("<arg_value>") > call.count("</arg_value>") or self._ends_in_string(end):
+            if call.count("<arg_value>") > call.count("</arg_value>") or self._read_quotes(end):
                 self._searched = end  # the mark is part of a value
                 continue
             self._buffer = self._buffer[end:]
@@ -218,8 +218,8 @@ class LeakFilter(Struct):
         self._searched = max(self._searched, len(self._buffer) - len(glm.CLOSE))
         return self._limit_buffer()
 
-    def _ends_in_string(self, end: int) -> bool:
-        """Whether a call in Hermes form is inside of a JSON string at `end`, which never goes back."""
+    def _read_quotes(self, end: int) -> bool:
+        """Count the quotes of a call in Hermes form up to `end`, which never falls; whether that is inside a string."""
         if glm.HERMES.match(self._buffer):
             for mark in _QUOTE.finditer(self._buffer, self._quoted_to, end):
                 self._in_string ^= mark[0] == '"'

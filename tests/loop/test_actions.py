@@ -1,0 +1,61 @@
+import orjson
+import pytest
+
+from proxy.loop.actions import Tally, add_usage, sum_of
+
+
+def test_the_sum_of_usage_holds_details_and_fields_of_one_side_only():
+    left = {"total_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}, "note": "a"}
+    right = {
+        "total_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": 2, "audio_tokens": 0},
+        "cost": 0.5,
+        "note": "b",
+    }
+    assert add_usage(left, right) == {
+        "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 3, "audio_tokens": 0},
+        "note": "a",
+        "cost": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "total"), [(None, None, None), ({"a": 1}, None, {"a": 1}), (None, {"a": 1}, {"a": 1})]
+)
+def test_an_upstream_that_does_not_count_adds_nothing(left, right, total):
+    assert add_usage(left, right) == total
+
+
+def test_a_price_is_added_up_like_a_count():
+    assert add_usage({"cost": 0.5, "details": {"cost": 0.5}}, {"cost": 1, "details": {"cost": 0.25}}) == {
+        "cost": 1.5,
+        "details": {"cost": 0.75},
+    }
+
+
+def test_details_that_only_the_second_turn_has_are_kept():
+    assert add_usage({"details": None}, {"details": {"x": 1}}) == {"details": {"x": 1}}
+
+
+def test_usage_is_complete_even_if_no_upstream_counted():
+    assert Tally(turns=1).as_usage() == {
+        "prompt_tokens": 0,
+        "completion_tokens": 0,
+        "total_tokens": 0,
+        "server_tool_use": {"turns": 1, "tool_calls": 0, "web_search_requests": 0},
+    }
+
+
+def test_counts_are_added_down_to_their_details_and_no_deeper():
+    deep = orjson.loads(b'{"a":' * 1000 + b"1" + b"}" * 1000)
+    one = {"total_tokens": 1, "details": {"cached": 2}, "odd": deep}
+    assert add_usage(one, one) == {"total_tokens": 2, "details": {"cached": 4}, "odd": deep}
+
+
+def test_what_several_runs_have_used_is_summed():
+    one = Tally(2, {"web_search": 1}, 1, {"total_tokens": 5})
+    other = Tally(3, {"web_search": 2, "current_time": 1}, 3, {"total_tokens": 7})
+    assert sum_of([Tally(cost=0.5), Tally(), Tally(cost=0.25)]).as_usage()["cost"] == 0.75
+    assert sum_of([one, other, Tally()]) == Tally(5, {"web_search": 3, "current_time": 1}, 4, {"total_tokens": 12})
+    assert sum_of([one]) == one
