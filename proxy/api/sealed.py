@@ -5,7 +5,7 @@ It is sealed for one caller, so that it is of no use to another. Where it cannot
 
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import sha256
 from hmac import digest
@@ -30,14 +30,15 @@ def secrets_of(upstreams: Iterable[UpstreamConfig]) -> tuple[str, ...]:
     return tuple(upstream.api_key for upstream in upstreams if upstream.api_key != "from_client")
 
 
-def sealer_for(caller: Caller, secrets: Sequence[str]) -> "Sealer":
+def sealer_for(caller: Caller, secrets: tuple[str, ...]) -> "Sealer":
     """Seals for a caller with a key made of the `secrets`; where there are none, of the caller's own key."""
     if not secrets and caller.upstream_key is not None:
         secrets = (caller.upstream_key,)
     return Sealer(key_from(secrets), caller.scope)
 
 
-def key_from(secrets: Sequence[str]) -> bytes:
+@lru_cache(maxsize=1024)
+def key_from(secrets: tuple[str, ...]) -> bytes:
     """A key of 32 bytes, the same in every worker and replica with these secrets; without any, one of this process."""
     if not secrets:
         return _KEY_OF_THIS_PROCESS

@@ -126,8 +126,8 @@ class _Reader:
                 case _:
                     self._read_system(blocks, where)
         self._close_turn()
-        roles = [message["role"] for message in self._chat if message["role"] != "system"]
-        if roles and roles[-1] == "assistant":
+        last = next((role for message in reversed(self._chat) if (role := message["role"]) != "system"), None)
+        if last == "assistant":
             refuse("messages", "the last message must be the user's: prefill is not supported")
         return self._chat
 

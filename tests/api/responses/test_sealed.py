@@ -5,7 +5,7 @@ from proxy.api.responses.content import Hidden, Seal, Thoughts
 from proxy.api.sealed import Sealer, key_from, sealer_for
 from proxy.loop.continuation import Continuation
 
-KEY = key_from(["upstream-key"])
+KEY = key_from(("upstream-key",))
 
 
 def sealed_for(scope, key=KEY):
@@ -29,7 +29,7 @@ def test_what_is_sealed_is_neither_to_be_read_nor_the_same_twice():
     assert seal.thoughts("secret") != seal.thoughts("secret")
 
 
-@pytest.mark.parametrize("other", [sealed_for("b"), sealed_for("a", key_from(["other"]))])
+@pytest.mark.parametrize("other", [sealed_for("b"), sealed_for("a", key_from(("other",)))])
 def test_another_caller_and_another_key_cannot_open_it(other):
     assert other.open(sealed_for("a").thoughts("x")) is None
 
@@ -55,6 +55,6 @@ def test_where_the_upstreams_take_the_callers_own_key_its_content_is_read_by_eve
 
 
 def test_workers_with_the_same_secrets_have_the_same_key():
-    assert key_from(["a", "b"]) == key_from(["b", "a"])
-    assert key_from(["a", "b"]) != key_from(["ab"])
-    assert len(key_from([])) == len(KEY) == 32
+    assert key_from(("a", "b")) == key_from(("b", "a"))
+    assert key_from(("a", "b")) != key_from(("ab",))
+    assert len(key_from(())) == len(KEY) == 32
