@@ -1,5 +1,11 @@
 """Instructions per request, loop and chunk, counted by callgrind: a figure that a noisy machine does not disturb.
 
+    request      a whole answer without server tools, which Chat Completions relays
+    chunk        a chunk of such a stream
+    answer       a whole answer with a server tool in play, which the model does not call
+    loop         a whole answer after one call of that tool
+    loop_chunk   a chunk of such a stream
+
     python -m bench.instructions            print the counts beside those of bench/instructions.json
     python -m bench.instructions --check    and exit with 1 where one is more than 5 % away from its recorded value
     python -m bench.instructions --write    record the counts
@@ -52,6 +58,7 @@ tools: {{current_time: {{type: clock}}}}
 """
 _LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
 _TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
+_CALLING_MODEL = b'"model":"calls"'
 _MESSAGE = [{"role": "user", "content": "What does all work and no play make of a proxy? " * 16}]
 
 
@@ -91,7 +98,7 @@ class Connection:
 
 
 class Upstream:
-    """A model server: a request with tools and no results is answered with a tool call, every other one with text.
+    """A model server: the model `calls` calls a tool where it is offered one; everything else is answered with text.
 
     Args:
         chunks: how many content chunks a stream has.
@@ -116,7 +123,7 @@ class Upstream:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 request = await connection.message()
-                calls = b'"tools"' in request and b'"role":"tool"' not in request
+                calls = _CALLING_MODEL in request and b'"tools"' in request and b'"role":"tool"' not in request
                 if b'"stream":true' not in request:
                     writer.write(CALLING if calls else WHOLE)
                 elif calls:
@@ -159,11 +166,11 @@ class Measurement:
         await self._arrived.wait()
         self._arrived.clear()
 
-    async def ask(self, client: Connection, *, stream: bool, tools: bool) -> None:
-        """Send one request and read its answer to the end."""
-        fields = {"model": "bench", "messages": _MESSAGE, "temperature": 0.5, "stream": stream}
+    async def ask(self, client: Connection, *, stream: bool, model: str) -> None:
+        """Send one request and read its answer to the end; the model decides whether tools are in play."""
+        fields = {"model": model, "messages": _MESSAGE, "temperature": 0.5, "stream": stream}
         body = orjson.dumps(fields | self._surface.fields)
-        choice = "all" if tools else "none"
+        choice = "none" if model == "relayed" else "all"
         head = (
             f"POST {self._surface.path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
             f"authorization: Bearer {KEY}\r\nx-server-tools: {choice}\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -179,23 +186,26 @@ class Measurement:
                 self._arrived.set()
         await client.reader.readuntil(b"0\r\n\r\n")
 
-    async def count(self, client: Connection, proxy: "Callgrind", *, tools: bool) -> dict[str, int]:
-        """Instructions per whole answer and per chunk of a stream."""
-        whole = await self._instructions(client, proxy, self._requests, stream=False, tools=tools)
+    async def of_answer(self, client: Connection, proxy: "Callgrind", model: str) -> int:
+        """Instructions per whole answer."""
+        return await self._instructions(client, proxy, self._requests, stream=False, model=model) // self._requests
+
+    async def of_chunk(self, client: Connection, proxy: "Callgrind", model: str) -> int:
+        """Instructions per chunk of a stream."""
         self.upstream.chunks = 1
-        short = await self._instructions(client, proxy, 1, stream=True, tools=tools)
+        short = await self._instructions(client, proxy, 1, stream=True, model=model)
         self.upstream.chunks = 1 + _CHUNKS
-        long = await self._instructions(client, proxy, 1, stream=True, tools=tools)
-        return {"answer": whole // self._requests, "chunk": (long - short) // _CHUNKS}
+        long = await self._instructions(client, proxy, 1, stream=True, model=model)
+        return (long - short) // _CHUNKS
 
     async def _instructions(
-        self, client: Connection, proxy: "Callgrind", times: int, *, stream: bool, tools: bool
+        self, client: Connection, proxy: "Callgrind", times: int, *, stream: bool, model: str
     ) -> int:
         for _ in range(self._warm_up if not stream else 2):
-            await self.ask(client, stream=stream, tools=tools)
+            await self.ask(client, stream=stream, model=model)
         await proxy.reset()
         for _ in range(times):
-            await self.ask(client, stream=stream, tools=tools)
+            await self.ask(client, stream=stream, model=model)
         return await proxy.instructions()
 
 
@@ -249,7 +259,7 @@ async def _connected(port: int) -> AsyncIterator[Connection]:
 
 
 async def measure(surface: Surface, *, traces: bool = False) -> dict[str, int]:
-    """Instructions of a request and a chunk without tools, and of a loop with one tool call and its chunk."""
+    """The counts of one surface, by name."""
     measurement = Measurement(surface, traces=traces)
     receiver = await asyncio.start_server(receive_traces, "127.0.0.1", 0)
     endpoint = f"http://127.0.0.1:{receiver.sockets[0].getsockname()[1]}"
@@ -260,17 +270,17 @@ async def measure(surface: Surface, *, traces: bool = False) -> dict[str, int]:
         _proxy(port, Path(where), endpoint if traces else None) as (proxy, served),
     ):
         async with _connected(served) as client:
-            passed = await measurement.count(client, proxy, tools=False)
-            looped = await measurement.count(client, proxy, tools=True)
+            counts = {
+                "request": await measurement.of_answer(client, proxy, "relayed"),
+                "chunk": await measurement.of_chunk(client, proxy, "relayed"),
+                "answer": await measurement.of_answer(client, proxy, "answers"),
+                "loop": await measurement.of_answer(client, proxy, "calls"),
+                "loop_chunk": await measurement.of_chunk(client, proxy, "calls"),
+            }
     await measurement.upstream.closed()
     server.close()
     receiver.close()
-    return {
-        "request": passed["answer"],
-        "chunk": passed["chunk"],
-        "loop": looped["answer"],
-        "loop_chunk": looped["chunk"],
-    }
+    return counts
 
 
 def build() -> str:
