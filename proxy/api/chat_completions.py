@@ -17,9 +17,10 @@ from proxy.api.request import ResolvedRequest
 from proxy.api.surface import Callbacks, Surface, collect, note_use, tool_headers
 from proxy.api.tool_events import telling
 from proxy.loop import sse
-from proxy.loop.actions import Respond, Tally, sum_of
+from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, text_of
 from proxy.loop.citations import CITATIONS, Citation, annotations, without_marks
+from proxy.loop.tally import Tally, sum_of
 
 
 class ChatCompletions(Surface):

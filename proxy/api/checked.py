@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.surface import Callbacks, Keep, Surface, keep_all
-from proxy.loop.actions import Respond, Stop, sum_of
+from proxy.loop.actions import Respond, Stop
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.offer import Offer
 from proxy.loop.prompts import DOES_NOT_FIT
+from proxy.loop.tally import sum_of
 from proxy.ports import Toolset
 
 

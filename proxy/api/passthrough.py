@@ -12,10 +12,10 @@ from proxy.api.body import header, parse_object, read_body
 from proxy.api.exchange import while_wanted
 from proxy.api.surface import note_use
 from proxy.api.usage_finder import UsageFinder
-from proxy.loop.actions import Tally
 from proxy.loop.chat import Json
 from proxy.loop.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.loop.rawjson import replace_model
+from proxy.loop.tally import Tally
 from proxy.loop.tokens import of_text
 from proxy.ports import Model, Ports, RawRequest
 

@@ -25,11 +25,12 @@ from proxy import request_context
 from proxy.api.exchange import EventStream, Headers, Work, send_bytes, together, while_wanted
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.loop import sse
-from proxy.loop.actions import Respond, Tally, sum_of
+from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, in_plain_text, text_of
 from proxy.loop.citations import CITATIONS, Cite, without_marks
 from proxy.loop.driver import Runner
 from proxy.loop.run import Run
+from proxy.loop.tally import Tally, sum_of
 from proxy.loop.texts import without_blank_lines_after
 from proxy.ports import Ports, Report, Tell, Toolset
 

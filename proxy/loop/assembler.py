@@ -14,24 +14,21 @@ provider adds tomorrow survives. What it takes away:
     marks             gpt-oss's citations, `【0†L1-L3】`: their places go beside the text (`citations`)
     blank lines       one between this turn's text and the next one's is enough (`texts`)
 
-Only the end of a turn shows whether it is the answer. The beginning of a turn that was *made* to answer is buffered
-until it is long enough to be one. A whole completion takes the same path as one chunk, of which nothing is shown.
+Only the end of a turn shows whether it is the answer, so parts of some turns wait (`buffer`). A whole completion takes
+the same path as one chunk, of which nothing is shown.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from proxy.loop.actions import Buffering, CallUpstream
+from proxy.loop.actions import CallUpstream
+from proxy.loop.buffer import TurnBuffer
 from proxy.loop.calls import CallAssembler
 from proxy.loop.chat import BROKEN_OFF, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, inferred_reason
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError
 from proxy.loop.patterns import only_text_field
 from proxy.loop.texts import DETAILS, ShownText, TurnTexts, shifted
-
-# A forced turn with this much text is taken for an answer and shown. "I'll search for ..." before one more tool call is
-# shorter; at a model's usual pace the wait is a second or two.
-PROOF_CHARACTERS = 160
 
 NO_REASON = "The upstream's stream ended without a finish_reason."
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
@@ -68,7 +65,7 @@ class Assembler:
         self._envelope: Json = {}  # the first value of each field beside the choices
         self._usage: Json | None = None
         self._finish_reason = ""
-        self._buffering, self._buffer = call.buffering, list[Json]()
+        self._buffer = TurnBuffer(call.buffering)
         self.text_field = ""
         self._around: tuple[Json, Json] = {}, {}  # the latest chunk with only a text, and its choice
 
@@ -85,9 +82,9 @@ class Assembler:
                 visible = [chunk if len(choices) == 1 else {**chunk, "choices": [choice]}]
         if not visible and chunk.get(_SEARCH_RESULTS):
             visible = [{**chunk, "choices": []}]
-        if self._buffering is not Buffering.NONE:
+        if self._buffer.is_on:
             visible = self._release(visible)
-        if self._buffering is not Buffering.NONE or _SEARCH_RESULTS in chunk:
+        if self._buffer.is_on or _SEARCH_RESULTS in chunk:
             self.text_field = ""
         if self.text_field:
             self._around = {**chunk}, {**choices[0]}
@@ -165,7 +162,7 @@ class Assembler:
         if rest := self._shown.close(is_followed=bool(is_followed)):
             delta["content"] = delta.get("content", "") + rest
         visible = [self._chunk(delta)] if any(delta.values()) else []
-        return visible if self._buffering is Buffering.NONE else self._release(visible)
+        return self._release(visible) if self._buffer.is_on else visible
 
     def finish(self) -> Turn:
         """The turn as far as it has come."""
@@ -178,11 +175,18 @@ class Assembler:
             self._envelope,
             calls_of(message),
             self._usage,
-            buffered=tuple(self._buffer),
+            buffered=tuple(self._buffer.chunks),
             aside=tuple(map(self._chunk, self._aside)),
             garbled=self._texts.garbled,
             client_ids=tuple([calls[index].client_id for index in sorted(calls)]) if self._calls.client_calls else (),
             step=self._upstream_call.step,
+        )
+
+    def _release(self, visible: list[Json]) -> list[Json]:
+        calls = self._calls
+        written = self._shown.length
+        return self._buffer.release(
+            visible, characters=written, has_calls=bool(calls.calls), has_client_calls=bool(calls.client_calls)
         )
 
     def _whole_message(self) -> Json:
@@ -235,26 +239,3 @@ class Assembler:
         later = [key for key in delta if key not in _LIVE_KEYS and (is_hidden or not isinstance(delta[key], str))]
         if aside := {key: value for key in later if (value := delta.pop(key)) is not None}:
             self._aside.append(aside)
-
-    def _release(self, visible: list[Json]) -> list[Json]:
-        """The chunks of a buffered turn that may be shown now; the others stay in the buffer."""
-        if self._buffering is Buffering.ALL and not self._calls.client_calls:
-            return [rest for chunk in visible if (rest := self._hold_text(chunk))]
-        self._buffer += visible
-        is_long_enough = self._shown.length >= PROOF_CHARACTERS and not self._calls.calls
-        if not (self._calls.client_calls or is_long_enough):
-            return []
-        self._buffering = Buffering.NONE
-        visible, self._buffer = self._buffer, []
-        return visible
-
-    def _hold_text(self, chunk: Json) -> Json | None:
-        """Move a chunk's text into the buffer, and return the rest of the chunk, if there is any."""
-        if not chunk["choices"]:
-            return chunk
-        choice = chunk["choices"][0]
-        delta = choice["delta"]
-        if text := {key: delta.pop(key) for key in ("content", "refusal", CITATIONS) if delta.get(key)}:
-            self._buffer.append({**chunk, "choices": [{**choice, "delta": text}]})
-            choice.pop("logprobs", None)
-        return chunk if any(delta.values()) else None

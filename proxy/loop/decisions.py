@@ -12,12 +12,13 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.actions import AnsweredCall, Stop, Tally
+from proxy.loop.actions import AnsweredCall, Stop
 from proxy.loop.chat import ToolCall, ToolSpec
 from proxy.loop.citations import Cite
 from proxy.loop.limits import Limits
 from proxy.loop.prompts import BUDGET_USED, NO_SUCH_TOOL, REPEATED
 from proxy.loop.results import BEYOND_LIMIT, ToolError, ToolResult, failure
+from proxy.loop.tally import Tally
 
 
 class ToolDialect(Protocol):

@@ -1,28 +1,21 @@
-"""Drives a Run: the only place where the loop meets I/O.
+"""Drives a Run: with `tool_calls` the only place where the loop meets I/O.
 
-Upstream calls and tools are awaited here, under the deadline, and events are sent to observers. The only decisions made
-here are about time: when the deadline has passed, the run is made to end, and tools that are still running are stopped.
+Upstream calls and tools are awaited here, and events are sent to observers. The only decision made here is about time:
+when the deadline has passed, the run is made to end.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
 
-from proxy.loop import results
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
-from proxy.loop.chat import Json, ToolCall, Turn
+from proxy.loop.chat import Turn
 from proxy.loop.errors import ProxyError
-from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
-from proxy.loop.results import ToolError, ToolOutput, ToolResult, ToolTimeout, ToolUnavailable
 from proxy.loop.run import Run
 from proxy.loop.search import NO_FILTERS, SearchFilters
+from proxy.loop.tool_calls import ToolCalls
 from proxy.ports import Clock, EnoughShown, Observer, Report, Show, Tell, Toolset, Upstream, elapsed, fault_of
-from proxy.timeouts import Deadline, within
-
-Execute: TypeAlias = Callable[..., Coroutine[Any, Any, ToolOutput]]
-"""Runs one tool call within `default_timeout` and `max_timeout`, as `ports.Toolset.execute` does."""
+from proxy.timeouts import Deadline
 
 
 class Runner:
@@ -79,14 +72,12 @@ class Runner:
                             run.expire()
                         action = run.receive_results(answers)
                     case Respond():
-                        with suppress(EnoughShown):
-                            for chunk in (*action.turn.buffered, *action.turn.aside):
-                                await show(chunk)
+                        await _show_rest(action.turn, show)
                         return action
         finally:
             await calls.aclose()
 
-    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: "ToolCalls") -> Turn:
+    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: ToolCalls) -> Turn:
         """The turn that answers one upstream call, with its events for the observers."""
         began = self._clock.monotonic()
         if self._observe.wants("turn.started"):
@@ -126,128 +117,8 @@ class Runner:
         return turn
 
 
-class ToolCalls:
-    """The tool calls of one run, and the owner of their tasks: none outlives `aclose`. Implements `ports.EarlyCalls`.
-
-    A call starts while its turn is still being written where the run permits that (`start`). When the turn is complete,
-    `run_all` takes the calls that were started, starts the others, and cancels what the run does not want after all. A
-    failure of a tool is a result like any other, so it cancels nothing; a TaskGroup would moreover wrap the failure of
-    the run itself into a group.
-
-    Attributes:
-        were_shown: whether the client was shown any of the turn's calls.
-    """
-
-    def __init__(
-        self, run: Run, execute: Execute, deadline: Deadline, *, tell: Tell | None, observe: Observer, clock: Clock
-    ) -> None:
-        self._turn = 0
-        self.were_shown = False
-        self._run = run
-        limits = run.limits
-        self._execute = partial(execute, default_timeout=limits.tool_timeout, max_timeout=limits.max_tool_timeout)
-        self._deadline = deadline
-        self._tell = tell
-        self._observe = observe
-        self._clock = clock
-        self._slots = asyncio.Semaphore(limits.max_parallel_tools)
-        self._result_bytes_left = limits.max_total_result_bytes
-        self._tasks: set[asyncio.Task[ToolResult]] = set()
-        self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early; whether they are wanted is not known yet
-
-    async def begin_turn(self, number: int) -> None:
-        """Take the calls of the turn with that number from now on; the client is told that it begins."""
-        self._turn, self.were_shown = number, False
-        if self._tell is not None:
-            await self._tell({"type": "turn.started", "turn": number})
-
-    def start(self, call: ToolCall) -> None:
-        """Start a call whose arguments are complete, if the run permits it before the turn is complete."""
-        if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._started)) is not None:
-            self._started[resolved] = self._begin(resolved)
-
-    def drop(self, used: Json | None = None) -> None:
-        """Cancel and count the calls that were started early and are not wanted."""
-        started = self._started.items()
-        ended = [(call, task.result() if task.done() and not task.cancelled() else None) for call, task in started]
-        self._run.count_dropped(used, ended)
-        for task in self._started.values():
-            task.cancel()
-        self._started.clear()
-
-    async def run_all(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult]:
-        """The results of the calls of a complete turn, in their order."""
-        if len(calls) == 1 and not self._started:
-            return [await self._call(calls[0])]  # without a task, which costs a loop 5 % of its instructions
-        tasks = [self._started.pop(call) if call in self._started else self._begin(call) for call in calls]
-        if self._started:
-            self.drop()
-        return [await task for task in tasks]  # `gather` would cost another round of the event loop
-
-    async def aclose(self) -> None:
-        """Cancel the calls that are still under way, and wait for their end."""
-        if self._started:
-            self.drop()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _begin(self, call: ToolCall) -> asyncio.Task[ToolResult]:
-        task = asyncio.create_task(self._call(call))  # noqa: TID251 - `aclose` awaits it
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _call(self, call: ToolCall) -> ToolResult:
-        """One call, once fewer than `max_parallel_tools` are under way, with progress events for the client."""
-        if self._tell is None:
-            async with self._slots:
-                return await self._result(call)
-        event = {"turn": self._turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
-        # In call order, so it does not wait for a slot.
-        self.were_shown = await self._tell({"type": "tool.started", **event}) or self.were_shown
-        async with self._slots:
-            began = self._clock.monotonic()
-            result = await self._result(call)
-            event["seconds"] = elapsed(self._clock, began)
-            if result.failed:
-                event["error"] = result.content
-            if result.sources:
-                event["results"] = [{"title": title, "url": url} for url, title in result.sources.items()]
-            await self._tell({"type": "tool.failed" if result.failed else "tool.completed", **event})
-            return result
-
-    async def _result(self, call: ToolCall) -> ToolResult:
-        """The result of one call, or its failure as a result, with events for the observers."""
-        clock, observe = self._clock, self._observe
-        where = {"turn": self._turn, "tool": call.name, "call_id": call.id}
-        began = clock.monotonic()
-        if observe.wants("tool.started"):
-            size = len(call.arguments.encode("utf-8", "replace"))
-            observe("tool.started", **where, argument_bytes=size, content={"arguments": call.arguments})
-        try:
-            if not (left := self._deadline.seconds_left()):
-                raise TimeoutError  # noqa: TRY301 - as when the time is used up in the middle of the call
-            output = await within(left, self._execute(call))
-        except TimeoutError:
-            self._deadline.end()
-            seconds = elapsed(clock, began)
-            observe("tool.failed", **where, seconds=seconds, outcome=ToolTimeout.outcome)
-            return results.failure(OUT_OF_TIME, outcome=ToolTimeout.outcome)
-        except ToolError as exc:
-            observe("tool.failed", **where, seconds=elapsed(clock, began), outcome=exc.outcome, why=exc.why)
-            is_busy = isinstance(exc, ToolUnavailable) and exc.cause == "busy"
-            return results.failure(str(exc), outcome="busy" if is_busy else exc.outcome)
-        except asyncio.CancelledError:
-            observe("tool.abandoned", **where, seconds=elapsed(clock, began))
-            raise
-        except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
-            observe("tool.crashed", **where, seconds=elapsed(clock, began), exc_info=True)
-            return results.failure(TOOL_FAILED)
-        end = {"seconds": elapsed(clock, began), "characters": len(output.text), **output.remarks}
-        observe("tool.completed", **where, **end, content={"result": output.text})
-        most = max(0, min(self._run.limits.max_result_bytes, self._result_bytes_left))
-        result = results.success(call.name, output, max_bytes=most)
-        self._result_bytes_left -= len(result.content.encode())
-        return result
+async def _show_rest(turn: Turn, show: Show) -> None:
+    """Show what of the answering turn has waited for its end."""
+    with suppress(EnoughShown):
+        for chunk in (*turn.buffered, *turn.aside):
+            await show(chunk)

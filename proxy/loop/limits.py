@@ -7,8 +7,9 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from proxy.loop.actions import Stop, Tally
+from proxy.loop.actions import Stop
 from proxy.loop.prompts import budget_left
+from proxy.loop.tally import Tally
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]

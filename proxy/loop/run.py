@@ -27,8 +27,6 @@ from proxy.loop.actions import (
     CallUpstream,
     Respond,
     Stop,
-    Tally,
-    add_usage,
     demands_json,
     expects_json,
 )
@@ -41,6 +39,7 @@ from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, choice_after_first_turn, upstream_request
 from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, guidance, with_guidance
 from proxy.loop.results import ToolResult, failure, with_note
+from proxy.loop.tally import Tally, add_usage
 from proxy.loop.texts import DETAILS, count_indices, separator_after
 
 

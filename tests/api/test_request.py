@@ -9,8 +9,9 @@ from proxy.api.access import CALLER, Caller
 from proxy.api.request import RequestResolver, take_prefix
 from proxy.api.surface import tool_headers
 from proxy.config import Config, OfferConfig, ServerConfig
-from proxy.loop.actions import Respond, Stop, Tally
+from proxy.loop.actions import Respond, Stop
 from proxy.loop.chat import ToolSpec, Turn
+from proxy.loop.tally import Tally
 from proxy.ports import Model, NoObserver
 
 

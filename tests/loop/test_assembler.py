@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.actions import Buffering, CallUpstream
-from proxy.loop.assembler import PROOF_CHARACTERS
 from proxy.loop.assembler import Assembler as AssemblerOfCall
+from proxy.loop.buffer import PROOF_CHARACTERS
 from proxy.loop.chat import ToolCall
 from proxy.loop.citations import CITATIONS
 from proxy.loop.errors import UpstreamError

@@ -2,10 +2,11 @@
 
 from msgspec.structs import replace
 
-from proxy.loop.actions import Stop, Tally
+from proxy.loop.actions import Stop
 from proxy.loop.decisions import CallHistory, decide
 from proxy.loop.limits import Limits
 from proxy.loop.results import ToolResult
+from proxy.loop.tally import Tally
 from tests.playbook import SEARCH, TIME, call
 
 TOOLS = {name: tool for tool in (SEARCH, TIME) for name in tool.names}

@@ -4,12 +4,13 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from proxy.loop.actions import Buffering, sum_of
+from proxy.loop.actions import Buffering
 from proxy.loop.continuation import put_back
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.forcing import AnswerStep
 from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, REPEATED
 from proxy.loop.results import ToolResult, failure
+from proxy.loop.tally import sum_of
 from tests.playbook import (
     SEARCH,
     TIME,

@@ -10,9 +10,9 @@ from proxy.api.exchange import EventStream, Outbox
 from proxy.api.responses.output import OutputBuilder
 from proxy.api.responses.request import ResponsesRequest
 from proxy.loop import sse
-from proxy.loop.actions import Tally
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError
+from proxy.loop.tally import Tally
 
 # Fields that an answer echoes -> their value where the request has none.
 _ECHOED: Json = {

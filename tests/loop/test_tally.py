@@ -1,7 +1,7 @@
 import orjson
 import pytest
 
-from proxy.loop.actions import Tally, add_usage, sum_of
+from proxy.loop.tally import Tally, add_usage, sum_of
 
 
 def test_the_sum_of_usage_holds_details_and_fields_of_one_side_only():

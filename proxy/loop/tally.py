@@ -1,0 +1,106 @@
+"""What runs have used: calls, tokens and cost."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from proxy.loop.chat import Json, ToolSpec
+from proxy.loop.results import ToolResult
+
+_NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+class Tally(Struct):
+    """What a run has used.
+
+    Attributes:
+        turns: upstream calls.
+        tool_calls: tool calls by the tool's own name.
+        total_tool_calls: all of them.
+        usage: the upstream's counts of tokens, summed; None: it has sent none.
+        web_searches: calls of tools that search the web.
+        failed_tool_calls: calls that failed.
+        cost: of the tool calls; None: none of them has a price.
+    """
+
+    turns: int = 0
+    tool_calls: dict[str, int] = {}
+    total_tool_calls: int = 0
+    usage: Json | None = None
+    web_searches: int = 0
+    failed_tool_calls: int = 0
+    cost: float | None = None
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of all turns; 0 while the upstream has sent no count."""
+        return self._count("total_tokens")
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens that the model has written in all turns; 0 while the upstream has sent no count."""
+        return self._count("completion_tokens")
+
+    @property
+    def total_cost(self) -> float | None:
+        """The cost of tools and models together; None: neither has one. Some upstreams, as OpenRouter, send it."""
+        own = (self.usage or {}).get("cost")
+        own = own if isinstance(own, (int, float)) else None
+        return None if self.cost is own is None else round((self.cost or 0) + (own or 0), 9)
+
+    def count_call(self, tool: ToolSpec) -> None:
+        """Count a call of a tool."""
+        self.tool_calls[tool.name] = self.tool_calls.get(tool.name, 0) + 1
+        self.total_tool_calls += 1
+        self.web_searches += tool.searches
+
+    def add_cost(self, result: ToolResult) -> None:
+        """Add the cost of a call, if it has one."""
+        if result.cost is not None:
+            self.cost = (self.cost or 0) + result.cost
+
+    def _count(self, name: str) -> int:
+        count = (self.usage or {}).get(name)
+        return int(count) if isinstance(count, (int, float)) else 0
+
+    def as_usage(self) -> Json:
+        """OpenAI's `usage`, with `server_tool_use` beside it."""
+        use = {"turns": self.turns, "tool_calls": self.total_tool_calls, "web_search_requests": self.web_searches}
+        usage = {**_NO_TOKENS, **(self.usage or {}), "server_tool_use": {**self.tool_calls, **use}}
+        if (cost := self.total_cost) is not None:
+            usage["cost"] = cost
+        return usage
+
+
+def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = True) -> Json | None:
+    """The sum of two counts, field by field, details included; None: the upstream sent no count."""
+    if total is None or usage is None:
+        return total or usage
+    added = {**total}
+    for name, count in usage.items():
+        known = total.get(name)
+        if known is None:
+            added[name] = count
+        elif isinstance(known, (int, float)) and isinstance(count, (int, float)):
+            added[name] = known + count
+        elif with_details and isinstance(known, dict) and isinstance(count, dict):
+            added[name] = add_usage(known, count, with_details=False)  # no count is deeper than in details
+    return added
+
+
+def sum_of(tallies: Sequence[Tally]) -> Tally:
+    """The sum of what several runs have used."""
+    if len(tallies) == 1:
+        return tallies[0]
+    total = Tally()
+    for tally in tallies:
+        total.turns += tally.turns
+        total.total_tool_calls += tally.total_tool_calls
+        total.web_searches += tally.web_searches
+        total.failed_tool_calls += tally.failed_tool_calls
+        total.usage = add_usage(total.usage, tally.usage)
+        if tally.cost is not None:
+            total.cost = (total.cost or 0) + tally.cost
+        for tool, number in tally.tool_calls.items():
+            total.tool_calls[tool] = total.tool_calls.get(tool, 0) + number
+    return total
