@@ -306,7 +306,7 @@ class McpConfig(ToolConfig, frozen=True, kw_only=True):
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")] | None = None
 
     def prefix_of(self, name: str) -> str:
-        """What its tools' names begin with, for an entry of that name."""
+        """The beginning of its tools' names, for an entry of that name."""
         return f"{name}_" if self.prefix is None else self.prefix
 
 

@@ -31,7 +31,7 @@ _Faults: TypeAlias = Iterator[tuple[str, str]]  # the path of each, and what is 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What could be read of a file.
+    """The parts of a file that could be read.
 
     Attributes:
         config: what is neither disabled nor faulty.
@@ -242,7 +242,7 @@ def _mcp_faults(parts: Parts) -> _Faults:
 
 
 def _tool_faults(parts: Parts) -> _Faults:
-    """What is wrong within one tool, where the types of its keys do not say it."""
+    """The faults within one tool that the types of its keys do not show."""
     for name, tool in parts.tools.items():
         where = f"tools.{name}"
         if parts.is_faulty(where):

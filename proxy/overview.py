@@ -26,7 +26,7 @@ from proxy.tools.search.tool import provider_of as search_provider_of
 
 
 def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
-    """What `toolproxy check` prints: models, upstreams and tools, and whether each is usable.
+    """The lines of `toolproxy check`: models, upstreams and tools, and whether each is usable.
 
     Args:
         config: the configuration.
@@ -57,7 +57,7 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
 
 
 def _budget(client: ClientConfig) -> str:
-    """What a client may use, in words."""
+    """A client's budget, in words."""
     if (budget := client.budget) is None:
         return ""
     amounts = {"tokens": budget.tokens, "tool calls": budget.tool_calls, "cost": budget.cost}
@@ -67,7 +67,7 @@ def _budget(client: ClientConfig) -> str:
 
 
 def _own_name(name: str) -> str:
-    """What an upstream calls a model whose entry gives no other name."""
+    """The upstream's name for a model whose entry gives no other one."""
     return {"*": "any name"}.get(name, "any such name" if "*" in name else name)
 
 
@@ -83,7 +83,7 @@ def _tool_state(name: str, tool: ToolConfig, origins: Mapping[str, str]) -> str:
 
 
 def _lacks(tool: ToolConfig) -> Iterator[str]:
-    """What the provider of a search cannot filter by."""
+    """The filters that the provider of a search does not have."""
     if not isinstance(tool, (SearchConfig, SerperConfig, ZaiSearchConfig)):
         return
     if (provider := provider_of(tool)) is not None and (lacking := provider.cannot()):
@@ -91,7 +91,7 @@ def _lacks(tool: ToolConfig) -> Iterator[str]:
 
 
 def _example(tool: SearchConfig) -> str:
-    """What a search that is described in the file sends, so that its author can compare it with the service's terms."""
+    """The request of a search that the file describes, so that its author can compare it with the service's terms."""
     where = SearchFilters(("example.org",), ("example.com",), "ca", "British Columbia", "Nanaimo", "medium")
     query = SearchQuery("WORDS", 5, "week", "ca", "en", where)
     sent = search_provider_of(replace(tool, api_key=tool.api_key and "KEY")).request(query, date(2026, 1, 8))

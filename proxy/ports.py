@@ -97,7 +97,7 @@ class NoObserver:
     """Ignores every event. Implements `Observer`."""
 
     def __call__(self, event: str, /, **fields: object) -> None:
-        """Ignore the event."""
+        """Ignore an event and its fields."""
 
     def wants(self, event: str) -> bool:  # noqa: ARG002 - the protocol's
         """Whether the event has an observer: none has."""
@@ -110,7 +110,7 @@ def fault_of(error: ProxyError) -> Json:
 
 
 class Toolset(Protocol):
-    """The server tools."""
+    """The server tools of one configuration."""
 
     @property
     def specs(self) -> Mapping[str, ToolSpec]:
@@ -180,7 +180,7 @@ class EarlyCalls(Protocol):
 
 
 class Upstream(Protocol):
-    """One model at one upstream, for one request."""
+    """A model at an upstream, for one request."""
 
     @property
     def name(self) -> str:
@@ -313,7 +313,7 @@ class Leases(Protocol):
 
 
 class Use(Struct):
-    """What one request or many have used. `cached_tokens` are among the `input_tokens`."""
+    """The use of one request or many. `cached_tokens` are among the `input_tokens`."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -349,11 +349,11 @@ class Budgets(Protocol):
         ...
 
     async def used(self, client: str, period: str) -> Use:
-        """What a client has used in a day or month; a new value, which the caller may change."""
+        """The use of a client in a day or month; a new value, which the caller may change."""
         ...
 
     async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
-        """What a client has used on each of the `days`, by model; empty where that is older than `DAYS_KEPT`."""
+        """The use of a client on each of the `days`, by model; empty where that is older than `DAYS_KEPT`."""
         ...
 
 

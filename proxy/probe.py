@@ -49,7 +49,7 @@ _UNAUTHORIZED, _PAYMENT_REQUIRED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY = 401, 402, 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found out about one server: `path` is the part of the configuration that the message is about."""
+    """A finding about one server: `path` is the part of the configuration that the message is about."""
 
     path: str
     message: str
@@ -66,7 +66,7 @@ class Means:
 
 
 async def probe(config: Config, means: Means) -> list[Finding]:
-    """What every server of a configuration answers, in the order of the file; all are asked at the same time."""
+    """Ask every server of a configuration at the same time; the findings are in the order of the file."""
     async with means.tool_client() as client:
         return list(await asyncio.gather(*_questions(config, means, client)))
 
@@ -234,7 +234,7 @@ def _shared_state(config: StateConfig, clock: Clock) -> tuple[str, SharedState]:
 
 
 def _network_fault(exc: BaseException) -> str | None:
-    """What keeps a server from being reached, in words; None where it was."""
+    """The reason why a server cannot be reached, in words; None where it was reached."""
     link: BaseException | None = exc
     for _ in range(_MOST_LINKS):
         if link is None:

@@ -27,7 +27,7 @@ class ChatCompletions(Surface):
     """The endpoint, as an ASGI callable."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
         request = await self.resolver.resolve(scope, parse_chat_request(body), body=body)
         if not request.offer.in_play:

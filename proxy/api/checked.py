@@ -86,7 +86,7 @@ def needs_check(request: ResolvedRequest) -> bool:
 def _retry(
     request: ResolvedRequest, check: SchemaCheck, text: str, fault: str, output_left: int | None
 ) -> ResolvedRequest:
-    """The same conversation without tools, in which the model reads what is wrong with its answer.
+    """The conversation without tools, in which the model reads what is wrong with its answer.
 
     Args:
         request: the request.

@@ -29,7 +29,7 @@ _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 
 
 class ResolvedRequest(Struct, frozen=True):
-    """One request with all that is decided before its model is asked.
+    """A request with everything that is decided before its model is asked.
 
     Attributes:
         chat: the request in the words of Chat Completions, with what was hidden from this client put back.

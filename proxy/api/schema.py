@@ -33,7 +33,7 @@ _NOT_FOLLOWED = ("$dynamicRef", "$recursiveRef")
 
 
 class _UnusableSchema(ValueError):
-    """What is wrong with a schema, as the end of a sentence about it."""
+    """A schema that cannot be used; the message is the end of a sentence about it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def drop_nothing() -> None:
 
 
 class Callbacks(Struct, frozen=True):
-    """What a surface is called with while its loops run.
+    """The functions that are called while the loops of a request run.
 
     Attributes:
         show: takes what the client may see, with the index of its loop.

@@ -16,7 +16,7 @@ def wanted_events(header: str | None, *, otherwise: ToolEvents) -> ToolEvents:
 
 
 def telling(tell: Tell, events: ToolEvents) -> Tell | None:
-    """What tells a client the events that it wants; None: it wants none."""
+    """The function that tells a client the events that it wants; None: it wants none."""
     if events == "none":
         return None
     if events == "results":

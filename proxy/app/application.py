@@ -68,7 +68,7 @@ class Application:
         return self._process.telemetry.observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
             return

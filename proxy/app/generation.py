@@ -171,7 +171,7 @@ def _sources_of(process: Process, config: Config, before: Generation | None) -> 
 
 
 def _kept_services(before: Generation, config: Config) -> Iterator[tuple[str, Service]]:
-    """What was kept of the tools whose entries have not changed."""
+    """The services of the tools whose entries have not changed."""
     for name, service in before.registry.services.items():
         entry = before.registry.group_of(name) or name
         if _entry(before.config, entry) == _entry(config, entry):

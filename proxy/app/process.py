@@ -22,7 +22,7 @@ from proxy.tools.tool import Tool
 
 @dataclass(slots=True)
 class Process:
-    """What every configuration of a process shares.
+    """The parts of a process that outlive a configuration.
 
     Attributes:
         clock: the time.

@@ -40,7 +40,7 @@ class _Router(Router):
         self._posts = posts
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:  # type: ignore[override]
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         endpoint = self._posts.get(scope["path"]) if scope.get("method") == "POST" else None
         if endpoint:
             return endpoint(scope, receive, send)
@@ -87,7 +87,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
 
 
 def _below_responses(root: str, ports: Ports) -> list[Route]:
-    """What there is of kept responses, and what there is not."""
+    """The routes below `/responses`, those that are refused among them."""
     nothing = NotServed(ports)
     return [
         *(Route(f"{root}/{name}", nothing) for name in ("compact", "input_tokens")),

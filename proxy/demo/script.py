@@ -29,14 +29,14 @@ from proxy.loop.errors import ConfigurationError
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tool call."""
+    """A tool call that the scripted model makes."""
 
     name: str
     arguments: dict[str, Any] = {}
 
 
 class ScriptedTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One answer of the model."""
+    """A scripted answer of the model."""
 
     text: str = ""
     reasoning: str = ""

@@ -175,7 +175,7 @@ def _introduce(config: Config, proxy_url: str, mock_url: str) -> None:
 
 
 def _tell_wire(mock: Mock) -> None:
-    """What the scripted model and search were asked, in order."""
+    """Print what the scripted model and search were asked, in order."""
     print("\n  On the wire")
     for number, request in enumerate(mock.requests, 1):
         turn = mock.script.turn(request)

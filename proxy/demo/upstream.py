@@ -53,7 +53,7 @@ _PAGES = (
 
 
 def search_answer(request: Json) -> Json:
-    """What `POST /search` answers, in Serper's shape."""
+    """The answer to `POST /search`, in Serper's shape."""
     query = str(request.get("q", ""))
     words = {word.strip(".,?!").lower() for word in query.split()}
     found = sorted(_PAGES, key=lambda page: -len(words & set(page["words"])))
@@ -113,7 +113,7 @@ class Mock:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One answer on the wire."""
+    """An answer in the shapes of the wire."""
 
     request: Json
     turn: ScriptedTurn

@@ -37,7 +37,7 @@ class Transport(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close all connections, idle or in use."""
         ...
 
 
@@ -98,5 +98,5 @@ class HttpClient:
         return self._transport.send(self._origin, request.method, head, content, self._timeouts)
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close all connections, idle or in use."""
         await self._transport.aclose()

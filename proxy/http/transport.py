@@ -139,7 +139,7 @@ class HttpxTransport:
         return _HttpxResponse(await self._transport.handle_async_request(request))
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close all connections, idle or in use."""
         await self._transport.aclose()
 
 

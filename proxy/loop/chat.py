@@ -31,7 +31,7 @@ NATIVE_REASON = "native_finish_reason"
 
 
 class ToolCall(Struct, frozen=True):
-    """One function call that a model asked for.
+    """A function call that a model asked for.
 
     Attributes:
         id: the upstream's own id; the tool message that answers the call has to carry it.
@@ -100,7 +100,7 @@ class ToolSpec(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """One whole upstream answer.
+    """A whole upstream answer.
 
     Attributes:
         message: the assistant message as received. It goes back into the history unchanged.

@@ -38,7 +38,7 @@ class ToolDialect(Protocol):
 
 
 class CallDecision(Struct, frozen=True):
-    """What is done with one call of a turn.
+    """The decision about one call of a turn.
 
     Attributes:
         call: the call as the model wrote it.

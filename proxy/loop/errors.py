@@ -163,7 +163,7 @@ class BudgetExceeded(RequestError, status=429, type="insufficient_quota", code="
 
 
 class HeadersTooLarge(RequestError, status=431, code="headers_too_large"):
-    """More header fields, or more bytes of them, than `server.max_headers` and `server.max_header_bytes`."""
+    """A request with more header fields, or more bytes of them, than the server takes."""
 
 
 class HttpRefused(RequestError):

@@ -20,7 +20,7 @@ from proxy.loop.prompts import retell
 
 
 class AnswerStep(StrEnum):
-    """One way of making a model answer, mildest first."""
+    """A way of making a model answer; the mildest stands first."""
 
     NOTICE = "notice"  # the results say that the budget is used up; the tools stay
     WITHDRAW = "withdraw"  # the server's tools are taken out of the request
@@ -36,7 +36,7 @@ DEFAULT_ANSWER_STEPS: AnswerSteps = (AnswerStep.NOTICE, AnswerStep.WITHDRAW, Ans
 
 
 class Forcing(Struct, frozen=True):
-    """One attempt at making the model answer, and what an upstream needs to give its request the shape of a step.
+    """An attempt at making the model answer, with what an upstream needs to shape its request for a step.
 
     Attributes:
         attempt: 0, 1 or 2, the place of its step among the upstream's.

@@ -28,7 +28,7 @@ BEYOND_LIMIT = "budget"
 
 
 class ToolOutput(Struct, frozen=True):
-    """What a tool returned.
+    """The output of a tool.
 
     Attributes:
         text: for the model.
@@ -48,7 +48,7 @@ class ToolOutput(Struct, frozen=True):
 
     @property
     def remarks(self) -> dict[str, str | int]:
-        """What the log says of it: how many pages were found, what answered, and what an operator should know."""
+        """The fields for the log: how many pages were found, what answered, and what an operator should know."""
         said: dict[str, str | int] = {"results": len(self.hits)} if self.hits else {}
         if self.answered_by is not None:
             said["answered_by"] = self.answered_by
@@ -58,7 +58,7 @@ class ToolOutput(Struct, frozen=True):
 
 
 class ToolResult(Struct, frozen=True):
-    """What the model reads of one call.
+    """The result of one call, as the model reads it.
 
     Attributes:
         content: for the model.

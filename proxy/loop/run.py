@@ -80,7 +80,7 @@ class Transcript(Struct):
 
 
 class Run:
-    """One choice of one client request: its turns, its tool calls, its answer.
+    """The run of one choice of a client request: its turns, its tool calls, its answer.
 
     Args:
         request: the client's body; it is not changed.

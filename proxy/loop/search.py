@@ -22,7 +22,7 @@ DOMAIN = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?(/[^\s?#\\]
 
 
 class SearchHit(Struct, frozen=True):
-    """One page that a search found.
+    """A page that a search found.
 
     Attributes:
         url: absolute, http or https, without tracking parameters.
@@ -48,7 +48,7 @@ class SearchHit(Struct, frozen=True):
 
 
 class SearchFilters(Struct, frozen=True):
-    """What a request demands of its searches.
+    """The demands of a request on its searches.
 
     Attributes:
         allow: domains, or paths below a domain; if there are any, no other page reaches model or client.

@@ -35,7 +35,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Event(Struct, frozen=True):
-    """One event: `raw` as it came over the wire, its `data` lines joined, its type (`message` unless named)."""
+    """An event: `raw` as it came over the wire, its `data` lines joined, its type (`message` unless named)."""
 
     raw: bytes
     data: bytes
@@ -136,7 +136,7 @@ def _parse(raw: bytes) -> Event | None:
 
 
 def encode(payload: Any) -> bytes:
-    """One event with `payload` as JSON. Raises `UpstreamError` where it is nested too deep to be written."""
+    """An event with `payload` as JSON. Raises `UpstreamError` where it is nested too deep to be written."""
     try:
         return b"data: %b\n\n" % orjson.dumps(payload)
     except orjson.JSONEncodeError as exc:

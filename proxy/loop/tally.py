@@ -11,7 +11,7 @@ _NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 class Tally(Struct):
-    """What a run has used.
+    """The calls, tokens and cost of a run so far.
 
     Attributes:
         turns: upstream calls.

@@ -95,7 +95,7 @@ class ToolCalls:
         return task
 
     async def _call(self, call: ToolCall) -> ToolResult:
-        """One call, once fewer than `max_parallel_tools` are under way, with progress events for the client."""
+        """Run one call, once fewer than `max_parallel_tools` are under way, with progress events for the client."""
         if self._tell is None:
             async with self._slots:
                 return await self._result(call)

@@ -42,7 +42,7 @@ class Flow(FlowControl):
         self.pause_reading()
 
     def make_room(self) -> None:
-        """Resume reading."""
+        """Resume reading after `fill`."""
         self.is_full = False
         self.resume_reading()
 

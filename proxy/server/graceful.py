@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
         self._observe = observe or NoObserver()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to serve."""
+        """Start the server and its listeners."""
         await super().startup(sockets)
         _tune_gc()
         if self.started:
@@ -174,7 +174,7 @@ class Server(uvicorn.Server):
 
 
 class Worker(Server):
-    """One of several processes: its supervisor orders when to reload, when to stop, and whether at once.
+    """A process among several: its supervisor orders when to reload, when to stop, and whether at once.
 
     Args:
         config: uvicorn's.

@@ -72,7 +72,7 @@ class Bounds:
 
 
 class Framing(Struct, frozen=True):
-    """What a head says of the message that it begins.
+    """The framing of a message, as its head declares it.
 
     Attributes:
         has_small_body: its length is known and small.

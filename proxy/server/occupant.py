@@ -9,7 +9,7 @@ _OURS = ("toolproxy", "proxy")
 
 
 def occupant_of(port: int) -> str | None:
-    """What to say of the process that listens at a port: its id, its command, and how to reload it if it is ours."""
+    """A sentence on the process that listens at a port: its id, its command, and how to reload it if it is ours."""
     pids = sorted(_pids_with(set(_listening_sockets(port))))
     if not pids:
         return None

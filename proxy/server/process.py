@@ -161,7 +161,7 @@ async def _put_in_force(app: Application, server: Server, config: Config) -> Non
 
 
 def _protocol(server: ServerConfig) -> Any:
-    """What makes the protocol of one connection; to uvicorn, it is a class."""
+    """The factory of the protocol of a connection; to uvicorn, it is a class."""
     return functools.partial(BoundedProtocol, bounds=Bounds.of(server), observe=log.LogObserver())
 
 

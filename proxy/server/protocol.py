@@ -48,7 +48,7 @@ class _ParsingEnded(Exception):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection of a client."""
+    """A connection of a client."""
 
     cycle: Cycle
     flow: Flow
@@ -75,13 +75,13 @@ class BoundedProtocol(HttpToolsProtocol):
     # -- the connection --
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn narrows it
-        """Implements `asyncio.Protocol`."""
+        """Take the transport of a connection that was accepted."""
         super().connection_made(transport)
         self.flow = Flow(transport, self.loop, self._bounds.send_timeout)
         self._timer = self.loop.call_later(self._bounds.header_timeout, self._time_is_over)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Implements `asyncio.Protocol`."""
+        """Stop the requests of a connection that is closed, by whichever side."""
         self._timer.cancel()
         self._unset_keepalive_if_required()  # uvicorn leaves it where the connection was reset
         super().connection_lost(exc)
@@ -93,7 +93,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unparsed.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Implements `asyncio.Protocol`."""
+        """Parse what has come, and start the requests that it completes."""
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         if self._discarding:

@@ -26,11 +26,11 @@ class LocalBudgets:
             self._used.setdefault(period, {}).setdefault(client, {}).setdefault(name, Use()).add(use)
 
     async def used(self, client: str, period: str) -> Use:
-        """What a client has used in a day or month."""
+        """The use of a client in a day or month."""
         return total(self._of(client, period))
 
     async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
-        """What a client has used on each of the days, by model."""
+        """The use of a client on each of the days, by model."""
         return [self._of(client, day) for day in days]
 
     def _of(self, client: str, period: str) -> Mapping[str, Use]:

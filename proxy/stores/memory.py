@@ -30,12 +30,12 @@ class _Entry(Struct):
 
     @property
     def size(self) -> int:
-        """Bytes of memory."""
+        """The entry's size in bytes of memory."""
         return len(self.value) + ENTRY_BYTES
 
 
 class _Share(Struct):
-    """What is kept for one owner: bytes of memory, and the keys, those first that were longest not written."""
+    """The entries of one owner: bytes of memory, and the keys, those first that were longest not written."""
 
     size: int = 0
     keys: OrderedDict[str, None] = msgspec.field(default_factory=OrderedDict)
@@ -181,7 +181,7 @@ class _Minute:
 
 
 def rate_of(limit: int, total: int, *, allowed: bool, reset: float) -> Rate:
-    """What is left of `limit` once `total` requests are counted, this one among them if it is `allowed`."""
+    """The rest of `limit` once `total` requests are counted, this one among them if it is `allowed`."""
     return Rate(allowed, limit, max(0, limit - total), max(0.0, reset))
 
 

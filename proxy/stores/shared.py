@@ -81,7 +81,7 @@ class SharedState(ABC):
             await self.probe()
 
     def readiness(self) -> Readiness:
-        """For `/readyz`."""
+        """The state of the store for `/readyz`."""
         return Readiness(self.name, usable=self._why_not is None, why_not=self._why_not)
 
 

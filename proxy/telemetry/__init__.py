@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Telemetry:
-    """What the composition root needs of telemetry.
+    """The parts of telemetry that the composition root uses.
 
     Attributes:
         observe: takes every event.

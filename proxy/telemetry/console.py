@@ -181,7 +181,7 @@ def _compact(number: int) -> str:
 
 
 def _outcome(line: Line) -> str:
-    """What ended the request: an error's code, the client, or why its loop stopped."""
+    """The end of the request: an error's code, the client, or why its loop stopped."""
     if line.get("status") == _CLIENT_LEFT:
         return "the client left"
     failed = _counted(line.get("failed_calls"), "failed call", "failed calls")

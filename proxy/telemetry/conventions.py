@@ -123,7 +123,7 @@ def step_shape(step: Step) -> Shape:
 
 
 def describe(shape: Shape) -> Description:
-    """What all spans of a shape have in common."""
+    """The description that all spans of a shape share."""
     match shape:
         case ("request", *values):
             return _request(dict(zip(REQUEST, values, strict=True)))

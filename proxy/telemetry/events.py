@@ -13,7 +13,7 @@ from proxy.ports import Content
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One kind of event: the level of its line, and its meaning."""
+    """A kind of event: the level of its line, and its meaning."""
 
     level: int
     meaning: str

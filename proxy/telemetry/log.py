@@ -183,7 +183,7 @@ class LogObserver:
     """
 
     def __call__(self, event: str, /, **fields: object) -> None:
-        """Write one event."""
+        """Write an event to the log."""
         handler = self.handler(event)
         if handler is not None:
             handler(fields)

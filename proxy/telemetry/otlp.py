@@ -57,7 +57,7 @@ class SpanEncoder:
     def _span(
         self, timed: RequestRecord | Step, parent: SpanId | None, began: int, shape: Shape, attributes: Attributes
     ) -> bytes:
-        """One span.
+        """A span as a field of `ScopeSpans`.
 
         Args:
             timed: what it is made of.
@@ -112,7 +112,7 @@ class SpanEncoder:
         return b"".join([part for name, value in attributes.items() for part in self._attribute(tag, name, value)])
 
     def _attribute(self, tag: bytes, name: str, value: object) -> tuple[bytes, bytes]:
-        """One attribute in two parts; a value of a type that OTLP does not have becomes a text."""
+        """An attribute in two parts; a value of a type that OTLP does not have becomes a text."""
         match value:
             case float():
                 return _head(tag, name, _DOUBLE, 8), _pack_double(value)

@@ -74,7 +74,7 @@ class IncomingTrace:
         self._app = app
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         if scope["type"] == "http":
             parent.set(None)
             for name, _ in scope["headers"]:

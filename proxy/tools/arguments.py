@@ -43,7 +43,7 @@ def validator_of(schema: Json) -> jsonschema_rs.Validator:
 
 
 def schema_fault(schema: Json) -> str | None:
-    """What is wrong with the schema of a tool's arguments, in one line."""
+    """The fault of a schema for a tool's arguments, in one line; None: it has none."""
     if schema.get("type", "object") != "object":
         return "must be a JSON Schema of type object"
     try:

@@ -44,7 +44,7 @@ ENTRY_POINTS = "toolproxy.tools"
 
 @dataclass(frozen=True)
 class Resources:
-    """What tools need.
+    """The resources that tools share.
 
     client   sends their HTTP requests, without redirects, cookies and time limits
     clock    the time
@@ -101,7 +101,7 @@ def sources_of(config: Config, clock: Clock, observe: Observer, *, leave_out: Co
 
 
 def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # noqa: PLR0911 - one for each type
-    """One entry as a tool. Every type of the configuration's schema is handled here.
+    """An entry as a tool. Every type of the configuration's schema is handled here.
 
     A type is imported where there is a tool of it: all of them take a quarter of a second.
     """

@@ -85,7 +85,7 @@ class Registry:
 
     @property
     def services(self) -> dict[str, Service]:
-        """What is kept of each tool between calls, by the tool's name."""
+        """The service of each tool, kept between calls, by the tool's name."""
         return {name: entry.service for name, entry in self._entries.items()}
 
     def group_of(self, name: str) -> str | None:

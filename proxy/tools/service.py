@@ -15,7 +15,7 @@ from proxy.tools.tool import Tool
 
 
 class Service:
-    """What is kept of a tool between calls, and when the configuration is reloaded: its breaker, cache and slots."""
+    """The breaker, cache and slots of a tool, kept between calls and when the configuration is reloaded."""
 
     def __init__(self, tool: Tool, caches: Caches) -> None:
         self.breaker = Breaker()

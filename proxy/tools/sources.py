@@ -62,7 +62,7 @@ class SharedSource:
         await self._source.tried.wait()
 
     async def aclose(self) -> None:
-        """End the session."""
+        """End the session with the source."""
         if self._serving is not None:
             self._serving.cancel()
             await asyncio.wait([self._serving])

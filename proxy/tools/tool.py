@@ -30,7 +30,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class Tool(ToolSpec, frozen=True, kw_only=True):
-    """One tool: a `ToolSpec`, and how it is called.
+    """A tool: its `ToolSpec`, and how it is called.
 
     Attributes:
         run: does the work: arguments in, text for the model out, or a `ToolOutput` where pages can be cited. Raises

@@ -52,7 +52,7 @@ class Connection:
         self._stream = client.prepare("POST", _COMPLETIONS, with_own(stream, self._own))
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close all connections, idle or in use."""
         await self._client.aclose()
 
     def forwarding(self, client_headers: Sequence[tuple[bytes, bytes]]) -> "Connection":

@@ -234,7 +234,7 @@ def other_zai_endpoint(base_url: str) -> str | None:
 
 
 def key_advice(base_url: str) -> str:
-    """What may be wrong with a key that this endpoint refuses, for its operator; "" where nothing is known of it.
+    """Advice for the operator of a key that this endpoint refuses; "" where nothing is known of it.
 
     It names the public address only, because clients read it: an operator's own address is nobody else's business.
     """

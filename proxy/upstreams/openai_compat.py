@@ -36,7 +36,7 @@ _DRAIN_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class OpenAICompatible:
-    """One model at one upstream, for all requests.
+    """A model at an upstream, for all requests.
 
     Attributes:
         name: the upstream's in the configuration.

@@ -17,7 +17,7 @@ from proxy.loop.forcing import DEFAULT_ANSWER_STEPS, AnswerStep, AnswerSteps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One kind of upstream. Each default is OpenAI's behaviour.
+    """A kind of upstream. Each default is OpenAI's behaviour.
 
     Attributes:
         name: the profile's name in the configuration.

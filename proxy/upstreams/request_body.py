@@ -117,7 +117,7 @@ def serialize(
 
 
 def _end_of(body: Json) -> bytes:
-    """What stands behind the last message of a request."""
+    """The bytes behind the last message of a request."""
     return b'],"%s":%s}' % (_LENGTH.encode(), as_json(body[_LENGTH])) if _LENGTH in body else b"]}"
 
 
@@ -169,7 +169,7 @@ def prepare(request: Json, profile: Profile) -> Json:
 
 
 def _fit_message(message: Json, profile: Profile) -> Json:
-    """One message as the upstream accepts it; `message` itself where nothing has to change."""
+    """A message as the upstream accepts it; `message` itself where nothing has to change."""
     changes: Json = {}
     role = message.get("role")
     if isinstance(role, str) and role in profile.roles:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SharedUpstreamState:
-    """What the requests of a process share.
+    """The state that the requests of a process share.
 
     Attributes:
         guards: the breaker of every upstream, by the upstream's name.

@@ -25,7 +25,7 @@ class ChatPage:
         self._page = _page().encode()
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         await send_bytes(send, 200, _HEADERS, self._page)
 
 

@@ -27,7 +27,7 @@ Child: TypeAlias = "Html | str | int | float | None"
 
 
 def tag(name: str, /, *children: Child, **attributes: object) -> Html:
-    """One element.
+    """An element with its children and attributes.
 
     `class_` is the attribute `class`, `stroke_width` is `stroke-width`; None or False leaves one out, True writes its
     name alone.

@@ -44,7 +44,7 @@ class Usage:
             await send_page(scope, send, usage_page(use))
 
     async def _of(self, client: str) -> Json:
-        """What one client has used."""
+        """The use of one client, as a section of the page."""
         now, budgets, budget = self._ports.clock.time(), self._ports.budgets, self._budget_of[client]
         days = last_days(now, DAYS_KEPT)
         history = await budgets.history(client, days)

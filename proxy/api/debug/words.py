@@ -47,7 +47,7 @@ def name_of(step: Json) -> str:
 
 
 def _query_of(arguments: object) -> str | None:
-    """What a search looked for, where the arguments of calls are kept."""
+    """The query of a search, if the arguments of calls are kept."""
     try:
         query = orjson.loads(arguments).get("query") if isinstance(arguments, str) else None
     except (orjson.JSONDecodeError, AttributeError):

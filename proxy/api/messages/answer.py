@@ -24,7 +24,7 @@ _SERVER_NAME = "toolproxy"
 
 
 class AnswerOptions(Struct, frozen=True):
-    """What a client wants in its answer.
+    """The options of a client's answer.
 
     Attributes:
         seal: seals text for the client.
@@ -180,7 +180,7 @@ class MessageBuilder:
     # -- text and thoughts --
 
     def _think(self, thoughts: str) -> Events:
-        """More thoughts; those that come behind the text or the calls of their turn are left out."""
+        """Add thoughts; those that come behind the text or the calls of their turn are left out."""
         if self._turn_thoughts:
             is_late = self.blocks.open_type != "thinking"
         else:
@@ -192,7 +192,7 @@ class MessageBuilder:
         return events + self.blocks.add_thinking(thoughts, shown=not self._options.omits_thoughts)
 
     def _say(self, text: str, citations: Sequence[Citation]) -> Events:
-        """More text. The blank line between two turns of a chat is left out, for they are two blocks here."""
+        """Add text. The blank line between two turns of a chat is left out, for they are two blocks here."""
         if not self._turn_text:
             whole, text = text, without_blank_lines_before(text)
             citations = [(max(0, at - len(whole) + len(text)), url) for at, url in citations]

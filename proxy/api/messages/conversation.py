@@ -199,7 +199,7 @@ class _Reader:
             self._chat.append({"role": "user", "content": content_of(rest)})
 
     def _read_result(self, content: Any, tool: str) -> str:
-        """What the model has read of a server's call, from the content of its result block."""
+        """The text that the model has read of a server's call, from the content of its result block."""
         if not isinstance(content, list):
             return model_text_of(content, tool)
         pages = pages_in(content, self._unseal)

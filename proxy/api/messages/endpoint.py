@@ -35,7 +35,7 @@ from proxy.ports import Ports
 
 
 class _MessagesSurface(CheckingSurface):
-    """What both endpoints share: from a body to a resolved request."""
+    """The base of both endpoints: turns a body into a resolved request."""
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
@@ -85,7 +85,7 @@ class CreateMessage(_MessagesSurface):
     """`POST /v1/messages`, as an ASGI callable."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
         prepared = await self._prepare(scope, parse_object(body), needs_max_tokens=True)
         if prepared.request.stream:
@@ -128,7 +128,7 @@ class CountTokens(_MessagesSurface):
     """`POST /v1/messages/count_tokens`, as an ASGI callable."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
         prepared = await self._prepare(scope, parse_object(body), needs_max_tokens=False)
         headers = {REQUEST_ID.decode(): _request_id()}
@@ -146,7 +146,7 @@ class Seal:
         self._sealer = sealer
 
     def seal(self, text: str) -> str:
-        """A sealed text."""
+        """Seal a text for the caller."""
         return self._sealer.seal({"text": text})
 
     def open(self, sealed: Any) -> str | None:

@@ -17,7 +17,7 @@ _CHARACTERS_PER_TOKEN = 4  # of English text; a page is cut by its length and no
 
 
 class Demands(Struct, frozen=True):
-    """What a client demands of one of its hosted tools.
+    """A client's demands on one of its hosted tools.
 
     Attributes:
         filters: which pages may reach the model and the client, and where the user is.

@@ -68,7 +68,7 @@ def pages_of(answered: AnsweredCall) -> list[Page]:
 
 
 def _said(text: str, url: str) -> str:
-    """What a search's text says of a page."""
+    """The part of a search's text that is about a page."""
     at = _place_of(url, text)
     begin, end = _paragraph(text, at) if at >= 0 else (0, 0)
     return text[begin:end]
@@ -131,7 +131,7 @@ def fetch_block(call_id: str, answered: AnsweredCall, retrieved_at: str) -> Json
 
 
 def model_text_of(content: Any, tool: str) -> str:
-    """What the model has read of a page, or of a call that failed, from the content of its result block.
+    """The text that the model has read of a page, or of a call that failed, from the content of its result block.
 
     Args:
         content: as the client sends it back.

@@ -19,7 +19,7 @@ class StopFilter:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """What may be shown now; the beginning of a sequence is held back until it is known to be none."""
+        """The text that may be shown now; what may be the beginning of a sequence is held back."""
         if self.found is not None:
             return ""
         text = self._held + text
@@ -33,7 +33,7 @@ class StopFilter:
         return text[: len(text) - held]
 
     def close(self) -> str:
-        """What was held back and begins no sequence."""
+        """The rest of the text, which was held back and begins no sequence."""
         held, self._held = self._held, ""
         return held
 

@@ -37,7 +37,7 @@ class Head(Struct, frozen=True):
     input_tokens: Callable[[], int]
 
     def message(self, content: Sequence[Json], ending: Json, usage: Json) -> Json:
-        """The message object."""
+        """The message object in one of its states."""
         named = {"id": f"msg_{self.run_id}", "type": "message", "role": "assistant", "model": self.model}
         return {**named, "content": content, **ending, "usage": usage}
 

@@ -26,7 +26,7 @@ class ReplayedCall(Struct):
 
 
 class ReplayedTurn(Struct):
-    """One upstream turn among those that an assistant message holds: its thoughts, text and calls.
+    """An upstream turn, read back from an assistant message: its thoughts, text and calls.
 
     `origin` is the run and turn that the ids of its calls name; None: they were not made here.
     """

@@ -45,7 +45,7 @@ class Admission:
         self._queue_timeout = queue_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
@@ -81,7 +81,7 @@ def _with_connection_close(send: Send) -> Send:
 
 
 class Capacity:
-    """What the requests of a process share, under whichever configuration they began.
+    """The places that the requests of a process share, under whichever configuration they began.
 
     Attributes:
         limit: bounds the number of open requests.

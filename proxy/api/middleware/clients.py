@@ -50,7 +50,7 @@ class Auth:
         self._found_keys: dict[str, Caller] = {}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             # The same header was right before, and there is no second one that could contradict it.
             known = self._found.get(header(scope, b"authorization") or "")
@@ -149,7 +149,7 @@ class Quota:
         self._limited = {client.name: client for client in clients}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             caller: Caller = scope[CALLER]
             client = self._limited.get(caller.name or "")
@@ -196,7 +196,7 @@ class _LimitedResponse(Struct):
     lease: str | None
 
     def send(self, message: Message) -> Awaitable[None]:
-        """Implements ASGI's `send`."""
+        """Pass an ASGI message on."""
         if message.get("more_body"):
             return self.server_send(message)
         if message["type"] == "http.response.body":

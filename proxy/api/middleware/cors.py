@@ -72,7 +72,7 @@ class PageGuard:
         self._is_public = is_public
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         if scope["type"] == "http" and scope["method"] not in _SAFE_METHODS and (origin := header(scope, b"origin")):
             self._require_allowed(scope, origin)
         return self._app(scope, receive, send)

@@ -34,7 +34,7 @@ class RequestId:
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -108,7 +108,7 @@ class _Response(Struct):
     is_complete: bool = False
 
     def send(self, message: Message) -> Awaitable[None]:
-        """Implements ASGI's `send`."""
+        """Pass an ASGI message on."""
         if message.get("more_body"):
             return self.server_send(message)
         if message["type"] == "http.response.start":

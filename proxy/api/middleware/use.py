@@ -40,7 +40,7 @@ class UseMeter:
         self._models = frozenset(name for name in ports.config.models if "*" not in name)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Implements ASGI."""
+        """Handle one ASGI connection."""
         if scope["type"] != "http" or scope["method"] in _FREE_METHODS or scope["path"] in _FREE_PATHS:
             return self._app(scope, receive, send)
         return self._meter(scope, receive, send)
@@ -59,7 +59,7 @@ class UseMeter:
             await booking.settle()
 
     async def _require_left(self, client: str, budget: BudgetConfig) -> Use:
-        """What a client has used of its budget so far.
+        """Read what a client has used of its budget so far.
 
         Raises:
             BudgetExceeded: that is all of it.
@@ -89,7 +89,7 @@ _WORDS: Mapping[str, str] = {"tokens": "{} tokens", "tool_calls": "{} tool calls
 
 
 def kinds_of(budget: BudgetConfig, used: Use) -> Iterator[tuple[str, float, float]]:
-    """What a budget limits: the name of each kind, its limit, and what is used of it."""
+    """The kinds of use that a budget limits: name, limit, and how much is used."""
     amounts = (("tokens", used.tokens), ("tool_calls", used.tool_calls), ("cost", round(used.cost, 9)))
     for kind, amount in amounts:
         if (limit := getattr(budget, kind)) is not None:
@@ -119,7 +119,7 @@ class _Booking:
         self._task: asyncio.Task[None] | None = None
 
     def send(self, message: Message) -> Awaitable[None]:
-        """Implements ASGI's `send`."""
+        """Pass an ASGI message on."""
         if message["type"] == "http.response.body" and not message.get("more_body"):
             return self._finish(message)
         return self._send(message)

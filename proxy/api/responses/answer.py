@@ -58,7 +58,7 @@ class Head(Struct, frozen=True):
     request: ResponsesRequest
 
     def response(self, status: str, output: Sequence[Json] = (), **changes: Any) -> Json:
-        """The response object."""
+        """The response object in one of its states."""
         given = self.request.fields
         echoed = {key: default if given.get(key) is None else given[key] for key, default in _ECHOED.items()}
         reasoning = {"effort": None, "summary": None, **(given.get("reasoning") or {})}

@@ -122,7 +122,7 @@ class Seal:
         return self._sealer.seal({"thoughts": text})
 
     def hidden(self, run_id: str, continuation: Continuation) -> str:
-        """A sealed continuation."""
+        """Seal the hidden part of a run."""
         return self._sealer.seal({"run": run_id, "hidden": continuation.as_json()})
 
     def open(self, sealed: Any) -> Thoughts | Hidden | None:

@@ -157,7 +157,7 @@ class _Writer:
         self._calls: list[Json] = []
 
     def take(self, item: Json, where: str) -> None:
-        """Add an item."""
+        """Translate the next item of the conversation."""
         match item["type"]:
             case "message" if item["role"] == "assistant":
                 if text := joined(chat_parts(item["content"], where)):

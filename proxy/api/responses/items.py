@@ -33,11 +33,11 @@ class Item:
         raise NotImplementedError
 
     def open(self) -> Events:
-        """Open the item."""
+        """The events that open the item."""
         yield {"type": "response.output_item.added", "output_index": self.index, "item": self.as_json()}
 
     def close(self, status: Status) -> Events:
-        """Close the item."""
+        """The events that complete the item."""
         self.status = status
         yield {"type": "response.output_item.done", "output_index": self.index, "item": self.as_json()}
 
@@ -158,7 +158,7 @@ class Reasoning(Item):
         return item if self.sealed is None else {**item, "encrypted_content": self.sealed}
 
     def append_text(self, text: str) -> Events:
-        """Add text."""
+        """The events of more text."""
         if not self._pieces:
             yield self.event("content_part.added", content_index=0, part={"type": "reasoning_text", "text": ""})
             if self.summarised:
@@ -170,7 +170,7 @@ class Reasoning(Item):
             yield self.event("reasoning_summary_text.delta", summary_index=0, delta=text)
 
     def close(self, status: Status) -> Events:
-        """Close the item."""
+        """The events that complete the item."""
         text = "".join(self._pieces)
         if text:
             yield self.event("reasoning_text.done", content_index=0, text=text)
@@ -209,7 +209,7 @@ class ClientCall(Item):
                 yield self.event("function_call_arguments.delta", delta=arguments)
 
     def close(self, status: Status) -> Events:
-        """Close the item."""
+        """The events that complete the item."""
         if self.tool.kind == "custom":
             self.status = status  # only now its input can be read
             text = self._input()
@@ -262,13 +262,13 @@ class SearchCall(Item):
         return {"id": self.id, "type": "web_search_call", "status": self.status, "action": action}
 
     def open(self) -> Events:
-        """Open the item."""
+        """The events that open the item."""
         yield from Item.open(self)
         yield self.event("web_search_call.in_progress")
         yield self.event("web_search_call.searching")
 
     def close(self, status: Status) -> Events:
-        """Close the item. There is no event for a search that failed, only a status."""
+        """The events that complete the item. There is no event for a search that failed, only a status."""
         if status == "completed":
             yield self.event("web_search_call.completed")
         yield from Item.close(self, status)
@@ -292,7 +292,7 @@ class ServerCall(Item):
         return {**head, "approval_request_id": None, **fields}
 
     def open(self) -> Events:
-        """Open the item."""
+        """The events that open the item."""
         yield from Item.open(self)
         yield self.event("mcp_call.in_progress")
         if self.arguments:
@@ -300,6 +300,6 @@ class ServerCall(Item):
         yield self.event("mcp_call_arguments.done", arguments=self.arguments)
 
     def close(self, status: Status) -> Events:
-        """Close the item."""
+        """The events that complete the item."""
         yield self.event("mcp_call.completed" if status == "completed" else "mcp_call.failed")
         yield from Item.close(self, status)

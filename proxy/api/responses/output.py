@@ -22,7 +22,7 @@ ItemT = TypeVar("ItemT", bound=Item)
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """What a client wants in its output.
+    """The options of a client's output.
 
     Attributes:
         tools: the client's names for its tools, and whether it has declared a search.

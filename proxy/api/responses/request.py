@@ -98,7 +98,7 @@ class ResponsesRequest:
         return bool(reasoning.get("summary") or reasoning.get("generate_summary"))
 
     def as_chat(self, conversation: Conversation, tools: Tools) -> Json:
-        """The chat request."""
+        """The request in the words of Chat Completions."""
         fields = self.fields
         chat: Json = {"model": fields["model"], "messages": list(conversation.messages)}
         chat |= {key: fields[key] for key in _SAME if fields.get(key) is not None}

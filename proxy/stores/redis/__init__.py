@@ -67,7 +67,7 @@ class SharedRedis(SharedState):
             await self.client.set(_PROBE_KEY, b"", ex=60)
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close all connections to Redis."""
         await self.client.aclose()
         await self.pool.aclose()
 

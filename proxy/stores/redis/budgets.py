@@ -69,7 +69,7 @@ class RedisBudgets:
             await self._book(keys=keys, args=arguments)
 
     async def used(self, client: str, period: str) -> Use:
-        """What a client has used in a day or month."""
+        """The use of a client in a day or month."""
         try:
             async with self._shared.reached() as redis:
                 counted = await redis.hgetall(_key(client, period))
@@ -78,7 +78,7 @@ class RedisBudgets:
         return total(_by_model(counted))
 
     async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
-        """What a client has used on each of the days, by model."""
+        """The use of a client on each of the days, by model."""
         try:
             async with self._shared.reached() as redis:
                 commands = redis.pipeline(transaction=False)

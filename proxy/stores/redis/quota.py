@@ -110,7 +110,7 @@ class RedisLeases(SharedLeases):
             await self._renew(keys=[_open_key(client)], args=[self._lifetime, *leases])
 
     async def forget(self, client: str, leases: Collection[str]) -> None:
-        """Remove leases."""
+        """Remove leases that were not released."""
         async with self._shared.reached() as redis:
             await redis.zrem(_open_key(client), *leases)
 

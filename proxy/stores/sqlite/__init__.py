@@ -123,7 +123,7 @@ class SharedSqlite(SharedState):
         return await self._submit(job, writes=True)
 
     async def write_something(self) -> None:
-        """Write a row."""
+        """Write a row, to see whether that is possible."""
         await self._submit(lambda connection: connection.execute("REPLACE INTO probes VALUES (1)").close(), writes=True)
 
     async def aclose(self) -> None:

@@ -124,7 +124,7 @@ class SqliteRates:
 
 
 class SqliteLeases(SharedLeases):
-    """Implements `ports.Leases`."""
+    """Leases in a SQLite file. Implements `ports.Leases`."""
 
     def __init__(self, shared: SharedSqlite) -> None:
         super().__init__(shared.clock)
@@ -150,7 +150,7 @@ class SqliteLeases(SharedLeases):
         await self._shared.write(lambda db: db.executemany("REPLACE INTO leases VALUES (?, ?, ?)", rows).close())
 
     async def forget(self, client: str, leases: Collection[str]) -> None:
-        """Remove leases."""
+        """Remove leases that were not released."""
         rows = [(client, lease) for lease in leases]
         delete = "DELETE FROM leases WHERE client = ? AND lease = ?"
         await self._shared.write(lambda db: db.executemany(delete, rows).close())
@@ -244,14 +244,14 @@ class SqliteBudgets:
                 self._waiting.setdefault(whose, Use()).add(missed)
 
     async def used(self, client: str, period: str) -> Use:
-        """What a client has used in a day or month."""
+        """The use of a client in a day or month."""
         try:
             return total((await self._by_model(client, [period]))[0])
         except StateUnavailable:
             return await self._local.used(client, period)
 
     async def history(self, client: str, days: Sequence[str]) -> Sequence[Mapping[str, Use]]:
-        """What a client has used on each of the days, by model."""
+        """The use of a client on each of the days, by model."""
         try:
             return await self._by_model(client, days)
         except StateUnavailable:

@@ -186,6 +186,6 @@ def secrets_in(config: HttpToolConfig) -> set[str]:
 
 
 def _shortened(text: str) -> str:
-    """One line, as long as a message is; secrets are masked before, so that none is cut in two."""
+    """A text on one line, as long as a message is; secrets are masked before, so that none is cut in two."""
     line = " ".join(text.split())
     return line if len(line) <= _MOST_ERROR_CHARACTERS else f"{line[:_MOST_ERROR_CHARACTERS]}..."

@@ -68,7 +68,7 @@ _SESSION_TERMINATED = (INVALID_REQUEST, "Session terminated")
 
 
 class McpServer:
-    """One MCP server of the configuration. Implements `sources.Source`.
+    """An MCP server of the configuration. Implements `sources.Source`.
 
     Args:
         name: of its entry, and of the group of its tools.
@@ -119,7 +119,7 @@ class McpServer:
             await self._clock.sleep(wait)
 
     async def _hold_session(self, publish: Publish) -> str:
-        """One session, until it breaks; returns why it did."""
+        """Hold one session until it breaks; returns why it did."""
         transport = SessionTransport()
         self._listed = None
         try:
@@ -193,7 +193,7 @@ class McpServer:
         return tool if is_repeatable(listed) else replace(tool, retries=0)
 
     async def _call(self, name: str, arguments: Json) -> ToolOutput:
-        """One call. When it is cancelled, the client notifies the server, and the session lives on."""
+        """Make one call. When it is cancelled, the client notifies the server, and the session lives on."""
         if self._client is None:
             raise ToolUnavailable(_AWAY)
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))

@@ -146,7 +146,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         self.refused: int | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request."""
+        """Send one request of the session."""
         request.headers["accept-encoding"] = "identity"
         if request.method == "DELETE":
             return await self._close_session(request)
@@ -169,7 +169,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(response.status_code)
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close the connections to the server."""
         await self._inner.aclose()
 
 
@@ -190,6 +190,6 @@ class _Bounded(httpx2.AsyncByteStream):
             yield part
 
     async def aclose(self) -> None:
-        """Release the connection."""
+        """Give the connection back to its pool."""
         if isinstance(self._body, httpx2.AsyncByteStream):
             await self._body.aclose()

@@ -43,7 +43,7 @@ class Fields(Value, frozen=True, kw_only=True):
 
 
 class Most(Value, frozen=True, kw_only=True):
-    """What the provider accepts at the most."""
+    """The most that the provider accepts."""
 
     count: Count = 10  # results of one search
     query_characters: Count | None = None  # characters of a query
@@ -53,7 +53,7 @@ class Most(Value, frozen=True, kw_only=True):
 
 
 class Refusal(Value, frozen=True, kw_only=True):
-    """One rule of `errors`: what an answer of this status, or with this content, means. The first that fits counts."""
+    """A rule of `errors`: what an answer of this status, or with this content, means. The first that fits counts."""
 
     means: Meaning  # what it means
     status: int | tuple[int, ...] = ()  # the statuses that it is about; none: every one
@@ -71,7 +71,7 @@ class Wait(Value, frozen=True, kw_only=True):
 
 
 class PageText(Value, frozen=True, kw_only=True):
-    """What is different with `content: page`."""
+    """The differences of a request with `content: page`."""
 
     headers: dict[HeaderName, HeaderValue] = {}  # in place of some of the headers
     query: dict[str, Any] = {}  # added to the query
@@ -81,7 +81,7 @@ class PageText(Value, frozen=True, kw_only=True):
 
 
 class Keyless(Value, frozen=True, kw_only=True):
-    """What is different with `api_key: none`, for a provider that answers without a key."""
+    """The differences of a request with `api_key: none`, for a provider that answers without a key."""
 
     url: Text | None = None  # another address
     headers: dict[HeaderName, HeaderValue] = {}  # sent in place of `headers`

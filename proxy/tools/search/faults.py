@@ -11,7 +11,7 @@ from proxy.tools.search.template import faults_in, names_in
 
 
 def faults(description: Description) -> Iterator[tuple[str, str]]:
-    """What is wrong with a description beyond its types: the key that is at fault, empty for all of it, and why."""
+    """The faults of a description beyond its types: the key that is at fault, empty for all of it, and why."""
     known = PLACEHOLDERS | description.options.keys() | {"api_key"}
     for name in ("url", "query", "body"):
         yield from ((name, fault) for fault in faults_in(getattr(description, name), known))
@@ -49,7 +49,7 @@ def _pointers(description: Description) -> Iterator[tuple[str, str]]:
 
 
 def config_faults(config: SearchConfig) -> Iterator[tuple[str, str]]:
-    """What is wrong with an entry of `type: search`: the key that is at fault, and why.
+    """The faults of an entry of `type: search`: the key that is at fault, and why.
 
     Raises:
         msgspec.ValidationError: its `provider` has not the form of a description.

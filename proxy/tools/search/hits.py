@@ -29,7 +29,7 @@ _LONGEST_TITLE = 300  # characters; a title is a line
 
 
 def hit_of(row: Json, fields: Fields, today: date, *, page: PageText | None = None) -> SearchHit | None:
-    """One result as a hit; None: it has no URL of a page.
+    """A result as a hit; None: it has no URL of a page.
 
     Args:
         row: the provider's own object.
@@ -77,7 +77,7 @@ def output_of(
     answer_url: str | None = None,
     most_characters: int,
 ) -> ToolOutput:
-    """What a search found, for the model and for the client.
+    """The output of a search, for the model and for the client.
 
     Args:
         query: what was searched for.
@@ -120,7 +120,7 @@ def passage(value: object) -> str:
 
 
 def _entry(hit: SearchHit) -> str:
-    """One hit. Hits carry no numbers: gpt-oss takes numbered ones for pages of a browser, which it may not have."""
+    """A hit as a paragraph. It carries no number: gpt-oss takes numbered hits for pages of a browser, if it has none too."""
     dated = hit.published or (f"updated {hit.updated}" if hit.updated else "")
     where = " - ".join(part for part in (hit.site, dated) if part)
     return "\n".join(part for part in (hit.title, hit.url, where, hit.text) if part)
@@ -131,7 +131,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def first_of(document: Any, pointers: str) -> Any:
-    """What the first of some pointers leads to that is there and not empty; None: nothing."""
+    """The value of the first pointer that leads to one that is not empty; None: none does."""
     for pointer in pointers.split(" or ") if pointers else ():
         if (found := value_at(document, pointer)) not in (None, "", [], {}):
             return found
@@ -139,7 +139,7 @@ def first_of(document: Any, pointers: str) -> Any:
 
 
 def value_at(document: Any, pointer: str) -> Any:
-    """What a pointer leads to; None: nothing."""
+    """The value that a pointer leads to; None: there is none."""
     try:
         return json_pointer.resolve(document, json_pointer.parse(pointer.strip()))
     except LookupError:

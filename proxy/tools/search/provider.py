@@ -34,7 +34,7 @@ PLACEHOLDERS = frozenset(
 
 
 class SearchRequest(Struct, frozen=True):
-    """What a search sends; `body`: JSON, or None."""
+    """The request of a search; `body`: JSON, or None."""
 
     method: str
     url: str
@@ -43,7 +43,7 @@ class SearchRequest(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """What a search found.
+    """The hits of a search, and what else its answer says.
 
     Attributes:
         hits: in the provider's order.
@@ -95,7 +95,7 @@ class Provider:
         self._sends_allow, self._sends_block = "allow" in names, "block" in names
 
     def request(self, query: SearchQuery, today: date) -> SearchRequest:
-        """What to send for a query."""
+        """The request to send for a query."""
         values = self._values(query, today)
         key = {"api_key": self._api_key}
         pairs = [(name, filled(part, values | key)) for name, part in self._query.items()]
@@ -115,7 +115,7 @@ class Provider:
     def read(
         self, query: SearchQuery, status: int, headers: Mapping[str, str], body: bytes, today: date
     ) -> Found | Refused:
-        """What an answer says; `headers` are in lower case."""
+        """The content of an answer; `headers` are in lower case."""
         answer = answer_of(self.description, status, headers, body)
         if isinstance(answer, Refused):
             return answer
@@ -152,7 +152,7 @@ class Provider:
         return said, url
 
     def cannot(self) -> list[str]:
-        """What the provider itself cannot filter by, and what becomes of it, for `toolproxy check`."""
+        """The filters that the provider itself does not have, and what becomes of them, for `toolproxy check`."""
         names = set(names_in([self._url, self._query, self._body]))
         operator = self.description.site_operator
         missing = []

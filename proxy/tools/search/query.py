@@ -54,7 +54,7 @@ _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 
 
 class SearchQuery(Struct, frozen=True):
-    """One search.
+    """A search, as its tool was asked for it.
 
     Attributes:
         text: what to search for.
@@ -74,7 +74,7 @@ class SearchQuery(Struct, frozen=True):
 
 
 def repair(arguments: Json) -> Json:
-    """The same request in the schema's words; what is not understood is left for the schema to refuse."""
+    """The request in the schema's words; what is not understood is left for the schema to refuse."""
     repaired = {key: value for key, value in arguments.items() if key not in _ALL_NAMES}
     for name, names in _NAMES.items():
         value = _first(arguments, names)

@@ -95,7 +95,7 @@ def adapted(answer: Any) -> Json:
 
 
 def _row(item: Json) -> Json:
-    """One result of any kind, with the details that its kind has."""
+    """A result of any kind, with the details that its kind has."""
     details = [f"{label}: {text}" for key, label in _DETAILS.items() if (text := line(item.get(key)))]
     if rating := line(item.get("rating")):
         votes = line(item.get("ratingCount"))

@@ -55,7 +55,7 @@ def names_in(template: Any) -> Iterator[str]:
 
 
 def faults_in(template: Any, known: frozenset[str]) -> Iterator[str]:
-    """What is wrong with a template: placeholders and operators that there are not."""
+    """The faults of a template: placeholders and operators that do not exist."""
     match template:
         case str():
             for found in _PLACEHOLDER.finditer(template):
@@ -78,7 +78,7 @@ def as_text(value: Any) -> str:
 
 
 def _spliced(part: Any, value: Any) -> list[Any]:
-    """What an item of a list becomes: a placeholder that means a list becomes its items."""
+    """The items that an item of a list becomes: a placeholder that means a list becomes its items."""
     if value is ABSENT:
         return []
     return value if isinstance(part, str) and isinstance(value, list) else [value]

@@ -190,7 +190,7 @@ def carried_by(address: Address) -> tuple[IPv4Address, ...]:
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """One entry of `allow_hosts` or `deny_hosts`.
+    """An entry of `allow_hosts` or `deny_hosts`.
 
     `name` (with a leading dot: every name below it) or `network`; neither: every host. `port` None: every port.
     """
