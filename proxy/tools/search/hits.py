@@ -120,7 +120,7 @@ def passage(value: object) -> str:
 
 
 def _entry(hit: SearchHit) -> str:
-    """A hit as a paragraph, without a number: gpt-oss takes numbered hits for pages of a browser that it may not have."""
+    """A hit as a paragraph, without a number: gpt-oss would take it for a page of a browser that it may not have."""
     dated = hit.published or (f"updated {hit.updated}" if hit.updated else "")
     where = " - ".join(part for part in (hit.site, dated) if part)
     return "\n".join(part for part in (hit.title, hit.url, where, hit.text) if part)
