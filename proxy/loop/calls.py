@@ -7,6 +7,7 @@ cannot see that others were made.
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import TypeGuard
 
 import orjson
 from msgspec import Struct, field
@@ -116,9 +117,9 @@ class CallAssembler(Struct):
         """
         shown: list[Json] = []
         for fragment in fragments:
-            known = {at: call.id for at, call in self.calls.items()}
-            index = fragment["index"] if has_index(fragment) else inferred_index(fragment, known)
-            fragment.pop("index", None)
+            index = fragment.pop("index", None)
+            if not is_index(index):
+                index = inferred_index(fragment, {at: call.id for at, call in self.calls.items()})
             call = self.calls.get(index)
             if call is None:
                 call = self.calls[index] = PartialCall(fragment.get("id") or self._new_id(index))
@@ -193,9 +194,8 @@ def as_text(arguments: object) -> str:
     return arguments if isinstance(arguments, str) else dumps(arguments).decode()
 
 
-def has_index(fragment: Json) -> bool:
-    """Whether a fragment of a call has an index; Z.AI has been seen to send -1, Mistral none."""
-    index = fragment.get("index")
+def is_index(index: object) -> TypeGuard[int]:
+    """Whether the `index` of a call's fragment is one; Z.AI has been seen to send -1, Mistral none."""
     return isinstance(index, int) and index >= 0
 
 

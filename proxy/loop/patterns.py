@@ -53,5 +53,10 @@ def only_text_field(chunk: Json) -> str:
     choice: Json = choices[0] if len(choices) == 1 else {}
     if choice.get("index") or choice.get("finish_reason") or choice.get("logprobs") or chunk.get("usage"):
         return ""
-    held = {key: value for key, value in (choice.get("delta") or {}).items() if value and key != "role"}
-    return next((field for field in TEXT_FIELDS if len(held) == 1 and isinstance(held.get(field), str)), "")
+    field = ""
+    for name, value in (choice.get("delta") or {}).items():
+        if value and name != "role":
+            if field or name not in TEXT_FIELDS or not isinstance(value, str):
+                return ""
+            field = name
+    return field

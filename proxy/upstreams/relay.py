@@ -7,7 +7,7 @@ import orjson
 from proxy.config import PriceConfig
 from proxy.loop import rawjson, sse
 from proxy.loop.assembler import NO_REASON
-from proxy.loop.calls import has_index, inferred_index
+from proxy.loop.calls import inferred_index, is_index
 from proxy.loop.chat import Json, inferred_reason
 from proxy.loop.errors import UpstreamError
 from proxy.loop.patterns import ChunkPattern, only_text_field, pattern_of
@@ -139,7 +139,7 @@ class _StreamedChoice:
             self.has_text = True
         self.function = self.function or delta.get("function_call")
         for call in delta.get("tool_calls") or ():
-            if not has_index(call):
+            if not is_index(call.get("index")):
                 call["index"] = inferred_index(call, self.ids)
             index = call["index"]
             self.ids[index] = call.get("id") or self.ids.get(index, "")
@@ -157,6 +157,6 @@ def _lacks_index(chunk: Json) -> bool:
     """Whether a chunk has a tool call without an index."""
     for choice in chunk["choices"]:
         delta = choice.get("delta")
-        if delta and (calls := delta.get("tool_calls")) and not all(map(has_index, calls)):
+        if delta and (calls := delta.get("tool_calls")) and not all(is_index(call.get("index")) for call in calls):
             return True
     return False
