@@ -85,6 +85,24 @@ def test_a_key_that_stands_in_a_chunk_twice_has_no_pattern():
     assert pattern_of(b'{"choices":[{"delta":{"content":"cut off', "content") is None
 
 
+def read(field, *texts, tools=TOOLS):
+    """The texts that are shown of a stream whose first chunk has the first text, and the others by its pattern."""
+    assembler = Assembler(CallUpstream({}, number=1, tools=tools))
+    shown = assembler.feed(chunk({field: texts[0]}))
+    for text in texts[1:]:
+        shown += assembler.feed_text(text)
+    return [one["choices"][0]["delta"][field] for one in shown]
+
+
+def test_where_nothing_can_be_called_every_text_is_shown_at_once():
+    assert read("content", "It", " is", "<tool_call>", tools={}) == ["It", " is", "<tool_call>"]
+
+
+def test_what_may_be_a_leak_waits_in_thoughts_as_in_text():
+    assert read("reasoning", "Hm", "<tool_call>", "x") == ["Hm"]
+    assert read("content", "Hm", " ", "<tool_call>", "x") == ["Hm", " "]
+
+
 DELTAS = st.fixed_dictionaries(
     {},
     optional={
