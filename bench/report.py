@@ -71,7 +71,7 @@ def _goals(results: Results) -> str:
         ),
         ("start to the first answer", f"{results.start_seconds:.2f} s", "", "<= 0.8 s"),
     ]
-    return "### What counts\n\n" + _table(("figure", "measured", "beside", "goal"), rows)
+    return "### Results against the goals\n\n" + _table(("figure", "measured", "ratio", "goal"), rows)
 
 
 def _costs(results: Results) -> Iterable[tuple[str, str, str, str]]:
@@ -102,15 +102,15 @@ def _details(results: Results) -> str:
         busy = results.middle(scenario, target, "busy") or 0.0
         rows.append((scenario, target, cost, rate, *late, *added, f"{busy:.0%}", str(failures or "")))
     names = ("scenario", "target", "CPU", "per second", "p50", "p99", "added p50", "added p99", "busy", "failed")
-    told = (
-        "Times in microseconds; CPU per answer or per chunk, from /proc. In brackets: what that is to nginx's under "
-        "the same load, the median of what it was in each round, which is not always what the medians would give (of "
-        "added latency it is what they give, where nginx adds any). `busy` is the target's share of its core. The "
-        "`direct` rows are the upstream by itself under the same load: what it and the load can do, and cost, without "
-        "anything between them. Where a target is not busy, the load was the limit, and its CPU figure is on the high "
-        "side, for it wakes up more often."
+    explained = (
+        "Times in microseconds; CPU per answer or per chunk, from /proc. In brackets: the ratio to nginx under the "
+        "same load, as the median of the ratios of all rounds; it may differ from the ratio of the two medians. "
+        "(For added latency it is the ratio of the medians, where nginx adds any.) `busy` is the target's share of "
+        "its core. The `direct` rows are the upstream by itself under the same load: what it and the load can do, "
+        "and cost, without anything between them. Where a target is not busy, the load was the limit; its CPU "
+        "figure is then a little too high, because it wakes up more often."
     )
-    return f"### In detail\n\n{told}\n\n" + _table(names, rows)
+    return f"### In detail\n\n{explained}\n\n" + _table(names, rows)
 
 
 def _beside_nginx(
@@ -150,10 +150,11 @@ def _bursts(results: Results) -> str:
         (f"{connections:,}", target, _ms(p99), _ms(worst))
         for (target, connections), (p99, worst) in results.bursts.items()
     ]
-    told = (
-        "How late a chunk comes while so many connections ask for all they can get; 100 streams, a chunk in 20 ms each."
+    explained = (
+        "How late chunks arrive in 100 streams of one chunk per 20 ms each, while the given number of connections "
+        "send requests as fast as they can."
     )
-    return f"### Streams in a burst\n\n{told}\n\n" + _table(("connections", "target", "p99", "longest"), rows)
+    return f"### Streams in a burst\n\n{explained}\n\n" + _table(("connections", "target", "p99", "longest"), rows)
 
 
 def _watching(results: Results) -> str:

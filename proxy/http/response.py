@@ -117,7 +117,7 @@ class Http1Response(Response):
         """Give the body to `handle` as it comes, until it needs no more or the body ends.
 
         What arrives is handled in the callback in which it arrives: to wake a task for it would take another round of
-        the event loop, for each chunk of each stream (21 % of a chunk's instructions). Only where `handle` has to wait
+        the event loop, for each chunk of each stream (24 % of a chunk's instructions). Only where `handle` has to wait
         for something, such as a client that does not read, the task goes on with it; what comes meanwhile is buffered,
         and beyond the buffer the server is not read from.
 
