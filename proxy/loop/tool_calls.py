@@ -52,6 +52,8 @@ class ToolCalls:
 
     async def begin_turn(self, number: int) -> None:
         """Take the calls of the turn with that number from now on; the client is told that it begins."""
+        if self._started:  # by the turn before, whose calls were refused when it was complete
+            self.drop()
         self._turn, self.were_shown = number, False
         if self._tell is not None:
             await self._tell({"type": "turn.started", "turn": number})

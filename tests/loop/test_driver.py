@@ -27,7 +27,7 @@ class Upstream:
         self.clock = clock
         self.seconds = seconds
 
-    async def complete(self, call, show, eager):
+    async def complete(self, call, show, early):
         self.calls.append(call)
         if self.clock:
             self.clock.now += self.seconds
@@ -110,6 +110,31 @@ async def test_results_are_in_call_order_whatever_order_they_come_in():
     await drive(upstream, work)
     contents = [message["content"] for message in upstream.calls[1].body["messages"] if message["role"] == "tool"]
     assert ["\na\n" in contents[0], "\nb\n" in contents[1]] == [True, True]
+
+
+async def test_a_call_that_was_started_early_and_is_refused_with_its_turn_ends_before_the_next_turn():
+    started, cancelled = asyncio.Event(), []
+
+    async def work(one):
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(one.id)
+
+    class Writing(Upstream):
+        async def complete(self, made, show, early):
+            if not self.calls:
+                early.start(call(id="a"))
+                await started.wait()
+            else:
+                await asyncio.sleep(0)
+                assert cancelled == ["a"]
+            return await super().complete(made, show, early)
+
+    answer, _ = await drive(Writing(calls(call(id="a"), tokens=20), says("Done")), work, max_total_tokens=10)
+    assert (answer.message["content"], answer.stop) == ("Done", "max_total_tokens")
+    assert answer.tally.total_tool_calls == 1  # it was begun
 
 
 async def test_no_more_calls_run_at_a_time_than_permitted():
