@@ -120,7 +120,7 @@ def _is_whole(written: str, base: str) -> bool:
 
 
 def is_longer_url(text: str, end: int) -> bool:
-    """Whether what seems to be a URL, up to the place `end`, is the beginning of a longer one than with a slash."""
+    """Whether the URL that ends at `end` is the beginning of a longer one; a slash alone does not make it longer."""
     return _GOES_ON.match(text, end + text.startswith("/", end)) is not None
 
 
