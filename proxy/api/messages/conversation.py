@@ -143,7 +143,7 @@ class _Reader:
             if not isinstance(block, dict):
                 refuse(place, "must be a content block, an object with a `type`")
             kind, turn = block.get("type"), turns[-1]
-            if kind not in _READ or (kind == "server_tool_use" and not _is_ours(block)):
+            if not isinstance(kind, str) or kind not in _READ or (kind == "server_tool_use" and not _is_ours(block)):
                 continue  # what other servers' tools left behind
             # The order tells the turns apart, but the AI SDK moves the client's calls behind everything else.
             is_late = kind == "tool_use" and turn.continues_with(_origin_of(block))

@@ -61,6 +61,7 @@ async def test_blocks_of_another_server_between_a_call_and_its_result_break_noth
         {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
         {"type": "code_execution_tool_result", "tool_use_id": "srvtoolu_2", "content": {}},
         {"type": "redacted_thinking", "data": "x"},
+        {"type": ["text"]},
     ]
     history = follow_up({"content": content}, {**OPEN, "tool_use_id": "toolu_1"})
     async with proxy_of(upstream) as url:
