@@ -1,10 +1,10 @@
 """Instructions per request, loop and chunk, counted by callgrind: a figure that a noisy machine does not disturb.
 
     request      a whole answer without server tools, which Chat Completions relays
-    chunk        a chunk of such a stream
+    chunk        a chunk of a stream without server tools
     answer       a whole answer with a server tool in play, which the model does not call
     loop         a whole answer after one call of that tool
-    loop_chunk   a chunk of such a stream
+    loop_chunk   a chunk of a stream after one tool call
 
     python -m bench.instructions            print the counts beside those of bench/instructions.json
     python -m bench.instructions --check    and exit with 1 where one is more than 5 % away from its recorded value
@@ -101,8 +101,10 @@ class Upstream:
     """A model server: the model `calls` calls a tool where it is offered one; everything else is answered with text.
 
     Args:
-        chunks: how many content chunks a stream has.
         received: waits until the client has received the chunk that was sent last.
+
+    Attributes:
+        chunks: how many content chunks a stream has.
     """
 
     def __init__(self, received: Callable[[], Awaitable[None]]) -> None:

@@ -42,7 +42,7 @@ class Backoff:
         return wait * (0.5 + self.jitter() / 2)
 
 
-class State(enum.StrEnum):
+class BreakerState(enum.StrEnum):
     """The states of a breaker."""
 
     CLOSED = "closed"
@@ -64,12 +64,12 @@ class Breaker(Struct, kw_only=True):
 
     threshold: int = 5
     seconds: float = 30.0
-    state: State = State.CLOSED
+    state: BreakerState = BreakerState.CLOSED
     _failures: int = 0
     _weight: int = 0  # of the failures, with no more than its share for any client
     _of_clients: dict[str, int] = {}
     _open_until: float = 0.0
-    _is_shut: bool = False
+    _is_tripped: bool = False
 
     def allows(self, now: float, *, spare: bool = False) -> bool:
         """Whether a call may be made now. To be asked once for each call, since a True may be the one probe.
@@ -78,37 +78,37 @@ class Breaker(Struct, kw_only=True):
             now: in seconds, on a clock that never goes back.
             spare: whether something else can answer in its place.
         """
-        if self.state is State.CLOSED or not (spare or self._weight >= self.threshold):
+        if self.state is BreakerState.CLOSED or not (spare or self._weight >= self.threshold):
             return True
         if now < self._open_until:
             return False
-        self.state = State.HALF_OPEN
+        self.state = BreakerState.HALF_OPEN
         self._open_until = now + self.seconds
-        self._is_shut = False
+        self._is_tripped = False
         return True
 
     def wait(self, now: float) -> float:
         """Seconds until a call may be allowed; 0 where one is now."""
-        return 0.0 if self.state is State.CLOSED else max(0.0, self._open_until - now)
+        return 0.0 if self.state is BreakerState.CLOSED else max(0.0, self._open_until - now)
 
-    def shut(self, now: float, seconds: float) -> None:
-        """Open it for `seconds`: the service has said that calls are in vain until then.
+    def trip(self, now: float, seconds: float) -> None:
+        """Open the breaker for `seconds`, because the service has announced that calls will fail until then.
 
-        The success of a call that began earlier does not close it.
+        A call that began earlier and succeeds does not close it.
         """
         self._weight = self._failures = self.threshold
-        self.state = State.OPEN
+        self.state = BreakerState.OPEN
         self._open_until = now + seconds
-        self._is_shut = True
+        self._is_tripped = True
 
     def succeeded(self) -> bool:
         """Count a success, whenever its call began; whether this closed the breaker."""
-        if self._is_shut:
+        if self._is_tripped:
             return False
         self._failures = self._weight = 0
         self._of_clients.clear()
-        was_closed = self.state is State.CLOSED
-        self.state = State.CLOSED
+        was_closed = self.state is BreakerState.CLOSED
+        self.state = BreakerState.CLOSED
         return not was_closed
 
     def failed(self, now: float, *, client: str | None = None, spare: bool = False) -> bool:
@@ -122,9 +122,9 @@ class Breaker(Struct, kw_only=True):
         self._failures += 1
         self._weigh(client)
         opens = self._failures >= self.threshold and (spare or self._weight >= self.threshold)
-        if self.state is State.OPEN or (self.state is State.CLOSED and not opens):
+        if self.state is BreakerState.OPEN or (self.state is BreakerState.CLOSED and not opens):
             return False
-        self.state = State.OPEN
+        self.state = BreakerState.OPEN
         self._open_until = now + self.seconds
         return True
 

@@ -277,7 +277,7 @@ class ClockConfig(ToolConfig, frozen=True, kw_only=True):
 
 
 class HttpToolConfig(ToolConfig, frozen=True, kw_only=True):
-    """`type: http`: any HTTP API. `{name}` stands for an argument; what it may be is in `tools.http_template`."""
+    """`type: http`: any HTTP API. `{name}` stands for an argument; docs/tools.md says where placeholders may stand."""
 
     description: Text  # What the tool does and when to use it, for the model.
     url: Text  # URL with placeholders in path and query; scheme, host and port have none.

@@ -19,7 +19,7 @@ from proxy.config import (
 )
 from proxy.loop.search import SearchFilters
 from proxy.terminal import Style
-from proxy.tools.catalog import answered_by_fallback, not_configured
+from proxy.tools.catalog import answered_by_fallback, unused_entry_points
 from proxy.tools.search.entries import provider_of
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.tool import provider_of as search_provider_of
@@ -48,7 +48,7 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
             lines.append(f"    sends, if a request says all it can: {_example(tool)}")
     instead = {f"tools.{name}": " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(config)}
     lines += _disabled("tools", config, instead)
-    lines += [f"  installed, not configured: {origin}" for origin in not_configured(config)]
+    lines += [f"  installed, not configured: {origin}" for origin in unused_entry_points(config)]
     lines.append("clients:")
     anyone = "  none: anyone may call" + ("" if config.server.allow_anonymous else ", on loopback only")
     lines += [f"  {client.name}: usable{_budget(client)}" for client in config.clients] or [anyone]

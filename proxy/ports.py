@@ -88,7 +88,7 @@ class Observer(Protocol):
         """
         ...
 
-    def wants(self, event: str) -> bool:
+    def handles(self, event: str) -> bool:
         """Whether events of that name are used at all; callers may skip building the fields of others."""
         ...
 
@@ -99,7 +99,7 @@ class NoObserver:
     def __call__(self, event: str, /, **fields: object) -> None:
         """Ignore an event and its fields."""
 
-    def wants(self, event: str) -> bool:  # noqa: ARG002 - the protocol's
+    def handles(self, event: str) -> bool:  # noqa: ARG002 - the protocol's
         """Whether the event has an observer: none has."""
         return False
 

@@ -28,6 +28,7 @@ from proxy.config import (
     ZaiSearchConfig,
 )
 from proxy.http.client import HttpClient
+from proxy.http.connect import causes
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError, UpstreamRefused
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
@@ -40,7 +41,6 @@ from proxy.upstreams.connection import Connection
 
 _SECONDS: Final = 30.0  # for an answer: a model that thinks needs some seconds for its first token
 _TIMEOUTS: Final = Timeouts(connect=10, read=_SECONDS, write=10, pool=10)
-_MOST_LINKS: Final = 20  # of causes, which may go round in a circle
 _LONGEST_MESSAGE: Final = 300
 _SEARCHED, _RESULTS = "news", 5
 _QUESTION: Final = "Answer with one word: ready?"
@@ -206,7 +206,7 @@ async def _ask_mcp_server(name: str, server: McpConfig) -> Finding:
     from proxy.tools.mcp import client as mcp  # noqa: PLC0415 - an extra, and more than a second to import
 
     try:
-        names = await mcp.look(server)
+        names = await mcp.list_tool_names(server)
     except ToolUnavailable as exc:
         return Finding(f"tools.{name}", f"not usable: {_plain(str(exc))}", is_fault=True)
     return Finding(f"tools.{name}", f"{len(names)} tools: {', '.join(names)}")
@@ -235,14 +235,8 @@ def _shared_state(config: StateConfig, clock: Clock) -> tuple[str, SharedState]:
 
 def _network_fault(exc: BaseException) -> str | None:
     """The reason why a server cannot be reached, in words; None where it was reached."""
-    link: BaseException | None = exc
-    for _ in range(_MOST_LINKS):
-        if link is None:
-            break
-        if why := _tls_fault(link) or _connection_fault(link):
-            return why
-        link = link.__cause__ or link.__context__
-    return None
+    faults = (_tls_fault(link) or _connection_fault(link) for link in causes(exc))
+    return next(filter(None, faults), None)
 
 
 def _where(exc: BaseException) -> str:

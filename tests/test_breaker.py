@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.breaker import Backoff, Breaker, State
+from proxy.breaker import Backoff, Breaker, BreakerState
 
 
 def opened(*, at=0.0):
@@ -17,9 +17,9 @@ def test_it_opens_after_so_many_failures_in_a_row():
     breaker = Breaker(threshold=3, seconds=10)
     breaker.failed(1)
     breaker.failed(2)
-    assert (breaker.state, breaker.allows(2)) == (State.CLOSED, True)
+    assert (breaker.state, breaker.allows(2)) == (BreakerState.CLOSED, True)
     breaker.failed(3)
-    assert (breaker.state, breaker.allows(3), breaker.wait(3)) == (State.OPEN, False, 10)
+    assert (breaker.state, breaker.allows(3), breaker.wait(3)) == (BreakerState.OPEN, False, 10)
     assert (breaker.allows(12.9), round(breaker.wait(12.9), 6)) == (False, 0.1)
 
 
@@ -28,14 +28,14 @@ def test_a_success_between_two_failures_begins_the_count_anew():
     for _ in range(5):
         breaker.failed(0)
         breaker.succeeded()
-    assert (breaker.state, breaker.wait(0)) == (State.CLOSED, 0)
+    assert (breaker.state, breaker.wait(0)) == (BreakerState.CLOSED, 0)
 
 
 def test_when_its_time_is_over_one_call_probes_and_no_other():
     breaker = opened()
     assert breaker.wait(10) == 0
     assert [breaker.allows(10) for _ in range(3)] == [True, False, False]
-    assert (breaker.state, breaker.wait(11)) == (State.HALF_OPEN, 9)
+    assert (breaker.state, breaker.wait(11)) == (BreakerState.HALF_OPEN, 9)
 
 
 def test_a_probe_that_succeeds_closes_it_and_the_count_begins_anew():
@@ -50,7 +50,7 @@ def test_a_probe_that_fails_opens_it_for_another_while():
     breaker = opened()
     assert breaker.allows(10)
     breaker.failed(15)
-    assert (breaker.state, breaker.allows(24.9), breaker.allows(25)) == (State.OPEN, False, True)
+    assert (breaker.state, breaker.allows(24.9), breaker.allows(25)) == (BreakerState.OPEN, False, True)
 
 
 def test_a_probe_of_which_nothing_is_heard_is_followed_by_another():
@@ -70,9 +70,9 @@ def test_what_began_before_it_opened_and_succeeds_later_closes_it():
     assert breaker.allows(1)
 
 
-def test_one_that_is_shut_stays_so_for_as_long_as_the_service_says():
+def test_one_that_is_tripped_stays_so_for_as_long_as_the_service_says():
     breaker = Breaker(threshold=2, seconds=10)
-    breaker.shut(0, 600)
+    breaker.trip(0, 600)
     breaker.succeeded()  # of a call that began before
     assert (breaker.allows(599), breaker.wait(599)) == (False, 1)
     assert [breaker.allows(600), breaker.allows(600)] == [True, False]
@@ -105,7 +105,7 @@ def told(breaker, *clients, spare=False):
 def test_one_clients_failures_never_open_it_however_many_they_are():
     breaker = Breaker(threshold=4, seconds=10)
     assert not any(told(breaker, *["one"] * 100))
-    assert (breaker.state, breaker.allows(0)) == (State.CLOSED, True)
+    assert (breaker.state, breaker.allows(0)) == (BreakerState.CLOSED, True)
 
 
 def test_no_client_counts_for_more_than_half():
@@ -131,7 +131,7 @@ def test_where_one_failure_is_enough_it_is_not_enough_that_a_client_causes_it():
 def test_calls_that_have_a_spare_are_kept_out_after_any_failures_in_a_row_and_no_others():
     breaker = Breaker(threshold=3, seconds=10)
     assert told(breaker, "one", "one", "one", spare=True) == [False, False, True]
-    assert (breaker.state, breaker.allows(1, spare=True), breaker.allows(1)) == (State.OPEN, False, True)
+    assert (breaker.state, breaker.allows(1, spare=True), breaker.allows(1)) == (BreakerState.OPEN, False, True)
     assert breaker.wait(1) == 9
 
 

@@ -14,7 +14,7 @@ from starlette.routing import Router
 
 from proxy.api.endpoints import WrongMethod, state_as_json
 from proxy.app import create_app
-from proxy.breaker import State
+from proxy.breaker import BreakerState
 from proxy.config_file import parse
 from proxy.loop.results import Cause
 from proxy.ports import Readiness
@@ -57,11 +57,11 @@ def test_every_path_of_ours_is_on_it_with_its_methods():
 
 
 def test_the_states_of_readyz_are_described_with_all_that_they_may_say():
-    described = PAGE["components"]["schemas"]["State"]["properties"]
-    full = Readiness("t", usable=False, why_not="no key", breaker=State.OPEN, cause="quota")
+    described = PAGE["components"]["schemas"]["BreakerState"]["properties"]
+    full = Readiness("t", usable=False, why_not="no key", breaker=BreakerState.OPEN, cause="quota")
     assert described.keys() == state_as_json(full).keys()
     assert described["cause"]["enum"] == list(get_args(Cause))
-    assert described["breaker"]["enum"] == [state for state in State if state is not State.CLOSED]
+    assert described["breaker"]["enum"] == [state for state in BreakerState if state is not BreakerState.CLOSED]
 
 
 @pytest.mark.hypothesis

@@ -144,7 +144,7 @@ async def test_what_has_not_changed_goes_on_and_what_has_is_closed_with_its_last
         assert app.current.upstreams["up"] is before.upstreams["up"]
         kept = before.registry.services["web_search"]
         assert app.current.registry.services["web_search"] is kept
-        kept.breaker.shut(0, float("inf"))
+        kept.breaker.trip(0, float("inf"))
         kept.cause = "key"
         await app.reload(first)
         assert app.current.registry.services["web_search"].breaker.allows(0)

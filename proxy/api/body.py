@@ -169,18 +169,18 @@ def _message_fault(message: Any) -> _Fault | None:
     role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
     if role is not None and not isinstance(role, str):
         return ".role", "must be a string"
-    if isinstance(content, list) and not _are_objects(content):
-        return ".content", "must hold objects only"
-    if calls is not None and not _are_objects(calls):
-        return ".tool_calls", "must be a list of objects, each with a type"
+    if isinstance(content, list) and not _are_well_typed(content):
+        return ".content", "must hold well-formed parts only"
+    if calls is not None and not _are_well_typed(calls):
+        return ".tool_calls", "must be a list of objects whose 'type' and function 'name' are strings"
     return None
 
 
-def _are_objects(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) and _has_type(item) for item in value)
+def _are_well_typed(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) and _is_well_typed(item) for item in value)
 
 
-def _has_type(item: Json) -> bool:
+def _is_well_typed(item: Json) -> bool:
     function = item.get("function")
     named = function is None or (isinstance(function, dict) and isinstance(function.get("name"), str | None))
     return named and isinstance(item.get("type", ""), str)
@@ -191,13 +191,17 @@ def _choice_fault(value: Any) -> _Fault | None:
         return None
     allowed = value.get("allowed_tools")
     listed = allowed.get("tools") if isinstance(allowed, dict) else None
-    is_sound = _has_type(value) and (listed is None or _are_objects(listed))
-    return None if is_sound else ("", "must have a type, and what it names")
+    is_sound = _is_well_typed(value) and (listed is None or _are_well_typed(listed))
+    return (
+        None
+        if is_sound
+        else ("", "must be a string, or an object with a string 'type' and a well-formed 'function' or 'allowed_tools'")
+    )
 
 
 def _tools_fault(value: Any) -> _Fault | None:
-    if not _are_objects(value):
-        return "", "must be a list of objects, each with a type"
+    if not _are_well_typed(value):
+        return "", "must be a list of objects whose 'type' and function 'name' are strings"
     return ("", f"may hold {MOST_TOOLS} tools at most") if len(value) > MOST_TOOLS else None
 
 
@@ -227,6 +231,12 @@ _CHECKS: Mapping[str, Callable[[Any], _Fault | None]] = {
     "n": _must_be_integer(1, MOST_CHOICES),
     "max_tool_calls": _must_be_integer(0, 2**31),
 }
+
+
+def expect(condition: object, param: str, demand: str) -> None:
+    """Raise `RequestError` unless the condition holds; `demand` is what the field `param` must be or hold."""
+    if not condition:
+        raise _at_fault(param, demand)
 
 
 def _at_fault(param: str, demand: str) -> RequestError:

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.api.access import CALLER, Caller
 from proxy.api.body import header
 from proxy.api.exchange import send_bytes, send_json
-from proxy.breaker import State
+from proxy.breaker import BreakerState
 from proxy.loop.chat import Json
 from proxy.loop.errors import MethodNotAllowed, ModelNotFound, NotFound
 from proxy.ports import Ports, Readiness, Scrape
@@ -100,7 +100,7 @@ def state_as_json(readiness: Readiness) -> Json:
     report: Json = {"name": readiness.name, "usable": readiness.usable}
     if not readiness.usable:
         report["why_not"] = readiness.why_not
-    if readiness.breaker not in (None, State.CLOSED):
+    if readiness.breaker not in (None, BreakerState.CLOSED):
         report["breaker"] = readiness.breaker
     if readiness.cause is not None:
         report["cause"] = readiness.cause

@@ -1,6 +1,7 @@
 """Every other `/v1/*`: handed to the upstream of the request's model, the answer streamed back as it comes."""
 
 import re
+from collections.abc import Iterable
 from functools import partial
 
 import orjson
@@ -200,10 +201,10 @@ def _forwarded(scope: Scope) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def _named_by_connection(headers: object) -> frozenset[bytes]:
+def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """Headers that a `Connection` header declares to be for this hop only."""
     named: list[bytes] = []
-    for name, value in headers:  # type: ignore[attr-defined]
+    for name, value in headers:
         if name.lower() == b"connection":
             named += (token.strip().lower() for token in value.split(b","))
     return frozenset(named)

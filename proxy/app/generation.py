@@ -19,8 +19,7 @@ from proxy.api.middleware.use import UseMeter
 from proxy.app.adapters import http_client_for, registry_of
 from proxy.app.process import Process
 from proxy.app.routes import router_of
-from proxy.breaker import Breaker
-from proxy.breaker import State as BreakerState
+from proxy.breaker import Breaker, BreakerState
 from proxy.config import Config, UpstreamConfig
 from proxy.loop.results import Cause
 from proxy.ports import Ports, Readiness

@@ -5,7 +5,7 @@ import functools
 import os
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ STAGGER_SECONDS = 0.25
 
 _PORTS = {"http": 80, "https": 443}
 _LONGEST_REASON = 300
-_MOST_LINKS = 20  # of causes, which may go round in a circle
+_MOST_CAUSES = 20
 
 _Address: TypeAlias = tuple[int, int, int, str, Any]  # as getaddrinfo gives it
 
@@ -146,10 +146,18 @@ def reason(exc: BaseException) -> str:
     It is the operating system's own message where there is one, as for a connection that is refused or a certificate
     that is not trusted. Any other exception may quote what was sent, so only its type is given.
     """
-    found, links = type(exc).__name__, 0
-    link: BaseException | None = exc
-    while link is not None and links < _MOST_LINKS:
+    found = type(exc).__name__
+    for link in causes(exc):
         if isinstance(link, OSError) and str(link):
             found = f"{type(link).__name__}: {str(link)[:_LONGEST_REASON]}"
-        link, links = link.__cause__ or link.__context__, links + 1
     return found
+
+
+def causes(exc: BaseException) -> Iterator[BaseException]:
+    """An exception and its causes, at most 20 of them, because a chain can be circular."""
+    link: BaseException | None = exc
+    for _ in range(_MOST_CAUSES):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or link.__context__

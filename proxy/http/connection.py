@@ -92,14 +92,19 @@ class Http1Connection(asyncio.Protocol):
         return not self._poll.poll(0)
 
     async def request(
-        self, head: bytes, body: bytes | AsyncIterable[bytes], timeouts: RequestTimeouts, *, to_head: bool = False
+        self,
+        head: bytes,
+        body: bytes | AsyncIterable[bytes],
+        timeouts: RequestTimeouts,
+        *,
+        is_head_request: bool = False,
     ) -> Http1Response:
         """Send a request and wait for the head of its response.
 
         Raises:
             httpx.TransportError: there is none.
         """
-        response = self._response = Http1Response(self, timeouts.read, to_head=to_head)
+        response = self._response = Http1Response(self, timeouts.read, is_head_request=is_head_request)
         self.requests += 1
         self.has_answered = self._sent = False
         try:
@@ -210,7 +215,7 @@ class Http1Connection(asyncio.Protocol):
         response.wake()
 
     def eof_received(self) -> None:
-        """Take note that the server has closed its side."""
+        """Handle the end of the server's stream."""
         response = self._response
         if response is not None:
             try:
@@ -223,7 +228,7 @@ class Http1Connection(asyncio.Protocol):
         self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Take note that the connection is closed, by whichever side."""
+        """Handle the end of the connection, by whichever side."""
         if exc is None:
             self.eof_received()
         else:
@@ -234,11 +239,11 @@ class Http1Connection(asyncio.Protocol):
             self._lost.set_result(None)
 
     def pause_writing(self) -> None:
-        """Take note that the server does not read as fast as we write."""
+        """Handle a full write buffer: the server does not read as fast as we write."""
         self._writing_paused = True
 
     def resume_writing(self) -> None:
-        """Take note that the server has caught up."""
+        """Handle a write buffer that has room again."""
         self._writing_paused = False
         if self._response is not None:
             self._response.wake()

@@ -1,7 +1,7 @@
 """Compressed bodies, unpacked in pieces: 48 KB of one can be 50 MB, and must never be in memory at once."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, Iterator
 
 import httpx
 
@@ -63,6 +63,21 @@ class Inflater:
         """Require that the body is complete."""
         if self._zlib is not None and not self._zlib.eof:
             raise ValueError("the compressed body broke off")
+
+
+async def inflated(chunks: AsyncIterable[bytes], coding: str, *, most: int) -> bytes:
+    """A body, decompressed as it arrives, up to the first piece beyond `most` bytes.
+
+    Raises:
+        ValueError: it cannot be decompressed.
+    """
+    inflater, body = Inflater(coding), bytearray()
+    async for data in chunks:
+        for piece in inflater.feed(data):
+            body += piece
+            if len(body) > most:
+                return bytes(body)
+    return bytes(body)
 
 
 class DecodedResponse(Response):

@@ -100,7 +100,7 @@ class _Message(Struct, eq=False):
         self.headers.append((name.lower(), value.strip(b" \t")))
 
     def on_message_complete(self) -> None:
-        """Take note of the end of a message."""
+        """Handle the end of a message."""
         self.is_complete = True
 
 
@@ -110,7 +110,7 @@ class ResponseParser:
     `feed` is called until the response is `complete`, `end` where the connection ends before.
 
     Args:
-        to_head: whether the request was HEAD, so that no body follows, whatever the headers say.
+        is_head_request: whether the request was HEAD, so that no body follows, whatever the headers say.
 
     Attributes:
         head: status and headers, once all of them have come.
@@ -139,13 +139,13 @@ class ResponseParser:
         "reusable",
     )
 
-    def __init__(self, *, to_head: bool = False) -> None:
+    def __init__(self, *, is_head_request: bool = False) -> None:
         self.head: Head | None = None
         self.pieces: list[bytes] = []
         self.complete = False
         self.reusable = False
         self.idle_seconds: int | None = None
-        self._to_head = to_head
+        self._to_head = is_head_request
         reason: list[bytes] = []
         self._message = _Message(reason, on_status=reason.append, on_body=self.pieces.append)
         self._llhttp = HttpResponseParser(self._message)
@@ -190,7 +190,7 @@ class ResponseParser:
             self.reusable = self.reusable and bool(self._tail[-_LAST_LINE_ENDS - 1 :].strip(b"\r\n"))
 
     def end(self) -> None:
-        """Take note of the end of the connection.
+        """Handle the end of the connection.
 
         Raises:
             httpx.RemoteProtocolError: it is in the middle of the response.

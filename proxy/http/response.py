@@ -81,9 +81,9 @@ class Http1Response(Response):
         "unread",
     )
 
-    def __init__(self, connection: "Http1Connection", seconds: float | None, *, to_head: bool) -> None:
+    def __init__(self, connection: "Http1Connection", seconds: float | None, *, is_head_request: bool) -> None:
         """A response that is to come, with at most `seconds` of silence between its parts."""
-        self.parser = ResponseParser(to_head=to_head)
+        self.parser = ResponseParser(is_head_request=is_head_request)
         self.connection: Http1Connection | None = connection  # until it is complete, or has failed
         self.head: Head  # before anybody is given the response
         self.failure: httpx.TransportError | None = None

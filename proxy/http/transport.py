@@ -78,7 +78,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
             if connection is None:
                 connection = await self._pool.acquire(origin, timeouts, fresh=fresh)
             try:
-                return await connection.request(head, body, timeouts, to_head=method == "HEAD")
+                return await connection.request(head, body, timeouts, is_head_request=method == "HEAD")
             except (httpx.NetworkError, httpx.RemoteProtocolError):
                 stale = connection.requests > 1 and not connection.has_answered
                 if not stale or method not in _REPEATABLE or not isinstance(body, bytes):

@@ -80,7 +80,7 @@ class Runner:
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: ToolCalls) -> Turn:
         """The turn that answers one upstream call, with its events for the observers."""
         began = self._clock.monotonic()
-        if self._observe.wants("turn.started"):
+        if self._observe.handles("turn.started"):
             made = call.for_upstream(upstream.answer_steps)
             self._observe(
                 "turn.started",

@@ -11,7 +11,10 @@ A `ConfigurationError` never reaches a client: it ends the start. What tools rai
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
+
+CLIENT_CLOSED_REQUEST: Final = 499
+"""nginx's status for a client that left; it is seen only in logs and records."""
 
 
 class _Fields(TypedDict, total=False):

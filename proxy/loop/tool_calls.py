@@ -120,7 +120,7 @@ class ToolCalls:
         clock, observe = self._clock, self._observe
         where = {"turn": self._turn, "tool": call.name, "call_id": call.id}
         began = clock.monotonic()
-        if observe.wants("tool.started"):
+        if observe.handles("tool.started"):
             size = len(call.arguments.encode("utf-8", "replace"))
             observe("tool.started", **where, argument_bytes=size, content={"arguments": call.arguments})
         try:

@@ -60,7 +60,7 @@ def serve(load: Callable[[], Config], *, watched: Path | None = None) -> None:
     url = address_of(listener)
     log.configure(config.telemetry, secrets=secrets_of(config))
     report(config, log.LogObserver())
-    with workers.counting_together(config):
+    with workers.shared_directory(config):
         if config.server.workers == 1:
             app = create_app(config, lifecycle=(lifecycle := Lifecycle()))
             reloads = Reloads(config, load=load, check=check_usable, trigger=trigger, observe=app.observe)

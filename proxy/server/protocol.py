@@ -78,7 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Take the transport of a connection that was accepted."""
         super().connection_made(transport)
         self.flow = Flow(transport, self.loop, self._bounds.send_timeout)
-        self._timer = self.loop.call_later(self._bounds.header_timeout, self._time_is_over)
+        self._timer = self.loop.call_later(self._bounds.header_timeout, self._timer_expired)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the requests of a connection that is closed, by whichever side."""
@@ -336,9 +336,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def _start_timer(self, seconds: float) -> None:
         """Start the timer; one that runs already is not extended by what comes in meanwhile."""
         if self._timer.cancelled() and not self.transport.is_closing():
-            self._timer = self.loop.call_later(seconds, self._time_is_over)
+            self._timer = self.loop.call_later(seconds, self._timer_expired)
 
-    def _time_is_over(self) -> None:
+    def _timer_expired(self) -> None:
         self._timer.cancel()  # it has expired
         if self._in_head and not self._discarding:
             self._refuse(RequestTimeout("The head of the request did not arrive in time."))

@@ -34,7 +34,7 @@ class _Entry(Struct):
         return len(self.value) + ENTRY_BYTES
 
 
-class _Share(Struct):
+class _OwnerEntries(Struct):
     """The entries of one owner: bytes of memory, and the keys, those first that were longest not written."""
 
     size: int = 0
@@ -68,7 +68,7 @@ class MemoryStore:
         self._observe = observe
         self._clock = clock
         self._entries: OrderedDict[_Name, _Entry] = OrderedDict()  # those first that expire first
-        self._shares: dict[str, _Share] = {}
+        self._shares: dict[str, _OwnerEntries] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class MemoryStore:
         self._drop(name)
         # A copy is as long as it has to be: what orjson writes has up to 8 KiB behind its end.
         entry = self._entries[name] = _Entry(self._clock.monotonic() + self._ttl, bytes(memoryview(value)))
-        share = self._shares.setdefault(owner, _Share())
+        share = self._shares.setdefault(owner, _OwnerEntries())
         share.keys[key] = None
         share.size += entry.size
         self._bytes += entry.size

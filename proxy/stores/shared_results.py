@@ -77,12 +77,12 @@ class SharedResults(ABC):
 
     async def _kept(self, call: Call) -> ToolOutput | None:
         """The result, once it is there; None: it is for us to run the call. Raises `StateUnavailable`."""
-        patience, pause = self._clock.monotonic() + WAIT_SECONDS, _FIRST_PAUSE
+        give_up_at, pause = self._clock.monotonic() + WAIT_SECONDS, _FIRST_PAUSE
         while True:
             answer = await self.claim(call)
             if isinstance(answer, bytes):
                 return _decoded(answer)
-            if answer or self._clock.monotonic() >= patience:
+            if answer or self._clock.monotonic() >= give_up_at:
                 return None
             await self._clock.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

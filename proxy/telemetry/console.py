@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
+from proxy.loop.errors import CLIENT_CLOSED_REQUEST
 from proxy.redact import Redact
 from proxy.terminal import Style, printable, shortened, wrapped
 
@@ -29,7 +30,7 @@ _LEVEL_COLORS: Final = {"warning": "yellow", "error": "red", "debug": "dim"}
 _HIDDEN: Final = frozenset({"timestamp", "level", "event", "request_id", "trace_id", "exception"})
 _OF_REQUEST: Final = frozenset({"client", "model", "stream", "method", "path"})  # stand in the line of the request
 _OF_MODEL: Final = frozenset({"upstream"})  # would be taken for the service of the tool
-_CLIENT_LEFT, _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 499, 400, 500
+_FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 400, 500
 
 
 class Console:
@@ -78,7 +79,7 @@ class Console:
             self._style(_time_of(line), "dim"),
             f"{_cell(line.get('client') or '-', _CLIENT)}",
             _cell(line.get("model") or line.get("unknown_model") or _path_of(line), _MODEL),
-            self._style(f"{'left' if status == _CLIENT_LEFT else status:>4}", color, "bold"),
+            self._style(f"{'left' if status == CLIENT_CLOSED_REQUEST else status:>4}", color, "bold"),
             f"{_seconds(line.get('seconds')):>8}",
             f"{_counts(line):<{_COUNTS}}",
             f"{_tokens(line):>{_TOKENS}}",
@@ -182,7 +183,7 @@ def _compact(number: int) -> str:
 
 def _outcome(line: Line) -> str:
     """The end of the request: an error's code, the client, or why its loop stopped."""
-    if line.get("status") == _CLIENT_LEFT:
+    if line.get("status") == CLIENT_CLOSED_REQUEST:
         return "the client left"
     failed = _counted(line.get("failed_calls"), "failed call", "failed calls")
     return ", ".join(filter(None, (printable(line.get("error") or line.get("stop") or ""), failed)))

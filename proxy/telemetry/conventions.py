@@ -90,11 +90,11 @@ _TOKEN_DETAILS: Final = (
     ("prompt_tokens_details", "cached_tokens", CACHED_TOKENS),
 )
 
-IN_ATTRIBUTES: Final = frozenset({"response.started"})
+EVENTS_IN_ATTRIBUTES: Final = frozenset({"response.started"})
 """Events that a span does not repeat, for its attributes say the same."""
 
 
-class Description(Struct, frozen=True):
+class SpanDescription(Struct, frozen=True):
     """The name of spans, whether they failed, and the attributes that they have in common."""
 
     name: str
@@ -122,7 +122,7 @@ def step_shape(step: Step) -> Shape:
     )  # fmt: skip
 
 
-def describe(shape: Shape) -> Description:
+def describe(shape: Shape) -> SpanDescription:
     """The description that all spans of a shape share."""
     match shape:
         case ("request", *values):
@@ -134,21 +134,21 @@ def describe(shape: Shape) -> Description:
     raise AssertionError(shape)
 
 
-def _request(fields: Fields) -> Description:
+def _request(fields: Fields) -> SpanDescription:
     route, status = route_of(str(fields["path"])), fields["status"]
     failed = isinstance(status, int) and status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return Description(f"{fields['method']} {route}", failed, {**_named(fields, REQUEST), ROUTE: route})
+    return SpanDescription(f"{fields['method']} {route}", failed, {**_named(fields, REQUEST), ROUTE: route})
 
 
-def _tool(fields: Fields, outcome: str) -> Description:
+def _tool(fields: Fields, outcome: str) -> SpanDescription:
     attributes = {**_named(fields, TOOL), OPERATION: EXECUTE_TOOL, TOOL_TYPE: EXTENSION}
     failed = outcome != "completed"
     if failed:
         attributes[ERROR] = outcome
-    return Description(f"{EXECUTE_TOOL} {fields['tool']}", failed, attributes)
+    return SpanDescription(f"{EXECUTE_TOOL} {fields['tool']}", failed, attributes)
 
 
-def _call(fields: Fields, outcome: str) -> Description:
+def _call(fields: Fields, outcome: str) -> SpanDescription:
     attributes, path = _named(fields, CALL), fields["path"]
     if outcome == "abandoned":
         attributes[ERROR] = outcome
@@ -158,7 +158,7 @@ def _call(fields: Fields, outcome: str) -> Description:
     name = f"relay {fields['upstream']}"
     if operation is not None:
         name, attributes[OPERATION] = f"{operation} {fields['upstream_model']}", operation
-    return Description(name, outcome != "completed", attributes)
+    return SpanDescription(name, outcome != "completed", attributes)
 
 
 def request_attributes(record: RequestRecord) -> Attributes:

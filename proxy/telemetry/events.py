@@ -66,7 +66,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     ),
     "continuation.kept": Event(
         _DEBUG,
-        "The part of a run that the client does not see was stored for its next request.",
+        "A continuation or a response was stored in this process; `entries` and `bytes` are the totals.",
     ),
     "turn.started": Event(_DEBUG, "An upstream call of the tool loop started."),
     "turn.completed": Event(_INFO, "An upstream call of the tool loop gave a complete turn."),
@@ -168,7 +168,7 @@ class FanOut:
         self._content = content
         self._handlers.clear()
 
-    def wants(self, event: str) -> bool:
+    def handles(self, event: str) -> bool:
         """Whether any subscriber handles events of that name."""
         handlers = self._handlers.get(event)
         return bool(self._handlers_of(event) if handlers is None else handlers)

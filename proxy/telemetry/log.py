@@ -188,7 +188,7 @@ class LogObserver:
         if handler is not None:
             handler(fields)
 
-    def wants(self, event: str) -> bool:
+    def handles(self, event: str) -> bool:
         """Whether events of that name are written at the configured level."""
         return self.handler(event) is not None
 

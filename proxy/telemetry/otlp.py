@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from proxy.redact import Redact
 from proxy.telemetry import conventions
-from proxy.telemetry.conventions import IN_ATTRIBUTES, Attributes, Shape
+from proxy.telemetry.conventions import EVENTS_IN_ATTRIBUTES, Attributes, Shape
 from proxy.telemetry.records import Note, RequestRecord, Step
 from proxy.telemetry.trace_context import SpanId
 
@@ -77,7 +77,7 @@ class SpanEncoder:
         for name, value in attributes.items():
             fields += self._attribute(_SPAN_ATTRIBUTE, name, value)
         for note in timed.notes:
-            if note.event not in IN_ATTRIBUTES:
+            if note.event not in EVENTS_IN_ATTRIBUTES:
                 fields.append(self._event(note, began))
         return delimited(_SPAN, b"".join(fields))
 

@@ -145,10 +145,12 @@ class Series:
         self.tool_cache_hits = self._counter("tool_cache_hits", "Tool calls answered from the cache", ["tool"])
         self.tool_retries = self._counter("tool_retries", "Retries of tool calls", ["tool"])
         self.tool_breaker_openings = self._counter(
-            "tool_breaker_openings", "Times that a tool's circuit breaker opened after repeated failures", ["tool"]
+            "tool_breaker_openings", "Times that a tool's circuit breaker opened", ["tool"]
         )
         self.tool_breaker_open = self._gauges(
-            "tool_breaker_open", "1 while a tool is not called because its service does not serve", ["tool"]
+            "tool_breaker_open",
+            "1 while calls of a tool are suspended because its service fails or refuses them",
+            ["tool"],
         )
         self.tool_fallbacks = self._counter(
             "tool_fallbacks", "Tool calls passed to the fallback tool after a failure", ["tool", "to"]
@@ -169,8 +171,10 @@ class Series:
         )
 
     def _make_state(self) -> None:
-        self.state_entries = self._gauge("state_entries", "Continuations in memory, as of the last write")
-        self.state_bytes = self._gauge("state_bytes", "Bytes of continuations in memory, as of the last write")
+        self.state_entries = self._gauge("state_entries", "Continuations and responses in memory, as of the last write")
+        self.state_bytes = self._gauge(
+            "state_bytes", "Bytes of continuations and responses in memory, as of the last write"
+        )
         self.state_lookups = self._counter("state_lookups", "Lookups of continuations by outcome", ["outcome"])
 
     def _make_configuration(self) -> None:

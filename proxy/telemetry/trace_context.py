@@ -21,7 +21,7 @@ _LONGEST_STATE = 512  # the standard demands that at least so many characters ar
 class SpanId(Struct, frozen=True):
     """The identity of a span: its trace, its own number, whether it is exported, and the caller's `tracestate`.
 
-    Zero is no number of a trace or a span; that it is drawn is as improbable as a number that another one has.
+    An id of zeros is invalid; drawing one is as unlikely as a collision.
     """
 
     trace: bytes

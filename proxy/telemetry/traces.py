@@ -90,7 +90,7 @@ class _Sender(SpanExporter):
         if self._compressed:
             given.append("content-encoding=gzip")
         headers = parse_env_headers(",".join(filter(None, given)), liberal=True)
-        self._client = httpx.Client(headers=headers, timeout=_TIMEOUT, verify=_trust())
+        self._client = httpx.Client(headers=headers, timeout=_TIMEOUT, verify=_tls_context())
         self._resource = delimited(b"\x0a", SpanEncoder().attributes(RESOURCE_ATTRIBUTE, resource.attributes))
         self._scope = delimited(b"\x0a", text(b"\x0a", "toolproxy"))
         self._stopping = threading.Event()
@@ -132,7 +132,7 @@ def _environ(name: str) -> str:
     return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""
 
 
-def _trust() -> Any:
+def _tls_context() -> Any:
     certificate, own = _environ("CERTIFICATE"), _environ("CLIENT_CERTIFICATE")
     context = client_context()
     if certificate or own:

@@ -25,7 +25,7 @@ _GAUGE_FILE = re.compile(r"gauge_live[a-z]+_(\d+)\.db")
 
 
 @contextmanager
-def counting_together(config: Config) -> Iterator[None]:
+def shared_directory(config: Config) -> Iterator[None]:
     """Make the directory, and remove it when the workers have stopped; a single worker uses its own memory.
 
     It is made in the directory that the environment variable names, if that is set.
@@ -45,7 +45,7 @@ def counting_together(config: Config) -> Iterator[None]:
 
 
 def check_directory(config: Config) -> None:
-    """Raise `ConfigurationError` where `counting_together` would."""
+    """Raise `ConfigurationError` where `shared_directory` would."""
     if config.server.workers > 1 and config.telemetry.metrics:
         _directory_in(os.environ.get(VARIABLE)).cleanup()
 

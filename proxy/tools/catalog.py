@@ -76,7 +76,7 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
             continue
         made = make_tool(name, entry, resources)
         if name in by_fallback:
-            made = replace(made, run=_not_configured(config.disabled[f"tools.{name}"].why), run_filtered=None)
+            made = replace(made, run=_refusing_run(config.disabled[f"tools.{name}"].why), run_filtered=None)
         # The names of gpt-oss's browser are the first fitting tool's, unless the configuration gives them to another.
         own = tuple(alias for alias in made.aliases if not (alias in browser.NAMES and alias in taken))
         taken.update(own)
@@ -163,7 +163,7 @@ def answered_by_fallback(config: Config) -> Iterator[tuple[str, ToolConfig]]:
             yield name, disabled.entry
 
 
-def _not_configured(why: str) -> Run:
+def _refusing_run(why: str) -> Run:
     async def run(_: Json) -> ToolOutput:
         raise NotConfigured("This tool is not configured.", why=why)
 
@@ -214,7 +214,7 @@ def python_tool(name: str, config: PythonToolConfig) -> Tool:
         raise ConfigurationError([f"tools.{name}.function: {' '.join(str(exc).split())}"]) from exc
 
 
-def not_configured(config: Config) -> list[str]:
+def unused_entry_points(config: Config) -> list[str]:
     """Installed entry points that no tool of the configuration is made of, each with its origin."""
     entries = [(name, tool) for name, tool in config.tools.items() if isinstance(tool, PythonToolConfig)]
     used = {tool.function or name for name, tool in entries}

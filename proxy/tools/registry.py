@@ -8,14 +8,14 @@ tried again; at last the fallback is asked.
 import asyncio
 import math
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import zip_longest
 from types import MappingProxyType
 
 import orjson
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from proxy.breaker import State
+from proxy.breaker import BreakerState
 from proxy.loop.chat import Json, ToolCall, ToolSpec
 from proxy.loop.offer import SEARCH
 from proxy.loop.results import (
@@ -150,20 +150,17 @@ class Registry:
         SCOPE.set(scope)
         # A fallback's own fallbacks are not asked: that would make circles.
         chain = [entry, *filter(None, map(self._entries.get, entry.tool.fallbacks))]
-        for tried, following in pairwise(chain):
+        for tried, following in zip_longest(chain, chain[1:]):
+            seconds = min(tried.tool.timeout or default_timeout, max_timeout)
             try:
-                return await self._run(
-                    tried, call, min(tried.tool.timeout or default_timeout, max_timeout), scope, filters
-                )
-            except (InvalidArguments, NotUnderstood):
-                raise
-            except NotConfigured:  # known since the start; that is no event
-                continue
+                return await self._run(tried, call, seconds, scope, filters)
             except ToolError as exc:
-                names = {"tool": tried.tool.name, "to": following.tool.name}
-                self._observe("tool.fell_back", **names, outcome=exc.outcome, why=exc.why)
-        last = chain[-1]
-        return await self._run(last, call, min(last.tool.timeout or default_timeout, max_timeout), scope, filters)
+                if following is None or isinstance(exc, (InvalidArguments, NotUnderstood)):
+                    raise
+                if not isinstance(exc, NotConfigured):  # known since the start; that is no event
+                    names = {"tool": tried.tool.name, "to": following.tool.name}
+                    self._observe("tool.fell_back", **names, outcome=exc.outcome, why=exc.why)
+        raise AssertionError("the last tool of a chain returns or raises")
 
     async def _run(
         self, entry: "_Entry", call: ToolCall, seconds: float, scope: str, filters: SearchFilters
@@ -243,10 +240,10 @@ class Registry:
     def _failed(self, entry: "_Entry", error: ToolUnavailable | None = None) -> None:
         """Count a failure of the service that a tool depends on; open its breaker where further calls are in vain."""
         now = self._clock.monotonic()
-        was_open = entry.service.breaker.state is State.OPEN
+        was_open = entry.service.breaker.state is BreakerState.OPEN
         seconds = _skip_seconds(error)
         if seconds is not None:
-            entry.service.breaker.shut(now, seconds)
+            entry.service.breaker.trip(now, seconds)
         elif not entry.service.breaker.failed(now):
             return
         entry.service.cause = error.cause if error else "down"

@@ -8,7 +8,7 @@ from copy import copy
 
 from cachetools import TTLCache
 
-from proxy.breaker import Breaker, State
+from proxy.breaker import Breaker, BreakerState
 from proxy.loop.results import Cause, ToolOutput, ToolUnavailable
 from proxy.ports import Caches, Clock
 from proxy.tools.tool import Tool
@@ -25,7 +25,7 @@ class Service:
 
     def reloaded(self) -> "Service":
         """This service under the next configuration, in which a key that was refused is tried again."""
-        if self.cause != "key" or self.breaker.state is State.CLOSED:
+        if self.cause != "key" or self.breaker.state is BreakerState.CLOSED:
             return self
         again = copy(self)
         again.breaker, again.cause = Breaker(), "down"

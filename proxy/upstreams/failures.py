@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from itertools import permutations
 from typing import Any
 
 import orjson
@@ -228,9 +229,10 @@ def clipped(text: str) -> str:
 def other_zai_endpoint(base_url: str) -> str | None:
     """The other one of Z.AI's two endpoints at the same host; None where the URL is neither of them."""
     base = base_url.rstrip("/")
-    own = next((path for path in _ZAI_PLANS if base.endswith(path)), None)
-    (other,) = _ZAI_PLANS.keys() - {own} if own else ("",)
-    return base.removesuffix(own) + other if own else None
+    for own, other in permutations(_ZAI_PLANS):
+        if base.endswith(own):
+            return base.removesuffix(own) + other
+    return None
 
 
 def key_advice(base_url: str) -> str:

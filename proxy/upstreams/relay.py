@@ -1,4 +1,4 @@
-"""A relayed stream: its original bytes, as far as an OpenAI SDK can read them, and what its end is judged by."""
+"""A relayed stream: its original bytes where an OpenAI SDK can read them, and the state that its end is judged by."""
 
 from dataclasses import dataclass, field
 
@@ -23,7 +23,7 @@ _HEAD = ("id", "object", "created", "model")  # the fields that are equal in eve
 
 @dataclass(slots=True)
 class RelayReader:
-    """Relays a stream and remembers what its end is judged by.
+    """Relays a stream and records what is needed to judge its end.
 
     Attributes:
         finished: the indices of the choices that have a finish reason.

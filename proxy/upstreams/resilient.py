@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from proxy.breaker import Backoff, Breaker, State
+from proxy.breaker import Backoff, Breaker, BreakerState
 from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused
@@ -233,7 +233,7 @@ class ShownToClient(Struct, eq=False):
         if self.first_after is None:
             self.first_after = elapsed(self._clock, self.began)
             # A probe that has begun to be answered lets other calls in before its end.
-            if self.guard is not None and self.guard.breaker.state is State.HALF_OPEN:
+            if self.guard is not None and self.guard.breaker.state is BreakerState.HALF_OPEN:
                 self.guard.succeeded()
         return self._show(shown)
 

@@ -72,7 +72,7 @@ class ConfigRouter:
         self._upstreams = config.upstreams
         self._connections = connections
         guards = {name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
-        observes_relays = observe.wants("relay.started") or observe.wants("relay.completed")
+        observes_relays = observe.handles("relay.started") or observe.handles("relay.completed")
         self._shared = SharedUpstreamState(guards, clock, observe, Backoff(), observes_relays)
         self._counts_use = config.counts_use
         self._bound: dict[tuple[str, str, PriceConfig | None], OpenAICompatible] = {}

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from proxy.http.parser import MAX_HEAD_BYTES, ResponseParser, field_name, is_clean, request_head
 
 
-def read(*parts, to_head=False, ended=False):
+def read(*parts, is_head_request=False, ended=False):
     """What a parser makes of these bytes: its body, and itself."""
-    parser = ResponseParser(to_head=to_head)
+    parser = ResponseParser(is_head_request=is_head_request)
     for part in parts:
         parser.feed(part)
     if ended:

@@ -60,7 +60,7 @@ class Heard(list):
     def __call__(self, event, /, **fields):
         self.append((event, fields))
 
-    def wants(self, event):
+    def handles(self, event):
         return True
 
     @property
@@ -87,7 +87,7 @@ async def found(one):
 @pytest.mark.parametrize("heard", [True, False])
 async def test_started_events_are_sent_only_to_an_observer_that_wants_them(heard):
     observer = Heard()
-    observer.wants = lambda event: heard or not event.endswith(".started")
+    observer.handles = lambda event: heard or not event.endswith(".started")
     await drive(Upstream(calls(call()), says("Done")), found, heard=observer)
     began = ["turn.started", "tool.started", "turn.started"]
     assert [name for name in observer.names if name.endswith(".started")] == (began if heard else [])

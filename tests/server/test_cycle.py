@@ -206,7 +206,7 @@ async def of_known_length():
     return exchange
 
 
-async def to_head():
+async def is_head_request():
     exchange = Exchange(method="HEAD")
     await exchange.start()
     await exchange.body(b"one", more=True)
@@ -239,7 +239,7 @@ async def after_the_end():
         before_the_head,
         before_the_first_part,
         of_known_length,
-        to_head,
+        is_head_request,
         to_a_client_that_does_not_read,
         to_a_client_that_has_left,
         after_the_end,

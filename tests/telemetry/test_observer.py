@@ -51,9 +51,9 @@ def test_content_is_cut_and_read_as_text():
 
 def test_an_event_is_wanted_where_any_subscriber_handles_it():
     some = FanOut([Recorder("turn.completed")], content=False)
-    assert some.wants("turn.completed")
-    assert not some.wants("turn.started")
-    assert FanOut([Recorder("turn.completed"), Recorder()], content=False).wants("turn.started")
+    assert some.handles("turn.completed")
+    assert not some.handles("turn.started")
+    assert FanOut([Recorder("turn.completed"), Recorder()], content=False).handles("turn.started")
 
 
 def test_a_subscriber_is_asked_once_for_each_event():
@@ -62,5 +62,5 @@ def test_a_subscriber_is_asked_once_for_each_event():
     for _ in range(2):
         observe("a")
         observe("b")
-        observe.wants("b")
+        observe.handles("b")
     assert subscriber.asked == ["a", "b"]

@@ -7,10 +7,11 @@ from typing import Any
 import orjson
 
 from proxy.loop.chat import Json
+from proxy.loop.errors import CLIENT_CLOSED_REQUEST
 
 _SHORT_ID = 8  # characters
 _DURATIONS = frozenset({"seconds", "first", "first_byte", "wait"})
-_CLIENT_LEFT, _FIRST_BAD_STATUS = 499, 400
+_FIRST_BAD_STATUS = 400
 
 
 def outcome_of(record: Json) -> str:
@@ -18,7 +19,7 @@ def outcome_of(record: Json) -> str:
     status = record.get("status")
     if status is None:
         return "open"
-    if status == _CLIENT_LEFT:
+    if status == CLIENT_CLOSED_REQUEST:
         return "left"
     return "error" if status >= _FIRST_BAD_STATUS or record.get("error") else "ok"
 

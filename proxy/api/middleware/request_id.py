@@ -16,13 +16,12 @@ from proxy.api.exchange import STREAM_ERROR_ENCODER, ClientLeft, send_error
 from proxy.api.messages import errors as messages
 from proxy.api.middleware.clients import OPEN_PATHS
 from proxy.loop import sse
-from proxy.loop.errors import InternalError, ProxyError, Stopping
+from proxy.loop.errors import CLIENT_CLOSED_REQUEST, InternalError, ProxyError, Stopping
 from proxy.ports import Clock, Observer, elapsed
 
 # A client's own id goes into headers and logs: no character that could break out of either.
 _SANE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ERROR_SECONDS = 2.0
-_CLIENT_CLOSED_REQUEST = 499  # nginx's status for it; only ever seen in the log
 
 
 class RequestId:
@@ -65,7 +64,7 @@ class RequestId:
             await self._app(scope, receive, response.send)
         except ClientLeft as exc:
             _release_frames(exc)
-            return _CLIENT_CLOSED_REQUEST
+            return CLIENT_CLOSED_REQUEST
         except ProxyError as exc:
             if exc.code:
                 request_context.add({"error": exc.code})
@@ -79,7 +78,7 @@ class RequestId:
         except Exception:  # noqa: BLE001 - the last line of defence: the log has the traceback, the client has the id
             self._observe("request.crashed", exc_info=True)
             await _send_failure(scope, response, InternalError(response.request_id))
-        return response.status or _CLIENT_CLOSED_REQUEST
+        return response.status or CLIENT_CLOSED_REQUEST
 
 
 class _Response(Struct):

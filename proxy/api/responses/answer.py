@@ -173,28 +173,28 @@ class ResponseStream:
         """
         envelope = error.envelope()["error"]
         fields = {key: envelope[key] for key in ("code", "message", "param")}
-        self._encode([{"type": "error", **fields, "error": envelope}])
+        self._append_all([{"type": "error", **fields, "error": envelope}])
         self._encode_last(self.head.failed(self.output.items, error))
         return bytes(self._outbox.pending)
 
     def _encode_last(self, response: Json) -> None:
-        self._encode([{"type": f"response.{response['status']}", "response": response}])
+        self._append_all([{"type": f"response.{response['status']}", "response": response}])
         self._outbox.pending += sse.DONE
 
-    def _encode(self, events: Iterable[Json]) -> None:
+    def _append_all(self, events: Iterable[Json]) -> None:
         """Put events into the outbox, with their numbers."""
         for event in events:
             if not self._next_number:
                 response = self.head.response("in_progress")
-                self._number({"type": "response.created", "response": response})
-                self._number({"type": "response.in_progress", "response": response})
-            self._number(event)
+                self._append({"type": "response.created", "response": response})
+                self._append({"type": "response.in_progress", "response": response})
+            self._append(event)
 
-    def _number(self, event: Json) -> None:
+    def _append(self, event: Json) -> None:
         self._outbox.pending += b"event: " + event["type"].encode() + b"\n"
         self._outbox.pending += sse.encode({**event, "sequence_number": self._next_number})
         self._next_number += 1
 
     async def _write(self, events: Iterable[Json]) -> None:
-        self._encode(events)
+        self._append_all(events)
         await self._outbox.flush()

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from proxy.api.body import MOST_MESSAGES
+from proxy.api.body import MOST_MESSAGES, expect
 from proxy.api.responses.content import Hidden, Thoughts, chat_parts, content_of, joined
 from proxy.loop.chat import Json
 from proxy.loop.continuation import Continuation
@@ -76,15 +76,15 @@ def _read(item: Any, where: str) -> Json:
     ):
         raise RequestError(f"Items of type {str(kind)[:64]!r} are not supported.", param=where)
     for key in _STRINGS_OF[kind]:
-        _expect(isinstance(item.get(key), str), where, f"needs '{key}', a string")
+        expect(isinstance(item.get(key), str), where, f"needs '{key}', a string")
     if kind == "message":
-        _expect(item["role"] in _ROLES, where, f"needs a role: {', '.join(_ROLES)}")
+        expect(item["role"] in _ROLES, where, f"needs a role: {', '.join(_ROLES)}")
         item = {**item, "content": _parts(item.get("content"), item["role"], where)}
     elif kind == "reasoning":
         for key in ("content", "summary"):
-            _expect(isinstance(item.get(key), list | None), where, f"needs a list as '{key}'")
+            expect(isinstance(item.get(key), list | None), where, f"needs a list as '{key}'")
     elif kind in _OUTPUTS:
-        _expect(isinstance(item.get("output"), str | list), where, "needs an 'output'")
+        expect(isinstance(item.get("output"), str | list), where, "needs an 'output'")
         chat_parts(item["output"] if isinstance(item["output"], list) else (), f"{where}.output")
     return {**item, "type": kind}
 
@@ -93,14 +93,9 @@ def _parts(content: Any, role: str, where: str) -> list[Json]:
     if isinstance(content, str):
         kind = "output_text" if role == "assistant" else "input_text"
         return [{"type": kind, "text": content, **({"annotations": []} if role == "assistant" else {})}]
-    _expect(isinstance(content, list), where, "needs a 'content'")
+    expect(isinstance(content, list), where, "needs a 'content'")
     chat_parts(content, f"{where}.content")
     return list(content)
-
-
-def _expect(condition: object, where: str, demand: str) -> None:
-    if not condition:
-        raise RequestError(f"'{where}' {demand}.", param=where)
 
 
 def converse(

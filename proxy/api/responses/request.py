@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.api.body import MOST_TOOLS, written
+from proxy.api.body import MOST_TOOLS, expect, written
 from proxy.api.responses.conversation import Conversation, read_items
 from proxy.api.responses.tools import Tools
 from proxy.api.schema import SchemaCheck
@@ -133,17 +133,17 @@ def read_request(fields: Json) -> ResponsesRequest:
     Raises:
         RequestError: with the field that is at fault as `param`.
     """
-    _expect(isinstance(fields.get("model"), str) and fields["model"], "model", "must be the name of a model")
+    expect(isinstance(fields.get("model"), str) and fields["model"], "model", "must be the name of a model")
     for name in _NOT_HERE:
-        _expect(fields.get(name) in (None, False), name, "is not supported")
+        expect(fields.get(name) in (None, False), name, "is not supported")
     for name, (kind, called) in _KINDS.items():
-        _expect(isinstance(fields.get(name), kind | None), name, f"must be {called}")
+        expect(isinstance(fields.get(name), kind | None), name, f"must be {called}")
     for name, least in _COUNTS.items():
-        _expect(_integer(fields.get(name), least), name, f"must be an integer from {least}")
+        expect(_integer(fields.get(name), least), name, f"must be an integer from {least}")
     include = fields.get("include")
-    _expect(include is None or _strings(include), "include", "must be a list of strings")
+    expect(include is None or _strings(include), "include", "must be a list of strings")
     tools = fields.get("tools")
-    _expect(not isinstance(tools, list) or len(tools) <= MOST_TOOLS, "tools", f"may hold {MOST_TOOLS} tools at most")
+    expect(not isinstance(tools, list) or len(tools) <= MOST_TOOLS, "tools", f"may hold {MOST_TOOLS} tools at most")
     _check_inner(fields)
     written(fields)  # the answer echoes them, so they have to be writable
     items = tuple(_without_secrets(item) for item in read_items(fields.get("input")))
@@ -170,9 +170,9 @@ def _tool_without_secrets(tool: Any) -> Any:
 
 def _check_inner(fields: Json) -> None:
     reasoning = fields.get("reasoning") or {}
-    _expect(isinstance(reasoning.get("effort"), str | None), "reasoning.effort", "must be a string")
+    expect(isinstance(reasoning.get("effort"), str | None), "reasoning.effort", "must be a string")
     wanted = (fields.get("text") or {}).get("format")
-    _expect(isinstance(wanted, dict | None), "text.format", "must be an object")
+    expect(isinstance(wanted, dict | None), "text.format", "must be an object")
 
 
 def _check_format(fields: Json) -> SchemaCheck | None:
@@ -181,7 +181,7 @@ def _check_format(fields: Json) -> SchemaCheck | None:
         case "text" | "json_object":
             return None
         case "json_schema":
-            _expect(isinstance(wanted.get("name"), str), "text.format.name", "must be a string")
+            expect(isinstance(wanted.get("name"), str), "text.format.name", "must be a string")
             return SchemaCheck.of(wanted.get("schema"), "text.format.schema")
         case _:
             raise RequestError("'text.format.type' must be text, json_object or json_schema.", param="text.format.type")
@@ -205,8 +205,3 @@ def _integer(value: Any, least: int) -> bool:
 
 def _strings(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _expect(condition: object, param: str, demand: str) -> None:
-    if not condition:
-        raise RequestError(f"'{param}' {demand}.", param=param)

@@ -147,7 +147,7 @@ class RedisContinuations:
             await self._local.put(owner, key, value)
 
     async def _share(self, owner: str, key: str, value: bytes) -> bool:
-        said: list[str | bytes | int] = [
+        arguments: list[str | bytes | int] = [
             _of(owner, key),
             owner,
             value,
@@ -157,7 +157,7 @@ class RedisContinuations:
         ]
         try:
             async with self._shared.reached():
-                await self._put(keys=[_BASE], args=said)
+                await self._put(keys=[_BASE], args=arguments)
         except StateUnavailable:
             return False
         return True

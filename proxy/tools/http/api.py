@@ -15,7 +15,7 @@ import orjson
 from proxy import __version__
 from proxy.config import HttpToolConfig
 from proxy.http.connect import reason
-from proxy.http.decode import Inflater
+from proxy.http.decode import inflated
 from proxy.loop.chat import Json
 from proxy.loop.results import InvalidArguments, ToolError, ToolUnavailable
 from proxy.redact import redactor
@@ -122,17 +122,10 @@ async def _read(response: httpx.Response, most: int) -> _Answer:
 
 async def _body(response: httpx.Response, most: int) -> bytes:
     """The body, decompressed as it comes: no further than the first piece that exceeds `most` bytes."""
-    body = bytearray()
     try:
-        inflater = Inflater(response.headers.get("content-encoding", ""))
-        async for data in response.aiter_raw():
-            for piece in inflater.feed(data):
-                body += piece
-                if len(body) > most:
-                    return bytes(body)
+        return await inflated(response.aiter_raw(), response.headers.get("content-encoding", ""), most=most)
     except ValueError as exc:
         raise ToolError(f"The API's answer cannot be decompressed: {exc}.") from exc
-    return bytes(body)
 
 
 def _as_text(answer: _Answer) -> str:

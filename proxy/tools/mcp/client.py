@@ -46,7 +46,7 @@ from proxy.tools.sources import Publish
 from proxy.tools.tool import Tool
 
 # Seconds. A process may have to be downloaded before it starts (npx, uvx).
-_CONNECT_PATIENCE = 60.0
+_CONNECT_TIMEOUT = 60.0
 _LISTING_PATIENCE = 30.0
 # Servers that add their tools one by one announce each of them.
 _BURST = 0.1
@@ -124,7 +124,7 @@ class McpServer:
         self._listed = None
         try:
             client = _client(self._config, transport, on_message=self._on_message, ended=self._changed.set)
-            async with asyncio.timeout(_CONNECT_PATIENCE) as patience, client:
+            async with asyncio.timeout(_CONNECT_TIMEOUT) as patience, client:
                 self._publish(await _list(client), publish)
                 patience.reschedule(None)
                 await self._keep_listed(client, publish)
@@ -211,7 +211,7 @@ class McpServer:
         return output
 
 
-async def look(config: McpConfig) -> list[str]:
+async def list_tool_names(config: McpConfig) -> list[str]:
     """The names of a server's allowed tools, by a session of its own that ends at once.
 
     Raises:
@@ -219,7 +219,7 @@ async def look(config: McpConfig) -> list[str]:
     """
     transport = SessionTransport()
     try:
-        async with asyncio.timeout(_CONNECT_PATIENCE), _client(config, transport) as client:
+        async with asyncio.timeout(_CONNECT_TIMEOUT), _client(config, transport) as client:
             return [tool.name for tool in _allowed(await _list(client), config)]
     except Exception as exc:
         raise ToolUnavailable(_why(exc, transport.refused)) from exc

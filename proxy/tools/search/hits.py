@@ -56,7 +56,7 @@ def hit_of(row: Json, fields: Fields, today: date, *, page: PageText | None = No
     )
 
 
-def one_for_each_page(hits: Iterable[SearchHit | None]) -> list[SearchHit]:
+def merged_by_page(hits: Iterable[SearchHit | None]) -> list[SearchHit]:
     """The hits without those of a page that came before; the longer text is kept."""
     found: dict[str, SearchHit] = {}
     for hit in hits:

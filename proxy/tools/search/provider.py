@@ -17,7 +17,7 @@ from proxy.loop.search import SearchFilters, SearchHit
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
 from proxy.tools.search.description import Description
-from proxy.tools.search.hits import first_of, hit_of, one_for_each_page, passage, value_at
+from proxy.tools.search.hits import first_of, hit_of, merged_by_page, passage, value_at
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.refusals import Refused, answer_of
 from proxy.tools.search.template import ABSENT, as_text, filled, names_in
@@ -122,7 +122,7 @@ class Provider:
         answer = self._adapt(answer) if self._adapt else answer
         hits = self._permitted(answer, self._lists, query, today)
         beside = [hit for name in self.description.beside for hit in self._permitted(answer, (name,), query, today)]
-        found = tuple(one_for_each_page([*hits, *beside]))
+        found = tuple(merged_by_page([*hits, *beside]))
         note = None if found or answer == {} else self._why_nothing(answer, today)
         return Found(found, *self._said(answer, query.filters), note)
 
@@ -140,7 +140,7 @@ class Provider:
     def _permitted(self, answer: Any, lists: tuple[str, ...], query: SearchQuery, today: date) -> Sequence[SearchHit]:
         """The permitted pages in lists of results, as many as were asked for; a list that is not there is empty."""
         rows = [row for pointers in lists for row in _list_at(answer, pointers) or () if isinstance(row, dict)]
-        hits = one_for_each_page(hit_of(row, self.description.fields, today, page=self._page) for row in rows)
+        hits = merged_by_page(hit_of(row, self.description.fields, today, page=self._page) for row in rows)
         return [hit for hit in hits if query.filters.permits(hit.url)][: query.count]
 
     def _said(self, answer: Any, filters: SearchFilters) -> tuple[str | None, str | None]:

@@ -13,7 +13,7 @@ from urllib.parse import urljoin
 
 import httpcore
 
-from proxy.http.decode import Inflater
+from proxy.http.decode import inflated
 from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.web.guard import Target, UrlGuard, parse_url
 from proxy.tools.web.network import GuardedBackend, Resolve
@@ -24,7 +24,7 @@ ACCEPT = "text/html,application/xhtml+xml,application/json;q=0.9,text/*;q=0.9,ap
 _TIMEOUTS = {"connect": 5.0, "read": 20.0, "write": 5.0, "pool": 5.0}
 _REDIRECTS = (301, 302, 303, 307, 308)
 
-Wanted: TypeAlias = Callable[[str], None]
+CheckContentType: TypeAlias = Callable[[str], None]
 """Raises `ToolError` for a content type whose body is not worth reading."""
 
 Visit: TypeAlias = Callable[["PageSession", Target], Awaitable[None]]
@@ -91,7 +91,9 @@ class PageSession:
         self._backend = backend
         self._user_agent = user_agent
 
-    async def get(self, target: Target, *, most_bytes: int, wanted: Wanted, visit: Visit | None = None) -> Answer:
+    async def get(
+        self, target: Target, *, most_bytes: int, wanted: CheckContentType, visit: Visit | None = None
+    ) -> Answer:
         """A page, its redirects followed.
 
         Args:
@@ -121,7 +123,7 @@ class PageSession:
         if visit is not None:
             await visit(self, target)
 
-    async def _hop(self, target: Target, most_bytes: int, wanted: Wanted) -> Answer | Target:
+    async def _hop(self, target: Target, most_bytes: int, wanted: CheckContentType) -> Answer | Target:
         with _translated(target):
             async with self._pool.stream(
                 b"GET",
@@ -139,7 +141,9 @@ class PageSession:
                 return await _read(target, response, most_bytes, wanted)
 
 
-async def _read(target: Target, response: httpcore.Response, most_bytes: int, wanted: Wanted) -> Answer | Target:
+async def _read(
+    target: Target, response: httpcore.Response, most_bytes: int, wanted: CheckContentType
+) -> Answer | Target:
     location = _header(response, b"location").strip()
     if response.status in _REDIRECTS and location:
         return _next(target, location)
@@ -163,17 +167,11 @@ def _next(target: Target, location: str) -> Target:
 
 async def _body(response: httpcore.Response, most_bytes: int) -> tuple[bytes, bool]:
     """The first `most_bytes` of a body, unpacked as it comes, and whether there was more."""
-    body = bytearray()
     try:
-        inflater = Inflater(_header(response, b"content-encoding"))
-        async for data in response.aiter_stream():
-            for piece in inflater.feed(data):
-                body += piece
-                if len(body) > most_bytes:
-                    return bytes(body[:most_bytes]), True
+        body = await inflated(response.aiter_stream(), _header(response, b"content-encoding"), most=most_bytes)
     except ValueError as exc:
         raise ToolError("The page is packed in a way that cannot be read.") from exc
-    return bytes(body), False
+    return body[:most_bytes], len(body) > most_bytes
 
 
 def _header(response: httpcore.Response, name: bytes) -> str:

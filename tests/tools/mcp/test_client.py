@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from proxy.config import McpConfig
 from proxy.loop.chat import ToolCall
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable
-from proxy.tools.mcp.client import McpServer, look
+from proxy.tools.mcp.client import McpServer, list_tool_names
 from proxy.tools.registry import Registry
 from proxy.tools.sources import SharedSource, start_sources
 from tests.fakes import FakeClock, streamed, whole
@@ -169,7 +169,7 @@ async def test_only_allowed_tools_are_offered_under_the_prefix_that_is_configure
         config = McpConfig(url=url, allow=("e*", "fail"), prefix="w-")
         async with session(config) as rig:
             assert list(rig.registry.specs) == ["w-echo", "w-fail", "w-environment"]
-        assert await look(config) == ["echo", "fail", "environment"]
+        assert await list_tool_names(config) == ["echo", "fail", "environment"]
 
 
 async def test_a_tool_that_cannot_be_taken_is_refused_and_told_and_the_others_are_taken():
@@ -285,7 +285,7 @@ async def test_a_command_that_cannot_be_started_is_said_to_be_one():
     async with session(McpConfig(command=("/nowhere/canary",))) as rig:
         assert rig.server.state().why_not == "its command cannot be started"
     with pytest.raises(ToolUnavailable, match="cannot be started"):
-        await look(McpConfig(command=("/nowhere/canary",)))
+        await list_tool_names(McpConfig(command=("/nowhere/canary",)))
 
 
 DEAF = """

@@ -422,7 +422,7 @@ def test_an_entry_point_is_offered_only_where_the_configuration_names_it(install
     installed("dice-dist", {"t": "dice_tools:roll_dice", "idle": "broken_tools:x"})
     config = parse("tools: {t: {type: python}}", {})
     assert origins_of(config) == {"t": "entry point t of dice-dist 1.2"}
-    assert catalog.not_configured(config) == ["entry point idle of dice-dist 1.2"]
+    assert catalog.unused_entry_points(config) == ["entry point idle of dice-dist 1.2"]
     assert origins_of(Config()) == {}
 
 
