@@ -57,7 +57,7 @@ def test_every_path_of_ours_is_on_it_with_its_methods():
 
 
 def test_the_states_of_readyz_are_described_with_all_that_they_may_say():
-    described = PAGE["components"]["schemas"]["BreakerState"]["properties"]
+    described = PAGE["components"]["schemas"]["State"]["properties"]
     full = Readiness("t", usable=False, why_not="no key", breaker=BreakerState.OPEN, cause="quota")
     assert described.keys() == state_as_json(full).keys()
     assert described["cause"]["enum"] == list(get_args(Cause))
