@@ -169,7 +169,7 @@ class _Reader:
         seen: set[str] = set()
         for key_node, _ in node.value:
             if (key := str(key_node.value)) in seen:
-                self.fault(path.key(key, key_node.start_mark.line + 1), "stands here twice")
+                self.fault(path.key(key, key_node.start_mark.line + 1), "is given twice")
             seen.add(key)
         try:
             self.loader.flatten_mapping(node)

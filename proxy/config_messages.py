@@ -117,7 +117,7 @@ def in_plain_words(message: str, kind: Any) -> str:
     if typing.get_origin(kind) is typing.Literal:
         return f"must be one of {', '.join(map(str, typing.get_args(kind)))}"
     if "matching regex" in message:
-        return PATTERNS.get(kind, "has characters that cannot stand there")
+        return PATTERNS.get(kind, "has characters that are not allowed here")
     if message.endswith("of length >= 1"):
         return "must not be empty"
     if found := _OUT_OF_RANGE.fullmatch(message):

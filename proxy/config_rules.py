@@ -116,7 +116,7 @@ def _model_faults(parts: Parts) -> _Faults:
         patterns = parts.names_in("models") - {"*", name}
         for other in model.fallbacks:
             if other == name:
-                yield f"models.{name}.fallbacks", "has the model itself"
+                yield f"models.{name}.fallbacks", "must not contain the model itself"
             elif "*" in other or not any(fnmatchcase(other, pattern) for pattern in patterns):
                 yield f"models.{name}.fallbacks", f"there is no other model {other!r}"
 
@@ -141,7 +141,10 @@ def _client_faults(parts: Parts) -> _Faults:
         keys |= client.digests
     for name, upstream in parts.config.upstreams.items():
         if upstream.api_key == "from_client" and parts.config.clients:
-            yield f"upstreams.{name}.api_key", "from_client does not go together with clients: both want the same key"
+            yield (
+                f"upstreams.{name}.api_key",
+                "from_client cannot be combined with clients: both use the key of the request",
+            )
 
 
 def _address_faults(parts: Parts) -> _Faults:
@@ -192,14 +195,17 @@ def _header_faults(parts: Parts) -> _Faults:
                 yield f"upstreams.{name}.headers.{header}", "is written by the proxy itself"
         for header in upstream.forward_headers:
             if header.lower() in _OF_CLIENTS:
-                yield f"upstreams.{name}.forward_headers", f"{header!r} of a client is not for the upstream"
+                yield (
+                    f"upstreams.{name}.forward_headers",
+                    f"must not forward {header!r}: it concerns only the client and the proxy",
+                )
 
 
 def _state_faults(config: c.Config) -> _Faults:
     if config.state.url.startswith("redis") and find_spec("redis") is None:
         yield "state.url", "needs a package that is not installed: pip install redis"
     if config.state.url.endswith("/:memory:"):
-        yield "state.url", "no file: state in memory is memory://"
+        yield "state.url", "is not a file; to keep state in memory, write memory://"
 
 
 def _fallback_faults(parts: Parts) -> _Faults:
@@ -284,7 +290,7 @@ def _alias_faults(parts: Parts) -> _Faults:
 def doubts(parts: Parts) -> _Faults:
     """The warnings: settings that are permitted, but hardly what was meant."""
     if parts.config.upstreams and not parts.config.models:
-        yield "models", "there are none, so every request is answered with 404"
+        yield "models", "is empty, so every request is answered with 404"
     if parts.config.server.cors and "*" in parts.config.server.cors.origins:
         yield "server.cors.origins", "'*' lets every web page call, from the browser of whoever opens it"
     for path, client in parts.clients.items():

@@ -45,7 +45,7 @@ def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
     for name, tool in config.tools.items():
         lines.append(f"  {name}: {_tool_state(name, tool, origins)}")
         if isinstance(tool, SearchConfig) and isinstance(tool.provider, dict):
-            lines.append(f"    sends, if a request says all it can: {_example(tool)}")
+            lines.append(f"    example request with every filter: {_example(tool)}")
     instead = {f"tools.{name}": " or ".join(tool.fallbacks) for name, tool in answered_by_fallback(config)}
     lines += _disabled("tools", config, instead)
     lines += [f"  installed, not configured: {origin}" for origin in unused_entry_points(config)]
@@ -108,7 +108,11 @@ def _disabled(section: str, config: Config, instead: Mapping[str, str] = Mapping
     """The entries of a section that cannot be used; of those that have one, what answers `instead`."""
     return [
         f"  {where.removeprefix(f'{section}.')}: "
-        + (f"usable by its fallback {instead[where]}: {entry.why}" if where in instead else f"disabled, {entry.why}")
+        + (
+            f"usable through its fallback {instead[where]}: {entry.why}"
+            if where in instead
+            else f"disabled, {entry.why}"
+        )
         for where, entry in config.disabled.items()
         if where.startswith(section)
     ]

@@ -131,7 +131,7 @@ async def _complete(connection: Connection, path: str, upstream: UpstreamConfig,
     failures.raise_if_failed(answer)
     if isinstance(answer, dict) and answer.get("choices"):
         return Finding(path, f"{model} answers")
-    return Finding(f"{path}.base_url", "what answers there sends no completion", is_fault=True)
+    return Finding(f"{path}.base_url", "the server at this address does not answer with a completion", is_fault=True)
 
 
 def _request(model: str, upstream: UpstreamConfig) -> Json:
@@ -147,7 +147,7 @@ async def _reach(connection: Connection, path: str) -> Finding:
     except UpstreamRefused as exc:
         if exc.status == _NOT_FOUND:
             return _nothing_there(path)
-    return Finding(path, "can be reached; its keys are the clients'")
+    return Finding(path, "can be reached; clients bring their own keys")
 
 
 async def _list_models(connection: Connection, path: str, upstream: UpstreamConfig) -> Finding:
@@ -250,7 +250,7 @@ def _tls_fault(exc: BaseException) -> str | None:
         case ssl.SSLCertVerificationError():
             return f"TLS: its certificate is not trusted: {exc.verify_message}"
         case ssl.SSLError(reason="WRONG_VERSION_NUMBER"):
-            return "TLS: the server does not speak it at this port: should the URL begin with http://?"
+            return "TLS: the server does not use TLS at this port: should the URL begin with http://?"
         case ssl.SSLError():
             return f"TLS: {exc.reason or exc.strerror}"
     return None

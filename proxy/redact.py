@@ -20,7 +20,7 @@ _ESCAPES: tuple[Callable[[str], str], ...] = (
 
 
 class Redactor:
-    """A function that masks secrets in a text, and whose secrets can be replaced.
+    """A callable that masks secrets in a text; the secrets can be replaced.
 
     Args:
         secrets: as for `redactor`.
@@ -41,7 +41,7 @@ class Redactor:
 def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = _SHORTEST_SECRET) -> Redact:
     """A function that masks every secret of at least `shortest` characters in a text, however it is escaped there."""
     written = {secret for secret in secrets if len(secret) >= shortest}
-    for _ in range(2):  # inside of another text, which the line quotes in its turn
+    for _ in range(2):  # twice, because a log line may quote a text that is itself escaped
         written |= {escaped(form) for form in written for escaped in _ESCAPES}
     longest_first = sorted(written, key=len, reverse=True)
 

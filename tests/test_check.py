@@ -79,7 +79,7 @@ FAULTY = {
         GOOD + "server:\n  host: ${HOST_OF_MINE}\n",
         "4: server.host: HOST_OF_MINE is not set",
     ),
-    "a key that stands twice": (GOOD + "server:\n  port: 1\n  port: 2", "5: server.port: stands here twice"),
+    "a key that stands twice": (GOOD + "server:\n  port: 1\n  port: 2", "5: server.port: is given twice"),
     "an empty section": (GOOD + "server:", "3: server: must be a mapping, not empty"),
     "a word for a number": (GOOD + "server: {port: eighty}", "3: server.port: must be a whole number, not text"),
     "a number in quotes": (GOOD + "server: {workers: '2'}", "3: server.workers: must be a whole number, not text"),
@@ -173,7 +173,7 @@ FAULTY = {
     ),
     "keys of clients that are also checked": (
         "upstreams: {up: {base_url: 'http://up', api_key: from_client}}\nclients: [{name: a, key: k}]",
-        "1: upstreams.up.api_key: from_client does not go together with clients: both want the same key",
+        "1: upstreams.up.api_key: from_client cannot be combined with clients: both use the key of the request",
     ),
     "a state nowhere": (
         GOOD + "state: {url: 'redis://h/x'}",
@@ -311,7 +311,7 @@ clients:
     code, printed, warnings = check(text, environ={"ZAI_KEY_OF_MINE": "abc"})
     assert code == 0
     assert warnings == [
-        "toolproxy: warning: config.yaml:1: models: there are none, so every request is answered with 404",
+        "toolproxy: warning: config.yaml:1: models: is empty, so every request is answered with 404",
         "toolproxy: warning: config.yaml:2: upstreams.z.api_key: has fewer than 8 characters: is it a key of this provider's?",
         "toolproxy: warning: config.yaml:5: clients[0].key: has fewer than 16 characters, and can be guessed",
     ]
@@ -375,7 +375,7 @@ tools:
     said = "\n".join(describe(config, {}))
     assert "web_search: usable, search, described in this file; its provider cannot filter by language" in said
     assert (
-        '    sends, if a request says all it can: POST https://h.example/find/KEY {"q":"WORDS","n":5,"since":"2026-01-01",'
+        '    example request with every filter: POST https://h.example/find/KEY {"q":"WORDS","n":5,"since":"2026-01-01",'
         '"in":"CA","only":["example.org"],"not":["example.com"]}'
     ) in said
     assert "the-real-key" not in said

@@ -234,7 +234,7 @@ def test_check_says_what_is_usable_and_prints_no_secret():
 
 def test_check_calls_a_search_usable_whose_fallback_answers():
     done = toolproxy("check", environ={"ZAI_API_KEY": "a-key-of-its-own"})
-    assert "  web_search: usable by its fallback zai_search: SERPER_API_KEY is not set\n" in done.stdout
+    assert "  web_search: usable through its fallback zai_search: SERPER_API_KEY is not set\n" in done.stdout
     assert done.stderr == ""
 
 

@@ -143,7 +143,10 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
             "tools: {t: {type: mcp, url: 'http://x', headers: {a: \"b\\n\"}}}",
             "tools.t.headers.a: must be printable ASCII",
         ),
-        ("tools: {t: {type: mcp, url: 'http://x', prefix: 'a.'}}", "tools.t.prefix: has characters that cannot stand"),
+        (
+            "tools: {t: {type: mcp, url: 'http://x', prefix: 'a.'}}",
+            "tools.t.prefix: has characters that are not allowed",
+        ),
         (
             "tools: {t: {type: mcp, url: 'http://x', aliases: [a]}}",
             "tools.t.aliases: a server of several tools has none",
@@ -153,7 +156,7 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
             "tools.c.fallback: 't' is a server of several tools",
         ),
         ("tools: {t: {type: clock, fallback: t}}", "tools.t.fallback: there is no other tool 't'"),
-        ("server:\n  port: 1\n  port: 2", "config.yaml:3: server.port: stands here twice"),
+        ("server:\n  port: 1\n  port: 2", "config.yaml:3: server.port: is given twice"),
         ("a:\n- [", "config.yaml:2: is not YAML: expected the node content"),
         ("a: \x07", "config.yaml: cannot be read as YAML: "),
         ("server: {host: !foo bar}", "server.host: cannot be read as the value"),
@@ -181,11 +184,11 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ),
         (
             UP + "models: {glm-4.7: {upstream: up, fallbacks: [glm-4.7]}}",
-            "models.glm-4.7.fallbacks: has the model itself",
+            "models.glm-4.7.fallbacks: must not contain the model itself",
         ),
         (
             "upstreams: {u: {base_url: 'http://u', api_key: from_client}}\nclients: [{name: a, key: k}]",
-            "upstreams.u.api_key: from_client does not go together with clients",
+            "upstreams.u.api_key: from_client cannot be combined with clients",
         ),
     ],
 )
@@ -395,8 +398,11 @@ def test_any_text_is_read_or_refused_as_a_configuration(text):
     [
         ("headers: {Authorization: x}", "upstreams.up.headers.Authorization: is written by the proxy itself"),
         ("headers: {Host: x}", "upstreams.up.headers.Host: is written by the proxy itself"),
-        ("forward_headers: [Cookie]", "upstreams.up.forward_headers: 'Cookie' of a client is not for the upstream"),
-        ("forward_headers: [x-api-key]", "'x-api-key' of a client is not for the upstream"),
+        (
+            "forward_headers: [Cookie]",
+            "upstreams.up.forward_headers: must not forward 'Cookie': it concerns only the client and the proxy",
+        ),
+        ("forward_headers: [x-api-key]", "must not forward 'x-api-key': it concerns only the client and the proxy"),
     ],
 )
 def test_headers_that_are_not_to_be_sent_are_refused(said, fault):

@@ -111,8 +111,14 @@ REFUSALS = {
         (404, {"timestamp": "x", "status": 404, "error": "Not Found", "path": "/v4/v1/chat/completions"}),
         f"{URL_LINE}: there is no API at this address (HTTP 404)",
     ),
-    "a web page": ((200, b"<html>Welcome</html>"), f"{URL_LINE}: what answers there sends no completion"),
-    "another service": ((200, {"hello": 1}), f"{URL_LINE}: what answers there sends no completion"),
+    "a web page": (
+        (200, b"<html>Welcome</html>"),
+        f"{URL_LINE}: the server at this address does not answer with a completion",
+    ),
+    "another service": (
+        (200, {"hello": 1}),
+        f"{URL_LINE}: the server at this address does not answer with a completion",
+    ),
     "a failure": (error(503, "out of order"), f"{URL_LINE}: The upstream failed (HTTP 503): out of order"),
     "a redirect": (
         (302, b""),
@@ -199,7 +205,7 @@ async def test_faults_of_tls_are_named(transport):
         _, (not_spoken,) = await findings(upstream(f"https://{plain}").replace("TRANSPORT", transport))
     assert untrusted.startswith(f"{URL_LINE}: TLS: its certificate is not trusted: ")
     assert (
-        not_spoken == f"{URL_LINE}: TLS: the server does not speak it at this port: should the URL begin with http://?"
+        not_spoken == f"{URL_LINE}: TLS: the server does not use TLS at this port: should the URL begin with http://?"
     )
 
 
@@ -209,7 +215,7 @@ async def test_with_nothing_but_a_pattern_for_models_or_keys_of_the_clients_mode
         said = "upstreams.up: lists its models; no model was asked, because `models` names none of them"
         assert await findings(pattern) == ([said], [])
         theirs = upstream(f"http://{at}", key="from_client").replace("TRANSPORT", "auto")
-        assert await findings(theirs) == (["upstreams.up: can be reached; its keys are the clients'"], [])
+        assert await findings(theirs) == (["upstreams.up: can be reached; clients bring their own keys"], [])
     assert [line for line, _, _ in asked] == ["GET /models"] * 2
     assert "from_client" not in str(asked)
 

@@ -92,7 +92,7 @@ class Pool:
             else:
                 connection.close()  # its place goes to the waiter
             return
-        # A request that is on its way when the server's time is over would meet a closed door: a second less.
+        # One second before the server does: a request sent at that moment would reach a closed connection.
         wait = IDLE_SECONDS if seconds is None else min(IDLE_SECONDS, seconds - 1)
         if wait <= 0:
             connection.close()

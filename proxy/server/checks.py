@@ -27,7 +27,7 @@ def check_startable(config: Config) -> None:
 
 
 def check_usable(config: Config, before: Config) -> None:
-    """Refuse the same for a process that serves, whose address is its own, and what would let just anyone in.
+    """Refuse a reloaded configuration that cannot be served, or that would open the proxy to everyone.
 
     Raises:
         ConfigurationError: as `check_startable`, or no client is left of those that `before` had.
@@ -73,7 +73,7 @@ def _exposure_faults(config: Config) -> Iterator[str]:
 def _opening_faults(config: Config, before: Config) -> Iterator[str]:
     """Without clients anyone may call; that a key was not found must not lead to it unnoticed."""
     if before.clients and not config.clients and not config.server.allow_anonymous:
-        yield "no client is usable any more, so anyone could call: server.allow_anonymous: true would permit that"
+        yield "no client is usable any more, so anyone could call; to permit that, set server.allow_anonymous: true"
 
 
 def _address_faults(config: Config) -> Iterator[str]:

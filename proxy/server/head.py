@@ -68,7 +68,7 @@ class Bounds:
     def too_large(self) -> HeadersTooLarge:
         """The error for a head beyond these bounds."""
         most = f"{self.max_headers} header fields and {self.max_header_bytes} bytes of them"
-        return HeadersTooLarge(f"A request may have {most}.")
+        return HeadersTooLarge(f"A request may have at most {most}.")
 
 
 class Framing(Struct, frozen=True):
@@ -93,7 +93,7 @@ def check_head(  # noqa: C901, PLR0911 - a flat list of rules
     if version not in _VERSIONS:
         return HttpRefused("This server speaks HTTP/1.1.", status=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
     if method in _REFUSED_METHODS:
-        message = "This server neither opens connections nor echoes requests."
+        message = "CONNECT and TRACE are not supported."
         return MethodNotAllowed(message, headers={"allow": _ALLOWED})
     hosts = []
     has_small_body = expects_continue = False
@@ -103,10 +103,10 @@ def check_head(  # noqa: C901, PLR0911 - a flat list of rules
         elif name == b"content-length":
             has_small_body = int(value) <= _SMALL_BODY
         elif name == b"transfer-encoding" and (value.strip().lower() != b"chunked" or version == "1.0"):
-            return HttpRefused("Of transfer codings only 'chunked' is understood.", status=501)
+            return HttpRefused("The only supported transfer coding is 'chunked'.", status=501)
         elif name == b"expect":
             if value.lower() != b"100-continue":
-                return HttpRefused("Of expectations only '100-continue' is met.", status=417)
+                return HttpRefused("The only supported expectation is '100-continue'.", status=417)
             expects_continue = True
     if len(hosts) != 1 and (version == "1.1" or hosts):  # RFC 9112, section 3.2
         return HttpRefused("A request must have exactly one Host.")

@@ -17,7 +17,7 @@ def occupant_of(port: int) -> str | None:
     words = _command(pid)
     said = f"process {pid} ({' '.join(words)[:_LONGEST_COMMAND]}) listens there"
     is_ours = "serve" in words and any(Path(word).name in _OURS for word in words)
-    return f"{said}; to have it read its configuration anew: kill -HUP {pid}" if is_ours else said
+    return f"{said}; to reload its configuration: kill -HUP {pid}" if is_ours else said
 
 
 def _listening_sockets(port: int) -> Iterator[str]:

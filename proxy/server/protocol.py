@@ -100,7 +100,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._discarded += len(data)
             if self._discarded > _MOST_DISCARDED:
                 self._close()
-        # Bodies seldom have such line ends: after the last one, nothing need be searched.
+        # The search stops at the last CR, so it costs nothing for body data, which rarely contains one.
         elif (
             not self._unparsed
             and len(self.pipeline) + data.count(_END_OF_HEAD, 0, data.rfind(b"\r") + 2) <= _MOST_WAITING

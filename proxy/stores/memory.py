@@ -108,7 +108,7 @@ class MemoryStore:
         self._drop(_Name(owner, key))
 
     def _expire(self) -> None:
-        """Every entry lives equally long, so the oldest expire first."""
+        """Drop expired entries; all live equally long, so the oldest come first."""
         now = self._clock.monotonic()
         while self._entries:
             name, entry = next(iter(self._entries.items()))

@@ -106,7 +106,7 @@ class _Sender(SpanExporter):
         while (failure := self._post(body)) is not None:
             retried, why = failure
             if not retried or time.monotonic() + pause > until or self._stopping.wait(pause):
-                _log.error("%s takes no traces: %s", self._url, why)
+                _log.error("%s does not accept traces: %s", self._url, why)
                 return SpanExportResult.FAILURE
             pause *= 2
         return SpanExportResult.SUCCESS

@@ -46,7 +46,7 @@ async def test_a_client_over_its_rate_is_told_when_to_come_again(upstream, sdk):
         assert [response.status_code for response in (first, second, third)] == [200, 200, 429]
         assert [left(response) for response in (first, second, third)] == [["2", "1"], ["2", "0"], ["2", "0"]]
         assert third.json()["error"] == {
-            "message": "This key may send 2 requests per minute, and has sent them.",
+            "message": "This key is limited to 2 requests per minute, and the limit is reached.",
             "type": "rate_limit_error",
             "param": None,
             "code": "rate_limit_exceeded",

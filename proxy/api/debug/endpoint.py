@@ -46,7 +46,7 @@ class Debug:
             return
         record = self._history.find(request_id)
         if record is None:
-            raise NotFound(f"The request {request_id!r} is not remembered here.")
+            raise NotFound(f"There is no record of request {request_id!r}.")
         if as_json:
             await send_json(send, record)
         else:

@@ -165,13 +165,13 @@ class Quota:
                 rate = await self._rates.hit(client.name, limit)
                 headers = rate_headers(rate)
                 if not rate.allowed:
-                    message = f"This key may send {rate.limit} requests per minute, and has sent them."
+                    message = f"This key is limited to {rate.limit} requests per minute, and the limit is reached."
                     raise RateLimitExceeded(message, retry_after=max(1, math.ceil(rate.reset)))
             lease = None
             if (most := client.max_concurrent_requests) is not None:
                 lease = await self._leases.acquire(client.name, most)
                 if lease is None:
-                    message = f"This key may have {most} requests open at the same time, and has them."
+                    message = f"This key is limited to {most} concurrent requests, and all are in use."
                     raise RateLimitExceeded(message, retry_after=_A_MOMENT)
             response = _LimitedResponse(send, headers, self._leases, client.name, lease)
             try:

@@ -210,7 +210,7 @@ class ResponseById:
             await send_json(send, {"id": identity, "object": "response", "deleted": True})
             return
         if _query(scope).get("stream") == "true":
-            raise RequestError("A kept response is not streamed.", param="stream")
+            raise RequestError("A stored response cannot be streamed.", param="stream")
         await send_json(send, (await responses.find(identity)).response)
 
 
