@@ -57,7 +57,8 @@ def merged(found: Sequence[SearchFilters]) -> SearchFilters:
         for name in ("country", "region", "city", "size", "count", "recency")
     }
     allow = next((one.allow for one in found if one.allow), ())
-    return SearchFilters(allow=allow, block=tuple(rule for one in found for rule in one.block), **first)
+    block = tuple(dict.fromkeys(rule for one in found for rule in one.block))
+    return SearchFilters(allow=allow, block=block, **first)
 
 
 def filters_of_tool(tool: Json, where: str) -> SearchFilters:

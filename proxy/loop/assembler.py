@@ -24,7 +24,7 @@ from typing import Any
 from proxy.loop.actions import CallUpstream
 from proxy.loop.buffer import TurnBuffer
 from proxy.loop.calls import CallAssembler
-from proxy.loop.chat import BROKEN_OFF, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, inferred_reason
+from proxy.loop.chat import BROKEN_OFF, JSON_BLANKS, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, inferred_reason
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError
 from proxy.loop.patterns import only_text_field
@@ -115,7 +115,7 @@ class Assembler:
         message, self._finish_reason = choice.pop("message"), choice.pop("finish_reason")
         if not self._finish_reason:
             raise UpstreamError("The upstream's answer has no finish_reason.")
-        self._usage, self._envelope, self._choice = completion.pop("usage", None), completion, choice
+        self._usage, self._envelope, self._choice = completion.pop("usage", None) or None, completion, choice
         self._message = message
         self._texts.fold_whole(message)
         if entries := message.get("tool_calls"):
@@ -133,7 +133,7 @@ class Assembler:
             if call.is_announced or not call.name or call.client_id or not (index < last or call.is_whole):
                 continue
             call.is_announced = True
-            ready.append(ToolCall(call.id, call.name, "".join(call.arguments)))
+            ready.append(ToolCall(call.id, call.name, "".join(call.arguments).strip(JSON_BLANKS)))
         return ready
 
     def close(self, *, done: bool = False) -> list[Json]:

@@ -66,7 +66,7 @@ class PartialCall(Struct):
         client_index: its index in the client's stream; None: it is not the client's.
         client_id: the id that the client gets.
         is_announced: whether `Assembler.take_ready` has returned it.
-        is_whole: whether the arguments are an object already; nothing can follow one.
+        is_whole: whether the arguments are an object already; only blanks can follow one.
         scanner: looks for the end of that object.
     """
 

@@ -17,6 +17,8 @@ Json: TypeAlias = dict[str, Any]
 # `reasoning` at vLLM, OpenRouter, Groq and Cerebras.
 TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
 
+JSON_BLANKS = " \t\n\r"  # around a JSON text; what other blanks make of it is not JSON
+
 # A turn that ends for one of these reasons was broken off: what it holds is no whole call, and asking on cannot help.
 BROKEN_OFF = ("length", "content_filter")
 
@@ -183,7 +185,8 @@ def calls_of(message: Json) -> tuple[ToolCall, ...]:
     for entry in message.get("tool_calls") or ():
         if entry.get("type", "function") == "function":
             function = entry.get("function") or {}
-            calls.append(ToolCall(entry.get("id") or "", function.get("name") or "", function.get("arguments") or ""))
+            arguments = (function.get("arguments") or "").strip(JSON_BLANKS)
+            calls.append(ToolCall(entry.get("id") or "", function.get("name") or "", arguments))
     return tuple(calls)
 
 

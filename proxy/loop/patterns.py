@@ -11,6 +11,7 @@ import orjson
 from msgspec import Struct
 
 from proxy.loop.chat import TEXT_FIELDS, Json
+from proxy.loop.sse import Event
 
 # Possessive, so that a long text is read once and without memory for ways back.
 _REST_OF_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -22,9 +23,10 @@ class ChunkPattern(Struct, frozen=True):
     before: bytes
     after: bytes
 
-    def text_in(self, data: bytes) -> str | None:
-        """The text of a chunk with these bytes around it; None: it has other ones, or no text."""
-        if not (data.startswith(self.before) and data.endswith(self.after)):
+    def text_in(self, event: Event) -> str | None:
+        """The text of a chunk with these bytes around it; None: it has other ones, or no text, or is an error."""
+        data = event.data
+        if not (data.startswith(self.before) and data.endswith(self.after)) or event.type == "error":
             return None
         try:
             text: str = orjson.loads(data[len(self.before) - 1 : 1 - len(self.after)])
@@ -38,7 +40,7 @@ def pattern_of(data: bytes, field: str) -> ChunkPattern | None:
 
     The name of the key in a text does not count: there, its quotation marks are escaped.
     """
-    places = re.findall(rb'"%b" *: *"' % field.encode(), data) if field else []
+    places = re.findall(rb'"%b"\s*:\s*"' % field.encode(), data) if field else []
     if len(places) != 1:
         return None
     before, opening, rest = data.partition(places[0])

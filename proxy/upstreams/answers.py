@@ -1,7 +1,7 @@
 """The answers of an upstream: parsed, and mended so that OpenAI's SDKs read them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import isfinite
 from typing import Any
 
@@ -30,8 +30,7 @@ def parse_chunk(
     profile: Profile,
     names: ToolNames | None,
     loads: Callable[[bytes], Any],
-    *,
-    has_calls: bool = False,
+    calling: Collection[int] = (),
 ) -> tuple[Json, bool]:
     """The chunk in an event, and whether it had to be mended.
 
@@ -40,7 +39,7 @@ def parse_chunk(
         profile: of the upstream.
         names: the names of tools that were replaced in the request, if any were.
         loads: reads the JSON.
-        has_calls: whether earlier chunks hold tool calls.
+        calling: the indices of the choices of which earlier chunks hold tool calls.
 
     Raises:
         UpstreamError: the chunk holds an error, or is none.
@@ -57,7 +56,7 @@ def parse_chunk(
         raise UpstreamError(_NO_OBJECT)
     if "error" in chunk or not chunk.get("choices"):
         failures.raise_if_failed(chunk)
-    changed = mend(chunk, profile, kind=CHUNK, has_calls=has_calls)
+    changed = mend(chunk, profile, kind=CHUNK, calling=calling)
     return chunk, (names is not None and names.restore(chunk)) or changed
 
 
@@ -128,14 +127,14 @@ def _finite(text: str) -> float | None:
     return number if isfinite(number) else None
 
 
-def mend(answer: Json, profile: Profile, *, kind: str, has_calls: bool = False) -> bool:
+def mend(answer: Json, profile: Profile, *, kind: str, calling: Collection[int] = ()) -> bool:
     """Make a completion or chunk one that an OpenAI SDK reads, in place; whether anything had to change.
 
     Args:
         answer: the upstream's JSON.
         profile: of the upstream.
         kind: the value of `object`, `chat.completion` or `chat.completion.chunk`.
-        has_calls: whether earlier chunks of its stream hold tool calls.
+        calling: the indices of the choices of which earlier chunks of its stream hold tool calls.
 
     Raises:
         UpstreamError: it is no completion, or it reports a failure in a choice or as a finish reason.
@@ -153,11 +152,11 @@ def mend(answer: Json, profile: Profile, *, kind: str, has_calls: bool = False) 
     if not isinstance(answer["choices"], list):
         raise UpstreamError(_NO_COMPLETION)
     for choice in answer["choices"]:
-        changed = _mend_choice(choice, profile, has_calls=has_calls) or changed
+        changed = _mend_choice(choice, profile, calling) or changed
     return changed
 
 
-def _mend_choice(choice: Any, profile: Profile, *, has_calls: bool) -> bool:
+def _mend_choice(choice: Any, profile: Profile, calling: Collection[int]) -> bool:
     if not isinstance(choice, dict):
         raise UpstreamError(_NO_COMPLETION)
     if choice.get("error"):
@@ -166,7 +165,7 @@ def _mend_choice(choice: Any, profile: Profile, *, has_calls: bool) -> bool:
     reason = choice.get("finish_reason")
     if reason is not None and not (isinstance(reason, str) and reason in FINISH_REASONS):
         part = choice.get("message") or choice.get("delta")
-        has_calls = has_calls or bool(isinstance(part, dict) and part.get("tool_calls"))
+        has_calls = (choice.get("index") or 0) in calling or bool(isinstance(part, dict) and part.get("tool_calls"))
         choice["finish_reason"] = _finish_reason(reason, profile, has_calls=has_calls)
         if isinstance(reason, str) and reason in profile.finish_reasons:
             choice[NATIVE_REASON] = reason

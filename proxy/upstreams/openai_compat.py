@@ -1,7 +1,7 @@
 """Any Chat Completions endpoint, with a profile for its quirks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -259,7 +259,7 @@ class _TurnReader(Struct, eq=False):
             if event.data[:6] == _DONE:
                 self.done = True
                 break
-            text = None if self.pattern is None else self.pattern.text_in(event.data)
+            text = None if self.pattern is None else self.pattern.text_in(event)
             shown = await self._feed(event) if text is None else self.assembler.feed_text(text)
             for visible in shown:
                 await self.show(visible)
@@ -270,8 +270,28 @@ class _TurnReader(Struct, eq=False):
         chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
         shown, ready = assembler.feed(chunk), assembler.take_ready()
         self.pattern = pattern_of(event.data, assembler.text_field)
+        if not ready:
+            return shown
+        # The client is told of these calls behind the text of their chunk, and before what follows them.
+        texts, client_calls = _split(shown)
+        for visible in texts:
+            await self.show(visible)
         for call in ready:
             self.early.start(call)
-        if ready:
-            await asyncio.sleep(0)  # the client is told of these calls before what follows them
-        return shown
+        await asyncio.sleep(0)
+        return client_calls
+
+
+def _split(shown: Sequence[Json]) -> tuple[list[Json], list[Json]]:
+    """Chunks of one choice at most as those without calls and those of nothing else."""
+    texts: list[Json] = []
+    calls: list[Json] = []
+    for chunk in shown:
+        if not (chunk["choices"] and (fragments := chunk["choices"][0]["delta"].pop("tool_calls", None))):
+            texts.append(chunk)
+            continue
+        choice = chunk["choices"][0]
+        calls.append({**chunk, "choices": [{**choice, "delta": {"tool_calls": fragments}}]})
+        if any(choice["delta"].values()):
+            texts.append(chunk)
+    return texts, calls

@@ -61,7 +61,7 @@ class RelayReader:
                     self.ending = self._missing_end() + event.raw
                     self.done = True
                     break
-                if self.pattern is not None and self.pattern.text_in(event.data) is not None:
+                if self.pattern is not None and self.pattern.text_in(event) is not None:
                     self.written += 1
                     good.append(event.raw)
                 else:
@@ -73,12 +73,12 @@ class RelayReader:
 
     def _mended(self, event: sse.Event) -> bytes:
         """The event for the client: its original bytes, unless an OpenAI SDK cannot read them."""
-        has_calls = any(choice.ids for choice in self.choices.values())
-        chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads, has_calls=has_calls)
+        calling = [index for index, choice in self.choices.items() if choice.ids]
+        chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads, calling)
         usage = chunk.get("usage")
         is_priced = self.price is not None and usage
         if changed or is_priced or _lacks_index(chunk):
-            chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads, has_calls=has_calls)
+            chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads, calling)
             changed = True
         if usage:
             if self.price is not None:

@@ -191,7 +191,7 @@ def test_fragments_without_an_index_belong_to_the_last_call_or_open_a_new_one_by
         chunk({"tool_calls": [{"id": "a", "function": {"arguments": " "}}]}),
         chunk({}, "tool_calls"),
     )
-    assert finish(assembler).calls == (ToolCall("a", "x", "{} "), ToolCall("b", "y", '{"k":1}'))
+    assert finish(assembler).calls == (ToolCall("a", "x", "{}"), ToolCall("b", "y", '{"k":1}'))
 
 
 def test_an_index_below_zero_is_none():

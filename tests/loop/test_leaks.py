@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.leaks import Leak, clean_name, fits
+from proxy.loop.leaks import Leak, clean_name, fits, is_bare_call
 from proxy.loop.leaks.filter import MAX_BUFFERED, LeakFilter, holds_raw_format
 
 SEARCH = {"type": "object", "properties": {"query": {"type": "string"}, "n": {}}, "required": ["query"]}
@@ -366,3 +366,20 @@ def test_a_value_is_text_where_the_schema_says_so():
 )
 def test_whether_a_text_still_holds_raw_format(text, raw):
     assert holds_raw_format(text) is raw
+
+
+BARE = [
+    'web_search("x")',
+    'web_search ({"query": "smile :) {"})',
+    'commentary to=functions.web_search json{"query": "x"}',
+    'web_search(query="a")\nweb_search(query="b");',
+    'web_search({"query": "x"',
+    '[TOOL_CALLS][{"name": "web_search"}]',
+]
+WORDS = ["web_search (noun): looking.", "web_search(x) is what I called.", "web_search {a} and {b}", "door (open)", ""]
+
+
+@pytest.mark.parametrize(("text", "is_call"), [*((text, True) for text in BARE), *((text, False) for text in WORDS)])
+def test_a_text_is_a_bare_call_only_if_it_is_nothing_else(text, is_call):
+    tools = {"web_search": {"properties": {"query": {}}}}
+    assert is_bare_call(text, tools, json_expected=lambda: False) is is_call

@@ -8,6 +8,12 @@ from hypothesis import strategies as st
 from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.assembler import Assembler
 from proxy.loop.patterns import only_text_field, pattern_of
+from proxy.loop.sse import Event
+
+
+def event(data, kind="message"):
+    return Event(data=data, raw=data, type=kind)
+
 
 TOOLS = {"search": {"properties": {"q": {}}, "required": ["q"]}}
 
@@ -27,13 +33,17 @@ def chunk(delta, choice=None, **rest):
 )
 def test_another_text_between_the_same_bytes_is_read(data):
     pattern = pattern_of(data % b"It", only_text_field(orjson.loads(data % b"It")))
-    assert pattern.text_in(data % b" is") == " is"
-    assert pattern.text_in(data % rb"\"a\" \u00e4 \\") == '"a" ä \\'
-    assert pattern.text_in(data % "日本".encode()) == "日本"
-    assert pattern.text_in(data % rb"\"content\":\"x\"") == '"content":"x"'
+    assert pattern.text_in(event(data % b" is")) == " is"
+    assert pattern.text_in(event(data % rb"\"a\" \u00e4 \\")) == '"a" ä \\'
+    assert pattern.text_in(event(data % "日本".encode())) == "日本"
+    assert pattern.text_in(event(data % rb"\"content\":\"x\"")) == '"content":"x"'
 
 
 DATA = b'{"id":"1","choices":[{"index":0,"delta":{"content":"%b"}}]}'
+
+
+def test_an_error_that_looks_like_the_chunk_before_it_is_none():
+    assert pattern_of(DATA % b"It", "content").text_in(event(DATA % b"overloaded", "error")) is None
 
 
 @pytest.mark.parametrize(
@@ -53,7 +63,7 @@ DATA = b'{"id":"1","choices":[{"index":0,"delta":{"content":"%b"}}]}'
     ],
 )
 def test_whatever_else_differs_is_left_to_the_parser(other):
-    assert pattern_of(DATA % b"It", "content").text_in(other) is None
+    assert pattern_of(DATA % b"It", "content").text_in(event(other)) is None
 
 
 @pytest.mark.parametrize(
@@ -82,6 +92,7 @@ def test_a_chunk_that_holds_something_else_than_one_text_has_no_pattern(held):
 
 def test_a_key_that_stands_in_a_chunk_twice_has_no_pattern():
     assert pattern_of(b'{"content":"a","choices":[{"delta":{"content":"b"}}]}', "content") is None
+    assert pattern_of(b'{"choices":[{"delta":{"content":"a","content"\t:\n"b"}}]}', "content") is None
     assert pattern_of(b'{"choices":[{"delta":{"content":"cut off', "content") is None
 
 
@@ -125,12 +136,12 @@ CHUNKS = st.builds(
 @settings(max_examples=400)
 @given(st.lists(CHUNKS, min_size=2, max_size=12), st.sampled_from(list(Buffering)), st.booleans())
 def test_a_stream_read_by_patterns_is_the_stream_that_a_parser_reads(chunks, buffering, is_spaced):
-    call = CallUpstream({}, number=3, run_id="r", buffering=buffering, tools=TOOLS, cite=lambda _: "https://a.example")
+    call = CallUpstream({}, number=3, run_id="r", buffering=buffering, tools=TOOLS, cite=lambda *_: "https://a.example")
     by_patterns, parsed = Assembler(call), Assembler(call)
     pattern = None
     for one in [*chunks, chunk({}, {"finish_reason": "stop"})]:
         data = json.dumps(one, ensure_ascii=False).encode() if is_spaced else orjson.dumps(one)
-        text = None if pattern is None else pattern.text_in(data)
+        text = None if pattern is None else pattern.text_in(event(data))
         if text is not None:
             shown = by_patterns.feed_text(text)
         else:

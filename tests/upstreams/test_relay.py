@@ -58,3 +58,17 @@ async def relayed(chunks, *, by_patterns):
 @given(st.lists(CHUNKS, min_size=1, max_size=12))
 def test_a_stream_relayed_by_patterns_is_the_stream_that_a_parser_relays(chunks):
     assert asyncio.run(relayed(chunks, by_patterns=True)) == asyncio.run(relayed(chunks, by_patterns=False))
+
+
+def test_the_reason_of_a_choice_without_calls_is_not_that_of_another_one():
+    call = {"tool_calls": [{"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    choices = [(0, call, None), (1, {"content": "Hi"}, None), (0, {}, "eos"), (1, {}, "eos")]
+    chunks = [
+        {"id": "up", "choices": [{"index": at, "delta": delta, "finish_reason": reason}]}
+        for at, delta, reason in choices
+    ]
+    written, *_ = asyncio.run(relayed(chunks, by_patterns=True))
+    ends = [
+        orjson.loads(event[6:])["choices"][0] for event in written.split(b"\n\n") if b'"eos"' not in event and event
+    ]
+    assert [(end["index"], end["finish_reason"]) for end in ends[2:]] == [(0, "tool_calls"), (1, "stop")]

@@ -69,9 +69,10 @@ class MessageBuilder:
         self.blocks = Blocks(sign=options.seal, cite=self._cited.citations)
         self._stop = StopFilter(options.stops) if options.stops else None
         self._text_length = 0  # of the open text
+        self._blank = ""  # text that is a block only if more than blanks follows
         self._turn = 0
         self._turn_text = self._turn_thoughts = False
-        self._begun: dict[str, list[ServerCall]] = {}  # by the upstream's call id
+        self._begun: dict[tuple[str, str], list[ServerCall]] = {}  # by the upstream's call id and the tool
         self._numbered = 0
         self._client_calls: dict[int, tuple[str, str]] = {}  # of this turn: index -> id and name
         self._waiting: dict[int, str] = {}  # arguments of client calls that wait until the one before is complete
@@ -94,6 +95,7 @@ class MessageBuilder:
         """The beginning of another upstream call, whose text is a block of its own."""
         events = self._flush() + self.blocks.close()
         self._turn += 1
+        self._blank = ""
         self._turn_text = self._turn_thoughts = False
         self._client_calls, self._current = {}, None
         return events
@@ -133,17 +135,19 @@ class MessageBuilder:
             own_id = own_id.replace("srvtoolu_", "mcptoolu_")
             use = {"type": "mcp_tool_use", "id": own_id, "name": tool, "server_name": _SERVER_NAME}
             call = ServerCall(use, arguments, _other_result(own_id, "", is_error=True))
-        self._begun.setdefault(call_id, []).append(call)
+        self._begun.setdefault((call_id, tool), []).append(call)
+        self._blank = ""
         return self._flush() + self.blocks.add_server_call(call)
 
     def end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
         """Add the results of a turn's calls, and the calls that were answered without being run."""
         events = self._flush() + self._write_all_waiting()
         for one in answered:
-            begun = self._begun.get(one.call.id)
+            key = call_id, tool = one.call.id, one.tool or one.call.name
+            begun = self._begun.get(key)
             if not begun:
-                events += self.begin_call(one.call.id, one.tool or one.call.name, one.call.arguments)
-                begun = self._begun.get(one.call.id)
+                events += self.begin_call(call_id, tool, one.call.arguments)
+                begun = self._begun.get(key)
             if begun:
                 call = begun.pop(0)
                 call.result = self._result(call, one)
@@ -198,15 +202,19 @@ class MessageBuilder:
             citations = [(max(0, at - len(whole) + len(text)), url) for at, url in citations]
         if self._stop is not None:
             text = self._stop.feed(text)
-        if not text or (self.blocks.open_type != "text" and text.isspace()):  # the rest of the text before a call
-            return []
         if self.blocks.open_type != "text":
-            self._text_length = 0
+            if not text or text.isspace():
+                self._blank += text
+                return []
+            self._text_length = len(self._blank)
             self._cited.begin_text()
+        elif not text:
+            return []
         if citations:
             self._cited.mark(citations, offset=self._text_length)
         self._text_length += len(text)
         self._turn_text = True
+        text, self._blank = self._blank + text, ""
         return self.blocks.add_text(text)
 
     def _flush(self) -> Events:
@@ -236,6 +244,7 @@ class MessageBuilder:
 
     def _write_waiting(self, index: int) -> Events:
         self._current, (call_id, name) = index, self._client_calls[index]
+        self._blank = ""
         events = self._flush() + self.blocks.begin_tool_use(call_id, name)
         return events + self.blocks.add_input(self._waiting.pop(index))
 
@@ -307,4 +316,4 @@ def _count(usage: Json, details: str, name: str) -> int:
 
 
 def _integer(count: Any) -> int:
-    return count if isinstance(count, int) else 0
+    return max(0, count) if isinstance(count, int) else 0

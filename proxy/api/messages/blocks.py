@@ -134,7 +134,10 @@ class Blocks:
         return events
 
     def _whole_call(self, call: ServerCall) -> Events:
-        events, given = self._start({**call.use, "input": {}}), parsed_input(call.arguments)
+        given = parsed_input(call.arguments)
+        if call.use["type"] == "mcp_tool_use":  # Claude Code 2.1 fails at a delta of its input, and SDKs drop it
+            return self._whole({**call.use, "input": given})
+        events = self._start({**call.use, "input": {}})
         if given:  # SDKs fail at what is no object
             written = call.arguments if "INVALID_JSON" not in given else orjson.dumps(given).decode()
             events.append(self._delta({"type": "input_json_delta", "partial_json": written}))

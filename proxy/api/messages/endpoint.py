@@ -28,7 +28,7 @@ from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, sealer_for, secrets_of
 from proxy.api.surface import Callbacks, delta_of, tool_headers
 from proxy.loop import sse
-from proxy.loop.actions import AnsweredCall, Respond, demands_json
+from proxy.loop.actions import AnsweredCall, Respond, Stop, demands_json
 from proxy.loop.chat import Json, ToolSpec, Turn, name_of
 from proxy.loop.tokens import count_tokens
 from proxy.ports import Ports
@@ -207,8 +207,11 @@ def _replay(
         is_last = turn is answer.turn
         received = answer.message if is_last else turn.message
         message.begin_turn()
-        with_text = not json_only or (is_last and not (is_checked and turn.calls))
+        is_beside_calls = is_checked and answer.stop is Stop.CLIENT_TOOL_CALLS
+        with_text = not json_only or (is_last and not is_beside_calls)
         message.show(delta_of(received, answer.cite, is_last=is_last and not turn.calls, with_text=with_text))
+        if message.is_cut:
+            break
         if turn.calls:
             _replay_calls(message, turn, answered)
         if answered:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 class StopFilter:
-    """Cuts a text that comes in pieces at the first stop sequence in it.
+    """Cuts a text that comes in pieces at the stop sequence that is the first to be complete in it.
 
     Args:
         stops: the sequences, none of them empty.
@@ -25,7 +25,7 @@ class StopFilter:
         text = self._held + text
         places = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if places:
-            at, self.found = min(places, key=lambda place: (place[0], -len(place[1])))
+            at, self.found = min(places, key=lambda place: (place[0] + len(place[1]), place[0]))
             self._held = ""
             return text[:at]
         held = max((_overlap(text, stop) for stop in self._stops), default=0)

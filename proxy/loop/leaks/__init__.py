@@ -33,6 +33,7 @@ _BROWSER_ARGUMENTS = frozenset(
 _ONLY_BROWSERS = frozenset({"cursor", "loc", "num_lines", "topn", "view_source"})
 _FENCED = re.compile(r"(```|~~~)\w*\s(.*?)\s*\1", re.DOTALL)
 # Harmony without its marks, and a call in the syntax of a program.
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{}]', re.DOTALL)  # or a string, whose brackets do not count
 _WRITTEN_CALL = re.compile(r"(?:assistant)?(?:analysis|commentary)?\s*((?:to=)?[\w.-]+)\s*(?:json)?\s*[({]")
 # Of Hermes, Llama, Mistral, Anthropic and DeepSeek.
 _FORMATS = (
@@ -101,7 +102,7 @@ def read_arguments(text: str, tools: Mapping[str, Json]) -> Found:
 
 
 def is_bare_call(text: str, tools: Mapping[str, Json], *, json_expected: Callable[[], bool]) -> bool:
-    """Whether a text is nothing but a tool call, in whatever syntax, or has a model's thoughts in it as raw format.
+    """Whether a text is nothing but tool calls, in whatever syntax, or begins with a raw format of calls or thoughts.
 
     Args:
         text: of a turn that has to be the answer.
@@ -116,9 +117,27 @@ def is_bare_call(text: str, tools: Mapping[str, Json], *, json_expected: Callabl
         is_named = isinstance(name := value.get("name"), str) and bare_name(name) in tools
         is_call = is_named or fitting_tool(value, tools) is not None or _BROWSER_ARGUMENTS.issuperset(value)
         return bool(value) and is_call and not json_expected()
-    written = _WRITTEN_CALL.match(text)
-    is_raw = text.startswith(_FORMATS) or _CHANNELS.match(text) is not None
-    return is_raw or (written is not None and bare_name(written[1]) in tools)
+    return text.startswith(_FORMATS) or _CHANNELS.match(text) is not None or _is_written_calls(text, tools)
+
+
+def _is_written_calls(text: str, tools: Mapping[str, Json]) -> bool:
+    """Whether a text is calls and nothing else: `web_search ("x")` is one, `search (noun): ...` begins like one."""
+    rest = text
+    while written := _WRITTEN_CALL.match(rest):
+        if bare_name(written[1]) not in tools:
+            return False
+        rest = rest[_end_of_bracket(rest, written.end() - 1) :].lstrip(" \t\r\n;,")
+    return bool(text) and not rest
+
+
+def _end_of_bracket(text: str, start: int) -> int:
+    """The place behind what the bracket at `start` encloses; the end of the text where it is not closed."""
+    depth = 0
+    for match in _BRACKET.finditer(text, start):
+        depth += (match[0] in "([{") - (match[0] in ")]}")
+        if depth == 0:
+            return match.end()
+    return len(text)
 
 
 def fitting_tool(value: object, tools: Mapping[str, Json]) -> str | None:

@@ -3,7 +3,19 @@
 import orjson
 import pytest
 
-from tests.api.messages.asking import ASK, DOOR, DOOR_CALL, FETCH, SEARCH, SEARCH_CALL, ask, follow_up, kinds, raw
+from tests.api.messages.asking import (
+    ASK,
+    DOOR,
+    DOOR_CALL,
+    FETCH,
+    SEARCH,
+    SEARCH_CALL,
+    ask,
+    client,
+    follow_up,
+    kinds,
+    raw,
+)
 from tests.fakes import Reply, chunk, completion, stream, streamed, whole
 from tests.serving import proxy_of
 
@@ -260,3 +272,113 @@ async def test_a_filter_of_glm_is_a_refusal_behind_any_server(upstream):
     async with proxy_of(upstream) as url:
         message = await ask(url, streaming=False)
     assert message["stop_reason"] == "refusal"
+
+
+def one_chunk(calls, **delta):
+    """A turn that comes in one chunk, calls and all."""
+    entries = completion(calls=calls)["choices"][0]["message"]["tool_calls"]
+    return stream(
+        chunk({**delta, "tool_calls": [{**entry, "index": at} for at, entry in enumerate(entries)]}, "tool_calls")
+    )
+
+
+@BOTH
+async def test_what_a_model_writes_in_the_chunk_of_a_call_stands_before_the_call(upstream, streaming):
+    said = {"reasoning_content": "Hm.", "content": "Let me look."}
+    turn = one_chunk([SEARCH_CALL], **said) if streaming else whole(calls=[SEARCH_CALL], **said)
+    upstream.replies = [turn, *replies(streaming, "Done.")]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH], thinking={"type": "adaptive"})
+    assert kinds(message) == ["thinking", "text", "server_tool_use", "web_search_tool_result", "text"]
+    assert [block.get("thinking", block.get("text")) for block in message["content"][:2]] == ["Hm.", "Let me look."]
+
+
+async def test_a_last_word_that_could_begin_a_leak_stands_before_the_call_that_follows_it(upstream):
+    call = completion(calls=[SEARCH_CALL])["choices"][0]["message"]["tool_calls"][0]
+    parts = [chunk({"content": "I'll use "}), chunk({"content": "`web_search`"})]
+    parts += [chunk({"tool_calls": [{**call, "index": 0}]}), chunk({}, "tool_calls")]
+    upstream.replies = [stream(*parts), *replies(True, "Done.")]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=True, tools=[SEARCH])
+    assert kinds(message) == ["text", "server_tool_use", "web_search_tool_result", "text"]
+    assert message["content"][0]["text"] == "I'll use `web_search`"
+
+
+async def test_blanks_behind_complete_arguments_are_no_second_call(upstream):
+    call = {
+        "index": 0,
+        "id": "u1",
+        "type": "function",
+        "function": {"name": "web_search", "arguments": '{"query":"a"}'},
+    }
+    more = {"index": 0, "function": {"arguments": " \n"}}
+    turn = stream(chunk({"tool_calls": [call]}), chunk({"tool_calls": [more]}), chunk({}, "tool_calls"))
+    upstream.replies = [turn, *replies(True, "Done.")]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=True, tools=[SEARCH])
+    assert kinds(message) == ["server_tool_use", "web_search_tool_result", "text"]
+    assert len(upstream.searches) == 1
+
+
+async def test_the_input_of_a_hidden_tools_block_stands_in_its_first_event(upstream):
+    upstream.replies = replies(True, [SEARCH_CALL], "Done.")
+    async with proxy_of(upstream) as url, client(url).messages.stream(**ASK, extra_headers=EVENTS) as streaming:
+        message = await streaming.get_final_message()
+    assert message.content[0].type == "mcp_tool_use"
+    assert message.content[0].input == SEARCH_CALL[2]
+
+
+@BOTH
+async def test_nothing_follows_a_stop_sequence_before_a_call(upstream, streaming):
+    first = completion("one STOP two", calls=[SEARCH_CALL])
+    parts = [chunk({"content": "one STOP two"}), chunk({}, "tool_calls")]
+    upstream.replies = [stream(*parts) if streaming else Reply([orjson.dumps(first)]), *replies(streaming, "Done.")]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH], stop_sequences=["STOP"])
+    assert [block["text"] for block in message["content"]] == ["one "]
+    assert message["stop_reason"] == "stop_sequence"
+
+
+@BOTH
+@pytest.mark.parametrize("stops", [["STOP"], ["bc", "abcd"]])
+async def test_a_text_begins_and_ends_alike_however_it_is_cut_into_pieces(upstream, streaming, stops):
+    pieces = ["    ", "S", "T", "ART = 1 ab", "c", "d"]
+    parts = [*(chunk({"content": piece}) for piece in pieces), chunk({}, "stop")]
+    upstream.replies = [stream(*parts) if streaming else whole("".join(pieces))]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, stop_sequences=stops)
+    assert message["content"][0]["text"] == ("    START = 1 a" if "bc" in stops else "    START = 1 abcd")
+
+
+@BOTH
+async def test_a_hidden_call_with_the_id_of_a_visible_one_leaves_it_alone(upstream, streaming):
+    upstream.replies = replies(streaming, [("x", "current_time", {}), search("x", "one")], "Done.")
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH])
+    assert kinds(message) == ["server_tool_use", "web_search_tool_result", "text"]
+    assert message["content"][1]["content"]
+
+
+async def test_blocked_domains_reach_the_search_once(upstream):
+    upstream.replies = replies(False, [SEARCH_CALL], "Done.")
+    async with proxy_of(upstream) as url:
+        await ask(url, streaming=False, tools=[{**SEARCH, "blocked_domains": ["a.example", "b.example"]}])
+    assert upstream.searches[0]["q"] == "news -site:a.example -site:b.example"
+
+
+@BOTH
+async def test_json_that_was_cut_off_beside_a_call_is_shown(upstream, streaming):
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    answer = completion('{"a": 1', calls=[SEARCH_CALL])
+    answer["choices"][0]["finish_reason"] = "length"
+    parts = [chunk({"content": '{"a": 1'}), chunk({}, "length")]
+    upstream.replies = [stream(*parts) if streaming else Reply([orjson.dumps(answer)])]
+    form = {"format": {"type": "json_schema", "schema": schema}}
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH], output_config=form)
+    assert (message["content"][0]["text"], message["stop_reason"]) == ('{"a": 1', "max_tokens")
