@@ -322,9 +322,9 @@ async def test_blanks_behind_complete_arguments_are_no_second_call(upstream):
 
 async def test_the_input_of_a_hidden_tools_block_stands_in_its_first_event(upstream):
     upstream.replies = replies(True, [SEARCH_CALL], "Done.")
-    async with proxy_of(upstream) as url, client(url) as sdk:
-        async with sdk.messages.stream(**ASK, extra_headers=EVENTS) as events:
-            message = await events.get_final_message()
+    asked = {**ASK, "extra_headers": EVENTS}
+    async with proxy_of(upstream) as url, client(url) as sdk, sdk.messages.stream(**asked) as events:
+        message = await events.get_final_message()
     assert message.content[0].type == "mcp_tool_use"
     assert message.content[0].input == SEARCH_CALL[2]
 
