@@ -260,26 +260,41 @@ class _TurnReader(Struct, eq=False):
                 self.done = True
                 break
             text = None if self.pattern is None else self.pattern.text_in(event)
-            shown = await self._feed(event) if text is None else self.assembler.feed_text(text)
-            for visible in shown:
+            if text is None:
+                await self._feed(event)
+                continue
+            for visible in self.assembler.feed_text(text):
                 await self.show(visible)
         return self.done
 
-    async def _feed(self, event: sse.Event) -> list[Json]:
+    async def _feed(self, event: sse.Event) -> None:
         assembler = self.assembler
         chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
-        shown, ready = assembler.feed(chunk), assembler.take_ready()
+        for part in _call_by_call(chunk):
+            shown, ready = assembler.feed(part), assembler.take_ready()
+            # The client is told of a call behind the text of its chunk, and before what follows the call.
+            shown, client_calls = _split(shown) if ready else (shown, [])
+            for visible in shown:
+                await self.show(visible)
+            for call in ready:
+                self.early.start(call)
+            if ready:
+                await asyncio.sleep(0)
+            for visible in client_calls:
+                await self.show(visible)
         self.pattern = pattern_of(event.data, assembler.text_field)
-        if not ready:
-            return shown
-        # The client is told of these calls behind the text of their chunk, and before what follows them.
-        texts, client_calls = _split(shown)
-        for visible in texts:
-            await self.show(visible)
-        for call in ready:
-            self.early.start(call)
-        await asyncio.sleep(0)
-        return client_calls
+
+
+def _call_by_call(chunk: Json) -> list[Json]:
+    """A chunk with several calls as several chunks with one each, so that the client is told of them in their order."""
+    choices: Sequence[Json] = chunk["choices"]
+    calls = (choices[0].get("delta") or {}).get("tool_calls") if len(choices) == 1 else None
+    if not calls or len(calls) == 1:
+        return [chunk]
+    first, *rest = calls
+    choices[0]["delta"]["tool_calls"] = [first]
+    only_calls = [{**choices[0], "delta": {"tool_calls": [call]}} for call in rest]
+    return [chunk, *({**chunk, "choices": [choice]} for choice in only_calls)]
 
 
 def _split(shown: Sequence[Json]) -> tuple[list[Json], list[Json]]:

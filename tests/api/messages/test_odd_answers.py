@@ -293,6 +293,21 @@ async def test_what_a_model_writes_in_the_chunk_of_a_call_stands_before_the_call
     assert [block.get("thinking", block.get("text")) for block in message["content"][:2]] == ["Hm.", "Let me look."]
 
 
+@BOTH
+@pytest.mark.parametrize(
+    ("calls", "blocks"),
+    [
+        ([DOOR_CALL, SEARCH_CALL], ["tool_use", "server_tool_use"]),
+        ([SEARCH_CALL, DOOR_CALL], ["server_tool_use", "tool_use"]),
+    ],
+)
+async def test_calls_that_come_in_one_chunk_stand_in_their_order(upstream, streaming, calls, blocks):
+    upstream.replies = [one_chunk(calls) if streaming else whole(calls=calls)]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH, DOOR])
+    assert kinds(message) == [*blocks, "web_search_tool_result"]
+
+
 async def test_a_last_word_that_could_begin_a_leak_stands_before_the_call_that_follows_it(upstream):
     call = completion(calls=[SEARCH_CALL])["choices"][0]["message"]["tool_calls"][0]
     parts = [chunk({"content": "I'll use "}), chunk({"content": "`web_search`"})]
