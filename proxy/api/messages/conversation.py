@@ -120,9 +120,9 @@ class _Reader:
             match role:
                 case "assistant":
                     self._close_turn()
-                    self._read_assistant(blocks, where)
+                    self._read_assistant(blocks)
                 case "user":
-                    self._read_user(blocks, where)
+                    self._read_user(blocks)
                 case _:
                     self._read_system(blocks, where)
         self._close_turn()
@@ -131,15 +131,14 @@ class _Reader:
             refuse("messages", "the last message must be the user's: prefill is not supported")
         return self._chat
 
-    def _read_system(self, blocks: list[Any], where: str) -> None:
-        text = system_text(blocks, f"{where}.content")
+    def _read_system(self, blocks: Mapping[str, Any], where: str) -> None:
+        text = system_text([*blocks.values()], f"{where}.content")
         if text:
             (self._system if self._open else self._chat).append({"role": "system", "content": text})
 
-    def _read_assistant(self, blocks: list[Any], where: str) -> None:
+    def _read_assistant(self, blocks: Mapping[str, Any]) -> None:
         turns = [ReplayedTurn()]
-        for at, block in enumerate(blocks):
-            place = f"{where}.content.{at}"
+        for place, block in blocks.items():
             if not isinstance(block, dict):
                 refuse(place, "must be a content block, an object with a `type`")
             kind, turn = block.get("type"), turns[-1]
@@ -185,11 +184,10 @@ class _Reader:
                     known.result = self._read_result(block.get("content"), known.name)
                     turn.has_results = True
 
-    def _read_user(self, blocks: list[Any], where: str) -> None:
+    def _read_user(self, blocks: Mapping[str, Any]) -> None:
         rest: list[Json] = []
         answered: set[str] = set()
-        for at, block in enumerate(blocks):
-            place = f"{where}.content.{at}"
+        for place, block in blocks.items():
             if isinstance(block, dict) and block.get("type") == "tool_result":
                 answered.add(self._take_result(block, place, answered))
             else:
@@ -245,9 +243,9 @@ def _tie_to_runs(turns: list[ReplayedTurn]) -> None:
                 call.id = server_call_id(match[1], int(match[2]))
 
 
-def _merged(messages: list[Any]) -> Iterator[tuple[str, str, list[Any]]]:
-    """Place, role and blocks of each message; consecutive ones of a role are one."""
-    held: tuple[str, str, list[Any]] | None = None
+def _merged(messages: list[Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Place, role and blocks of each message, the blocks by their places; consecutive ones of a role are one."""
+    held: tuple[str, str, dict[str, Any]] | None = None
     for at, message in enumerate(messages):
         where = f"messages.{at}"
         if not isinstance(message, dict):
@@ -255,9 +253,10 @@ def _merged(messages: list[Any]) -> Iterator[tuple[str, str, list[Any]]]:
         role = message.get("role")
         if role not in ("user", "assistant", "system"):
             refuse(f"{where}.role", "must be `user`, `assistant` or `system`")
-        blocks = as_blocks(message.get("content"), f"{where}.content")
+        content = as_blocks(message.get("content"), f"{where}.content")
+        blocks = {f"{where}.content.{position}": block for position, block in enumerate(content)}
         if held and held[1] == role != "system":
-            held = (held[0], role, [*held[2], *blocks])
+            held = (held[0], role, held[2] | blocks)
             continue
         if held:
             yield held

@@ -36,6 +36,7 @@ REFUSED = [
     (asking({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "x"}}), "messages.2.content.0.source: "),
     (asking({"type": "text", "text": "x"}, {"type": "image", "source": {"type": "file", "file_id": "f"}}), "messages.2.content.1.source: "),
     (asking({"type": "hologram"}), "messages.2.content.0.type: "),
+    ({"messages": [USER, USER, {"role": "user", "content": [{"type": "hologram"}]}]}, "messages.2.content.0.type: "),
     ({"messages": [*called("a"), USER]}, "messages: the call 'a' has no tool_result"),
     ({"messages": [USER, {"role": "assistant", "content": "x"}, {"role": "user", "content": [result("a")]}]}, "messages.2.content.0: there is no call 'a'"),
     ({"messages": [*called("a"), {"role": "user", "content": [result("a"), result("a")]}]}, "messages.2.content.1: there are two results for the call 'a'"),

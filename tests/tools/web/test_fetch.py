@@ -252,7 +252,8 @@ async def test_it_does_not_reach_this_machine_at_the_end_of_a_chain(site, canary
 async def test_it_does_not_reach_this_machine_by_a_name_that_changes_its_mind():
     names = Names(rebinding_test=[["127.0.0.2"], ["127.0.0.1"]])
     site = Site({"/1": redirect("/2").replace(b"\r\n", b"\r\nConnection: close\r\n", 1), "/2": text("reached")})
-    async with running(site, host="127.0.0.2"), running(Site(), port=site.port) as canary:
+    # In this order: at the second address, where nothing else runs, the port is free.
+    async with running(Site()) as canary, running(site, host="127.0.0.2", port=canary.port):
         fetch = Fetch(names=names, allow=("127.0.0.2",))
         await refused(fetch, f"http://rebinding.test:{site.port}/1")
     assert (site.requests, names.asked, canary.connections) == (["/1"], ["rebinding.test"] * 2, 0)
