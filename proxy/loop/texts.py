@@ -145,7 +145,7 @@ class TrailingNewlines(Struct):
 
     def feed(self, text: str) -> str:
         """The part of the text, and of the buffer before it, that may be shown now."""
-        if not self.newlines and text[-1:] > " ":  # most pieces end within a word
+        if not self.newlines and not text[-1:].isspace():  # most pieces end within a word
             return text
         shown, blanks = "", text
         if words := text.rstrip():

@@ -50,7 +50,7 @@ def test_entries_that_repeat_nothing_stay_as_they_are(details, thought):
     assert delta["reasoning_details"] == details
 
 
-TEXTS = st.text("a \n\t.", max_size=12)
+TEXTS = st.text("a \n\t.\u2028", max_size=12)
 
 
 def shown_in(pieces):
@@ -68,6 +68,7 @@ def shown_in(pieces):
         ("a\n\n\n", "a\n\n"),
         ("a \n \n \n", "a \n \n"),
         ("a\n\n    ", "a\n\n"),
+        ("a\n\n\u2028", "a\n\n"),
         ("a\n\n\n\n    b\n", "a\n\n\n\n    b\n"),
         ("", ""),
     ],
