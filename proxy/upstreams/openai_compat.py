@@ -1,12 +1,11 @@
 """Any Chat Completions endpoint, with a profile for its quirks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.config import PriceConfig
@@ -16,20 +15,19 @@ from proxy.loop.actions import CallUpstream
 from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
-from proxy.loop.patterns import ChunkPattern, pattern_of
 from proxy.loop.tokens import estimated_usage, tokens_of
 from proxy.ports import Count, EarlyCalls, EnoughShown, RawRequest, RawResponse, Show, Write
 from proxy.redact import redactor
 from proxy.upstreams import failures
-from proxy.upstreams.answers import parse_chunk, parse_completion, parse_object
+from proxy.upstreams.answers import parse_completion, parse_object
 from proxy.upstreams.connection import FOREIGN, Connection
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.relay import RelayReader
 from proxy.upstreams.request_body import LatestRequests, as_json, prepare, serialize
+from proxy.upstreams.turn_reader import TurnReader
 
-_DONE = b"[DONE]"
 # After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
 _DRAIN_SECONDS = 0.25
 
@@ -73,7 +71,7 @@ class OpenAICompatible:
                 answer, _ = parse_completion(raw, self.profile, names, call.body)
                 assembler.feed_whole(answer)
                 return self._counted(assembler.finish(), call.body)
-            reader = _TurnReader(self.profile, names, assembler, show, early, sse.Decoder())
+            reader = TurnReader(self.profile, names, assembler, show, early, sse.Decoder())
             try:
                 await self._read_stream(content, reader)
                 for visible in assembler.close(done=reader.done):
@@ -240,73 +238,3 @@ class _Reader(Protocol):
     async def take(self, data: bytes) -> bool:
         """Take the bytes of one read, or, where they are empty, the end of the body; whether the stream is done."""
         ...
-
-
-class _TurnReader(Struct, eq=False):
-    """Assembles a turn, shows what the client may see of it, and starts its calls as soon as they are whole."""
-
-    profile: Profile
-    names: ToolNames | None
-    assembler: Assembler
-    show: Show
-    early: EarlyCalls
-    decoder: sse.Decoder
-    pattern: ChunkPattern | None = None  # of the latest chunk, if it has only a text
-    done: bool = False
-
-    async def take(self, data: bytes) -> bool:
-        for event in self.decoder.feed(data) if data else self.decoder.close():
-            if event.data[:6] == _DONE:
-                self.done = True
-                break
-            text = None if self.pattern is None else self.pattern.text_in(event)
-            if text is None:
-                await self._feed(event)
-                continue
-            for visible in self.assembler.feed_text(text):
-                await self.show(visible)
-        return self.done
-
-    async def _feed(self, event: sse.Event) -> None:
-        assembler = self.assembler
-        chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
-        for part in _call_by_call(chunk):
-            shown, ready = assembler.feed(part), assembler.take_ready()
-            # The client is told of a call behind the text of its chunk, and before what follows the call.
-            shown, client_calls = _split(shown) if ready else (shown, [])
-            for visible in shown:
-                await self.show(visible)
-            for call in ready:
-                self.early.start(call)
-            if ready:
-                await asyncio.sleep(0)
-            for visible in client_calls:
-                await self.show(visible)
-        self.pattern = pattern_of(event.data, assembler.text_field)
-
-
-def _call_by_call(chunk: Json) -> list[Json]:
-    """A chunk with several calls as several chunks with one each, so that the client is told of them in their order."""
-    choices: Sequence[Json] = chunk["choices"]
-    calls = (choices[0].get("delta") or {}).get("tool_calls") if len(choices) == 1 else None
-    if not calls or len(calls) == 1:
-        return [chunk]
-    first, *rest = calls
-    choices[0]["delta"]["tool_calls"] = [first]
-    only_calls = [{**choices[0], "delta": {"tool_calls": [call]}} for call in rest]
-    return [chunk, *({**chunk, "choices": [choice]} for choice in only_calls)]
-
-
-def _split(shown: Sequence[Json]) -> tuple[list[Json], list[Json]]:
-    """Chunks of one choice at most as those without calls and those of nothing else."""
-    texts: list[Json] = []
-    calls: list[Json] = []
-    for chunk in shown:
-        if not (chunk["choices"] and (fragments := chunk["choices"][0]["delta"].pop("tool_calls", None))):
-            texts.append(chunk)
-            continue
-        choice = chunk["choices"][0]
-        calls.append({**chunk, "choices": [{**choice, "delta": {"tool_calls": fragments}}]})
-        if any(choice["delta"].values()):
-            texts.append(chunk)
-    return texts, calls
