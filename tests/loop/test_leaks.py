@@ -383,3 +383,8 @@ WORDS = ["web_search (noun): looking.", "web_search(x) is what I called.", "web_
 def test_a_text_is_a_bare_call_only_if_it_is_nothing_else(text, is_call):
     tools = {"web_search": {"properties": {"query": {}}}}
     assert is_bare_call(text, tools, json_expected=lambda: False) is is_call
+
+
+def test_a_call_full_of_quotation_marks_that_are_never_closed_is_read_once():
+    text = 'web_search("' + r"\"" * 500_000 + "\\"
+    assert is_bare_call(text, {"web_search": {}}, json_expected=lambda: False)

@@ -95,7 +95,6 @@ class MessageBuilder:
         """The beginning of another upstream call, whose text is a block of its own."""
         events = self._flush() + self.blocks.close()
         self._turn += 1
-        self._blank = ""
         self._turn_text = self._turn_thoughts = False
         self._client_calls, self._current = {}, None
         return events
@@ -136,7 +135,6 @@ class MessageBuilder:
             use = {"type": "mcp_tool_use", "id": own_id, "name": tool, "server_name": _SERVER_NAME}
             call = ServerCall(use, arguments, _other_result(own_id, "", is_error=True))
         self._begun.setdefault((call_id, tool), []).append(call)
-        self._blank = ""
         return self._flush() + self.blocks.add_server_call(call)
 
     def end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
@@ -218,9 +216,10 @@ class MessageBuilder:
         return self.blocks.add_text(text)
 
     def _flush(self) -> Events:
-        """The text that was held back as a possible beginning of a stop sequence."""
+        """The text that was held back as a possible beginning of a stop sequence; blanks alone are dropped."""
         held = self._stop.close() if self._stop is not None else ""
-        return self.blocks.add_text(held) if held else []
+        text, self._blank = self._blank + held, ""
+        return self.blocks.add_text(text) if held else []
 
     # -- calls --
 
@@ -244,7 +243,6 @@ class MessageBuilder:
 
     def _write_waiting(self, index: int) -> Events:
         self._current, (call_id, name) = index, self._client_calls[index]
-        self._blank = ""
         events = self._flush() + self.blocks.begin_tool_use(call_id, name)
         return events + self.blocks.add_input(self._waiting.pop(index))
 

@@ -32,8 +32,10 @@ _BROWSER_ARGUMENTS = frozenset(
 # Of these arguments each alone shows that its text is such a call.
 _ONLY_BROWSERS = frozenset({"cursor", "loc", "num_lines", "topn", "view_source"})
 _FENCED = re.compile(r"(```|~~~)\w*\s(.*?)\s*\1", re.DOTALL)
+# A string, whose brackets do not count, or a bracket. Possessive and closed by the end of the text, so that a text of
+# quotation marks and backslashes is read once.
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.?)*+(?:"|\Z)|[()\[\]{}]', re.DOTALL)
 # Harmony without its marks, and a call in the syntax of a program.
-_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{}]', re.DOTALL)  # or a string, whose brackets do not count
 _WRITTEN_CALL = re.compile(r"(?:assistant)?(?:analysis|commentary)?\s*((?:to=)?[\w.-]+)\s*(?:json)?\s*[({]")
 # Of Hermes, Llama, Mistral, Anthropic and DeepSeek.
 _FORMATS = (

@@ -367,6 +367,15 @@ async def test_a_text_begins_and_ends_alike_however_it_is_cut_into_pieces(upstre
 
 
 @BOTH
+async def test_a_text_that_ends_like_a_stop_sequence_begins_keeps_its_indentation(upstream, streaming):
+    parts = [chunk({"content": "    "}), chunk({"content": "re"}), chunk({}, "stop")]
+    upstream.replies = [stream(*parts) if streaming else whole("    re")]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, stop_sequences=["return"])
+    assert message["content"][0]["text"] == "    re"
+
+
+@BOTH
 async def test_a_hidden_call_with_the_id_of_a_visible_one_leaves_it_alone(upstream, streaming):
     upstream.replies = replies(streaming, [("x", "current_time", {}), search("x", "one")], "Done.")
     async with proxy_of(upstream) as url:
