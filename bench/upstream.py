@@ -39,25 +39,25 @@ def _whole(message: bytes, reason: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
-def event(delta: bytes, reason: bytes = b"null") -> bytes:
-    """A chunk of a stream, framed for chunked transfer."""
-    data = (
-        b"data: " + _ENVELOPE % b".chunk" + b'"delta":{%s},"logprobs":null,"finish_reason":%s}]}\n\n' % (delta, reason)
-    )
+def event(delta: bytes, reason: bytes = b"null", usage: bytes = b"}") -> bytes:
+    """A chunk of a stream, framed for chunked transfer; `usage` ends its JSON."""
+    choice = b'"delta":{%s},"logprobs":null,"finish_reason":%s}]' % (delta, reason)
+    data = b"data: " + _ENVELOPE % b".chunk" + choice + usage + b"\n\n"
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _end(reason: bytes) -> bytes:
+    """The end of a stream: the last chunk with the usage in it, as GLM sends it, whatever the request asked for."""
+    return event(b"", reason, b"," + _USAGE) + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 
 
 WHOLE = _whole(b'"content":"%s"' % _TEXT, b"stop")
 CALLING = _whole(b'"content":null,"tool_calls":[%s]' % _CALL, b"tool_calls")
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 OPENING = event(b'"role":"assistant","content":""')
-END = event(b"", b'"stop"') + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+END = _end(b'"stop"')
 CALLING_STREAM = (
-    HEAD
-    + OPENING
-    + event(b'"tool_calls":[%s]' % _CALL.replace(b"{", b'{"index":0,', 1))
-    + event(b"", b'"tool_calls"')
-    + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+    HEAD + OPENING + event(b'"tool_calls":[%s]' % _CALL.replace(b"{", b'{"index":0,', 1)) + _end(b'"tool_calls"')
 )
 
 

@@ -84,12 +84,6 @@ ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 RESULT: Final = "gen_ai.tool.call.result"
 
 _SIZES: Final = {"argument_bytes": ARGUMENT_BYTES, "characters": RESULT_CHARACTERS}
-_TOKENS: Final = {"prompt_tokens": INPUT_TOKENS, "completion_tokens": OUTPUT_TOKENS}
-_TOKEN_DETAILS: Final = (
-    ("completion_tokens_details", "reasoning_tokens", REASONING_TOKENS),
-    ("prompt_tokens_details", "cached_tokens", CACHED_TOKENS),
-)
-
 EVENTS_IN_ATTRIBUTES: Final = frozenset({"response.started"})
 """Events that a span does not repeat, for its attributes say the same."""
 
@@ -163,9 +157,12 @@ def _call(fields: Fields, outcome: str) -> SpanDescription:
 
 def request_attributes(record: RequestRecord) -> Attributes:
     """The attributes of a request's span that are no part of its shape."""
-    get = record.fields.get
-    found = ((REQUEST_ID, get("request_id")), (FIRST_BYTE, get("first_byte")))
-    return {name: value for name, value in found if value is not None}
+    fields, attributes = record.fields, {}
+    if (request_id := fields.get("request_id")) is not None:
+        attributes[REQUEST_ID] = request_id
+    if (first_byte := fields.get("first_byte")) is not None:
+        attributes[FIRST_BYTE] = first_byte
+    return attributes
 
 
 def step_attributes(step: Step) -> Attributes:
@@ -206,12 +203,18 @@ def _named(fields: Fields, table: Mapping[str, str]) -> Attributes:
 
 def usage(counted: Any) -> Attributes:
     """An upstream's `usage`, if it is one: the tokens that it read and wrote, thought, and found in its cache."""
+    attributes: Attributes = {}
     if not isinstance(counted, dict):
-        return {}
-    attributes = {name: count for field, name in _TOKENS.items() if isinstance(count := counted.get(field), int)}
-    for details, field, name in _TOKEN_DETAILS:
-        if (held := counted.get(details)) and isinstance(count := held.get(field), int):
-            attributes[name] = count
+        return attributes
+    if isinstance(count := counted.get("prompt_tokens"), int):
+        attributes[INPUT_TOKENS] = count
+    if isinstance(count := counted.get("completion_tokens"), int):
+        attributes[OUTPUT_TOKENS] = count
+    thought, read = counted.get("completion_tokens_details"), counted.get("prompt_tokens_details")
+    if thought and isinstance(count := thought.get("reasoning_tokens"), int):
+        attributes[REASONING_TOKENS] = count
+    if read and isinstance(count := read.get("cached_tokens"), int):
+        attributes[CACHED_TOKENS] = count
     return attributes
 
 

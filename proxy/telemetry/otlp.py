@@ -75,7 +75,7 @@ class SpanEncoder:
         if parent is not None:
             fields += (_PARENT, parent.span)
         for name, value in attributes.items():
-            fields += self._attribute(_SPAN_ATTRIBUTE, name, value)
+            fields.append(self._attribute(_SPAN_ATTRIBUTE, name, value))
         for note in timed.notes:
             if note.event not in EVENTS_IN_ATTRIBUTES:
                 fields.append(self._event(note, began))
@@ -109,25 +109,22 @@ class SpanEncoder:
 
     def attributes(self, tag: bytes, attributes: Mapping[str, Any]) -> bytes:
         """Attributes as the field `tag` of a message, which is repeated."""
-        return b"".join([part for name, value in attributes.items() for part in self._attribute(tag, name, value)])
+        return b"".join([self._attribute(tag, name, value) for name, value in attributes.items()])
 
-    def _attribute(self, tag: bytes, name: str, value: object) -> tuple[bytes, bytes]:
-        """An attribute in two parts; a value of a type that OTLP does not have becomes a text."""
-        match value:
-            case float():
-                return _head(tag, name, _DOUBLE, 8), _pack_double(value)
-            case str():
-                kind, data = _TEXT, self._redact(value).encode("utf-8", "replace")
-            case bool():
-                kind, data = _BOOL, b"\x01" if value else b"\x00"
-            case int():
-                kind, data = _INT, _varint(value % (1 << 64))
-            case tuple():
-                kind = _ARRAY
-                data = b"".join([delimited(b"\x0a", text(_TEXT, self._redact(str(one)))) for one in value])
-            case _:
-                kind, data = _TEXT, self._redact(str(value)).encode("utf-8", "replace")
-        return _head(tag, name, kind, len(data)), data
+    def _attribute(self, tag: bytes, name: str, value: object) -> bytes:
+        """An attribute; a value of a type that OTLP does not have becomes a text."""
+        if isinstance(value, float):
+            return _head(tag, name, _DOUBLE, 8) + _pack_double(value)
+        if isinstance(value, bool):
+            kind, data = _BOOL, b"\x01" if value else b"\x00"
+        elif isinstance(value, int):
+            kind, data = _INT, _varint(value % (1 << 64))
+        elif isinstance(value, tuple):
+            kind = _ARRAY
+            data = b"".join([delimited(b"\x0a", text(_TEXT, self._redact(str(one)))) for one in value])
+        else:
+            kind, data = _TEXT, self._redact(str(value)).encode("utf-8", "replace")
+        return _head(tag, name, kind, len(data)) + data
 
 
 @lru_cache(4096)
