@@ -68,10 +68,10 @@ class MessageBuilder:
         self._cited = CitedPages(options.seal, options.pages)
         self.blocks = Blocks(sign=options.seal, cite=self._cited.citations)
         self._stop = StopFilter(options.stops) if options.stops else None
-        self._text_length = 0  # of the open text
+        self._text_length = 0  # of the text since the last block, with what is held back
         self._blank = ""  # text that is a block only if more than blanks follows
         self._turn = 0
-        self._turn_text = self._turn_thoughts = False
+        self._has_text = self._has_thoughts = False  # of this turn
         self._begun: dict[tuple[str, str], list[ServerCall]] = {}  # by the upstream's call id and the tool
         self._numbered = 0
         self._client_calls: dict[int, tuple[str, str]] = {}  # of this turn: index -> id and name
@@ -86,7 +86,7 @@ class MessageBuilder:
 
     def grow_text(self, text: str) -> int | None:
         """Add to the open text where that is nothing but one more delta; the index of its block, or None."""
-        if self.blocks.open_type != "text" or self._stop is not None or not self._turn_text:
+        if self.blocks.open_type != "text" or self._stop is not None:
             return None
         self._text_length += len(text)
         return self.blocks.grow_text(text)
@@ -95,7 +95,7 @@ class MessageBuilder:
         """The beginning of another upstream call, whose text is a block of its own."""
         events = self._flush() + self.blocks.close()
         self._turn += 1
-        self._turn_text = self._turn_thoughts = False
+        self._has_text = self._has_thoughts = False
         self._client_calls, self._current = {}, None
         return events
 
@@ -183,42 +183,37 @@ class MessageBuilder:
 
     def _think(self, thoughts: str) -> Events:
         """Add thoughts; those that come behind the text or the calls of their turn are left out."""
-        if self._turn_thoughts:
+        if self._has_thoughts:
             is_late = self.blocks.open_type != "thinking"
         else:
-            is_late = self._turn_text or bool(self._begun or self._client_calls)
+            is_late = self._has_text or bool(self._begun or self._client_calls)
         if not self._options.thoughts or is_late:
             return []
-        events = [] if self._turn_thoughts else self._flush() + self.blocks.close()
-        self._turn_thoughts = True
+        events = [] if self._has_thoughts else self._flush() + self.blocks.close()
+        self._has_thoughts = True
         return events + self.blocks.add_thinking(thoughts, shown=not self._options.omits_thoughts)
 
     def _say(self, text: str, citations: Sequence[Citation]) -> Events:
         """Add text. The blank line between two turns of a chat is left out, for they are two blocks here."""
-        if not self._turn_text:
+        if not self._has_text:
             whole, text = text, without_blank_lines_before(text)
             citations = [(max(0, at - len(whole) + len(text)), url) for at, url in citations]
+        self._has_text = True
+        self._cited.mark(citations, offset=self._text_length)
+        self._text_length += len(text)
         if self._stop is not None:
             text = self._stop.feed(text)
-        if self.blocks.open_type != "text":
-            if not text or text.isspace():
-                self._blank += text
-                return []
-            self._text_length = len(self._blank)
-            self._cited.begin_text()
-        elif not text:
-            return []
-        if citations:
-            self._cited.mark(citations, offset=self._text_length)
-        self._text_length += len(text)
-        self._turn_text = True
         text, self._blank = self._blank + text, ""
-        return self.blocks.add_text(text)
+        if self.blocks.open_type != "text" and (not text or text.isspace()):
+            self._blank = text
+            return []
+        return self.blocks.add_text(text) if text else []
 
     def _flush(self) -> Events:
-        """The text that was held back as a possible beginning of a stop sequence; blanks alone are dropped."""
+        """End a text: add what was held back as a possible beginning of a stop sequence; blanks alone are dropped."""
         held = self._stop.close() if self._stop is not None else ""
         text, self._blank = self._blank + held, ""
+        self._text_length = 0
         return self.blocks.add_text(text) if held else []
 
     # -- calls --

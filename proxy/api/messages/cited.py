@@ -24,20 +24,18 @@ class CitedPages:
         """Add the pages that a search has found."""
         self._pages |= {page.url: page for page in pages}
 
-    def begin_text(self) -> None:
-        """Forget the marks of the text before: another one begins."""
-        self._marks = []
-
     def mark(self, marks: Sequence[Citation], *, offset: int) -> None:
         """Add marks of a piece of text that begins at `offset`."""
         self._marks += [(offset + at, url) for at, url in marks]
 
     def citations(self, text: str) -> list[Json]:
-        """The citations of a text: of each page that it names, once."""
+        """The citations of a text that is complete: of each page that it names, once. Its marks are forgotten."""
+        marks, self._marks = self._marks, []
         if not self._pages:
             return []
         titles = {url: page.title for url, page in self._pages.items()}
-        cited = annotations(text, titles, [(at, url) for at, url in self._marks if url in self._pages])
+        known = [(at, url) for at, url in marks if url in self._pages and at <= len(text)]  # it may be cut by now
+        cited = annotations(text, titles, known)
         urls = dict.fromkeys(one["url_citation"]["url"] for one in cited)
         return [
             {

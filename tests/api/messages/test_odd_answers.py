@@ -17,7 +17,7 @@ from tests.api.messages.asking import (
     raw,
 )
 from tests.fakes import Reply, chunk, completion, stream, streamed, whole
-from tests.serving import proxy_of
+from tests.serving import CONFIG, proxy_of
 
 BOTH = pytest.mark.parametrize("streaming", [False, True])
 EVENTS = {"x-tool-events": "true"}
@@ -367,12 +367,48 @@ async def test_a_text_begins_and_ends_alike_however_it_is_cut_into_pieces(upstre
 
 
 @BOTH
+async def test_blank_lines_behind_text_that_was_held_back_stay(upstream, streaming):
+    parts = [chunk({"content": "S"}), chunk({"content": "\n\nTop"}), chunk({}, "stop")]
+    upstream.replies = [stream(*parts) if streaming else whole("S\n\nTop")]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, stop_sequences=["STOP"])
+    assert message["content"][0]["text"] == "S\n\nTop"
+
+
+@BOTH
 async def test_a_text_that_ends_like_a_stop_sequence_begins_keeps_its_indentation(upstream, streaming):
     parts = [chunk({"content": "    "}), chunk({"content": "re"}), chunk({}, "stop")]
     upstream.replies = [stream(*parts) if streaming else whole("    re")]
     async with proxy_of(upstream) as url:
         message = await ask(url, streaming=streaming, stop_sequences=["return"])
     assert message["content"][0]["text"] == "    re"
+
+
+@BOTH
+async def test_a_text_of_which_all_was_held_back_has_citations_of_its_own(upstream, streaming):
+    def cut(text, reason, *calls):
+        return [chunk({"content": text}), *calls, chunk({}, reason)]
+
+    def turn(text, call):
+        named = {"name": call[1], "arguments": orjson.dumps(call[2]).decode()}
+        fragment = {"index": 0, "id": call[0], "type": "function", "function": named}
+        parts = cut(text, "tool_calls", chunk({"tool_calls": [fragment]}))
+        return stream(*parts) if streaming else Reply([orjson.dumps(completion(text, calls=[call]))])
+
+    last = cut("\n\nST", "stop")
+    upstream.replies = [
+        turn("Searching.", search("a", "one")),
+        turn("\n\nS【0†L1】", search("b", "two")),
+        stream(*last) if streaming else whole("\n\nST"),
+    ]
+    async with proxy_of(upstream, config=CONFIG.replace("profile: openai", "profile: gpt_oss")) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH], stop_sequences=["STOP"])
+    texts = [block for block in message["content"] if block["type"] == "text"]
+    assert [(block["text"], bool(block.get("citations"))) for block in texts] == [
+        ("Searching.", False),
+        ("S", True),
+        ("ST", False),
+    ]
 
 
 @BOTH
