@@ -126,14 +126,6 @@ def parse_object(body: bytes) -> Json:
     return request
 
 
-def written(request: Json) -> bytes:
-    """A request as JSON again. Raises `InvalidJson` where it is nested too deep to be written."""
-    try:
-        return orjson.dumps(request)
-    except orjson.JSONEncodeError as exc:
-        raise InvalidJson("The request body is nested too deep.") from exc
-
-
 def parse_chat_request(body: bytes) -> Json:
     """A Chat Completions request, checked as far as the proxy reads it; the rest is the upstream's to judge.
 

@@ -11,12 +11,12 @@ from typing import Any
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.body import parse_chat_request, read_body, written
+from proxy.api.body import parse_chat_request, read_body
 from proxy.api.exchange import EventStream, Headers
 from proxy.api.request import ResolvedRequest
 from proxy.api.surface import Callbacks, Surface, collect, note_use, tool_headers
 from proxy.api.tool_events import telling
-from proxy.loop import sse
+from proxy.loop import rawjson, sse
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, text_of
 from proxy.loop.citations import CITATIONS, Citation, annotations, without_marks
@@ -73,9 +73,9 @@ def _count(usage: Json | None) -> None:
 def _for_upstream(request: ResolvedRequest) -> tuple[bytes, Json]:
     """The request as the client sent it, but for a field that is ours and that an upstream may refuse."""
     if "max_tool_calls" not in request.chat:
-        return request.body or written(request.chat), request.chat
+        return request.body or rawjson.dumps(request.chat), request.chat
     chat = {key: value for key, value in request.chat.items() if key != "max_tool_calls"}
-    return written(chat), chat
+    return rawjson.dumps(chat), chat
 
 
 class Completion(Struct, frozen=True):

@@ -64,7 +64,11 @@ class SchemaCheck:
     def _of(cls, schema: Any) -> "SchemaCheck":
         if not isinstance(schema, dict):
             raise _UnusableSchema("must be an object")
-        if len(orjson.dumps(schema)) > _MAX_BYTES:
+        try:
+            size = len(orjson.dumps(schema))
+        except orjson.JSONEncodeError as exc:
+            raise _UnusableSchema("is nested too deep") from exc
+        if size > _MAX_BYTES:
             raise _UnusableSchema(f"is larger than {_MAX_BYTES} bytes")
         whole = unfolded(schema)
         try:

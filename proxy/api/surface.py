@@ -30,7 +30,7 @@ from proxy.loop.chat import Json, in_plain_text, text_of
 from proxy.loop.citations import CITATIONS, Cite, without_marks
 from proxy.loop.driver import Runner
 from proxy.loop.run import Run
-from proxy.loop.tally import Tally, sum_of
+from proxy.loop.tally import Tally, sum_of, token_count
 from proxy.loop.texts import without_blank_lines_after
 from proxy.ports import Ports, Report, Tell, Toolset
 
@@ -204,19 +204,16 @@ def _note_end(tally: Tally, answers: Sequence[Respond]) -> None:
 
 def note_use(tally: Tally, **counts: float) -> None:
     """Add the tokens and the cost of a run, and other counts, to those that the log line of the request has."""
-    if (usage := tally.usage) is not None:
-        for name in ("prompt_tokens", "completion_tokens"):
-            count = usage.get(name)
-            if isinstance(count, int):
-                counts[name] = count
-        details = usage.get("prompt_tokens_details")
-        if isinstance(details, dict) and isinstance(cached := details.get("cached_tokens"), int):
-            counts["cached_tokens"] = cached
+    for name in ("prompt_tokens", "completion_tokens"):
+        if (count := token_count(tally.usage, name)) is not None:
+            counts[name] = count
+    if (cached := token_count(tally.usage, "prompt_tokens_details", "cached_tokens")) is not None:
+        counts["cached_tokens"] = cached
     if (cost := tally.total_cost) is not None:
         counts["cost"] = cost
     known: dict[str, Any] = request_context.fields.get({})
-    for name, count in counts.items():
-        known[name] = known.get(name, 0) + count
+    for name, number in counts.items():
+        known[name] = known.get(name, 0) + number
 
 
 def collect(events: list[Json]) -> Tell:

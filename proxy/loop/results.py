@@ -16,10 +16,9 @@ from proxy.loop.search import SearchHit
 
 _CLOSE = "\n</tool_result>"
 _CLOSING = re.compile(r"<\s*/\s*tool_result", re.IGNORECASE)
-# Control characters, some of which break chat templates; what turns the direction of text around; and the tag
-# characters, with which text is written that people do not see and models read.
-_INVISIBLE = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xE0000, 0xE0080))
-_CONTROL = re.compile("[" + "".join(re.escape(chr(code)) for code in _INVISIBLE if chr(code) not in "\n\t") + "]")
+INVISIBLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
+"""Control characters but tab and newline, some of which break chat templates; what turns the direction of text around;
+and the tag characters, with which text is written that people do not see and models read."""
 _CANNOT_STAND_IN_A_TAG = re.compile(r"[^!#-;=?-~]+")
 _LONGEST_SOURCE = 500
 
@@ -159,7 +158,7 @@ def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
         text = _cut(text, max_bytes)
     # This test costs little, and a search character by character costs 8 % of a request with one tool call.
     if not (text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()):
-        text = _CONTROL.sub("", text)
+        text = INVISIBLE.sub("", text)
     if "<" in text:
         text = _CLOSING.sub(r"<\\/tool_result", text)
     if len(output.sources) == 1:  # the result is a page

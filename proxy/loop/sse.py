@@ -137,10 +137,7 @@ def _parse(raw: bytes) -> Event | None:
 
 def encode(payload: Any) -> bytes:
     """An event with `payload` as JSON. Raises `UpstreamError` where it is nested too deep to be written."""
-    try:
-        return b"data: %b\n\n" % orjson.dumps(payload)
-    except orjson.JSONEncodeError as exc:
-        raise UpstreamError(_TOO_DEEP) from exc
+    return b"data: %b\n\n" % dumps(payload)
 
 
 def dumps(payload: Any) -> bytes:

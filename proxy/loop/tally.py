@@ -1,6 +1,7 @@
 """What runs have used: calls, tokens and cost."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -34,19 +35,21 @@ class Tally(Struct):
     @property
     def total_tokens(self) -> int:
         """Tokens of all turns; 0 while the upstream has sent no count."""
-        return self._count("total_tokens")
+        return token_count(self.usage, "total_tokens") or 0
 
     @property
     def output_tokens(self) -> int:
         """Tokens that the model has written in all turns; 0 while the upstream has sent no count."""
-        return self._count("completion_tokens")
+        return token_count(self.usage, "completion_tokens") or 0
 
     @property
     def total_cost(self) -> float | None:
         """The cost of tools and models together; None: neither has one. Some upstreams, as OpenRouter, send it."""
-        own = (self.usage or {}).get("cost")
-        own = own if isinstance(own, (int, float)) else None
-        return None if self.cost is own is None else round((self.cost or 0) + (own or 0), 9)
+        models = (self.usage or {}).get("cost")
+        models = models if isinstance(models, (int, float)) else None
+        if self.cost is None and models is None:
+            return None
+        return round((self.cost or 0) + (models or 0), 9)
 
     def count_call(self, tool: ToolSpec) -> None:
         """Count a call of a tool."""
@@ -59,10 +62,6 @@ class Tally(Struct):
         if result.cost is not None:
             self.cost = (self.cost or 0) + result.cost
 
-    def _count(self, name: str) -> int:
-        count = (self.usage or {}).get(name)
-        return int(count) if isinstance(count, (int, float)) else 0
-
     def as_usage(self) -> Json:
         """OpenAI's `usage`, with `server_tool_use` beside it."""
         use = {"turns": self.turns, "tool_calls": self.total_tool_calls, "web_search_requests": self.web_searches}
@@ -70,6 +69,20 @@ class Tally(Struct):
         if (cost := self.total_cost) is not None:
             usage["cost"] = cost
         return usage
+
+
+def token_count(usage: Any, *path: str) -> int | None:
+    """One of an upstream's counts of tokens; None: it has sent none, or something that is no number.
+
+    Args:
+        usage: the upstream's counts.
+        path: the names that lead to the count, such as `prompt_tokens_details` and `cached_tokens`.
+    """
+    for name in path:
+        if not isinstance(usage, dict):
+            return None
+        usage = usage.get(name)
+    return max(0, int(usage)) if isinstance(usage, (int, float)) else None
 
 
 def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = True) -> Json | None:

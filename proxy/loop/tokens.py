@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 from cachetools import LRUCache
 
+from proxy.loop import rawjson
 from proxy.loop.chat import Json
 
 _PIECES = re.compile(r"[A-Za-z]+|[0-9]|\s*\n\s*|[^\S\n]{2,}|[^\sA-Za-z0-9]+")
@@ -32,12 +33,16 @@ _PICTURE = 1000  # tokens of a picture of about a megapixel
 
 
 def count_tokens(chat: Json) -> int:
-    """The estimated tokens of a chat request: messages, tools and pictures; at least 1."""
+    """The estimated tokens of a chat request: messages, tools and pictures; at least 1.
+
+    Raises:
+        InvalidJson: a tool is nested too deep to be sent to an upstream.
+    """
     total: float = _CONVERSATION + sum(tokens_of(message) for message in chat.get("messages") or ())
     if chat.get("reasoning_effort"):
         total += _EFFORT
     if tools := chat.get("tools"):
-        total += _TOOLS + sum(of_text(orjson.dumps(tool).decode()) for tool in tools)
+        total += _TOOLS + sum(of_text(rawjson.dumps(tool).decode()) for tool in tools)
     return max(1, round(total))
 
 
@@ -88,9 +93,13 @@ def _of_any(value: object) -> float:
 def _of_call(function: Mapping[str, Any]) -> float:
     total, written = _CALL + _of_any(function.get("name")), function.get("arguments")
     try:
-        arguments = orjson.loads(written or "{}")
-    except (orjson.JSONDecodeError, TypeError):
+        return total + _of_arguments(orjson.loads(written or "{}"))
+    except (orjson.JSONDecodeError, TypeError):  # no JSON, no text at all, or nested too deep to be written again
         return total + _of_any(written)
+
+
+def _of_arguments(arguments: Any) -> float:
+    total: float = 0
     for name, value in arguments.items() if isinstance(arguments, dict) else ():
         total += _ARGUMENT + of_text(name) + of_text(value if isinstance(value, str) else orjson.dumps(value).decode())
     return total

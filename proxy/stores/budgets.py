@@ -6,7 +6,7 @@ from typing import Final
 
 from proxy.ports import DAYS_KEPT, Use
 
-MONTH: Final = "2026-11"  # whose length a month has, and which a day begins with
+_MONTH_LENGTH: Final = len("2026-11")  # a day begins with its month
 ALL_MODELS: Final = ""  # the name in place of a model's, under which a month is counted
 
 
@@ -40,7 +40,7 @@ class LocalBudgets:
 def periods_of(day: str, model: str) -> Iterator[tuple[str, str]]:
     """Each period that the use of a request counts in, and the name that it counts under."""
     yield day, model
-    yield day[: len(MONTH)], ALL_MODELS
+    yield day[:_MONTH_LENGTH], ALL_MODELS
 
 
 def first_day_kept(day: str) -> str:

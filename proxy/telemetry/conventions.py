@@ -5,7 +5,7 @@ the names with those of the installed package `opentelemetry-semantic-convention
 begin with `toolproxy.`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
@@ -13,6 +13,7 @@ import orjson
 from msgspec import Struct
 
 from proxy.loop.chat import Json
+from proxy.loop.tally import token_count
 from proxy.ports import Content
 from proxy.telemetry.records import Fields, RequestRecord, Step, short
 
@@ -83,6 +84,12 @@ RESULT_CHARACTERS: Final = "toolproxy.result_characters"
 ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 RESULT: Final = "gen_ai.tool.call.result"
 
+_TOKENS: Final[Mapping[str, Sequence[str]]] = {
+    INPUT_TOKENS: ("prompt_tokens",),
+    OUTPUT_TOKENS: ("completion_tokens",),
+    REASONING_TOKENS: ("completion_tokens_details", "reasoning_tokens"),
+    CACHED_TOKENS: ("prompt_tokens_details", "cached_tokens"),
+}
 _SIZES: Final = {"argument_bytes": ARGUMENT_BYTES, "characters": RESULT_CHARACTERS}
 EVENTS_IN_ATTRIBUTES: Final = frozenset({"response.started"})
 """Events that a span does not repeat, for its attributes say the same."""
@@ -203,19 +210,8 @@ def _named(fields: Fields, table: Mapping[str, str]) -> Attributes:
 
 def usage(counted: Any) -> Attributes:
     """An upstream's `usage`, if it is one: the tokens that it read and wrote, thought, and found in its cache."""
-    attributes: Attributes = {}
-    if not isinstance(counted, dict):
-        return attributes
-    if isinstance(count := counted.get("prompt_tokens"), int):
-        attributes[INPUT_TOKENS] = count
-    if isinstance(count := counted.get("completion_tokens"), int):
-        attributes[OUTPUT_TOKENS] = count
-    thought, read = counted.get("completion_tokens_details"), counted.get("prompt_tokens_details")
-    if thought and isinstance(count := thought.get("reasoning_tokens"), int):
-        attributes[REASONING_TOKENS] = count
-    if read and isinstance(count := read.get("cached_tokens"), int):
-        attributes[CACHED_TOKENS] = count
-    return attributes
+    counts = {name: token_count(counted, *path) for name, path in _TOKENS.items()}
+    return {name: count for name, count in counts.items() if count is not None}
 
 
 def messages(chat: Iterable[Json], *, finish_reason: str | None = None) -> str:
@@ -235,7 +231,8 @@ def _parts(message: Json) -> Iterable[Json]:
     if isinstance(content, str) and content:
         yield {"type": "text", "content": content}
     for part in content if isinstance(content, list) else ():
-        yield {"type": "text", "content": part["text"]} if "text" in part else {"type": str(part.get("type"))}
+        if isinstance(part, dict):
+            yield {"type": "text", "content": part["text"]} if "text" in part else {"type": str(part.get("type"))}
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
         yield {

@@ -25,7 +25,7 @@ from proxy.upstreams.names import ToolNames
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
 from proxy.upstreams.relay import RelayReader
-from proxy.upstreams.request_body import LatestRequests, as_json, prepare, serialize
+from proxy.upstreams.request_body import LatestRequests, prepare, serialize
 from proxy.upstreams.turn_reader import TurnReader
 
 # After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
@@ -109,7 +109,7 @@ class OpenAICompatible:
         shows_usage = not self.counts_use or bool(options.get("include_usage"))
         if not shows_usage:
             request = {**request, "stream_options": {**options, "include_usage": True}}
-            body = as_json(request)
+            body = rawjson.dumps(request)
         content, names = self._relayed_body(body, request)
         reader = RelayReader(self.profile, names, request, write, self.price, shows_usage)
         is_counted = False
@@ -180,7 +180,7 @@ class OpenAICompatible:
         if names is not None:
             prepared = names.replace(prepared)
         if prepared is not request:
-            return as_json({**prepared, "model": self.model}), names
+            return rawjson.dumps({**prepared, "model": self.model}), names
         return rawjson.replace_model(body, self.model), names
 
     async def _read_stream(

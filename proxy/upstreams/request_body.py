@@ -7,12 +7,12 @@ which saves, with 1,000 messages of history, 4 % of the instructions with the pr
 
 from typing import Any, TypeAlias
 
-import orjson
 from msgspec import Struct
 
+from proxy.loop import rawjson
 from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import TOOL_REQUEST_FIELDS, Json
-from proxy.loop.errors import InvalidJson, RequestError
+from proxy.loop.errors import RequestError
 from proxy.loop.forcing import AnswerStep
 from proxy.loop.offer import is_hosted_search, narrowed
 from proxy.loop.prompts import ANSWER_AS_JSON, CALL_A_TOOL, CALL_THE_TOOL, NOTHING_RETURNED, with_guidance
@@ -72,7 +72,7 @@ class SerializedRequest(Struct, eq=False):
         if _LENGTH in added:
             self.end = _end_of(added)
         if added["messages"]:
-            written = as_json({"messages": added["messages"]})
+            written = rawjson.dumps({"messages": added["messages"]})
             self.start = b"".join((self.start, b",", written[_BEFORE_MESSAGES:-2]))
         self.body = call.body
         return True
@@ -108,9 +108,9 @@ def serialize(
             if name in body:
                 body[name] = body.pop(name)
         if (names := ToolNames.replaced_in(body)) is not None:
-            return as_json(names.replace(body)), names
+            return rawjson.dumps(names.replace(body)), names
         end = _end_of(body)
-        request = SerializedRequest(profile, model, call.step, call.body, as_json(body).removesuffix(end), end)
+        request = SerializedRequest(profile, model, call.step, call.body, rawjson.dumps(body).removesuffix(end), end)
     if len(request.start) <= MOST_KEPT:
         latest[call.run_id] = request
     return request.content, None
@@ -118,7 +118,7 @@ def serialize(
 
 def _end_of(body: Json) -> bytes:
     """The bytes behind the last message of a request."""
-    return b'],"%s":%s}' % (_LENGTH.encode(), as_json(body[_LENGTH])) if _LENGTH in body else b"]}"
+    return b'],"%s":%s}' % (_LENGTH.encode(), rawjson.dumps(body[_LENGTH])) if _LENGTH in body else b"]}"
 
 
 def _drop_searches(body: Json, profile: Profile) -> None:
@@ -130,18 +130,6 @@ def _drop_searches(body: Json, profile: Profile) -> None:
     elif len(kept) < len(tools):
         for name in TOOL_REQUEST_FIELDS:
             body.pop(name, None)
-
-
-def as_json(value: Any) -> bytes:
-    """A request, or part of one, as JSON. orjson reads 1024 levels of nesting and writes 254.
-
-    Raises:
-        InvalidJson: it is nested deeper than that.
-    """
-    try:
-        return orjson.dumps(value)
-    except orjson.JSONEncodeError as exc:
-        raise InvalidJson("The request body is nested too deep.") from exc
 
 
 def prepare(request: Json, profile: Profile) -> Json:
@@ -266,6 +254,6 @@ def _fit_response_format(body: Json, profile: Profile) -> None:
     wanted = body.get("response_format")
     if profile.json_schema or not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
         return
-    schema = as_json((wanted.get("json_schema") or {}).get("schema") or {}).decode()
+    schema = rawjson.dumps((wanted.get("json_schema") or {}).get("schema") or {}).decode()
     body["messages"] = with_guidance(body["messages"], ANSWER_AS_JSON.format(schema=schema))
     body["response_format"] = {"type": "json_object"}

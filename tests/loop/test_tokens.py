@@ -35,7 +35,10 @@ def test_the_settings_that_become_a_sentence_for_the_model_are_counted():
     assert count_tokens({"messages": [USER], "reasoning_effort": "high"}) > count_tokens({"messages": [USER]})
 
 
-@pytest.mark.parametrize("arguments", ['{"city": "Nanaimo", "days": 3}', '{"city": "Nana', "[]", ""])
+DEEP = '{"city": ' + "[" * 300 + "]" * 300 + "}"  # which orjson reads and does not write
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Nanaimo", "days": 3}', '{"city": "Nana', "[]", "", DEEP])
 def test_the_arguments_of_a_call_are_counted_whatever_they_are(arguments):
     function = {"name": "weather", "arguments": arguments}
     call = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]}

@@ -30,7 +30,7 @@ def test_operations_and_kinds_of_tools_are_the_conventions_own():
     assert {names.CHAT, names.EXECUTE_TOOL, *names.OPERATIONS.values()} <= operations
 
 
-@pytest.mark.parametrize("counted", [None, "many", {"prompt_tokens": "x"}, {}])
+@pytest.mark.parametrize("counted", [None, "many", {"prompt_tokens": "x", "prompt_tokens_details": 7}, {}])
 def test_what_is_no_count_has_no_attributes(counted):
     assert names.usage(counted) == {}
 

@@ -1,7 +1,6 @@
 """The answer to a Messages request: the chunks and answered calls of a run -> content blocks and their events."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -15,6 +14,7 @@ from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import NATIVE_REASON, Json
 from proxy.loop.citations import CITATIONS, Citation
 from proxy.loop.offer import SEARCH
+from proxy.loop.tally import token_count
 from proxy.loop.texts import without_blank_lines_before
 from proxy.loop.tokens import tokens_of
 
@@ -287,26 +287,17 @@ def usage_of(answer: Respond, server_tool_use: Json | None, input_tokens: Callab
     if usage is None:
         written = sum(tokens_of(turn.message) for turn in (*answer.earlier_turns, answer.turn))
         usage = {"prompt_tokens": input_tokens(), "completion_tokens": round(written)}
-    cached = _count(usage, "prompt_tokens_details", "cached_tokens")
+    cached = token_count(usage, "prompt_tokens_details", "cached_tokens") or 0
     counted: Json = {
-        "input_tokens": max(0, _integer(usage.get("prompt_tokens")) - cached),
+        "input_tokens": max(0, (token_count(usage, "prompt_tokens") or 0) - cached),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
-        "output_tokens": _integer(usage.get("completion_tokens")),
+        "output_tokens": token_count(usage, "completion_tokens") or 0,
     }
-    if thought := _count(usage, "completion_tokens_details", "reasoning_tokens"):
+    if thought := token_count(usage, "completion_tokens_details", "reasoning_tokens"):
         counted["output_tokens_details"] = {"thinking_tokens": thought}
     if server_tool_use is not None:
         counted["server_tool_use"] = server_tool_use
     if (cost := answer.tally.total_cost) is not None:
         counted["cost"] = cost
     return counted
-
-
-def _count(usage: Json, details: str, name: str) -> int:
-    held: Any = usage.get(details)
-    return _integer(held.get(name)) if isinstance(held, dict) else 0
-
-
-def _integer(count: Any) -> int:
-    return max(0, count) if isinstance(count, int) else 0

@@ -189,7 +189,7 @@ def _listed(declared: Any) -> list[Json]:
 def _name(tool: Json, where: str) -> str:
     name = tool.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        refuse(f"{where}.name", "must be 1 to 128 letters, digits, '_' and '-'")
+        refuse(f"{where}.name", "must be 1 to 128 letters, digits, '_', '-' and '.'")
     return name
 
 

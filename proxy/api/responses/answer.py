@@ -12,7 +12,7 @@ from proxy.api.responses.request import ResponsesRequest
 from proxy.loop import sse
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError
-from proxy.loop.tally import Tally
+from proxy.loop.tally import Tally, token_count
 
 # Fields that an answer echoes -> their value where the request has none.
 _ECHOED: Json = {
@@ -96,21 +96,20 @@ def _echoed_tool(tool: Json) -> Json:
 def usage_of(tally: Tally) -> Json:
     """OpenAI's `usage` of a response, every total and detail in it, with `server_tool_use` beside it."""
     usage = tally.as_usage()
-    read, wrote = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
     cost = {} if usage.get("cost") is None else {"cost": usage["cost"]}
     return {
-        "input_tokens": usage["prompt_tokens"] or 0,
-        "input_tokens_details": _counts(read, "cached_tokens", "cache_write_tokens"),
-        "output_tokens": usage["completion_tokens"] or 0,
-        "output_tokens_details": _counts(wrote, "reasoning_tokens"),
-        "total_tokens": usage["total_tokens"] or 0,
+        "input_tokens": token_count(usage, "prompt_tokens") or 0,
+        "input_tokens_details": _counts(usage, "prompt_tokens_details", "cached_tokens", "cache_write_tokens"),
+        "output_tokens": token_count(usage, "completion_tokens") or 0,
+        "output_tokens_details": _counts(usage, "completion_tokens_details", "reasoning_tokens"),
+        "total_tokens": token_count(usage, "total_tokens") or 0,
         "server_tool_use": usage["server_tool_use"],
         **cost,
     }
 
 
-def _counts(details: Any, *names: str) -> Json:
-    return {name: (details.get(name) if isinstance(details, dict) else None) or 0 for name in names}
+def _counts(usage: Json, details: str, *names: str) -> Json:
+    return {name: token_count(usage, details, name) or 0 for name in names}
 
 
 class ResponseStream:

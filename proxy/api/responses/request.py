@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.api.body import MOST_TOOLS, expect, written
+from proxy.api.body import MOST_TOOLS, expect
 from proxy.api.responses.conversation import Conversation, read_items
 from proxy.api.responses.tools import Tools
 from proxy.api.schema import SchemaCheck
+from proxy.loop import rawjson
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError, RequestError
 
@@ -145,7 +146,7 @@ def read_request(fields: Json) -> ResponsesRequest:
     tools = fields.get("tools")
     expect(not isinstance(tools, list) or len(tools) <= MOST_TOOLS, "tools", f"may hold {MOST_TOOLS} tools at most")
     _check_inner(fields)
-    written(fields)  # the answer echoes them, so they have to be writable
+    rawjson.dumps(fields)  # the answer echoes them, so they have to be writable
     items = tuple(_without_secrets(item) for item in read_items(fields.get("input")))
     return ResponsesRequest(_without_secrets(fields), items, _check_format(fields))
 

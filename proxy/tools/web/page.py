@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from proxy.loop.chat import Json
-from proxy.loop.results import ToolError, ToolOutput, UrlNotAllowed
+from proxy.loop.results import INVISIBLE, ToolError, ToolOutput, UrlNotAllowed
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.tools import browser
 from proxy.tools.search.urls import canonical
@@ -32,8 +32,6 @@ _AROUND = 300  # characters before and after what was found
 _MOST_PASSAGES = 20
 _LAST_LINE = 100_000  # finding a line takes time in proportion to its number
 _DIGITS = re.compile(r"[0-9]{1,12}")
-# Control characters, and the invisible tag characters in which text for models is hidden from people.
-_DROPPED = {code: None for code in (*range(32), *range(127, 160), *range(0xE0000, 0xE0080)) if chr(code) not in "\n\t"}
 _URL_NAMES = ("url", "uri", "link", "href")
 
 
@@ -81,7 +79,7 @@ def page_tool(name: str, page_at: Callable[[str, SearchFilters], Awaitable[Page]
 
 def clean(text: str) -> str:
     """Text without control characters, with one kind of line end."""
-    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_DROPPED).strip()
+    return INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
 
 
 def expect_permitted(url: str, filters: SearchFilters) -> None:

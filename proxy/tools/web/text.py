@@ -100,7 +100,10 @@ def _decoded(answer: Answer) -> str:
     charset = _declared(answer)
     if b"\0" in body[:_SNIFFED] and not charset.startswith(("utf-16", "utf-32", "utf16", "utf32")):
         raise UnsupportedContent("The page is a binary file, not text.")
-    return body.decode(charset, "replace")
+    try:
+        return body.decode(charset, "replace")
+    except LookupError:  # a name that browsers know and Python does not
+        return body.decode("utf-8", "replace")
 
 
 def _declared(answer: Answer) -> str:

@@ -1,6 +1,7 @@
 """`POST /v1/messages/count_tokens`, and the other small answers for Anthropic's clients."""
 
 import httpx
+import orjson
 
 from tests.api.messages.asking import DOOR, SEARCH, client, raw
 from tests.serving import proxy_of
@@ -29,6 +30,15 @@ async def test_an_empty_conversation_is_refused(upstream):
     async with proxy_of(upstream) as url:
         refused = await raw(url, {**COUNTED, "messages": []}, path="/v1/messages/count_tokens")
     assert refused.status_code == 400
+
+
+async def test_a_tool_that_is_nested_too_deep_is_refused(upstream):
+    schema = orjson.loads('{"a":' * 300 + "1" + "}" * 300)
+    async with proxy_of(upstream) as url:
+        body = {**COUNTED, "tools": [{**DOOR, "input_schema": schema}]}
+        refused = await raw(url, body, path="/v1/messages/count_tokens")
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == "The request body is nested too deep."
 
 
 async def test_it_counts_against_no_rate(upstream):

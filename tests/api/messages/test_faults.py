@@ -1,6 +1,7 @@
 """Errors of `/v1/messages` in Anthropic's envelope, and what of a request is refused."""
 
 import anthropic
+import orjson
 import pytest
 
 from proxy.api.messages.errors import envelope, status_of
@@ -9,6 +10,7 @@ from tests.api.messages.asking import ASK, DOOR, FETCH, SEARCH, ask, client, eve
 from tests.fakes import Reply, chunk, stream, whole
 from tests.serving import proxy_of
 
+DEEP = {"a": orjson.loads("[" * 300 + "]" * 300)}  # orjson reads it, and does not write it again
 CLIENTS = "clients: [{name: app, key: key-of-the-app, models: [m]}]"
 USER = {"role": "user", "content": "Hi"}
 
@@ -64,6 +66,8 @@ REFUSED = [
     ({"output_config": {"effort": 3}}, "output_config.effort: must be one of low"),
     ({"output_config": {"format": {"type": "xml"}}}, "output_config.format: "),
     ({"output_config": {"format": {"type": "json_schema", "schema": 5}}}, "output_config.format.schema: must be an object"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": DEEP}}}, "output_config.format.schema: is nested too deep"),
+    ({"tools": [{"name": "f", "input_schema": DEEP}]}, "The request body is nested too deep"),
     ({"system": [{"type": "image", "source": {"type": "url", "url": "x"}}]}, "system: "),
 ]  # fmt: skip
 

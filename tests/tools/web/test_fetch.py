@@ -549,6 +549,8 @@ def test_without_the_extra_a_page_is_told_block_by_block_with_its_links():
         ("text/html", b"<meta charset=utf-16><p>" + "käse".encode()),
         ("application/xml", b"<?xml version='1.0' encoding='iso-8859-1'?>" + "käse".encode("latin-1")),
         ("text/plain; charset=unicode_escape", "käse".encode()),
+        ("text/plain; charset=iso-8859-12", "käse".encode()),
+        ("text/plain; charset=windows1252", "käse".encode()),
         ("text/plain; charset=zip", "käse".encode()),
         ("text/plain; charset=", "käse".encode()),
     ],
