@@ -13,7 +13,7 @@ from proxy.config import ToolEvents
 from proxy.loop.actions import Stop
 from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.limits import LimitOverrides, Limits
-from proxy.loop.offer import EVERY_TOOL, TOOL_FIELDS, Offer, ToolSelection, make_offer
+from proxy.loop.offer import EVERY_TOOL, OFFER_FIELDS, Offer, ToolSelection, make_offer
 from proxy.ports import Model, Toolset
 
 # Clients choose the names of models and tools, so the cache is bounded, and long headers are not cached.
@@ -73,7 +73,7 @@ class AccessPolicy(Struct, frozen=True):
         tools: the server tools that client and model both may use, among those selected.
         selection: how the request selects tools, beside those that it declares.
         ignored: the selected names that no tool has, fit for a header.
-        offer: the tools of a request that has none of the `TOOL_FIELDS`.
+        offer: the tools of a request that has none of the `OFFER_FIELDS`.
     """
 
     permitted: bool
@@ -98,7 +98,7 @@ class AccessPolicy(Struct, frozen=True):
             tools = tools if limits.allow_tools else ()
         if chat.get("parallel_tool_calls") is False:
             limits = replace(limits, max_parallel_tools=1)
-        if tools is not self.tools or not TOOL_FIELDS.isdisjoint(chat):
+        if tools is not self.tools or not OFFER_FIELDS.isdisjoint(chat):
             offer = make_offer(chat, tools, self.selection)
         return limits, tools, offer
 

@@ -11,6 +11,7 @@ from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.surface import Callbacks, Keep, Surface, keep_all
 from proxy.loop.actions import Respond, Stop
+from proxy.loop.chat import BROKEN_OFF
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.offer import Offer
 from proxy.loop.prompts import DOES_NOT_FIT
@@ -67,7 +68,7 @@ class CheckingSurface(Surface):
 
 def is_broken_off(answer: Respond) -> bool:
     """Whether the model was stopped in the middle of its answer."""
-    return answer.finish_reason in ("length", "content_filter")
+    return answer.finish_reason in BROKEN_OFF
 
 
 def _refuses(answer: Respond) -> bool:
@@ -99,7 +100,6 @@ def _retry(
     turns: Sequence[Any] = [{"role": "user", "content": demand}]
     if text.strip():  # GLM refuses an empty message
         turns = [{"role": "assistant", "content": text}, *turns]
-    chat = {key: value for key, value in request.chat.items() if key not in ("tools", "tool_choice")}
-    chat = {**chat, "messages": [*chat["messages"], *turns]}
+    chat = {**request.chat, "messages": [*request.chat["messages"], *turns]}
     limits = replace(request.limits, max_output_tokens=output_left)
     return replace(request, chat=chat, limits=limits, offer=Offer())

@@ -59,6 +59,11 @@ class ResolvedRequest(Struct, frozen=True):
     filters: SearchFilters = NO_FILTERS
     sources: Mapping[str, str] = _NO_SOURCES
 
+    @property
+    def rules_out_tools(self) -> bool:
+        """Whether the client itself does without server tools, by a limit of 0 calls or by `x-server-tools`."""
+        return self.selection.names is not None or not self.limits.allow_tools
+
 
 class RequestResolver:
     """Resolves the requests of a surface."""

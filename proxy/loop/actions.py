@@ -115,7 +115,6 @@ class CallTools(Struct, frozen=True):
     """
 
     calls: tuple[ToolCall, ...]
-    turn: int
 
 
 class AnsweredCall(Struct, frozen=True):

@@ -197,6 +197,11 @@ def name_of(tool: Json) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def choice_of(name: str) -> Json:
+    """The `tool_choice` that demands the function of that name."""
+    return {"type": "function", "function": {"name": name}}
+
+
 def inferred_reason(message: Json, request: Json, usage: Any) -> str | None:
     """The finish_reason of an answer that came to an orderly end without one.
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from proxy.loop.chat import TOOL_REQUEST_FIELDS, Json, ToolSpec, name_of
+from proxy.loop.chat import TOOL_REQUEST_FIELDS, Json, ToolSpec, choice_of, name_of
 
 SEARCH = "web_search"
 # An upstream may refuse fields that it does not know, and a run is one choice of `n`.
@@ -52,7 +52,7 @@ class ToolSelection(Struct, frozen=True):
 
 NO_SELECTION = ToolSelection()
 
-TOOL_FIELDS = frozenset({"tools", "tool_choice", "functions", "web_search_options", "plugins"})
+OFFER_FIELDS = frozenset({"tools", "tool_choice", "functions", "web_search_options", "plugins"})
 """The fields of a request that `make_offer` reads."""
 
 
@@ -88,15 +88,14 @@ class Offer(Struct, frozen=True):
         return tuple(tool for tool in self.tools if name_of(tool) not in self.owned)
 
 
-def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: ToolSelection | None = None) -> Offer:
+def make_offer(request: Json, server_tools: Sequence[ToolSpec], selection: ToolSelection = NO_SELECTION) -> Offer:
     """Decide which of the `server_tools` that this client may use are in play for `request`.
 
     Args:
-        request: the client's body; its `TOOL_FIELDS` are read.
+        request: the client's body; its `OFFER_FIELDS` are read.
         server_tools: the whitelist, already narrowed to this client and model.
-        asked: how else the request asks for tools.
+        selection: how else the request asks for tools.
     """
-    asked = asked or NO_SELECTION
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")
     if choice == "none" or request.get("functions"):  # the legacy field excludes `tools`
@@ -105,17 +104,17 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], asked: ToolSelec
         return Offer(tools=tuple(declared), client_tools=client_tools, tool_choice=choice, schemas=schemas)
     by_name = {name: tool for tool in server_tools for name in tool.names}
     search = by_name.get(SEARCH)
-    wants_search = search is not None and _asks_for_search(request, asked)
-    own, choice, allowed = narrowed(_without_hosted_search(declared, asked) if search else declared, choice)
+    wants_search = search is not None and _asks_for_search(request, selection)
+    own, choice, allowed = narrowed(_without_hosted_search(declared, selection) if search else declared, choice)
     names = _names_in(own)
     shown = {name: by_name[name] for name in _names_in(filter(_is_function, own)) if name in by_name}
     chosen = [by_name[name] for name in _named_by(choice, allowed) if name in by_name and name not in names]
     if isinstance(choice, dict) and chosen:  # by an alias, perhaps, and offered under its own name
-        choice = {"type": "function", "function": {"name": chosen[0].name}}
+        choice = choice_of(chosen[0].name)
     if search is not None and wants_search:
         chosen.append(search)
-    if choice in (None, "auto") or asked.names is not None:
-        chosen += [tool for tool in server_tools if asked.wants(tool) and allowed is None]
+    if choice in (None, "auto") or selection.names is not None:
+        chosen += [tool for tool in server_tools if selection.wants(tool) and allowed is None]
     known = {tool.name for tool in shown.values()} | names
     added = [tool for name, tool in {tool.name: tool for tool in chosen}.items() if name not in known]
     shown |= {tool.name: tool for tool in added}
@@ -149,10 +148,10 @@ def _is_web_plugin(plugin: Any) -> bool:
     return isinstance(plugin, dict) and plugin.get("id") == "web"
 
 
-def _asks_for_search(request: Json, asked: ToolSelection) -> bool:
+def _asks_for_search(request: Json, selection: ToolSelection) -> bool:
     """Whether a request declares a search of the server's in any of its forms, and its `tool_choice` permits one."""
     declared: Sequence[Json] = request.get("tools") or ()
-    is_declared = any(is_hosted_search(tool, native=asked.native_search) for tool in declared)
+    is_declared = any(is_hosted_search(tool, native=selection.native_search) for tool in declared)
     has_options = request.get("web_search_options") is not None or bool(web_plugins_in(request))
     return (is_declared or has_options) and _permits_search(request.get("tool_choice"))
 
@@ -184,12 +183,12 @@ def _names_in(tools: Iterable[Json]) -> KeysView[str]:
     return dict.fromkeys(name for tool in tools if (name := name_of(tool)) is not None).keys()
 
 
-def _without_hosted_search(declared: Sequence[Json], asked: ToolSelection) -> Sequence[Json]:
+def _without_hosted_search(declared: Sequence[Json], selection: ToolSelection) -> Sequence[Json]:
     """The declared tools without hosted searches.
 
     GLM's own form has its settings in it, `{"type": "web_search", "web_search": {...}}`, and stays GLM's.
     """
-    return [tool for tool in declared if not is_hosted_search(tool, native=asked.native_search)]
+    return [tool for tool in declared if not is_hosted_search(tool, native=selection.native_search)]
 
 
 def is_hosted_search(tool: Json, *, native: bool) -> bool:

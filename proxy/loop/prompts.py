@@ -44,7 +44,6 @@ DOES_NOT_FIT = (
 PICTURES_FOLLOW = "(Its pictures follow below.)"
 PICTURES = "(The pictures that the calls returned:)"
 PICTURE_BELOW = "(The result is a picture; it follows.)"
-NOTHING_ALLOWED = "No results on the sites that the user allows."
 WHERE = "The user is approximately here: {place}."
 RAW_INPUT = "The tool's input, as plain text, not as JSON."
 GRAMMAR = "The input has to follow this {syntax} grammar:\n{definition}"

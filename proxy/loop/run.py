@@ -197,7 +197,7 @@ class Run:
         if self._decisions:
             self._stop = self._decisions[-1].stop
         runnable = self._calls.begin(self._decisions)
-        return CallTools(runnable, self.tally.turns) if runnable else self.receive_results(())
+        return CallTools(runnable) if runnable else self.receive_results(())
 
     def _is_answer(self, turn: Turn) -> bool:
         json_expected = partial(expects_json, self._request, self._client_messages)

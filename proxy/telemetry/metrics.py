@@ -10,15 +10,14 @@ from typing import Any, Final
 
 from proxy import request_context
 from proxy.config import Config
+from proxy.loop.actions import Stop
 from proxy.telemetry import workers
 from proxy.telemetry.conventions import route_of
 from proxy.telemetry.events import Handler
 from proxy.telemetry.series import Series
 
 # Those values of a request's `stop` that mean that it reached a limit.
-LIMIT_STOPS: Final = frozenset(
-    {"max_turns", "max_tool_calls", "max_total_tokens", "deadline", "repeated_call", "budget"}
-)
+LIMIT_STOPS: Final = frozenset(Stop) - {Stop.ANSWER, Stop.CLIENT_TOOL_CALLS}
 
 # Tools of MCP servers come and go; the largest servers have about a hundred.
 _MOST_TOOLS: Final = 200

@@ -149,13 +149,14 @@ async def test_a_search_that_only_the_server_offers_is_hidden(upstream, streamin
 async def test_headers_say_what_happened_on_the_way(upstream, sdk):
     upstream.replies = [whole(calls=[SEARCH]), whole("Done")]
     async with proxy_of(upstream) as url, sdk(url) as client:
-        reply = await client.responses.with_raw_response.create(**ASK, tools=[HOSTED, {"type": "file_search"}])
+        others = [{"type": "file_search"}, {"type": "a\r\nx: y"}]
+        reply = await client.responses.with_raw_response.create(**ASK, tools=[HOSTED, *others])
     assert {name: reply.headers[name] for name in ("x-tool-turns", "x-tool-calls", "x-tool-stop")} == {
         "x-tool-turns": "2",
         "x-tool-calls": "1",
         "x-tool-stop": "answer",
     }
-    assert reply.headers["x-tools-ignored"] == "file_search"
+    assert reply.headers["x-tools-ignored"] == "file_search,unknown"
 
 
 async def test_the_sdks_helpers_read_it(upstream, sdk):

@@ -47,7 +47,7 @@ def test_the_arguments_of_a_call_are_counted_whatever_they_are(arguments):
 
 
 def test_arguments_that_are_nested_too_deep_are_counted_as_they_are_written():
-    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a": %s}' % DEEP}}]}
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": f'{{"a": {DEEP}}}'}}]}
     assert tokens_of(call) > of_text(DEEP)
 
 

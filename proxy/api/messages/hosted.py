@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from proxy.api.messages.parts import refuse
 from proxy.api.search_filters import filters_of_tool, merged
 from proxy.loop.chat import Json, ToolCall, ToolSpec
-from proxy.loop.prompts import NOTHING_ALLOWED, RESULT_CUT
+from proxy.loop.prompts import RESULT_CUT
 from proxy.loop.results import ToolOutput
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Toolset
@@ -69,22 +69,7 @@ class DemandingToolset:
         output = await self._inner.execute(
             call, default_timeout=default_timeout, max_timeout=max_timeout, scope=scope, filters=demands.filters
         )
-        return within_demands(output, demands)
-
-
-def within_demands(output: ToolOutput, demands: Demands) -> ToolOutput:
-    """The part of a tool's output that meets the demands.
-
-    Searches of our own apply the filters themselves. From the output of any other tool, paragraphs that name a page
-    that is not permitted are removed.
-    """
-    text, sources = output.text, output.sources
-    banned = [url for url in sources if not demands.filters.permits(url)]
-    if banned:
-        sources = {url: title for url, title in sources.items() if url not in banned}
-        kept = [one for one in text.split("\n\n") if not any(url in one for url in banned)]
-        text = "\n\n".join(kept) if sources else NOTHING_ALLOWED
-    most = demands.max_characters
-    if most is not None and len(text) > most:
-        text = text[:most] + RESULT_CUT.format(total=len(text), shown=most)
-    return replace(output, text=text, sources=sources)
+        text, most = output.text, demands.max_characters
+        if most is None or len(text) <= most:
+            return output
+        return replace(output, text=text[:most] + RESULT_CUT.format(total=len(text), shown=most))

@@ -19,7 +19,7 @@ from proxy.api.messages.parts import refuse
 from proxy.api.request import ResolvedRequest
 from proxy.api.search_filters import merged
 from proxy.config import ToolConfig, WebFetchConfig
-from proxy.loop.chat import Json, ToolSpec
+from proxy.loop.chat import Json, ToolSpec, choice_of
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import SEARCH, make_offer
 from proxy.loop.prompts import WHERE, with_guidance
@@ -37,13 +37,11 @@ class HostedTool(Struct, frozen=True):
 
     Attributes:
         type: as the client wrote it.
-        where: its place in the request.
         max_uses: how often it may be called; None: as often as the server permits.
         demands: on the pages that it may give.
     """
 
     type: str
-    where: str
     max_uses: int | None = None
     demands: Demands = NO_DEMANDS
 
@@ -135,8 +133,7 @@ def with_hosted(resolved: ResolvedRequest, tools: Tools, own_names: Mapping[str,
     available = {name: own_names[name] for name in tools.hosted if own_names.get(name) in usable}
     missing = [tool.type for name, tool in tools.hosted.items() if name not in available]
     chosen = _chosen_name(tools.choice)
-    withdrawn = resolved.selection.names is not None or not resolved.limits.allow_tools
-    if missing and not withdrawn:
+    if missing and not resolved.rules_out_tools:
         if chosen in tools.hosted and chosen not in available:
             _refuse_tool(tools.hosted[str(chosen)].type, where="tool_choice")
         if not available and not tools.functions:
@@ -147,7 +144,7 @@ def with_hosted(resolved: ResolvedRequest, tools: Tools, own_names: Mapping[str,
     chat = {key: value for key, value in resolved.chat.items() if key not in ("tools", "tool_choice")}
     if entries:
         chat["tools"] = entries
-        choice = _one(available[chosen]) if chosen in available else tools.choice
+        choice = choice_of(available[chosen]) if chosen in available else tools.choice
         if choice is not None and (chosen not in tools.hosted or chosen in available):
             chat["tool_choice"] = choice
     demands = {own: tools.hosted[name].demands for name, own in available.items()}
@@ -207,7 +204,7 @@ def _hosted(tool: Json, kind: str, where: str) -> HostedTool:
     most = tool.get("max_uses")
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
         refuse(f"{where}.max_uses", "must be an integer of at least 1")
-    return HostedTool(kind, where, most, read_demands(tool, where))
+    return HostedTool(kind, most, read_demands(tool, where))
 
 
 def _choice(choice: Any, known: Collection[str], ignored: Mapping[str, str]) -> tuple[Any, bool]:
@@ -226,15 +223,11 @@ def _choice(choice: Any, known: Collection[str], ignored: Mapping[str, str]) -> 
         _refuse_tool(ignored[name], where="tool_choice")
     if not isinstance(name, str) or name not in known:
         refuse("tool_choice.name", f"{str(name)[:128]!r} is not among `tools`")
-    return _one(name), parallel
+    return choice_of(name), parallel
 
 
 def _chosen_name(choice: Any) -> str | None:
     return choice["function"]["name"] if isinstance(choice, dict) else None
-
-
-def _one(name: str) -> Json:
-    return {"type": "function", "function": {"name": name}}
 
 
 def _refuse_tool(kind: str, *, where: str) -> NoReturn:

@@ -128,7 +128,6 @@ class ResponseStream:
     def __init__(self, stream: EventStream, head: Head, output: OutputBuilder, *, hold_text: bool) -> None:
         self.head = head
         self.output = output
-        self._stream = stream
         self._outbox = Outbox(stream)
         self._hold_text = hold_text
         self._held: list[str] = []

@@ -131,9 +131,8 @@ class CreateResponse(CheckingSurface):
 
 def _with_available_tools(resolved: ResolvedRequest, tools: Tools) -> tuple[ResolvedRequest, Tools]:
     """The request and its tools without the server tools that it asks for and cannot have. Raises `RequestError`."""
-    withdrawn = resolved.selection.names is not None or not resolved.limits.allow_tools
     callable_names = frozenset(name for tool in resolved.tools for name in tool.names)
-    available = tools.within(callable_names, withdrawn=withdrawn)
+    available = tools.within(callable_names, withdrawn=resolved.rules_out_tools)
     chat, usable = resolved.chat, resolved.tools
     if available is not tools:
         chat = {key: value for key, value in chat.items() if key not in ("tools", "tool_choice")}

@@ -8,22 +8,18 @@ web_search   the server's search, with its settings
 the others   hosted tools that are not available here: left out, and named
 """
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
-from proxy.loop.chat import Json, name_of
+from proxy.loop.chat import Json, choice_of, name_of
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
 from proxy.loop.prompts import GRAMMAR, RAW_INPUT
 
-# What may stand in a header.
-_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MODES = ("auto", "none", "required")
 _LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get at most 64
 _ANY_SEARCH: Json = {"type": SEARCH}
-_MOST_NAMED = 32  # hosted tools; there are not so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,7 @@ class Tools:
         return replace(tools, choice=None)
 
     def _without_search(self, *, withdrawn: bool) -> "Tools":
-        forced = self.choice == _one(SEARCH)
+        forced = self.choice == choice_of(SEARCH)
         if not withdrawn and (forced or not self.functions):
             _refuse(SEARCH, "tool_choice" if forced else "tools")
         choice = None if forced else self.choice
@@ -128,7 +124,7 @@ def read_tools(declared: Sequence[Json], choice: Any, server_names: Collection[s
         functions.append(_function(tool, flat, custom=name.kind == "custom"))
     hosted = [tool for tool in declared if tool["type"] not in ("function", "custom", "namespace")]
     searches = [tool for tool in hosted if _is_live_search(tool)]
-    ignored = tuple(dict.fromkeys(_named(tool) for tool in hosted if not _is_live_search(tool)))[:_MOST_NAMED]
+    ignored = tuple(dict.fromkeys(_named(tool) for tool in hosted if not _is_live_search(tool)))
     offline = not searches and any(_named(tool) == SEARCH for tool in hosted)
     tools = Tools(
         tuple(functions), client_names, flat_names, _search(searches[0]) if searches else None, offline, ignored
@@ -214,10 +210,8 @@ def _search(tool: Json) -> Json:
 
 
 def _named(tool: Json) -> str:
-    """A tool's type as it may stand in a header and in the log."""
-    if tool["type"] in HOSTED_SEARCHES:
-        return SEARCH
-    return tool["type"] if _TYPE.fullmatch(tool["type"]) else "unknown"
+    """A hosted tool's type; one name for all variants of a search."""
+    return SEARCH if tool["type"] in HOSTED_SEARCHES else tool["type"]
 
 
 # -- tool_choice --
@@ -236,7 +230,7 @@ def _chosen(tools: Tools, choice: Any, server_names: Collection[str]) -> Tools:
     if choice["type"] == "allowed_tools":
         return _narrowed(tools, choice, server_names)
     search = tools.search or (_ANY_SEARCH if choice["type"] in HOSTED_SEARCHES else None)
-    return replace(tools, choice=_one(_pick(tools, choice, server_names)), search=search)
+    return replace(tools, choice=choice_of(_pick(tools, choice, server_names)), search=search)
 
 
 def _narrowed(tools: Tools, choice: Json, server_names: Collection[str]) -> Tools:
@@ -247,7 +241,7 @@ def _narrowed(tools: Tools, choice: Json, server_names: Collection[str]) -> Tool
     if mode not in _MODES:
         raise RequestError(f"'tool_choice.mode' must be one of {', '.join(_MODES)}.", param="tool_choice")
     hosted = any(entry["type"] in HOSTED_SEARCHES for entry in listed)
-    named = [_one(flat) for flat in allowed if flat != SEARCH or not hosted]
+    named = [choice_of(flat) for flat in allowed if flat != SEARCH or not hosted]
     narrowed: Json = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
     if not hosted:
         return replace(tools, choice=narrowed, search=None)
@@ -280,9 +274,5 @@ def _pick(tools: Tools, choice: Json, server_names: Collection[str]) -> str:
     return flat
 
 
-def _one(flat: str) -> Json:
-    return {"type": "function", "function": {"name": flat}}
-
-
 def _refuse(kind: str, param: str) -> NoReturn:
-    raise RequestError(f"The tool {kind!r} is not available here.", param=param)
+    raise RequestError(f"The tool {kind[:_LONGEST_NAME]!r} is not available here.", param=param)

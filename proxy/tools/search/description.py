@@ -27,8 +27,6 @@ Meaning: TypeAlias = Literal["key", "quota", "busy", "input", "empty", "down"]
 """What a refusal means: the key is not accepted, the credit is used up, too many requests at the moment, a request that
 no provider would understand, nothing found, or a provider that does not work."""
 
-Recency: TypeAlias = Literal["hour", "day", "week", "month", "year"]
-
 
 class Fields(Value, frozen=True, kw_only=True):
     """Where one result has what; JSON pointers into it, with ` or ` between alternatives."""
