@@ -38,7 +38,7 @@ class CheckingSurface(Surface):
             request: the request.
             run_id: of its loop.
             check: checks the answer; None: any answer will do.
-            callbacks: as for `run`; `drop` drops what was shown of an answer that does not fit.
+            callbacks: as for `run`. Text is not shown at once: a later turn may have to take its place.
             toolset: as for `run`.
             keep: as for `run`.
 
@@ -55,7 +55,6 @@ class CheckingSurface(Surface):
         if output_left == 0:  # the answer has used up what the model may write
             return replace(answer, finish_reason="length")
         self.ports.observe("answer.unfit")
-        callbacks.drop()
         again = _retry(request, check, answer.turn.text, fault, output_left)
         [second] = await self.run(again, [token_hex(16)], replace(callbacks, report=None))
         tally = sum_of([answer.tally, second.tally])

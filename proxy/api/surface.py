@@ -50,10 +50,6 @@ async def show_nothing(_index: int, _chunk: Json) -> None:
     """Show nothing of a loop before its end, for an answer that is not streamed."""
 
 
-def drop_nothing() -> None:
-    """Drop nothing: of an answer that is not streamed nothing was shown."""
-
-
 class Callbacks(Struct, frozen=True):
     """The functions that are called while the loops of a request run.
 
@@ -61,13 +57,11 @@ class Callbacks(Struct, frozen=True):
         show: takes what the client may see, with the index of its loop.
         tell: takes the progress events; None: nobody wants them.
         report: takes the answered calls of each turn; None: nobody wants them.
-        drop: drops what was shown of an answer that has to be given again.
     """
 
     show: ShowChoice = show_nothing
     tell: Tell | None = None
     report: Report | None = None
-    drop: Callable[[], None] = drop_nothing
 
 
 class Surface:

@@ -149,7 +149,8 @@ class Respond(Struct, frozen=True):
         cite: the page that a mark of gpt-oss's in its text means; None: its marks stay.
         continuation: the part of the run that is hidden from a client whose own calls it ends with.
         step: by which the model was made to answer, if it had to be.
-        earlier_turns: the turns before that one, in order, whose calls were answered; the first is turn 1.
+        earlier_turns: the turns before that one that are part of the answer: those with calls, and blank ones, whose
+            thoughts were shown.
         added: the messages that the run added to the client's before that turn; see `continuation.storable`.
     """
 

@@ -180,6 +180,7 @@ class Assembler:
             garbled=self._texts.garbled,
             client_ids=tuple([calls[index].client_id for index in sorted(calls)]) if self._calls.client_calls else (),
             step=self._upstream_call.step,
+            number=self._upstream_call.number,
         )
 
     def _release(self, visible: list[Json]) -> list[Json]:

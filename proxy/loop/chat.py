@@ -117,6 +117,7 @@ class Turn(Struct, frozen=True):
         client_ids: for each entry of the message's `tool_calls` the id that the client gets; None: not the
             client's. Empty where none of them is.
         step: by which its model was made to answer (`forcing.AnswerStep`); None: it was not.
+        number: of the upstream call that it answers, from 1.
     """
 
     message: Json
@@ -130,6 +131,7 @@ class Turn(Struct, frozen=True):
     garbled: bool = False
     client_ids: tuple[str | None, ...] = ()
     step: str | None = None
+    number: int = 1
 
     @property
     def text(self) -> str:

@@ -156,10 +156,16 @@ class Run:
                 self._transcript.add(turn, [failure(BUDGET_USED)] * len(turn.calls), ANSWER_NOW)
             return self._force()
         if (self._offer.in_play or turn.garbled) and is_blank(turn):
-            is_first = self.tally.turns == 1 and not turn.garbled
-            at_limit = self.limits.spent(self.tally, expired=self._expired)
-            return self.start_turn() if is_first and not at_limit else self._force()
+            return self._receive_blank(turn)
         return self._respond(turn)
+
+    def _receive_blank(self, turn: Turn) -> CallUpstream:
+        """Ask once more after a blank first turn, and make the model answer after any other."""
+        if not turn.buffered:  # its thoughts were shown
+            self._earlier_turns.append(turn)
+        is_first = self.tally.turns == 1 and not turn.garbled
+        at_limit = self.limits.spent(self.tally, expired=self._expired)
+        return self.start_turn() if is_first and not at_limit else self._force()
 
     def receive_results(self, results: Sequence[ToolResult]) -> Action:
         """Take the results of the last `CallTools`, in the order of its calls."""
@@ -213,7 +219,7 @@ class Run:
     def start_turn(self) -> CallUpstream:
         """Ask for the next turn, the first one included: the client's request, with the messages of the run."""
         body = {**self._request, "messages": [*self._transcript.given, *self._transcript.added]}
-        if "tool_choice" in body and (self._earlier_turns or self._forcing):
+        if "tool_choice" in body and (self._transcript.added or self._forcing):
             body["tool_choice"] = choice_after_first_turn(body["tool_choice"], self._offer)
         if (left := self.limits.output_left(self.tally)) is not None:
             body["max_tokens"] = max(1, left)

@@ -1075,3 +1075,36 @@ async def test_a_call_that_was_cut_off_is_incomplete_although_a_search_had_begun
         "incomplete",
         "failed",
     )
+
+
+@both
+async def test_an_answer_that_is_checked_has_no_text_of_other_turns(upstream, streaming):
+    upstream.replies = [
+        cut_or_whole(streaming, "Let me look.", ("u1", "unknown", {})),
+        cut_or_whole(streaming, '{"city": "Rome", "degrees": 20}'),
+    ]
+    async with proxy_of(upstream, config=GLM) as url:
+        response = await ask(url, {"tools": [DOOR], "text": {"format": SCHEMA}}, streaming=streaming)
+    assert texts(response) == ['{"city": "Rome", "degrees": 20}']
+
+
+@both
+async def test_text_that_was_held_back_stands_before_the_clients_call(upstream, streaming):
+    upstream.replies = [cut_or_whole(streaming, "I will open.", DOOR_CALL)]
+    async with proxy_of(upstream, config=GLM) as url:
+        response = await ask(url, {"tools": [DOOR], "text": {"format": SCHEMA}}, streaming=streaming)
+    assert kinds(response) == ["message", "function_call"]
+
+
+@both
+async def test_after_a_blank_first_turn_the_items_are_in_order(upstream, streaming):
+    blank = stream(chunk({"reasoning_content": "Hm."}), chunk({}, "stop"))
+    upstream.replies = [
+        blank if streaming else whole("", reasoning_content="Hm."),
+        cut_or_whole(streaming, "I look.", SEARCH),
+        cut_or_whole(streaming, "\n\nSee https://a.example/."),
+    ]
+    async with proxy_of(upstream) as url:
+        response = await ask(url, {"tools": [HOSTED]}, streaming=streaming)
+    assert kinds(response) == ["reasoning", "message", "web_search_call", "message"]
+    assert response["output"][-1]["content"][0]["annotations"]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain, repeat
+from itertools import repeat
 from secrets import token_hex
 from typing import Any
 
@@ -111,7 +111,7 @@ class CreateMessage(_MessagesSurface):
         stream.add_headers(((REQUEST_ID, request_id.encode()),))
         writer = MessageStream(stream, prepared.head, message, request_id, hold_text=prepared.check is not None)
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
-        callbacks = Callbacks(writer.show, writer.tell, writer.report, writer.drop_held_text)
+        callbacks = Callbacks(writer.show, writer.tell, writer.report)
         await writer.finish(await self._answer(prepared, callbacks))
 
     async def _answer(self, prepared: "_Prepared", callbacks: Callbacks) -> Respond:
@@ -202,8 +202,9 @@ def _replay(
     """Build the blocks of a run that is over, in the order in which they would have been streamed."""
     # With a JSON format there is only the answer's text; where it is checked, a stream would have held it back.
     json_only, is_checked = demands_json(prepared.resolved.chat), prepared.check is not None
-    turns = (*answer.earlier_turns, answer.turn)
-    for turn, answered in zip(turns, chain(reports, repeat(())), strict=False):
+    of_turns = iter(reports)
+    for turn in (*answer.earlier_turns, answer.turn):
+        answered = next(of_turns, ()) if turn.calls else ()
         is_last = turn is answer.turn
         received = answer.message if is_last else turn.message
         message.begin_turn()

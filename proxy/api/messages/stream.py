@@ -104,6 +104,7 @@ class MessageStream:
         events: Events = []
         match event["type"]:
             case "turn.started":
+                self._held.clear()  # what was held of the turn before is not the answer
                 events = self._message.begin_turn()
             case "tool.started":
                 events = self._message.begin_call(event["call_id"], event["tool"], event["arguments"])
@@ -114,14 +115,10 @@ class MessageStream:
         """Write the results of a turn's calls."""
         await self._write(self._message.end_turn(answered))
 
-    def drop_held_text(self) -> None:
-        """Drop the text that was held back: it is not the answer."""
-        self._held.clear()
-
     async def finish(self, answer: Respond) -> None:
         """Write the rest of the message, and end the stream."""
         if answer.stop is Stop.CLIENT_TOOL_CALLS:  # text beside calls is no answer
-            self.drop_held_text()
+            self._held.clear()
         events = self._message.show({"content": "".join(self._held)}) if self._held else []
         events += self._message.finish()
         usage = usage_of(answer, self._message.server_tool_use(), self._head.input_tokens)

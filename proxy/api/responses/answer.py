@@ -11,6 +11,7 @@ from proxy.api.responses.output import OutputBuilder
 from proxy.api.responses.request import ResponsesRequest
 from proxy.loop import sse
 from proxy.loop.chat import Json
+from proxy.loop.citations import CITATIONS
 from proxy.loop.errors import ProxyError
 from proxy.loop.tally import Tally, token_count
 
@@ -130,7 +131,7 @@ class ResponseStream:
         self.output = output
         self._outbox = Outbox(stream)
         self._hold_text = hold_text
-        self._held: list[str] = []
+        self._held: list[Json] = []  # choices
         self._next_number = 0
 
     async def show(self, _index: int, chunk: Json) -> None:
@@ -139,25 +140,33 @@ class ResponseStream:
         if not self._next_number and isinstance(model, str) and model:  # the upstream's own name for it
             self.head = replace(self.head, model=model)
         for choice in chunk["choices"]:
-            if self._hold_text and (text := choice["delta"].pop("content", None)):
-                self._held.append(text)
+            calls = bool(choice["delta"].get("tool_calls"))
+            if self._hold_text and not calls and (choice["delta"].get("content") or CITATIONS in choice["delta"]):
+                self._held.append(choice)
+                continue
+            if calls:  # of the client's: the turn is the last one, and its text stands before them
+                await self._write_held()
             await self._write(self.output.show(choice))
 
     async def tell(self, event: Json) -> bool:
         """Write what a progress event changes; whether it changes anything that the client is shown."""
-        events = [*(self.output.begin_turn() if event["type"] == "turn.started" else self.output.tool(event))]
+        if event["type"] == "turn.started":
+            self._held.clear()  # what was held of the turn before is not the answer
+            events = [*self.output.begin_turn()]
+        else:
+            events = [*self.output.tool(event)]
         await self._write(events)
         return bool(events)
 
-    def drop_held_text(self) -> None:
-        """Drop the text that was held back: it is not the answer."""
-        self._held.clear()
-
     async def end_items(self, *, broken_off: bool, carried: str | None) -> None:
         """Close every item that is still open."""
-        if self._held:
-            await self._write(self.output.append_text("".join(self._held)))
+        await self._write_held()
         await self._write(self.output.finish(broken_off=broken_off, carried=carried))
+
+    async def _write_held(self) -> None:
+        held, self._held = self._held, []
+        for choice in held:
+            await self._write(self.output.show(choice))
 
     async def finish(self, response: Json) -> None:
         """Write the last event, and end the stream."""

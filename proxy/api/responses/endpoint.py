@@ -111,7 +111,7 @@ class CreateResponse(CheckingSurface):
     async def _stream(self, prepared: "_Prepared", scope: Scope, stream: EventStream) -> None:
         writer = ResponseStream(stream, prepared.head, prepared.output_builder(), hold_text=prepared.check is not None)
         scope[STREAM_ERROR_ENCODER] = writer.encode_error
-        answer = await self._answer(prepared, Callbacks(writer.show, writer.tell, drop=writer.drop_held_text))
+        answer = await self._answer(prepared, Callbacks(writer.show, writer.tell))
         await writer.end_items(broken_off=is_broken_off(answer), carried=prepared.carried(answer))
         await writer.finish(await self._finish(prepared, writer.head, answer, writer.output))
 

@@ -219,11 +219,11 @@ def replay(output: OutputBuilder, answer: Respond, events: Sequence[Json], *, js
         json_only: leave out all text but the last turn's.
     """
     ran = [event for event in events if event["type"].startswith("tool.")]
-    for number, turn in enumerate(answer.earlier_turns, 1):
-        before = [event for event in ran if event["turn"] == number]
+    for turn in answer.earlier_turns:
+        before = [event for event in ran if event["turn"] == turn.number]
         _replay_turn(output, turn.message, before, cite=answer.cite, json_only=json_only)
-    rest = [event for event in ran if event["turn"] > len(answer.earlier_turns)]
-    _replay_turn(output, answer.message, rest, cite=answer.cite, choice=answer.turn.choice)
+    last = [event for event in ran if event["turn"] == answer.turn.number]
+    _replay_turn(output, answer.message, last, cite=answer.cite, choice=answer.turn.choice)
 
 
 def _replay_turn(
