@@ -105,7 +105,11 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], selection: ToolS
     by_name = {name: tool for tool in server_tools for name in tool.names}
     search = by_name.get(SEARCH)
     wants_search = search is not None and _asks_for_search(request, selection)
-    own, choice, allowed = narrowed(_without_hosted_search(declared, selection) if search else declared, choice)
+    if search is not None:
+        declared = [tool for tool in declared if not is_hosted_search(tool, native=selection.native_search)]
+    own, choice, allowed = narrowed(declared, choice)
+    if search is not None and _chooses_hosted_search(choice, own):
+        choice = choice_of(SEARCH)
     names = _names_in(own)
     shown = {name: by_name[name] for name in _names_in(filter(_is_function, own)) if name in by_name}
     chosen = [by_name[name] for name in _named_by(choice, allowed) if name in by_name and name not in names]
@@ -165,6 +169,12 @@ def _permits_search(choice: Any) -> bool:
     return any(tool.get("type") in HOSTED_SEARCHES or name_of(tool) == SEARCH for tool in listed)
 
 
+def _chooses_hosted_search(choice: Any, own: Iterable[Json]) -> bool:
+    """Whether `tool_choice` demands a hosted search, and none of those that are left for the upstream."""
+    is_hosted = isinstance(choice, dict) and choice.get("type") in HOSTED_SEARCHES
+    return is_hosted and not any(tool.get("type") in HOSTED_SEARCHES for tool in own)
+
+
 def _is_function(tool: Json) -> bool:
     """Whether an entry of `tools` is a function: a custom tool is the client's alone."""
     return bool(tool.get("type", "function") == "function")
@@ -183,16 +193,8 @@ def _names_in(tools: Iterable[Json]) -> KeysView[str]:
     return dict.fromkeys(name for tool in tools if (name := name_of(tool)) is not None).keys()
 
 
-def _without_hosted_search(declared: Sequence[Json], selection: ToolSelection) -> Sequence[Json]:
-    """The declared tools without hosted searches.
-
-    GLM's own form has its settings in it, `{"type": "web_search", "web_search": {...}}`, and stays GLM's.
-    """
-    return [tool for tool in declared if not is_hosted_search(tool, native=selection.native_search)]
-
-
 def is_hosted_search(tool: Json, *, native: bool) -> bool:
-    """Whether a tool is a search of the server's; with `native`, GLM's own form of it is the upstream's."""
+    """Whether a tool is a search of the server's. With `native`, GLM's own form, which has its settings in it, is not."""
     return tool.get("type") in HOSTED_SEARCHES and not (native and isinstance(tool.get("web_search"), dict))
 
 

@@ -111,6 +111,21 @@ def test_a_hosted_search_is_the_servers(request_):
     assert all(tool["type"] == "function" for tool in made.tools)
 
 
+@pytest.mark.parametrize("tools", [{}, {"tools": [{"type": "web_search"}]}])
+def test_a_choice_of_a_hosted_search_is_one_of_the_server_tool(tools):
+    made = offer({**tools, "tool_choice": {"type": "web_search"}})
+    assert made.tool_choice == {"type": "function", "function": {"name": "web_search"}}
+    assert "web_search" in made.shown
+    assert choice_after_first_turn(made.tool_choice, made) == "auto"
+
+
+def test_a_choice_of_the_upstreams_own_search_stays():
+    native = {"type": "web_search", "web_search": {"enable": True}}
+    choice = {"type": "web_search"}
+    made = offer({"tools": [native], "tool_choice": choice}, native_search=True)
+    assert made.tool_choice == choice
+
+
 def test_a_hosted_search_without_a_search_of_ours_goes_on_untouched():
     hosted = {"type": "web_search"}
     made = offer({"tools": [hosted], "web_search_options": {}}, tools=[TIME])
