@@ -194,7 +194,7 @@ def _names_in(tools: Iterable[Json]) -> KeysView[str]:
 
 
 def is_hosted_search(tool: Json, *, native: bool) -> bool:
-    """Whether a tool is a search of the server's. With `native`, GLM's own form, which has its settings in it, is not."""
+    """Whether a tool is a search of the server's. With `native`, GLM's own form is not: it has settings in it."""
     return tool.get("type") in HOSTED_SEARCHES and not (native and isinstance(tool.get("web_search"), dict))
 
 
