@@ -124,14 +124,16 @@ class Assembler:
             self._calls.add_leaked(leak)
 
     def take_ready(self) -> list[ToolCall]:
-        """The server's calls whose arguments have become complete since the last time."""
+        """The server's calls that have become complete since the last time: none before one that is not."""
         if not (calls := self._calls.calls):
             return []
         ready: list[ToolCall] = []
-        last = max(calls)
-        for index, call in calls.items():
-            if call.is_announced or not call.name or call.client_id or not (index < last or call.is_whole):
+        for index in sorted(calls):
+            call = calls[index]
+            if call.is_announced or call.client_id:
                 continue
+            if not (call.name and call.is_whole):
+                break
             call.is_announced = True
             ready.append(ToolCall(call.id, call.name, "".join(call.arguments).strip(JSON_BLANKS)))
         return ready

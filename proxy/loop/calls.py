@@ -123,7 +123,8 @@ class CallAssembler(Struct):
             call = self.calls.get(index)
             if call is None:
                 call = self.calls[index] = PartialCall(fragment.get("id") or self._new_id(index))
-            call.id = fragment.get("id") or call.id
+            if not call.is_announced:
+                call.id = fragment.get("id") or call.id
             call.type = fragment.get("type") or call.type
             call.fields.update(fragment)
             function = fragment.get("function") or {}

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop.actions import (
@@ -32,51 +31,16 @@ from proxy.loop.actions import (
 )
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
 from proxy.loop.citations import without_marks
-from proxy.loop.continuation import Continuation, storable, visible_message
+from proxy.loop.continuation import Continuation, visible_message
 from proxy.loop.decisions import CallDecision, CallHistory, ToolDialect, decide
 from proxy.loop.forcing import Forcing, is_answer, is_blank, is_worth_another_attempt
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, choice_after_first_turn, upstream_request
 from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, guidance, with_guidance
-from proxy.loop.results import ToolResult, failure, with_note
+from proxy.loop.results import ToolResult, failure
 from proxy.loop.tally import Tally, add_usage
 from proxy.loop.texts import DETAILS, count_indices, separator_after
-
-
-class Transcript(Struct):
-    """The messages of a run: the client's, and after them those that the run adds; nothing is ever taken out.
-
-    A turn's assistant message stands as it was received, and straight after it one tool message per call, in call
-    order. A conversation without that assistant message makes GLM answer with nothing.
-
-    Attributes:
-        given: the client's messages, with our guidance.
-        added: the messages of the run.
-    """
-
-    given: Sequence[Json]
-    added: list[Json] = []
-
-    def add(self, turn: Turn, answers: Sequence[ToolResult], note: str | None) -> None:
-        """Add a turn and the answers to all of its calls, the last of them with a note to the model."""
-        self.added.append(turn.message)
-        for call, answer in zip(turn.calls, answers, strict=True):
-            self.added.append({"role": "tool", "tool_call_id": call.id, "content": answer.content})
-        if note is not None:
-            self.added[-1]["content"] = with_note(answers[-1], note)
-
-    def contents_of(self, turn: Turn, answers: Sequence[ToolResult]) -> list[str]:
-        """The texts of the answers to a turn's calls, with notes where the turn was added."""
-        for at in range(len(self.added) - 1, -1, -1):
-            if self.added[at] is turn.message:
-                return [message["content"] for message in storable(self.added[at + 1 : at + 1 + len(answers)])]
-        return [answer.content for answer in answers]
-
-    def demand_answer(self) -> None:
-        """Ask for the answer in a message of its own, unless the last result does that already."""
-        latest = (self.added or self.given)[-1]
-        if ANSWER_NOW not in str(latest.get("content")):
-            self.added.append({"role": "user", "content": ANSWER_NOW})
+from proxy.loop.transcript import Transcript
 
 
 class Run:
@@ -114,6 +78,7 @@ class Run:
         text = guidance(offer.shown, limits.max_tool_calls, limits.max_turns - 1) if limits.guidance else None
         self._transcript = Transcript(with_guidance(self._client_messages, text))
         self._calls = CallHistory(offer.owned, limits, dialect, self.tally, self.sources)
+        self._started: set[ToolCall] = set()  # by the turn that is being written, before its end
         self._turn: Turn  # the latest turn with calls
         self._decisions: list[CallDecision] = []  # about its server calls
         self._answers: Sequence[ToolResult] = ()
@@ -130,6 +95,7 @@ class Run:
 
     def count_dropped(self, used: Json | None, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
         """Count the tokens of an upstream call that failed, and early calls that were dropped, with any results."""
+        self._started.clear()
         self.tally.usage = add_usage(self.tally.usage, used)
         self._calls.count_dropped(calls)
 
@@ -184,22 +150,25 @@ class Run:
         got, self._answers = self._answers, ()
         return self._calls.answered(self._decisions, got, self._transcript.contents_of(self._turn, got)) if got else []
 
-    def may_start(self, call: ToolCall, started: Iterable[ToolCall]) -> ToolCall | None:
+    def may_start(self, call: ToolCall, earlier: Iterable[ToolCall]) -> ToolCall | None:
         """The resolved call, if it may start before its turn is complete; None: it has to wait.
 
         Args:
             call: as the model wrote it; its arguments are complete.
-            started: the calls of the turn that have started.
+            earlier: all server calls of the turn before it.
         """
         if self._forcing or self._stop or self._expired:
             return None
-        resolved = decide([*started, call], self._calls, None)[-1].to_run
-        return resolved if resolved is not None and self._offer.owned[call.name].eager else None
+        resolved = decide([*earlier, call], self._calls, None)[-1].to_run
+        if resolved is None or not self._offer.owned[call.name].eager:
+            return None
+        self._started.add(call)
+        return resolved
 
     def _decide_calls(self, turn: Turn) -> Action:
         self._stop = self.limits.exhausted(self.tally, expired=self._expired) or self._stop
         calls = [call for call in turn.calls if call.name not in self._offer.client_tools]
-        self._turn, self._decisions = turn, decide(calls, self._calls, self._stop)
+        self._turn, self._decisions = turn, decide(calls, self._calls, self._stop, self._started)
         if self._decisions:
             self._stop = self._decisions[-1].stop
         runnable = self._calls.begin(self._decisions)
@@ -218,6 +187,7 @@ class Run:
 
     def start_turn(self) -> CallUpstream:
         """Ask for the next turn, the first one included: the client's request, with the messages of the run."""
+        self._started.clear()
         body = {**self._request, "messages": [*self._transcript.given, *self._transcript.added]}
         if "tool_choice" in body and (self._transcript.added or self._forcing):
             body["tool_choice"] = choice_after_first_turn(body["tool_choice"], self._offer)

@@ -48,26 +48,29 @@ class ToolCalls:
         self._slots = asyncio.Semaphore(limits.max_parallel_tools)
         self._result_bytes_left = limits.max_total_result_bytes
         self._tasks: set[asyncio.Task[ToolResult]] = set()
+        self._complete: list[ToolCall] = []  # of the turn that is being written, as the model wrote them
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early; whether they are wanted is not known yet
 
     async def begin_turn(self, number: int) -> None:
         """Take the calls of the turn with that number from now on; the client is told that it begins."""
         if self._started:  # by the turn before, whose calls were refused when it was complete
             self.drop()
-        self._turn, self.were_shown = number, False
+        self._turn, self.were_shown, self._complete = number, False, []
         if self._tell is not None:
             await self._tell({"type": "turn.started", "turn": number})
 
     def start(self, call: ToolCall) -> None:
-        """Start a call whose arguments are complete, if the run permits it before the turn is complete."""
-        if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._started)) is not None:
+        """Start the next call of a turn that is complete, if the run permits it before the turn itself is."""
+        if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._complete)) is not None:
             self._started[resolved] = self._begin(resolved)
+        self._complete.append(call)
 
     def drop(self, used: Json | None = None) -> None:
         """Cancel and count the calls that were started early and are not wanted."""
         started = self._started.items()
         ended = [(call, task.result() if task.done() and not task.cancelled() else None) for call, task in started]
         self._run.count_dropped(used, ended)
+        self._complete.clear()
         for task in self._started.values():
             task.cancel()
         self._started.clear()

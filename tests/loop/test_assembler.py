@@ -552,7 +552,7 @@ def test_a_whole_answer_in_parts_is_read_for_leaks_as_well():
     assert ([one.name for one in turn.calls], turn.text) == (["search"], "Hm")
 
 
-def test_a_call_is_ready_when_its_arguments_are_an_object_or_the_next_one_begins():
+def test_a_call_is_ready_when_its_arguments_are_an_object_and_those_before_it_are_ready():
     assembler = Assembler(client_tools={"open_door"})
 
     def ready(*fragment, **fields):
@@ -562,10 +562,21 @@ def test_a_call_is_ready_when_its_arguments_are_an_object_or_the_next_one_begins
     assert ready(0, id="a", name="search", arguments='{"q":{"x":1}') == []
     assert ready(0, arguments="}") == [("search", '{"q":{"x":1}}')]
     assert ready(0, arguments=" ") == []
-    assert ready(1, id="b", name="search", arguments='{"q":') == []
-    assert ready(2, id="c", name="open_door", arguments="{}") == [("search", '{"q":')]
-    assert ready(3, id="d", name="search", arguments="[1}") == []
-    assert ready(4, id="e", name="search", arguments="{]") == [("search", "[1}")]
+    assert ready(1, id="b", name="open_door", arguments='{"n":') == []  # the client's
+    assert ready(2, id="c", name="search", arguments='{"q":') == []
+    assert ready(3, id="d", name="search", arguments="{}") == []
+    assert ready(2, arguments="1}") == [("search", '{"q":1}'), ("search", "{}")]
+    assert ready(4, id="e", name="search", arguments="[1}") == []
+    assert ready(5, id="f", name="search", arguments="{]") == []
+
+
+def test_the_id_of_a_call_stays_once_it_is_ready():
+    assembler = Assembler()
+    feed(assembler, chunk(tool_delta(0, id="a", name="search", arguments="{}")))
+    [ready] = assembler.take_ready()
+    feed(assembler, chunk(tool_delta(0, id="b", arguments="")))
+    feed(assembler, chunk({}, "tool_calls"))
+    assert [one.id for one in finish(assembler).calls] == [ready.id] == ["a"]
 
 
 # -- what a provider says beside its answer --

@@ -577,6 +577,18 @@ def test_a_tool_that_changes_things_waits_for_the_end_of_the_turn():
     assert run_of(tools=[replace(SEARCH, eager=False)]).may_start(call(), []) is None
 
 
+def test_a_call_that_has_started_is_run_whatever_limit_is_reached_before_the_end_of_its_turn():
+    other = call(arguments='{"query":"y"}')
+    play = Playbook(run_of()) << asks()
+    assert play.run.may_start(call(), []) == call()
+    play.run.expire()
+    play = play >> calls(call(), other) << runs("web_search") >> results("found")
+    play << asks()
+    answers = [message["content"] for message in play.pending.body["messages"][-2:]]
+    assert answers[0] == "found"
+    assert "was not run" in answers[1]
+
+
 def test_a_call_whose_result_is_known_and_one_after_the_deadline_do_not_start():
     play = Playbook(run_of()) << asks() >> calls(call()) << runs("web_search") >> results("found")
     assert play.run.may_start(call(), []) is None
