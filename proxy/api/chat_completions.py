@@ -19,7 +19,7 @@ from proxy.api.tool_events import telling
 from proxy.loop import rawjson, sse
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, text_of
-from proxy.loop.citations import CITATIONS, Citation, annotations, without_marks
+from proxy.loop.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
 from proxy.loop.tally import Tally, sum_of
 
 
@@ -104,6 +104,7 @@ class CompletionStream:
         self._head: Json = {}
         self._texts: dict[int, list[str]] = {}
         self._citations: dict[int, list[Citation]] = {}
+        self._annotations: dict[int, list[Json]] = {}  # the upstream's own; SDKs cannot join two lists of a stream
         self._events: list[Json] = []
 
     def show(self, index: int, chunk: Json) -> Awaitable[None]:
@@ -112,6 +113,9 @@ class CompletionStream:
         for choice in chunk["choices"]:
             choice["index"] = index
             delta = choice["delta"]
+            if isinstance(annotated := delta.get("annotations"), list):
+                self._annotations[index] = annotated
+                del delta["annotations"]
             if isinstance(text := delta.get("content"), str):
                 if cited := delta.pop(CITATIONS, None):
                     shown = sum(map(len, self._texts[index]))
@@ -137,6 +141,7 @@ class CompletionStream:
         for index, answer in enumerate(answers):
             chunks.append(self._opening(index, answer.turn.envelope))
             cited = annotations("".join(self._texts[index]), answer.sources, self._citations.get(index, ()))
+            cited = joined_annotations(self._annotations.get(index), cited)
             delta = {"annotations": cited} if cited else {}
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": answer.finish_reason}
             chunks.append(sse.encode({**self._head, "choices": [choice]}))
@@ -185,7 +190,7 @@ def whole_completion(answers: Sequence[Respond], completion: Completion, *, even
         if text != written_text:
             message = {**message, "content": text}
         if cited := annotations(text, answer.sources, citations):
-            message = {**message, "annotations": cited}
+            message = {**message, "annotations": joined_annotations(message.get("annotations"), cited)}
         final = {"index": index, "message": message, "finish_reason": answer.finish_reason}
         choices.append({"logprobs": None, **answer.turn.choice, **final})
     whole = {

@@ -22,11 +22,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.loop.actions import CallUpstream
-from proxy.loop.buffer import TurnBuffer
+from proxy.loop.buffer import PROOF_CHARACTERS, TurnBuffer
 from proxy.loop.calls import CallAssembler
 from proxy.loop.chat import BROKEN_OFF, JSON_BLANKS, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, inferred_reason
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError
+from proxy.loop.leaks import may_be_bare_call
 from proxy.loop.patterns import only_text_field
 from proxy.loop.texts import DETAILS, ShownText, TurnTexts, shifted
 
@@ -66,6 +67,7 @@ class Assembler:
         self._usage: Json | None = None
         self._finish_reason = ""
         self._buffer = TurnBuffer(call.buffering)
+        self._is_proven: bool | None = None  # to be an answer; None: it is too short to tell
         self.text_field = ""
         self._around: tuple[Json, Json] = {}, {}  # the latest chunk with only a text, and its choice
 
@@ -186,11 +188,11 @@ class Assembler:
         )
 
     def _release(self, visible: list[Json]) -> list[Json]:
-        calls = self._calls
-        written = self._shown.length
-        return self._buffer.release(
-            visible, characters=written, has_calls=bool(calls.calls), has_client_calls=bool(calls.client_calls)
-        )
+        if self._is_proven is None and self._shown.length >= PROOF_CHARACTERS:
+            text = "".join(self._texts.fields["content"].pieces)
+            self._is_proven = not may_be_bare_call(text, self._upstream_call.tools)
+        is_answer = bool(self._is_proven) and not self._calls.calls
+        return self._buffer.release(visible, is_answer=is_answer, calls_client=bool(self._calls.client_calls))
 
     def _whole_message(self) -> Json:
         """The assistant message as received, its leaked calls among its calls."""
@@ -227,6 +229,8 @@ class Assembler:
         self._shown.show(delta)
         if fragments and (shown := self._calls.add(fragments)):
             delta["tool_calls"] = shown
+            if rest := self._shown.close(is_followed=False):  # the turn's text stands before the client's calls
+                delta["content"] = (delta.get("content") or "") + rest
         if not delta.keys() <= _FOLDED_KEYS:
             self._show_others(delta)
         return not all(map(_NOTHING.__contains__, delta.values()))

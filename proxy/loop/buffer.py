@@ -10,8 +10,8 @@ from proxy.loop.actions import Buffering
 from proxy.loop.chat import Json
 from proxy.loop.citations import CITATIONS
 
-# A forced turn with this much text is taken for an answer and shown. "I'll search for ..." before one more tool call is
-# shorter; at a model's usual pace the wait is a second or two.
+# A forced turn with this much text is taken for an answer and shown, unless it begins like a call. "I'll search ..."
+# before one more tool call is shorter; at a model's usual pace the wait is a second or two.
 PROOF_CHARACTERS = 160
 
 
@@ -31,19 +31,18 @@ class TurnBuffer(Struct):
         """Whether anything of the turn may have to wait."""
         return self.mode is not Buffering.NONE
 
-    def release(self, visible: list[Json], *, characters: int, has_calls: bool, has_client_calls: bool) -> list[Json]:
+    def release(self, visible: list[Json], *, is_answer: bool, calls_client: bool) -> list[Json]:
         """The chunks that may be shown now; the others wait.
 
         Args:
             visible: new ones.
-            characters: how long the turn's text is so far.
-            has_calls: whether the turn makes calls.
-            has_client_calls: whether it makes calls of the client's: these are never held back.
+            is_answer: whether the turn is one, as far as it has come.
+            calls_client: whether it calls tools of the client's: these calls are never held back.
         """
-        if self.mode is Buffering.ALL and not has_client_calls:
+        if self.mode is Buffering.ALL and not calls_client:
             return [rest for chunk in visible if (rest := self._hold_text(chunk))]
         self.chunks += visible
-        if not (has_client_calls or (characters >= PROOF_CHARACTERS and not has_calls)):
+        if not (calls_client or is_answer):
             return []
         self.mode = Buffering.NONE
         released, self.chunks = self.chunks, []
@@ -56,6 +55,7 @@ class TurnBuffer(Struct):
         choice = chunk["choices"][0]
         delta = choice["delta"]
         if text := {key: delta.pop(key) for key in ("content", "refusal", CITATIONS) if delta.get(key)}:
+            text.setdefault("content", "")  # citations stand beside it
             self.chunks.append({**chunk, "choices": [{**choice, "delta": text}]})
             choice.pop("logprobs", None)
         return chunk if any(delta.values()) else None

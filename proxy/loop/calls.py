@@ -19,6 +19,8 @@ from proxy.loop.leaks import Leak
 from proxy.loop.leaks.glm import split_glued_name
 from proxy.loop.sse import dumps
 
+# The types of calls whose input comes in pieces, and its field.
+_ARGUMENTS = {"function": "arguments", "custom": "input"}
 # An escaped character, a backslash whose character is still to come, a quotation mark or a bracket.
 _MARK = re.compile(r'\\.|\\|["{}\[\]]', re.DOTALL)
 
@@ -87,9 +89,9 @@ class PartialCall(Struct):
         if self.received is not None:
             return self.received
         entry = {**self.fields, "id": self.id, "type": self.type}
-        if self.type == "function":
-            function = {"name": self.name, "arguments": "".join(self.arguments)}
-            entry["function"] = {**(self.fields.get("function") or {}), **function}
+        if self.type in _ARGUMENTS:
+            written = {"name": self.name, _ARGUMENTS[self.type]: "".join(self.arguments)}
+            entry[self.type] = {**(self.fields.get(self.type) or {}), **written}
         return entry
 
 
@@ -127,10 +129,10 @@ class CallAssembler(Struct):
                 call.id = fragment.get("id") or call.id
             call.type = fragment.get("type") or call.type
             call.fields.update(fragment)
-            function = fragment.get("function") or {}
-            if not isinstance(arguments := function.get("arguments"), str):
+            detail = fragment.get(call.type) or {}
+            if not isinstance(arguments := detail.get(_ARGUMENTS.get(call.type)), str):
                 arguments = as_text(arguments)
-            if not call.name and (name := function.get("name")):
+            if not call.name and (name := detail.get("name")):
                 call.name = name
                 if name not in self.upstream_call.tools:
                     call.name, arguments = split_glued_name(name, arguments, self.upstream_call.tools)
@@ -185,7 +187,7 @@ class CallAssembler(Struct):
 def _more_of(call: PartialCall, fragment: Json, arguments: str) -> Json:
     """A later fragment for the client. Readers of a stream join repeated strings, so id, type and name come once."""
     rest = {key: value for key, value in fragment.items() if key not in ("id", "type")}
-    return {**rest, "index": call.client_index, "function": {"arguments": arguments}}
+    return {**rest, "index": call.client_index, call.type: {_ARGUMENTS[call.type]: arguments}}
 
 
 def as_text(arguments: object) -> str:

@@ -9,7 +9,7 @@ The offsets count Unicode code points, as Python's do, and as OpenAI's `start_in
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -24,10 +24,10 @@ Citation: TypeAlias = tuple[int, str]
 CITATIONS = "toolproxy_citations"
 """Beside `content` in a delta of a turn: its citations, for the surface that shows it. No client sees this field."""
 
-# Everything that can belong to a URL in running text; where it ends is decided by what was returned.
-_CANDIDATE = re.compile(r"https?://[^\s<>\"`|\\^{}]+", re.IGNORECASE)
+# Everything that can belong to a URL in running text, up to another one; where it ends is decided by what was returned.
+_CANDIDATE = re.compile(r"https?://(?:(?![,;()\[\]\u3001\uff0c]https?://)[^\s<>\"`|\\^{}])+", re.IGNORECASE)
 # What may follow a URL without belonging to it; a full stop only where no further word follows at once.
-_GOES_ON = re.compile(r"[\w/%=&?#~+@$-]|[.:!,;](?=[\w/])")
+_GOES_ON = re.compile(r"[\w/%=&?#~+@$-]|[.:!,;](?!https?://)(?=[\w/])")
 
 OPENING = "【"
 """Every mark begins with it."""
@@ -99,6 +99,12 @@ def annotations(text: str, sources: Mapping[str, str], citations: Sequence[Citat
         }
         for start, end, url in dict.fromkeys(sorted(spans, key=lambda span: span[:2]))
     ]
+
+
+def joined_annotations(upstream: Any, ours: Sequence[Json]) -> list[Json]:
+    """An upstream's own annotations, if it has any, and those of ours that are not among them."""
+    own = upstream if isinstance(upstream, list) else []
+    return [*own, *(one for one in ours if one not in own)]
 
 
 def _urls_in(text: str, sources: Mapping[str, str]) -> Iterable[tuple[int, int, str]]:

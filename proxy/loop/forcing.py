@@ -93,13 +93,13 @@ def is_worth_another_attempt(turn: Turn, forcing: Forcing | None) -> bool:
 
 
 def is_answer(turn: Turn, tools: Mapping[str, Json], *, json_expected: Callable[[], bool]) -> bool:
-    """Whether a turn is an answer in words: it has text, makes no calls, and holds none in the text either.
+    """Whether a turn is an answer: it makes no calls, and what is in it for the user holds none either.
 
     Args:
         turn: the turn.
         tools: the names that may be called -> their JSON Schemas.
         json_expected: whether the client asked for JSON.
     """
-    if not turn.text.strip() or turn.calls or turn.garbled or holds_raw_format(turn.text):
+    if is_blank(turn) or turn.calls or turn.garbled or holds_raw_format(turn.text):
         return False
     return not is_bare_call(turn.text, tools, json_expected=json_expected)

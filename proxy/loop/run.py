@@ -36,7 +36,7 @@ from proxy.loop.decisions import CallDecision, CallHistory, ToolDialect, decide
 from proxy.loop.forcing import Forcing, is_answer, is_blank, is_worth_another_attempt
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, choice_after_first_turn, upstream_request
-from proxy.loop.prompts import ANSWER_NOW, BUDGET_USED, guidance, with_guidance
+from proxy.loop.prompts import ANSWER_NOW, BROKEN_OFF_BEFORE, BUDGET_USED, guidance, with_guidance
 from proxy.loop.results import ToolResult, failure
 from proxy.loop.tally import Tally, add_usage
 from proxy.loop.texts import DETAILS, count_indices, separator_after
@@ -110,7 +110,8 @@ class Run:
         if out_of_tokens and not (self._forcing or calls_client or self._is_answer(turn)):
             turn = replace(turn, finish_reason="length")  # it asks for another turn, for which no token is left
         if turn.finish_reason in BROKEN_OFF and (calls_client or not is_worth_another_attempt(turn, self._forcing)):
-            return self._respond(turn)
+            not_run = [failure(BROKEN_OFF_BEFORE) for call in turn.calls if call.name not in self._offer.client_tools]
+            return self._respond(turn, continuation=self._hidden_part(turn, not_run) if calls_client else None)
         if not turn.buffered and (text := turn.text).strip():
             self._shown_text = text
         if calls_client or (turn.calls and not self._forcing):
@@ -137,9 +138,7 @@ class Run:
         """Take the results of the last `CallTools`, in the order of its calls."""
         turn, self._answers = self._turn, self._calls.finish(self._decisions, results)
         if any(turn.client_ids):
-            added, client_tools = self._transcript.added, self._offer.client_tools
-            hidden = Continuation.of_turn(turn, self._answers, added, client_tools, self.sources)
-            return self._respond(turn, Stop.CLIENT_TOOL_CALLS, hidden)
+            return self._respond(turn, Stop.CLIENT_TOOL_CALLS, self._hidden_part(turn, self._answers))
         self._earlier_turns.append(turn)
         self._stop = self._stop or self.limits.spent(self.tally, expired=self._expired)
         self._transcript.add(turn, self._answers, ANSWER_NOW if self._stop else self.limits.budget_note(self.tally))
@@ -207,6 +206,9 @@ class Run:
             tools=self._offer.schemas,
             cite=self._calls.cite,
         )
+
+    def _hidden_part(self, turn: Turn, answers: Sequence[ToolResult]) -> Continuation:
+        return Continuation.of_turn(turn, answers, self._transcript.added, self._offer.client_tools, self.sources)
 
     def _respond(self, turn: Turn, stop: Stop | None = None, continuation: Continuation | None = None) -> Respond:
         message, finish_reason = visible_message(turn)

@@ -78,8 +78,11 @@ class TurnTexts(Struct):
         for name in _LEAKY_FIELDS if self.upstream_call.tools else ():
             text = text_of(message) if name == "content" else message.get(name)
             if isinstance(text, str) and text and may_leak(text):
-                self.fold({**message})
+                shown = {**message}
+                self.fold(shown)
                 self.close({})
+                if DETAILS in shown:
+                    message[DETAILS] = shown[DETAILS]
                 return
 
     def close(self, delta: Json, *, but: list[str] | None = None) -> None:
@@ -220,8 +223,7 @@ def separator_after(text: str) -> str | None:
 
 def without_blank_lines_before(text: str) -> str:
     """The text without blank lines at its beginning; the indentation of its first line stays."""
-    match = _BLANK_LINES.match(text)
-    return text[match.end() :] if match else text
+    return text[match.end() :] if (match := _BLANK_LINES.match(text)) else text
 
 
 def without_blank_lines_after(text: str) -> str:

@@ -138,6 +138,32 @@ async def test_the_citation_marks_of_gpt_oss_become_annotations(upstream, sdk, s
     ]
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_an_upstreams_own_annotations_stand_beside_ours(upstream, sdk, streaming):
+    theirs = {"type": "url_citation", "url_citation": {"url": "https://up.example/", "start_index": 0, "end_index": 3}}
+    parts = [chunk({"content": "See https://a.example/"}), chunk({"annotations": [theirs]}), chunk({}, "stop")]
+    answer = stream(*parts) if streaming else whole("See https://a.example/", annotations=[theirs])
+    upstream.replies = [(streamed if streaming else whole)(calls=[SEARCH]), answer]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        if streaming:
+            async with client.chat.completions.stream(**ASK) as events:  # the SDK joins the deltas
+                completion = await events.get_final_completion()
+        else:
+            completion = await client.chat.completions.create(**ASK)
+    cited = completion.choices[0].message.model_dump()["annotations"]
+    assert [one["url_citation"]["url"] for one in cited] == ["https://up.example/", "https://a.example/"]
+
+
+async def test_a_mark_alone_in_a_delta_of_json_is_an_annotation_too(upstream, sdk):
+    parts = [chunk({"content": part}) for part in ('{"a": "new', "【0†L1】", '"}')]
+    upstream.replies = [streamed(calls=[("c", "browser.search", {"query": "x"})]), stream(*parts, chunk({}, "stop"))]
+    async with proxy_of(upstream, config=PROFILE.replace("PROFILE", "gpt_oss")) as url, sdk(url) as client:
+        reply = await client.chat.completions.create(**ASK, stream=True, response_format={"type": "json_object"})
+        deltas = [one.choices[0].delta.model_dump() async for one in reply if one.choices]
+    assert not any("toolproxy_citations" in delta for delta in deltas)
+    assert [one for delta in deltas for one in delta.get("annotations") or ()]
+
+
 async def test_without_a_server_tool_in_play_marks_stay(upstream, sdk):
     upstream.replies = [whole("New【0†L1】")]
     async with proxy_of(upstream) as url, sdk(url) as client:

@@ -570,6 +570,60 @@ def test_a_call_is_ready_when_its_arguments_are_an_object_and_those_before_it_ar
     assert ready(5, id="f", name="search", arguments="{]") == []
 
 
+def test_a_streamed_custom_call_is_the_clients_like_a_function():
+    assembler = Assembler(client_tools={"run_code"})
+    first = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "run_code", "input": "print"}}
+    shown = feed(
+        assembler,
+        chunk({"tool_calls": [first]}),
+        chunk({"tool_calls": [{"index": 0, "custom": {"input": "(1)"}}]}),
+        chunk({}, "tool_calls"),
+    )
+    fragments = [one["tool_calls"][0] for one in deltas(shown)]
+    assert [one["custom"]["input"] for one in fragments] == ["print", "(1)"]
+    [entry] = finish(assembler).message["tool_calls"]
+    assert entry["custom"] == {"name": "run_code", "input": "print(1)"}
+
+
+def test_the_text_of_a_turn_stands_before_the_clients_calls():
+    assembler = Assembler(client_tools={"open_door"})
+    shown = feed(
+        assembler,
+        chunk({"content": "Well.\n\n\n"}),
+        chunk(tool_delta(0, id="a", name="open_door", arguments="{}")),
+        chunk({}, "tool_calls"),
+    )
+    assert [one.get("content") for one in deltas(shown)] == ["Well.\n\n", "\n"]
+    assert assembler.close() == []
+
+
+CALL_IN_WORDS = f'<function_calls><invoke name="search"><parameter name="q">{"x" * PROOF_CHARACTERS}'
+
+
+@pytest.mark.parametrize(
+    ("text", "is_held"),
+    [
+        (CALL_IN_WORDS, True),
+        (f"```json\n{{{' ' * PROOF_CHARACTERS}", True),
+        (f"search({'x' * PROOF_CHARACTERS}", True),
+        (f"search of {'x' * PROOF_CHARACTERS}", False),
+        (f"```python\nprint({'1' * PROOF_CHARACTERS})", False),
+    ],
+)
+def test_a_forced_turn_that_begins_like_a_call_waits_for_its_end(text, is_held):
+    assembler = Assembler(buffering=True)
+    assert (feed(assembler, chunk({"content": text})) == []) is is_held
+
+
+def test_a_call_that_leaked_into_whole_thoughts_is_taken_out_of_their_details_too():
+    leak = "<tool_call>search<arg_key>q</arg_key><arg_value>x</arg_value></tool_call>"
+    details = [{"type": "reasoning.text", "text": f"Hm. {leak}", "index": 0}]
+    message = {"role": "assistant", "content": "", "reasoning": f"Hm. {leak}", "reasoning_details": details}
+    completion = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    turn = whole(completion, CallUpstream({}, number=3, run_id="r", tools=TOOLS))
+    assert [one["text"] for one in turn.message["reasoning_details"]] == ["Hm. "]
+
+
 def test_the_id_of_a_call_stays_once_it_is_ready():
     assembler = Assembler()
     feed(assembler, chunk(tool_delta(0, id="a", name="search", arguments="{}")))

@@ -41,6 +41,12 @@ def cited(text, sources=SOURCES):
             [("https://a.example/x", "https://a.example/x", "X")],
         ),
         ("https://a.example/x, https://a.example/x", [("https://a.example/x", "https://a.example/x", "X")] * 2),
+        ("https://a.example/x,https://a.example/x", [("https://a.example/x", "https://a.example/x", "X")] * 2),
+        ("[1](https://a.example/x)[2](https://a.example/x)", [("https://a.example/x", "https://a.example/x", "X")] * 2),
+        (
+            "\u898bhttps://a.example/x\u3001https://a.example/x",
+            [("https://a.example/x", "https://a.example/x", "X")] * 2,
+        ),
     ],
 )
 def test_a_url_that_a_tool_returned_is_cited_where_it_stands(text, found):
@@ -56,6 +62,7 @@ def test_a_url_that_a_tool_returned_is_cited_where_it_stands(text, found):
         "https://b.example.evil.example/",
         "https://b.example:8080/",
         "https://c.example/",
+        "https://c.example/?next=https://a.example/x",
         "a.example/x",
         "none",
     ],

@@ -54,6 +54,8 @@ LEAKED = [
         [Leak("web_search", '{"query":"a</tool_call>b"}')],
     ),
     (f"Let me.\nweb_search<|channel|>commentary json<|message|>{JSON}", "Let me.\n", [QUERY]),
+    (f"\u6211\u6765\u641c\u7d22\u4e00\u4e0b{GLM_TAIL}", "\u6211\u6765\u641c\u7d22\u4e00\u4e0b", [QUERY]),
+    (f"\u597d\u7684commentary {TO}<|message|>{JSON}<|call|>", "\u597d\u7684", [QUERY]),
     (f"<|channel|>commentary to= functions.web_search<|message|>{JSON}", "", [QUERY]),
     (f"<|channel|>commentary json<|message|>{JSON}", "", [QUERY]),
     (f"{THOUGHT}The answer is 42.", "The answer is 42.", []),

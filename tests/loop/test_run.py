@@ -384,6 +384,22 @@ def test_a_model_that_calls_what_does_not_exist_again_and_again_is_made_to_answe
     assert play.pending.tally.total_tool_calls == 0
 
 
+def test_a_refusal_is_a_forced_answer():
+    play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    refused = turn_of({"role": "assistant", "content": None, "refusal": "I cannot."}, "stop")
+    play << asks(step="notice") >> refused << responds(stop="max_turns")
+
+
+def test_the_hidden_part_of_a_turn_that_was_broken_off_behind_a_clients_call_is_kept():
+    play = Playbook(run_of({"tools": [OPEN_DOOR]})) << asks() >> calls(call()) << runs("web_search") >> results("a")
+    cut = calls(call(id="u1"), call("open_door", "{}", id="u2"))
+    play << asks() >> replace(cut, finish_reason="length")
+    hidden = play.pending.continuation
+    assert [message["role"] for message in hidden.before] == ["assistant", "tool"]
+    assert "broken off" in hidden.results[0]
+    assert play.pending.finish_reason == "length"
+
+
 @pytest.mark.parametrize("text", ["<tool_call>web_search<tool_call>", "Well. <|end|>", "So <|channel|>"])
 def test_a_forced_answer_that_holds_raw_format_is_none(text):
     play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")

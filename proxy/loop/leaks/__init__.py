@@ -31,6 +31,7 @@ _BROWSER_ARGUMENTS = frozenset(
 
 # Of these arguments each alone shows that its text is such a call.
 _ONLY_BROWSERS = frozenset({"cursor", "loc", "num_lines", "topn", "view_source"})
+_FENCE_BEGUN = re.compile(r"(?:```|~~~)\w*\s")
 _FENCED = re.compile(r"(```|~~~)\w*\s(.*?)\s*\1", re.DOTALL)
 # A string, whose brackets do not count, or a bracket. Possessive and closed by the end of the text, so that a text of
 # quotation marks and backslashes is read once.
@@ -43,6 +44,7 @@ _FORMATS = (
     "<|python_tag|>", "<\uff5ctool",
 )  # fmt: skip
 _CHANNELS = re.compile(r"(?:assistant)?analysis.*assistantfinal", re.DOTALL)  # harmony without its marks
+_CHANNEL_BEGUN = re.compile(r"(?:assistant)?analysis")
 
 
 class Leak(Struct, frozen=True):
@@ -120,6 +122,14 @@ def is_bare_call(text: str, tools: Mapping[str, Json], *, json_expected: Callabl
         is_call = is_named or fitting_tool(value, tools) is not None or _BROWSER_ARGUMENTS.issuperset(value)
         return bool(value) and is_call and not json_expected()
     return text.startswith(_FORMATS) or _CHANNELS.match(text) is not None or _is_written_calls(text, tools)
+
+
+def may_be_bare_call(text: str, tools: Mapping[str, Json]) -> bool:
+    """Whether a text of which more may come begins like one that is nothing but tool calls."""
+    begun = _FENCE_BEGUN.sub("", text.lstrip(), count=1).lstrip()
+    written = _WRITTEN_CALL.match(begun)
+    is_written = written is not None and bare_name(written[1]) in tools
+    return begun.startswith(("{", *_FORMATS)) or _CHANNEL_BEGUN.match(begun) is not None or is_written
 
 
 def _is_written_calls(text: str, tools: Mapping[str, Json]) -> bool:

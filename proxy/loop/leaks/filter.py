@@ -30,7 +30,7 @@ _TOKEN = re.compile("``*|~~*|\n|" + "|".join(map(re.escape, _ALL_MARKS)))
 _FENCE = 3  # as many backticks open a block of code
 _QUOTE = re.compile(r'\\.|"', re.DOTALL)
 _CODE = re.compile(r"(```|~~~).*?(?:\1|\Z)|(`+)[^\n]*?\2", re.DOTALL)
-_A_LETTER = "\u00aa"  # one that no name begins with
+_A_LETTER = "0"  # stands for any; hardly a name begins with it
 
 
 _Mode: TypeAlias = Literal[
@@ -69,19 +69,17 @@ class LeakFilter(Struct):
         self._names = "\n".join(("", *self.tools, *harmony.HEADER_WORDS))
 
     def feed(self, text: str) -> str:
-        """The text that may be shown now.
-
-        Most pieces hold no mark and end with no beginning of a name: they are shown at once. It saves a third of a
-        chunk's cost.
-        """
+        """The text that may be shown now. Most pieces have no mark and no beginning of a name: shown at once."""
         if self._mode == "beginning" and not self._buffer and text[:1] not in ("", "{") and not text[0].isspace():
             self._mode = "text"
         has_mark = "<" in text or "`" in text or "~" in text or "=" in text
         if self._mode == "text" and not self._buffer and not has_mark and len(text) <= _STEP:
             words = text.rsplit(None, 1)
             word = words[-1] if words else ""
-            is_plain = (word.isalnum() or word.rstrip(".,").isalnum()) and f"\n{word}" not in self._names
-            if is_plain or not harmony.may_begin_header(text, self._names):
+            is_plain = word.isalnum() or word.rstrip(".,").isalnum()
+            if (is_plain and word.isascii() and f"\n{word}" not in self._names) or not harmony.may_begin_header(
+                text, self._names
+            ):
                 self._shown = text
                 return text
         return "".join([self._feed(text[at : at + _STEP]) for at in range(0, len(text), _STEP)])
@@ -189,7 +187,8 @@ class LeakFilter(Struct):
         A word that continues shown text is not a word of its own, wherever the text was cut.
         """
         last = self._shown[-1:]
-        context = _A_LETTER if last.isalnum() or last == "_" else last if last in ".=-" else ""
+        is_letter = last.isascii() and (last.isalnum() or last == "_")
+        context = _A_LETTER if is_letter else last if last in ".=-" else ""
         return context + self._buffer[:end]
 
     def _undecided(self, begin: int) -> int:
@@ -247,4 +246,4 @@ def may_leak(text: str) -> bool:
 def holds_raw_format(text: str) -> bool:
     """Whether a text still holds markers of a raw format outside of code: it is no answer then."""
     plain = _CODE.sub("", text) if "<" in text else ""  # every marker begins with it; the pattern takes far longer
-    return glm.OPEN in plain or any(marker in plain for marker in harmony.MARKS)
+    return glm.OPEN in plain or glm.ARGUMENT in plain or any(marker in plain for marker in harmony.MARKS)

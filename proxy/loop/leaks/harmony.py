@@ -23,14 +23,15 @@ _HEADER = re.compile(
     r"\s*(?:<\|start\|>)?\s*(?:[\w.-]+)?\s*(?:to=\s*[\w.-]+)?\s*(?:<\|channel\|>\s*\w+)*"
     r"\s*(?:to=\s*[\w.-]+)?\s*(?:<\|constrain\|>)?\s*\w*\s*"
 )
-_WORD_AT_END = re.compile(r"[\w.=-]+\Z")
+# ASCII, as names of tools are: Chinese has no blank before a name.
+_WORD_AT_END = re.compile(r"[\w.=-]+\Z", re.ASCII)
 # A header whose marks before the recipient were lost: `commentary to=functions.web_search json` in front of a mark, and
 # the beginnings of one. Every part of it is bounded, so that a window at the end of a text is enough.
 _RECIPIENT_AT_END = r"(?:commentary\s{1,8})?to=\s{0,4}[\w.-]{1,128}(?:\s{1,4}\w{1,16})?\s{0,4}\Z"
-_HEADER_AT_END = re.compile(rf"(?<!\w){_RECIPIENT_AT_END}")
-_HEADER_BEGUN = re.compile(rf"(?<!\w)(?:(?:commentary\s{{1,8}})?to=\s{{0,4}}\Z|{_RECIPIENT_AT_END})")
+_HEADER_AT_END = re.compile(rf"(?<!\w){_RECIPIENT_AT_END}", re.ASCII)
+_HEADER_BEGUN = re.compile(rf"(?<!\w)(?:(?:commentary\s{{1,8}})?to=\s{{0,4}}\Z|{_RECIPIENT_AT_END})", re.ASCII)
 _BEGUN_COMMENTARY = "|".join(_COMMENTARY[:end] for end in range(len(_COMMENTARY), 0, -1))
-_CHANNEL_BEGUN = re.compile(rf"(?<!\w)(?:commentary\s{{1,8}}(?:to?)?|{_BEGUN_COMMENTARY}|to?)\Z")
+_CHANNEL_BEGUN = re.compile(rf"(?<!\w)(?:commentary\s{{1,8}}(?:to?)?|{_BEGUN_COMMENTARY}|to?)\Z", re.ASCII)
 _LONGEST_HEADER, _LONGEST_CHANNEL = 192, 24
 
 
