@@ -145,7 +145,8 @@ def put_back(messages: Sequence[Json], found: Mapping[str, Continuation]) -> lis
     """The history with every hidden part that was `found` in its place.
 
     However the client has arranged what it got (calls of one turn in several messages, messages left out, results in
-    another order): at the first sign of a run stands the whole of it, and nothing of it stands anywhere else.
+    another order): at the first sign of a run stands the whole of it, and nothing of it stands anywhere else. Other
+    calls in a message of a run follow in a message of their own.
     """
     answers = {
         message["tool_call_id"]: message
@@ -162,6 +163,8 @@ def put_back(messages: Sequence[Json], found: Mapping[str, Continuation]) -> lis
                 restored += found[run].restored(answers)
         if not runs:
             restored.append(message)
+        elif others := [call for call in message.get("tool_calls") or () if _run_of(call.get("id")) not in found]:
+            restored.append({"role": "assistant", "content": None, "tool_calls": others})
     return restored
 
 
@@ -169,5 +172,10 @@ def _runs_of(message: Json) -> list[str]:
     """The runs that a message belongs to: by the calls that it makes, or by the call that it answers."""
     ids = [message.get("tool_call_id")] if message.get("role") == "tool" else []
     ids += [call.get("id") for call in message.get("tool_calls") or ()]
-    matches = [_OURS.fullmatch(identity) for identity in ids if isinstance(identity, str)]
-    return list(dict.fromkeys(match[1] for match in matches if match))
+    return list(dict.fromkeys(run for run in map(_run_of, ids) if run is not None))
+
+
+def _run_of(identity: object) -> str | None:
+    """The run that a call's id is of; None: the id is not one of ours."""
+    match = _OURS.fullmatch(identity) if isinstance(identity, str) else None
+    return match[1] if match else None

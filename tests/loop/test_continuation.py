@@ -52,6 +52,16 @@ def test_however_the_client_arranges_what_it_got_the_hidden_part_is_back_in_its_
     assert essence(restored) == [("user", None, "Hi"), *WHOLE, ("user", None, "Hi")]
 
 
+def test_other_calls_in_a_merged_message_follow_with_their_results():
+    merged = assistant(0, 1)
+    merged["tool_calls"].append(call("call_of_another"))
+    other = {"role": "tool", "tool_call_id": "call_of_another", "content": "three"}
+    restored = put_back([USER, merged, result(0, "one"), result(1, "two"), other], {RUN: continuation()})
+    expected = [("assistant", None, None), ("tool", "call_of_another", "three")]
+    assert essence(restored) == [("user", None, "Hi"), *WHOLE, *expected]
+    assert [one["id"] for one in restored[-2]["tool_calls"]] == ["call_of_another"]
+
+
 def test_a_result_that_the_client_left_out_is_said_to_be_missing():
     restored = put_back([assistant(0, 1), result(0, "one")], {RUN: continuation()})
     assert restored[-1] == {"role": "tool", "tool_call_id": "u3", "content": NO_RESULT}
