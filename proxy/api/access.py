@@ -39,7 +39,7 @@ class Caller:
         tools: the server tools that it may use; None: all.
         limits: those of its own `limits:`.
         admin: whether it may read /debug.
-        tool_events: the progress events that its requests are told if they do not say; None: as for everybody.
+        tool_events: the progress events for its requests that have no `x-tool-events`; None: `offer.tool_events`.
         upstream_key: the key that it sent, for upstreams with `api_key: from_client`.
         scope: the owner of the data between this caller's requests, which no other caller may see.
     """
@@ -147,8 +147,8 @@ def access_policy(
 
     Args:
         limits: of the configuration.
-        caller: with limits and tools of its own, perhaps.
-        model: the same.
+        caller: may have limits and tools of its own.
+        model: may have limits and tools of its own.
         specs: every server tool that there is.
         selection: of the request.
     """

@@ -27,8 +27,8 @@ _PLAIN: Final = 3
 # With one character beyond Latin-1, each character of a text takes two bytes in Python, with an emoji four (PEP 393);
 # once the text is written, its UTF-8 stays with it.
 _WIDE, _WIDEST = 5, 7
-# orjson's list takes 64 bytes and more; an object 64, with a member 184; a value in either up to 64.
-# An object counts twice.
+# Upper bounds, measured: a list takes 64 bytes, an empty object 64, one with a member 184, each further value 64. So an
+# opening brace counts as two marks.
 _STRUCTURE: Final = b"{[,:"
 _MARK_COST: Final = 64
 # The cost per byte of the most expensive body: `{"a":{"a":...` comes to 33.

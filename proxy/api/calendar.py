@@ -14,7 +14,7 @@ class Period(Struct, frozen=True):
 
     Attributes:
         name: as the stores have it: "2026-11-23", or "2026-11".
-        ends: its first moment that is over.
+        ends: the first moment after it.
         seconds_left: until then, rounded up.
     """
 

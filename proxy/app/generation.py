@@ -79,7 +79,7 @@ class Generation:
         self.app = self._app_of(process)
 
     def report_closed_breakers(self, process: Process, before: "Generation") -> None:
-        """Tell that breakers which were open are no longer in use."""
+        """Report as closed the breakers that were open and are not taken over."""
         observe = process.telemetry.observe
         kept = {id(service.breaker) for service in self.registry.services.values()}
         for name, service in before.registry.services.items():

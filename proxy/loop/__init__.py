@@ -1,1 +1,1 @@
-"""The tool loop as pure values and functions: no network, no clock, no event loop, no logging."""
+"""The tool loop: pure values and functions, and `driver` and `tool_calls`, which run them on the event loop."""

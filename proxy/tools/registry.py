@@ -39,7 +39,7 @@ from proxy.tools.tool import SCOPE, Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
 _LONGEST_WAIT = 5.0  # seconds; a service that is busy for longer is left to the fallback
-_QUOTA_SECONDS = 900.0  # how long a service without credit is skipped that does not say when that is renewed
+_QUOTA_SECONDS = 900.0  # how long a service without credit is skipped if it does not say when it will have some again
 
 
 class Registry:

@@ -6,7 +6,7 @@ public API for tools of one's own too, as `proxy.Tool`:
     Tool(name="roll_dice", description="Rolls a die.", parameters={"type": "object"}, run=roll)
     Tool.from_function(roll_dice)  # the same from type hints and docstring
 
-A `Tool` is what a model sees (`ToolSpec`) and how it is called; the registry applies the latter.
+A `Tool` adds to `ToolSpec`, which a model sees, how a call is run; the registry reads that part.
 """
 
 import re

@@ -30,7 +30,8 @@ class RelayReader:
         choices: what each choice holds so far, by its index.
         head: the latest chunk with a delta.
         price: of the model; None: no cost is added to the usage.
-        shows_usage: whether the client has asked for the usage; where it has not, no chunk of its own brings it.
+        shows_usage: whether a chunk that holds only the usage is passed on; False where the proxy has asked for it and
+            the client has not.
         written: the deltas so far. GLM writes a token in each, but for calls (as recorded).
         ending: the end of the stream, `[DONE]` included, which is not written yet.
         pattern: of the latest chunk, if it has only a text.

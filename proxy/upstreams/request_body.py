@@ -125,9 +125,11 @@ def _drop_searches(body: Json, profile: Profile) -> None:
     """Leave out searches that this upstream would refuse, such as GLM's own where a fallback answers."""
     tools = body.get("tools") or ()
     kept = [tool for tool in tools if not is_hosted_search(tool, native=profile.native_search)]
-    if kept and len(kept) < len(tools):
+    if len(kept) == len(tools):
+        return
+    if kept:
         body["tools"] = kept
-    elif len(kept) < len(tools):
+    else:
         for name in TOOL_REQUEST_FIELDS:
             body.pop(name, None)
 

@@ -79,7 +79,7 @@ def _call_by_call(chunk: Json) -> list[Json]:
 
 
 def _split(shown: Sequence[Json]) -> tuple[list[Json], list[Json]]:
-    """Chunks of one choice at most as those without calls and those of nothing else."""
+    """Split chunks of at most one choice into chunks without tool calls and chunks of tool calls alone."""
     texts: list[Json] = []
     calls: list[Json] = []
     for chunk in shown:

@@ -43,9 +43,9 @@ class Auth:
     def __init__(self, app: ASGIApp, *, clients: Sequence[ClientConfig]) -> None:
         self._app = app
         self._callers = [(bytes.fromhex(digest), _caller(client)) for client in clients for digest in client.digests]
-        # By Authorization or x-api-key header, those with a right key in the usual form: no more of them than keys.
-        # A dict looks up by a hash with a secret of its own, so the time taken does not show how much of a key is
-        # right.
+        # Callers found before, by their whole Authorization header and by their x-api-key. Only right keys get in, so
+        # neither outgrows the number of keys. A dict looks up by a hash with a secret of its own, so the time taken
+        # does not show how much of a key is right.
         self._found: dict[str, Caller] = {}
         self._found_keys: dict[str, Caller] = {}
 

@@ -1,4 +1,4 @@
-"""The outermost layer: every response has `x-request-id`, every request has its log line, no bug reaches a client."""
+"""Outside all layers that can fail: every response has `x-request-id`, every request its log line, no bug gets out."""
 
 import asyncio
 import re

@@ -69,7 +69,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         """A connection to the first address of `host` that answers.
 
         Raises:
-            ToolError: one of its addresses is refused: then all are, for which one is used is left to chance.
+            ToolError: the guard refuses one of its addresses; then none is used, for which one it would be is chance.
             httpcore.ConnectError: none answers.
         """
         failure: Exception = httpcore.ConnectError("no address")
