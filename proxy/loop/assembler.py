@@ -130,11 +130,12 @@ class Assembler:
         if not (calls := self._calls.calls):
             return []
         ready: list[ToolCall] = []
+        last = max(calls)
         for index in sorted(calls):
             call = calls[index]
             if call.is_announced or call.client_id:
                 continue
-            if not (call.name and call.is_whole):
+            if not (call.name and call.is_complete(is_followed=index < last)):
                 break
             call.is_announced = True
             ready.append(ToolCall(call.id, call.name, "".join(call.arguments).strip(JSON_BLANKS)))

@@ -566,8 +566,9 @@ def test_a_call_is_ready_when_its_arguments_are_an_object_and_those_before_it_ar
     assert ready(2, id="c", name="search", arguments='{"q":') == []
     assert ready(3, id="d", name="search", arguments="{}") == []
     assert ready(2, arguments="1}") == [("search", '{"q":1}'), ("search", "{}")]
-    assert ready(4, id="e", name="search", arguments="[1}") == []
-    assert ready(5, id="f", name="search", arguments="{]") == []
+    assert ready(4, id="e", name="search", arguments="null") == []
+    assert ready(5, id="f", name="search", arguments="[1}") == [("search", "null")]
+    assert ready(6, id="g", name="search", arguments="{]") == []
 
 
 def test_a_streamed_custom_call_is_the_clients_like_a_function():
