@@ -166,7 +166,7 @@ class Resilient:
             shared.observe("upstream.retried", **fields, wait=round(wait, 3))
             await shared.clock.sleep(wait)
             return True
-        if may_work_elsewhere(failure) and self._fallbacks:
+        if self._fallbacks and may_work_elsewhere(failure, of_client=self.current.of_client):
             self._switch_to(self._fallbacks.pop(0))
             shared.observe("upstream.fell_back", **fields, to=self.name, upstream_model=self.model)
             return True

@@ -655,6 +655,23 @@ async def test_what_is_said_of_the_clients_own_key_is_for_the_client(upstream, p
             assert (response.status_code, response.headers["x-should-retry"]) == (status, "false")
 
 
+MINE = {"authorization": "Bearer mine-mine"}
+MADE_UP_KEY = """
+upstreams:
+  theirs: {{base_url: "{upstream}/v1", api_key: from_client, retries: 0}}
+  ours: {{base_url: "{upstream}/v1", api_key: upstream-secret, retries: 0}}
+models: {{m: {{upstream: theirs, fallbacks: [spare]}}, spare: {{upstream: ours}}}}
+"""
+
+
+async def test_no_fallback_answers_whoever_makes_up_a_key(upstream):
+    for status, expected in ((401, 401), (403, 403), (500, 200)):
+        upstream.restart([Reply([b"{}"], status=status), whole("Hi")])
+        async with proxy_of(upstream, config=MADE_UP_KEY) as url:
+            response = await post(url, {"model": "m", **FACES["/v1/chat/completions"]}, headers=MINE)
+        assert (response.status_code, len(upstream.requests)) == (expected, 1 + (expected == 200))
+
+
 async def test_an_empty_list_of_tools_goes_nowhere(upstream):
     upstream.replies = [whole("Hi")]
     async with proxy_of(upstream, config=CONFIG) as url:
