@@ -83,7 +83,6 @@ _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS = 408, 429
 _TRANSIENT = frozenset({_REQUEST_TIMEOUT, 409, _TOO_MANY_REQUESTS})
 # No key, no balance, not permitted, no such model there, too slow, too much.
 _OUR_ACCOUNT = frozenset({401, 402, 403, 404, _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS})
-_KEY_IS_REFUSED = frozenset({401, 403})
 _LONGEST_MESSAGE = 2000
 _UNNAMED = "The upstream reported an error without saying which."
 
@@ -268,7 +267,7 @@ def may_work_elsewhere(failure: ProxyError, *, of_client: bool) -> bool:
             up a key at the operator's cost.
     """
     if isinstance(failure, UpstreamRefused):
-        if of_client and failure.status in _KEY_IS_REFUSED:
+        if of_client and failure.status in _AUTH_STATUSES:
             return False
         return failure.of_account is not None or failure.status in _OUR_ACCOUNT
     return isinstance(failure, (UpstreamError, Overloaded))

@@ -43,6 +43,7 @@ class Candidate:
 
     def __init__(self, name, *outcomes):
         self.name = self.model = name
+        self.of_client = False
         self.profile = GLM if name == "a" else GPT_OSS
         self.outcomes = list(outcomes)
         self.tries = 0
