@@ -17,6 +17,7 @@ import msgspec
 from proxy import __version__, config_file, config_rules
 from proxy.config import Config, place_of, secrets_of
 from proxy.loop.errors import ConfigurationError
+from proxy.redact import Redact, redactor
 from proxy.terminal import style_of
 
 _DEFAULT_CONFIG = "config.yaml"
@@ -143,28 +144,27 @@ def _init(arguments: argparse.Namespace) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     from proxy import app, overview  # noqa: PLC0415 - `--help` needs neither tools nor a web server
-    from proxy.server.checks import check_startable  # noqa: PLC0415 - `--help` needs neither tools nor a web server
+    from proxy.server.checks import check_startable  # noqa: PLC0415 - as above
 
     _make_importable(arguments.app_dir)
     config = _configuration(arguments)
     style = style_of(sys.stdout)
+    redact = redactor(secrets_of(config))  # a URL may hold a key, and an error quote the one that it refuses
     for line in overview.describe(config, app.origins_of(config)):
-        print(overview.tinted(line, style))
+        print(overview.tinted(redact(line), style))
     for warning in config.warnings:
-        print(f"toolproxy: warning: {warning}", file=sys.stderr)
+        print(f"toolproxy: warning: {redact(warning)}", file=sys.stderr)
     check_startable(config)
     if arguments.probe:
-        _probe(config)
+        _probe(config, redact)
 
 
-def _probe(config: Config) -> None:
+def _probe(config: Config, redact: Redact) -> None:
     """Print what every server answers. Raises `ConfigurationError` with those that cannot be used."""
     from proxy import app, probe  # noqa: PLC0415 - as above
-    from proxy.redact import redactor  # noqa: PLC0415
 
     means = probe.Means(app.http_client_for, app.tool_client, app.SystemClock())
     findings = asyncio.run(probe.probe(config, means))
-    redact = redactor(secrets_of(config))  # an error may quote the key that it refuses
     print("probes:")
     for finding in findings:
         if not finding.is_fault:

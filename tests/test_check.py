@@ -391,3 +391,19 @@ tools: {zai_search: {type: zai_search, api_key: a-key-of-z-ai}}
     where = "config.yaml:4: tools.zai_search.base_url"
     assert warned == f"{where}: sends the key of upstream 'zai', which is at gateway.corp.example, to api.z.ai"
     assert parse(text.replace("URL", "https://api.z.ai/api/coding/paas/v4"), {}).warnings == ()
+
+
+def test_a_key_in_an_address_or_a_query_is_not_printed(check):
+    text = """
+upstreams: {up: {base_url: 'http://up/${GATEWAY_TOKEN}/v1', api_key: k}}
+models: {m: {upstream: up}}
+tools:
+  web_search:
+    type: search
+    provider:
+      {url: 'http://h/s', query: {q: '{query}', key: '${SEARCH_KEY}'}, results: /r, fields: {url: /u}}
+"""
+    code, printed, _ = check(text, environ={"GATEWAY_TOKEN": "a-token-of-mine", "SEARCH_KEY": "a key/of mine"})
+    assert code == 0
+    assert "up: usable, http://up/***/v1" in printed
+    assert "GET http://h/s?q=WORDS&key=***" in printed
