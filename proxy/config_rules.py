@@ -92,7 +92,6 @@ def reference_faults(parts: Parts) -> list[tuple[str, str]]:
         *_fallback_faults(parts),
         *_address_faults(parts),
         *_header_faults(parts),
-        *_offer_faults(parts),
         *_state_faults(parts.config),
         *_telemetry_faults(parts.config),
         *_mcp_faults(parts),
@@ -166,17 +165,6 @@ def _address_faults(parts: Parts) -> _Faults:
 
 def _ending(url: str, *ends: str) -> str | None:
     return next((end for end in ends if url.rstrip("/").endswith(end)), None)
-
-
-def _offer_faults(parts: Parts) -> _Faults:
-    """A prefix or suffix of `offer:` that has no effect, because no tool is offered on request."""
-    offer = parts.config.offer
-    modes = {offer.mode, *(tool.offer for tool in parts.tools.values())}
-    if "on_request" in modes or parts.is_faulty("offer.mode") or parts.is_faulty("tools"):
-        return
-    for key in ("prefix", "model_suffix"):
-        if getattr(offer, key) is not None:
-            yield f"offer.{key}", "does nothing unless offer.mode, or a tool's own offer, is on_request"
 
 
 # Headers of one hop, of the message as it is written, and of the key that `api_key` is for.
@@ -308,7 +296,18 @@ def doubts(parts: Parts) -> _Faults:
         key, url = getattr(entry, "api_key", None) or "", getattr(entry, "base_url", None) or ""
         if 0 < len(key) < _SHORT_API_KEY and key != "from_client" and _is_public(url):
             yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
+    yield from _offers_without_effect(parts)
     yield from _keys_for_others(parts.config)
+
+
+def _offers_without_effect(parts: Parts) -> _Faults:
+    """A prefix or suffix of `offer:` although no tool is offered on request."""
+    offer = parts.config.offer
+    if "on_request" in {offer.mode, *(tool.offer for tool in parts.tools.values())}:
+        return
+    for key in ("prefix", "model_suffix"):
+        if getattr(offer, key) is not None:
+            yield f"offer.{key}", "does nothing unless offer.mode, or a tool's own offer, is on_request"
 
 
 def _keys_for_others(config: c.Config) -> _Faults:

@@ -146,14 +146,6 @@ FAULTY = {
         TOOL + "{type: web_fetch, allow_hosts: ['*']}",
         "4: tools.t.allow_hosts: '*' would open every private address: name hosts or networks",
     ),
-    "a prefix that nobody needs": (
-        GOOD + "offer:\n  mode: always\n  prefix: '//'",
-        "5: offer.prefix: does nothing unless offer.mode, or a tool's own offer, is on_request",
-    ),
-    "a suffix that nobody needs": (
-        GOOD + "offer: {mode: declared, model_suffix: ':online'}",
-        "3: offer.model_suffix: does nothing unless offer.mode, or a tool's own offer, is on_request",
-    ),
     "a client without a key": (GOOD + "clients: [{name: a}]", "3: clients[0]: needs key or key_sha256, and not both"),
     "a digest that is none": (
         GOOD + "clients: [{name: a, key_sha256: abc}]",
@@ -407,3 +399,11 @@ tools:
     assert code == 0
     assert "up: usable, http://up/***/v1" in printed
     assert "GET http://h/s?q=WORDS&key=***" in printed
+
+
+def test_a_prefix_and_a_suffix_that_request_no_tool_are_warned_of(check):
+    code, _, warnings = check(GOOD + 'offer:\n  mode: always\n  prefix: "//"\n  model_suffix: ":online"\n')
+    why = "does nothing unless offer.mode, or a tool's own offer, is on_request"
+    where = "toolproxy: warning: config.yaml"
+    assert (code, warnings) == (0, [f"{where}:5: offer.prefix: {why}", f"{where}:6: offer.model_suffix: {why}"])
+    assert check(TOOL + "{type: clock, offer: on_request}\noffer: {prefix: '//'}")[::2] == (0, [])
