@@ -8,6 +8,7 @@ stands behind a field is its description: `docs/configuration.md` is made of it.
 import re
 from collections.abc import Iterator
 from hashlib import sha256
+from ipaddress import ip_address
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -19,12 +20,13 @@ from proxy.loop.limits import Count, CountOrNone, LimitOverrides, Limits, Second
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Workers: TypeAlias = Annotated[int, Meta(ge=1, le=1024)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+# Host and port; `address_fault` says whether they can be ones.
+SERVER: Final = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
 # Scheme, host (no user: keys belong into api_key), port, path; no query.
-_URL = r"^https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[\x21\x24-\x3e\x40-\x7e]*)?\Z"
+_URL = rf"^https?://{SERVER}(/[\x21\x24-\x3e\x40-\x7e]*)?\Z"
 Url: TypeAlias = Annotated[str, Meta(pattern=_URL)]
 # User and password are percent-encoded where they hold any of "@/?#[]" or a blank.
-_TO_65535 = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4})"
-_REDIS = rf"rediss?://([^@/?#\[\]\s]*@)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:{_TO_65535})?(/[0-9]{{0,4}})?"
+_REDIS = rf"rediss?://([^@/?#\[\]\s]*@)?{SERVER}(/[0-9]{{0,4}})?"
 _SQLITE = r"sqlite:///[^?#\x00-\x1f]+"
 StateUrl: TypeAlias = Annotated[str, Meta(pattern=rf"^(memory://|{_SQLITE}|{_REDIS})\Z")]
 # What may stand in a header.
@@ -405,6 +407,21 @@ class Config(Value, frozen=True, kw_only=True):
     def counts_use(self) -> bool:
         """Whether it is counted what clients use: one of them has a budget, or something has a price."""
         return self.has_prices or any(client.budget for client in self.clients)
+
+
+def address_fault(url: str) -> str | None:
+    """The fault of the host or port of a URL, if it has one; a host's name is not looked up."""
+    try:
+        host = urlsplit(url).hostname or ""
+        if ":" in host or (host.count(".") == 3 and host.replace(".", "").isdigit()):  # noqa: PLR2004 - IPv4
+            ip_address(host)
+    except ValueError:
+        return "has a host that is no valid IP address"
+    try:
+        port = urlsplit(url).port
+    except ValueError:
+        port = 0
+    return "has a port that is not from 1 to 65535" if port == 0 else None
 
 
 SECRET_NAME: Final = re.compile("key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)

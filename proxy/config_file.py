@@ -282,11 +282,13 @@ class _Reader:
         except (yaml.YAMLError, ValueError, KeyError, AttributeError):
             return self.fault(path, "cannot be read as the value that its form or its tag says it is")
         try:
-            return msgspec.convert(value, kind, strict=strict)
+            value = msgspec.convert(value, kind, strict=strict)
+            fault = c.address_fault(value) if kind in (c.Url, c.StateUrl) else None
         except UnicodeEncodeError:  # an escaped one, say
-            return self.fault(path, "holds half of a character")
+            fault = "holds half of a character"
         except msgspec.ValidationError as exc:
-            return self.fault(path, in_plain_words(str(exc), kind))
+            fault = in_plain_words(str(exc), kind)
+        return self.fault(path, fault) if fault else value
 
     def note_lines(self, node: yaml.Node, path: _Path) -> None:
         """Remember the lines of what is in a node: what is checked later has its own line in messages."""

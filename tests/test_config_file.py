@@ -221,7 +221,6 @@ def test_state_may_be_kept_in_this_process_or_in_redis(url):
         "memory://x",
         "redis://",
         "redis:///0",
-        "redis://h:66000",
         "redis://h/0/1",
         "redis://h/x",
         "redis://a@b@h",
@@ -239,6 +238,47 @@ def test_any_other_place_for_state_is_a_fault(url):
     assert fault.startswith(
         "config.yaml:2: state.url: must be memory://, sqlite:///PATH, or redis:// or rediss:// with "
     )
+
+
+NO_ADDRESS = "has a host that is no valid IP address"
+NO_PORT = "has a port that is not from 1 to 65535"
+
+
+@pytest.mark.parametrize(
+    ("address", "fault"),
+    [
+        ("[:::1]", NO_ADDRESS),
+        ("[::1]:0", NO_PORT),
+        ("300.0.0.1:80", NO_ADDRESS),
+        ("host:65536", NO_PORT),
+        ("host:00000", NO_PORT),
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("upstreams: {u: {base_url: 'http://SERVER/v1', api_key: k}}", "upstreams.u.base_url"),
+        ("tools: {t: {type: mcp, url: 'http://SERVER/mcp'}}", "tools.t.url"),
+        ("tools: {t: {type: http, description: d, url: 'http://SERVER/x?y=z'}}", "tools.t.url"),
+        ("tools: {t: {type: serper, api_key: k, base_url: 'https://SERVER'}}", "tools.t.base_url"),
+        ("tools: {t: {type: zai_search, api_key: k, base_url: 'https://SERVER'}}", "tools.t.base_url"),
+        ("tools: {t: {type: search, provider: brave, api_key: k, base_url: 'https://SERVER'}}", "tools.t.base_url"),
+        (
+            "tools: {t: {type: search, provider: {url: 'http://SERVER?q={query}', results: /r, fields: {url: /u}}}}",
+            "tools.t.provider.url",
+        ),
+        ("state: {url: 'redis://u:p@SERVER/0'}", "state.url"),
+        ("telemetry: {otlp_endpoint: 'http://SERVER'}", "telemetry.otlp_endpoint"),
+    ],
+)
+def test_an_address_that_there_cannot_be_is_a_fault_in_every_url(text, path, address, fault):
+    assert faults("\n" + text.replace("SERVER", address)) == [f"config.yaml:2: {path}: {fault}"]
+
+
+@pytest.mark.parametrize("address", ["[::1]:65535", "[2001:db8::192.0.2.1]", "10.0.0.1:1", "127.1", "v1.2.3.example"])
+def test_any_other_address_may_stand_in_a_url(address):
+    text = f"upstreams: {{u: {{base_url: 'http://{address}/v1', api_key: k}}}}"
+    assert parse(text, {}).upstreams["u"].base_url == f"http://{address}/v1"
 
 
 def test_redis_without_its_package_is_a_fault_that_says_how_to_get_it(tmp_path):

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from proxy.config import HttpToolConfig
+from proxy.config import HttpToolConfig, address_fault
 from proxy.tools import json_pointer
 from proxy.tools.arguments import schema_fault
 from proxy.tools.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
@@ -13,7 +13,6 @@ from proxy.tools.http.template import CHANGING, PLACEHOLDER, URL, names_in, plac
 Fault: TypeAlias = tuple[str, str]
 """The key of an entry that is at fault, and what is wrong with it."""
 
-_LARGEST_PORT = 65535
 _NOT_IDEMPOTENT = ("POST", "PATCH")
 # The proxy sets these itself; `accept-encoding`: the size of an answer is bounded as it is read.
 _OURS = ("accept-encoding", "connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade")
@@ -28,9 +27,8 @@ def faults(config: HttpToolConfig) -> Iterator[Fault]:
     if fault := schema_fault({"type": "object", **config.parameters}):
         yield "parameters", fault
         return
-    url = URL.fullmatch(config.url)
-    if url is None or int(url["port"] or 0) > _LARGEST_PORT:
-        yield "url", _WRONG_URL
+    if fault := _WRONG_URL if URL.fullmatch(config.url) is None else address_fault(config.url):
+        yield "url", fault
         return
     yield from _placeholder_faults(config)
     yield from _place_faults(config)

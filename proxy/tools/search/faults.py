@@ -1,18 +1,24 @@
 """What is wrong with a provider's description, or with a tool that uses one: found when the configuration is read."""
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
-from proxy.config import SearchConfig
+from proxy.config import SERVER, SearchConfig, address_fault
 from proxy.loop.search import DOMAIN
 from proxy.tools import json_pointer
 from proxy.tools.search.description import Description, description_of, shipped
 from proxy.tools.search.provider import KEYLESS, PLACEHOLDERS
 from proxy.tools.search.template import faults_in, names_in
 
+_BEGINNING: Final = re.compile(rf"https?://{SERVER}([/?]|\Z)")
+_WRONG_URL = "must begin with http:// or https:// and a host, without user and placeholders"
+
 
 def faults(description: Description) -> Iterator[tuple[str, str]]:
     """The faults of a description beyond its types: the key that is at fault, empty for all of it, and why."""
     known = PLACEHOLDERS | description.options.keys() | {"api_key"}
+    yield from _address_faults(description)
     for name in ("url", "query", "body"):
         yield from ((name, fault) for fault in faults_in(getattr(description, name), known))
     for name, value in description.headers.items():
@@ -30,6 +36,12 @@ def faults(description: Description) -> Iterator[tuple[str, str]]:
                 json_pointer.parse(pointer.strip())
             except ValueError as exc:
                 yield where, f"{pointer!r}: {exc}"
+
+
+def _address_faults(description: Description) -> Iterator[tuple[str, str]]:
+    for name, url in (("url", description.url), ("keyless.url", description.keyless and description.keyless.url)):
+        if url and (fault := _WRONG_URL if _BEGINNING.match(url) is None else address_fault(url)):
+            yield name, fault
 
 
 def _pointers(description: Description) -> Iterator[tuple[str, str]]:

@@ -326,7 +326,7 @@ PROPERTIES = "parameters: {properties: {a: {}, b: {}}}"
         ("url: 'http://user:pass@h/'", "url", "without user"),
         ("url: 'http://h/#{a}'", "url", "fragment"),
         ("url: 'http://good\\@evil/'", "url", "must be http"),
-        ("url: 'http://h:99999/'", "url", "must be http"),
+        ("url: 'http://h:99999/'", "url", "has a port that is not"),
         ("url: 'ftp://h/'", "url", "must be http"),
         ("url: 'http://h/{nope}'", "url", "{nope} is none of the properties"),
         ("url: 'http://h/?{a}=1'", "url", "cannot be a key"),

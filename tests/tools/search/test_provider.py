@@ -205,6 +205,9 @@ def test_options_of_the_tool_replace_those_of_the_description():
         ({"query": {"n": "{count}"}}, ": {query} must be in url, query or body"),
         ({"headers": {"x-q": "{query}"}}, "headers.x-q: {api_key} is the only placeholder that a header may have"),
         ({"results": "hits"}, "results: 'hits': a JSON pointer is empty or begins with '/'"),
+        ({"url": "h.example/s"}, "url: must begin with http:// or https:// and a host"),
+        ({"url": "https://{place}.h.example/s"}, "url: must begin with http:// or https:// and a host"),
+        ({"keyless": {"url": "https://h:99999/s"}}, "keyless.url: has a port that is not from 1 to 65535"),
         ({"body": {"q": "{query}"}}, "body: a GET request has no body: use query, or method: POST"),
     ],
 )
