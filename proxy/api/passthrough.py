@@ -43,9 +43,11 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 # The plain way to write a part's head, as every client library does; any other is refused, for parsers differ on it.
 _HEADER_LINE = re.compile(rb"[!#-'*+.0-9A-Z^-z|~-]+:[^\r\n]*")
-_QUOTED = rb'"[^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+"'
-_DISPOSITION = re.compile(rb"content-disposition: *form-data((?:; *(?:file)?name=" + _QUOTED + rb")*) *", re.IGNORECASE)
-_PART_NAME = re.compile(rb"(?:^|;) *name=(" + _QUOTED + rb")", re.IGNORECASE)
+# A name has no escapes, and a token no apostrophe, which PHP reads as a quote.
+_TOKEN = rb"[!#-&*+.0-9A-Z^-z|~-]+"
+_FILE_NAME = rb'filename=(?:"[^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+"|' + _TOKEN + rb")|filename\*=[!#-'*+.0-9A-Z^-z|~-]+"
+_PARAMETER = re.compile(rb'; *(?:name=(?:"([^"\\\r\n]*)"|(' + _TOKEN + rb"))|" + _FILE_NAME + rb")", re.IGNORECASE)
+_DISPOSITION = re.compile(rb"content-disposition: *form-data((?:" + _PARAMETER.pattern + rb")*) *", re.IGNORECASE)
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 # Segments that a URL library would resolve, and characters that decode into ones: a request stays below the base URL.
 _ODD_PATH = re.compile(rb"/\.{0,2}(?:/|$)|%2e|%2f|%5c|\\", re.IGNORECASE)
@@ -171,11 +173,12 @@ def _name_of_part(part: bytes) -> bytes:
     head, mark, _ = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     dispositions = [match for line in lines if (match := _DISPOSITION.fullmatch(line))]
-    names = _PART_NAME.findall(dispositions[0][1]) if len(dispositions) == 1 else []
+    parameters = _PARAMETER.finditer(dispositions[0][1]) if len(dispositions) == 1 else ()
+    names = [found[found.lastindex] for found in parameters if found.lastindex]
     plain = mark and all(_HEADER_LINE.fullmatch(line) for line in lines)
     if not plain or len(names) != 1 or sum(b"isposition" in line for line in lines) != 1:
         raise RequestError("The form has a part whose head cannot be read.")
-    return bytes(names[0][1:-1])
+    return bytes(names[0])
 
 
 def _path_below_v1(scope: Scope) -> str:

@@ -350,7 +350,23 @@ SECONDS = [
     "form-data; name*=utf-8''model",
     'form-data;\r\n name="model"',
     'form-data; name="x"; name="model"',
+    "form-data; name=x; name=model",
+    "form-data; name=x; filename*=utf-8''a; name=model",
+    "form-data; name='model'",
+    'form-data; name="mod\\el"',
+    "form-data; filename=a'; name=x; name='model",
 ]
+
+
+@pytest.mark.parametrize("name", ['"model"', "model", '"model"; filename=m'])
+async def test_the_model_of_a_form_may_be_named_as_any_client_library_does(upstream, name):
+    upstream.replies = [Reply([b"{}"])]
+    body = f"--b\r\nContent-Disposition: form-data; name={name}\r\n\r\nalias\r\n--b--\r\n"
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    async with proxy_of(upstream) as url:
+        response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
+    assert response.status_code == 200
+    assert upstream.bodies == [body.replace("alias", "the/real-name").encode()]
 
 
 @pytest.mark.parametrize("second", SECONDS)
@@ -372,6 +388,8 @@ async def test_a_form_may_have_odd_file_names_and_contents(upstream):
             'form-data; name="file"; filename="x; name=model"',
             '--bxx\r\nContent-Disposition: form-data; name="model"\r\n\r\nz',
         ),
+        ("form-data; name=mask; filename=model.png; filename*=utf-8''%E2%82%AC.png", ""),
+        ('form-data; name="image"; filename="a \\"b\\".png"; filename*=utf-8\'\'a%20b.png', ""),
     ]
     body = "".join(f"--b\r\nContent-Disposition: {head}\r\n\r\n{value}\r\n" for head, value in parts) + "--b--\r\n"
     body = body.replace("--bxx", "text --bxx")
