@@ -53,6 +53,7 @@ def parse_chunk(
         failures.raise_if_failed({"error": chunk})
         raise UpstreamError("The upstream reported an error in the middle of its stream.")
     if not isinstance(chunk, dict):
+        failures.raise_if_failed(chunk)
         raise UpstreamError(_NO_OBJECT)
     if "error" in chunk or not chunk.get("choices"):
         failures.raise_if_failed(chunk)
@@ -99,12 +100,13 @@ def fill_in(answer: Json, request: Json) -> bool:
 
 
 def parse_object(raw: bytes) -> Json:
-    """A JSON object. Raises `UpstreamError` where it is none."""
+    """A JSON object. Raises `UpstreamError` where it is none, or the error that it holds instead."""
     try:
         answer = rawjson.loads(raw)
     except orjson.JSONDecodeError:
         answer = _parse_leniently(raw)
     if not isinstance(answer, dict):
+        failures.raise_if_failed(answer)
         raise UpstreamError(_NO_OBJECT)
     return answer
 

@@ -6,6 +6,8 @@ r"""Failures of upstreams: the shapes in which they report them -> our errors, a
 {"code": 500, "msg": "...", "success": false}            Z.AI's SDK classes, with HTTP 200
 {"timestamp", "status", "error": "Not Found", "path"}    Spring, for a wrong path: `error` is a string
 {"detail": "..."}, {"detail": [{"loc", "msg", "type"}]}  Mistral, and whatever is built with FastAPI
+[{"error": {"code", "message", "status"}}]               Gemini: a list of one
+{"errors": [{"message", "code"}], "success": false}      Cloudflare
 {"choices": [{"error": {"code", "message"}}]}            OpenRouter, with HTTP 200
 text, HTML                                               GMI's 404, any load balancer
 """
@@ -92,7 +94,7 @@ def from_response(status: int, headers: Mapping[str, str], body: bytes) -> Proxy
 
     4xx keeps its status, message and code; anything else is our 502.
     """
-    found = _find(_json(body))
+    found = _find(_first(_json(body)))
     message = found.get("message") or _plain_text(body) or f"HTTP {status}"
     if not _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
         return UpstreamError(f"The upstream failed (HTTP {status}): {_words(message)}", headers=_advice(headers))
@@ -101,10 +103,11 @@ def from_response(status: int, headers: Mapping[str, str], body: bytes) -> Proxy
 
 def raise_if_failed(body: Any) -> None:
     """Raise the error inside an answer with a status of success, if there is one."""
+    body = _first(body)
     if not isinstance(body, dict) or (body.get("choices") and not body.get("error")):
         return
     is_flat_error = ("code" in body and ("message" in body or "msg" in body)) or (
-        body.get("detail") and "choices" not in body
+        (body.get("detail") or body.get("errors")) and "choices" not in body
     )
     if not body.get("error") and body.get("success") is not False and not is_flat_error:
         return
@@ -164,8 +167,16 @@ def _find(body: Any) -> Json:
         inner = _find(_json(_text(error.get("details")) or ""))
         return inner if inner.get("message") else error
     message = body.get("message") or body.get("msg")
+    if not message and (errors := body.get("errors")):
+        fault = _first(errors)
+        return {**body, **(fault if isinstance(fault, dict) else {"message": fault})}
     detail = message.get("detail") if isinstance(message, dict) else body.get("detail")
     return {**body, **_detailed(detail)} if detail else {**body, "message": message}
+
+
+def _first(errors: Any) -> Any:
+    """The first item of a list, and anything else as it is."""
+    return (errors[0] if errors else None) if isinstance(errors, list) else errors
 
 
 def _detailed(detail: Any) -> Json:

@@ -4,7 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.loop.errors import ProxyError
+from proxy.loop.sse import Event
+from proxy.upstreams.answers import parse_chunk, parse_completion
 from proxy.upstreams.failures import clipped, from_response, raise_if_failed
+from proxy.upstreams.profile import OPENAI
 from tests import hostile
 from tests.conformance import recordings
 from tests.documents import WHOLE
@@ -20,6 +23,9 @@ MISSING = {"type": "missing", "loc": ["body", "messages", 0, "role"], "msg": "Fi
 FASTAPI = orjson.dumps({"detail": [MISSING, {"msg": "Too long"}]})
 EXTRA = {"type": "extra_forbidden", "loc": ["body", "temperature"], "msg": "Extra inputs are not permitted"}
 MISTRAL = orjson.dumps({"object": "error", "message": {"detail": [EXTRA]}, "type": INVALID, "code": 3210})
+
+GEMINI = b'[{"error":{"code":400,"message":"Invalid JSON payload","status":"INVALID_ARGUMENT"}}]'
+CLOUDFLARE = b'{"errors":[{"message":"AiError: bad input","code":5006}],"success":false,"result":{},"messages":[]}'
 
 
 def error_in(body):
@@ -47,6 +53,11 @@ def error_in(body):
         (400, b'{"detail":{"error":{"message":"m","code":"c"}}}', (400, "m", INVALID, None, "c")),
         (400, b'{"detail":["a","b"]}', (400, '["a","b"]', INVALID, None, None)),
         (400, b'{"detail":null}', (400, "HTTP 400", INVALID, None, None)),
+        (400, GEMINI, (400, "Invalid JSON payload", INVALID, None, "400")),
+        (400, CLOUDFLARE, (400, "AiError: bad input", INVALID, None, "5006")),
+        (400, b'{"errors":["a","b"]}', (400, "a", INVALID, None, None)),
+        (400, b'{"errors":{"message":"m"},"message":"outer"}', (400, "outer", INVALID, None, None)),
+        (400, b"[]", (400, "HTTP 400", INVALID, None, None)),
         (418, b"", (418, "HTTP 418", INVALID, None, None)),
         (422, DEEP, (422, '{"deep":1}', INVALID, None, "7")),
     ],
@@ -130,6 +141,29 @@ def test_a_fault_behind_zai_is_no_fault_of_the_request(code):
 def test_a_prompt_that_is_too_long_is_known_by_what_is_said_of_it(message):
     error = from_response(400, {}, orjson.dumps({"code": "1210", "message": message}))
     assert (error.status, error.code) == (400, "context_length_exceeded")
+
+
+def answer_in(raw):
+    return parse_completion(raw, OPENAI, None, {})
+
+
+def chunk_in(raw):
+    return parse_chunk(Event(raw, raw), OPENAI, None, orjson.loads)
+
+
+@pytest.mark.parametrize("read", [answer_in, chunk_in])
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (GEMINI, (400, "Invalid JSON payload")),
+        (CLOUDFLARE, (502, "The upstream failed: AiError: bad input")),
+        (b'{"errors":[{"message":"m","status":404}]}', (404, "m")),
+    ],
+)
+def test_lists_of_errors_are_errors_inside_a_success_too(read, body, told):
+    with pytest.raises(ProxyError) as raised:
+        read(body)
+    assert (raised.value.status, raised.value.message) == told
 
 
 def test_details_that_are_no_error_hide_none():
