@@ -429,8 +429,11 @@ SECRET_NAME: Final = re.compile("key|token|secret|passw|credential|auth|cookie",
 
 
 def place_of(path: str, config: Config) -> str:
-    """Where a part of the configuration stands, or else what it would stand in: `config.yaml:LINE: path`."""
-    known = path
+    """Where a part of the configuration stands, or else what it would stand in: `config.yaml:LINE: path`.
+
+    A fault, `path: what is wrong`, may stand for the path.
+    """
+    known = path.partition(": ")[0]
     while known and known not in config.places:
         known = known.rpartition(".")[0]
     return f"{config.places[known]}: {path}" if known else path

@@ -2,7 +2,9 @@
 
 import re
 import socket
+import sqlite3
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -15,6 +17,8 @@ ANYONE = (
     "refusing to serve just anyone on 0.0.0.0: set TOOLPROXY_KEY (or configure clients), "
     "or TOOLPROXY_ALLOW_ANONYMOUS=true to let anyone in"
 )
+GUESSED = "the key of client {!r} can be guessed, it has fewer than 8 characters"
+NO_MODULE = "ModuleNotFoundError: No module named 'no_such_module'"
 UP = "upstreams: {up: {base_url: 'http://up/v1', api_key: k}}\n"
 GOOD = UP + "models: {m: {upstream: up}}\n"
 TOOL = GOOD + "tools:\n  t: "
@@ -240,9 +244,13 @@ NO_START = {
         [ANYONE],
     ),
     "a key that can be guessed": (
-        GOOD + "server: {host: 0.0.0.0}\nclients: [{name: app, key: abc}, {name: web, key: a-long-and-secret-one}]",
+        GOOD
+        + "server: {host: 0.0.0.0}\n"
+        + "clients:\n- {name: old, key: ''}\n- {name: app, key: abc}\n- {name: web, key: a-long-and-secret-one}",
         {},
-        ["refusing to serve on 0.0.0.0: the key of client 'app' can be guessed, it has fewer than 8 characters"],
+        [
+            f"config.yaml:6: clients[1].key: refusing to serve on 0.0.0.0: {GUESSED.format('app')}",
+        ],
     ),
     "a placeholder for a client's key": (
         GOOD + "server: {host: 0.0.0.0}\nclients: [{name: app, key: changeme}]",
@@ -262,11 +270,12 @@ NO_START = {
             ANYONE,
         ],
     ),
-    "a function that is not there": (
-        TOOL + "{type: python, function: 'no_such_module:f'}",
+    "functions that are not there": (
+        TOOL + "{type: python, function: 'no_such_module:f'}\n  c: {type: clock}\n  u: {type: python}",
         {},
         [
-            "tools.t.function: no_such_module:f cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"
+            f"config.yaml:4: tools.t.function: no_such_module:f cannot be imported: {NO_MODULE}",
+            "config.yaml:6: tools.u.function: there is no entry point 'u' of toolproxy.tools; a function is module:function",
         ],
     ),
 }
@@ -407,3 +416,12 @@ def test_a_prefix_and_a_suffix_that_request_no_tool_are_warned_of(check):
     where = "toolproxy: warning: config.yaml"
     assert (code, warnings) == (0, [f"{where}:5: offer.prefix: {why}", f"{where}:6: offer.model_suffix: {why}"])
     assert check(TOOL + "{type: clock, offer: on_request}\noffer: {prefix: '//'}")[::2] == (0, [])
+
+
+def test_a_state_file_of_a_later_version_is_a_fault_with_its_place(check, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    code, _, (fault,) = check(GOOD + f"state:\n  url: sqlite:///{tmp_path}/state.db\n")
+    assert code == 1
+    assert fault.startswith("toolproxy: config.yaml:4: state.url: ")
+    assert "was written by a later version of toolproxy" in fault

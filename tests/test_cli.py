@@ -347,13 +347,16 @@ def test_check_says_where_each_tool_comes_from(tmp_path, where):
 
 
 @pytest.mark.parametrize("command", [("check",), ("serve", "--port", "0"), ("serve", "--port", "0", "--workers", "2")])
-def test_a_tool_that_cannot_be_had_is_one_clear_line(tmp_path, command):
+def test_tools_that_cannot_be_had_are_one_clear_line_each(tmp_path, command):
     folder = project(tmp_path)
     (folder / "dice_tools.py").write_text("import no_such_module")
     done = toolproxy(*command, cwd=folder)
     assert done.returncode == 1
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("toolproxy: ")]
-    assert line.startswith("toolproxy: tools.roll_dice.function: dice_tools:roll_dice cannot be imported: ")
+    lines = [line for line in done.stderr.splitlines() if line.startswith("toolproxy: ")]
+    for at, (name, line) in enumerate(zip(("roll_dice", "hang"), lines, strict=True), 6):
+        assert line.startswith(
+            f"toolproxy: config.yaml:{at}: tools.{name}.function: dice_tools:{name} cannot be imported"
+        )
     assert "Traceback" not in done.stderr
 
 
@@ -364,7 +367,7 @@ def test_a_name_that_two_tools_have_is_one_clear_line(tmp_path, command):
     (folder / "dice_tools.py").write_text(PYTHON_TOOLS + module)
     done = toolproxy(*command, cwd=folder)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "toolproxy: tools: there are two tools named 'die'"
+    assert done.stderr.splitlines()[-1] == "toolproxy: config.yaml:5: tools: there are two tools named 'die'"
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

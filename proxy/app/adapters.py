@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import httpx
 
-from proxy.config import Config, UpstreamConfig
+from proxy.config import Config, UpstreamConfig, place_of
 from proxy.http.client import HttpClient
 from proxy.http.connect import client_context
 from proxy.http.transport import Http1Transport, HttpxTransport
@@ -47,7 +47,7 @@ def registry_of(
             kept=kept,
         )
     except ValueError as exc:
-        raise ConfigurationError([f"tools: {exc}"]) from exc
+        raise ConfigurationError([place_of(f"tools: {exc}", config)]) from exc
 
 
 def origins_of(config: Config) -> dict[str, str]:

@@ -11,7 +11,8 @@ from proxy import __version__
 from proxy.api.body_memory import available_memory
 from proxy.api.middleware.admission import Capacity
 from proxy.app.adapters import SystemClock, tool_client
-from proxy.config import Config, ServerConfig, secrets_of
+from proxy.config import Config, ServerConfig, place_of, secrets_of
+from proxy.loop.errors import ConfigurationError
 from proxy.ports import Clock, Lifecycle
 from proxy.stores import State, open_state
 from proxy.telemetry import Telemetry, build_telemetry
@@ -79,7 +80,10 @@ def start_process(
     telemetry = build_telemetry(config, clock, version=__version__)
     memory = _memory_of_worker(config.server) // 8
     caches = local_caches(clock)
-    state = open_state(config.state, clock=clock, observe=telemetry.observe, caches=caches, memory=memory)
+    try:
+        state = open_state(config.state, clock=clock, observe=telemetry.observe, caches=caches, memory=memory)
+    except ConfigurationError as exc:
+        raise ConfigurationError([place_of(fault, config) for fault in exc.faults]) from exc
     return Process(
         clock=clock,
         lifecycle=lifecycle or Lifecycle(),

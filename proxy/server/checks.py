@@ -1,17 +1,22 @@
 """Checks of a configuration before it is served, beyond those of the file itself."""
 
 import errno
+import re
 import socket
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Final
 
 import msgspec
 
 from proxy.app import create_app
-from proxy.config import Config, TelemetryConfig
+from proxy.config import Config, TelemetryConfig, place_of
 from proxy.config_rules import SHORTEST_CLIENT_KEY
 from proxy.loop.errors import ConfigurationError
 from proxy.server.listener import listen
 from proxy.telemetry import workers
+
+_AT_CLIENT: Final = re.compile(r"clients\[\d+\]")
 
 
 def check_startable(config: Config) -> None:
@@ -62,12 +67,14 @@ def _exposure_faults(config: Config) -> Iterator[str]:
     if not config.clients:
         how = "set TOOLPROXY_KEY (or configure clients), or TOOLPROXY_ALLOW_ANONYMOUS=true to let anyone in"
         yield f"refusing to serve just anyone on {host}: {'; '.join([*_invalid_keys('clients[', config), how])}"
-    for client in config.clients:
+    usable = [path for path in config.places if _AT_CLIENT.fullmatch(path) and path not in config.disabled]
+    for path, client in zip_longest(usable, config.clients):
         if any(len(key) < SHORTEST_CLIENT_KEY for key in client.keys):
-            yield (
+            why = (
                 f"refusing to serve on {host}: the key of client {client.name!r} can be guessed, "
                 f"it has fewer than {SHORTEST_CLIENT_KEY} characters"
             )
+            yield place_of(f"{path}.key: {why}", config) if path else why
 
 
 def _opening_faults(config: Config, before: Config) -> Iterator[str]:

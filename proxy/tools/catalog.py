@@ -26,6 +26,7 @@ from proxy.config import (
     ToolConfig,
     WebFetchConfig,
     ZaiSearchConfig,
+    place_of,
 )
 from proxy.loop.chat import Json
 from proxy.loop.errors import ConfigurationError
@@ -67,20 +68,30 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
     """Every tool of the configuration that can do something, by itself or through its fallback.
 
     The tools of MCP servers are not known yet: see `sources_of`.
+
+    Raises:
+        ConfigurationError: with the faults of all tools that cannot be made, after the others.
     """
     by_fallback = dict(answered_by_fallback(config))
     entries = {**config.tools, **by_fallback}
     taken = {*entries, *(alias for entry in entries.values() for alias in entry.aliases)}
+    faults: list[str] = []
     for name, entry in entries.items():
         if isinstance(entry, McpConfig):
             continue
-        made = make_tool(name, entry, resources)
+        try:
+            made = make_tool(name, entry, resources)
+        except ConfigurationError as exc:
+            faults += [place_of(fault, config) for fault in exc.faults]
+            continue
         if name in by_fallback:
             made = replace(made, run=_refusing_run(config.disabled[f"tools.{name}"].why), run_filtered=None)
         # The names of gpt-oss's browser are the first fitting tool's, unless the configuration gives them to another.
         own = tuple(alias for alias in made.aliases if not (alias in browser.NAMES and alias in taken))
         taken.update(own)
         yield replace(made, **_settings(made, entry, config), aliases=(*entry.aliases, *own))
+    if faults:
+        raise ConfigurationError(faults)
 
 
 def sources_of(config: Config, clock: Clock, observe: Observer, *, leave_out: Container[str] = ()) -> list[Source]:

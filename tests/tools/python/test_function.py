@@ -466,7 +466,7 @@ def test_a_function_that_is_no_name_is_refused_with_its_line(function):
 
 def test_a_name_that_appears_twice_is_refused_at_start(installed):
     entry = "t: {type: python, function: 'dice_tools:ready'}, u: {type: python, function: 'dice_tools:broken'}"
-    with pytest.raises(ConfigurationError, match=r"^tools: there are two tools named 'die'$"):
+    with pytest.raises(ConfigurationError, match=r"^config.yaml:1: tools: there are two tools named 'die'$"):
         create_app(parse(f"tools: {{{entry}}}", {}))
     clock = Tool(name="now", description="", parameters={"type": "object"}, run=brew)
     with pytest.raises(ConfigurationError, match="two tools named 'now'"):
