@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -413,6 +414,15 @@ def test_the_demo_shows_the_conversation_and_ends_well():
     assert "Take a jacket" in done.stdout
     assert "web_search_tool_result, web_search_tool_result, text, stop_reason end_turn" in done.stdout
     assert done.stderr == ""
+
+
+def test_a_port_of_the_chat_page_that_is_taken_is_one_clear_line():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = toolproxy("demo", "--serve", "--port", str(port))
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"toolproxy: cannot listen on 127.0.0.1:{port}: Address already in use")
 
 
 def test_mock_upstream_plays_a_script_of_ones_own(tmp_path):

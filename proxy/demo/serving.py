@@ -13,16 +13,23 @@ from proxy.server.listener import address_of, listen
 
 @asynccontextmanager
 async def serving(app: ASGIApp, *, lifespan: str, port: int = 0) -> AsyncIterator[str]:
-    """The app on loopback, in this event loop; port 0 is any free one."""
+    """The app on loopback, in this event loop; port 0 is any free one.
+
+    Raises:
+        ConfigurationError: the port is taken.
+    """
     listener = listen("127.0.0.1", port)
     settings = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan)  # type: ignore[arg-type]
     started = asyncio.Event()
     running = Server(settings, ready=started.set)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(running.serve([listener]))
-        await started.wait()
-        try:
-            yield address_of(listener)
-        finally:
-            running.should_exit = True
-            await asyncio.wait({task})
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(running.serve([listener]))
+            await started.wait()
+            try:
+                yield address_of(listener)
+            finally:
+                running.should_exit = True
+                await asyncio.wait({task})
+    except ExceptionGroup as failures:  # of the server, or of what is done while it serves
+        raise failures.exceptions[0] from failures
