@@ -160,12 +160,20 @@ class _Reader:
 
     def pairs(self, node: yaml.Node, path: _Path) -> Iterator[tuple[str, yaml.Node, _Path]]:
         """The entries of a mapping."""
+        if not self.flatten(node, path):
+            return
+        for key_node, value_node in node.value:
+            key = str(key_node.value)
+            yield key, value_node, path.key(key, key_node.start_mark.line + 1)
+
+    def flatten(self, node: yaml.Node, path: _Path) -> bool:
+        """Put what `<<` merges into a mapping in its place; whether the node is a mapping that can be read."""
         if not isinstance(node, yaml.MappingNode):
             self.fault(path, f"must be a mapping, not {kind_of(node)}")
-            return
+            return False
         if any(not isinstance(key_node, yaml.ScalarNode) for key_node, _ in node.value):
             self.fault(path, "a key must be a single value (is there a brace too many?)")
-            return
+            return False
         seen: set[str] = set()
         for key_node, _ in node.value:
             if (key := str(key_node.value)) in seen:
@@ -175,10 +183,10 @@ class _Reader:
             self.loader.flatten_mapping(node)
         except yaml.MarkedYAMLError as exc:
             self.fault(path, str(exc.problem))
-            return
-        for key_node, value_node in node.value:
-            key = str(key_node.value)
-            yield key, value_node, path.key(key, key_node.start_mark.line + 1)
+            return False
+        # What is merged comes first. One of each stays: a node with an anchor is read wherever it is referred to.
+        node.value = list({key_node.value: (key_node, value_node) for key_node, value_node in node.value}.values())
+        return True
 
     def struct(self, node: yaml.Node, kind: type[c.Value], path: _Path, *, skip: tuple[str, ...] = ()) -> Any:
         fields = _fields_in_file(kind)
@@ -217,8 +225,8 @@ class _Reader:
 
     def tool(self, node: yaml.Node, path: _Path) -> Any:
         """An entry of `tools:`, whose `type` says which keys it may have."""
-        if not isinstance(node, yaml.MappingNode):
-            return self.fault(path, f"must be a mapping, not {kind_of(node)}")
+        if not self.flatten(node, path):
+            return _FAULTY
         named = [(value, key.start_mark.line + 1) for key, value in node.value if key.value == "type"]
         if not named:
             return self.fault(path.key("type", path.line), f"is missing; known are {', '.join(c.TOOL_TYPES)}")

@@ -346,6 +346,19 @@ def test_a_value_that_is_shared_by_an_anchor_keeps_its_variable_and_a_merged_one
     assert (config.upstreams["b"].base_url, config.upstreams["b"].api_key) == ("http://b", "k")
 
 
+def test_a_tool_may_be_merged_from_others_and_referred_to_again():
+    config = parse(
+        "tools:\n"
+        "  a: &a {type: http, description: d, url: 'http://u/'}\n"
+        "  b: &b {<<: *a, description: e}\n"
+        "  c: *b\n"
+        "  d: {<<: *b, url: 'http://v/'}\n",
+        {},
+    )
+    told = [(tool.description, tool.url) for tool in config.tools.values()]
+    assert told == [("d", "http://u/"), ("e", "http://u/"), ("e", "http://u/"), ("e", "http://v/")]
+
+
 def test_a_client_with_an_empty_key_is_disabled():
     config = parse("clients: [{name: a, key: '${K:-}'}]", {})
     assert (config.clients, config.disabled["clients[0]"].why) == ((), "key is empty")
