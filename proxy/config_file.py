@@ -164,7 +164,11 @@ class _Reader:
             return
         for key_node, value_node in node.value:
             key = str(key_node.value)
-            yield key, value_node, path.key(key, key_node.start_mark.line + 1)
+            at = path.key(key, key_node.start_mark.line + 1)
+            if VARIABLE.search(key):  # names are told in messages and metrics, so no secret may get into one
+                self.fault(at, "a key cannot hold a variable")
+            else:
+                yield key, value_node, at
 
     def flatten(self, node: yaml.Node, path: _Path) -> bool:
         """Put what `<<` merges into a mapping in its place; whether the node is a mapping that can be read."""

@@ -157,6 +157,14 @@ def test_a_variable_without_a_value_elsewhere_is_a_fault():
         ),
         ("tools: {t: {type: clock, fallback: t}}", "tools.t.fallback: there is no other tool 't'"),
         ("server:\n  port: 1\n  port: 2", "config.yaml:3: server.port: is given twice"),
+        (
+            UP + 'models:\n  "${MODEL:-m}": {upstream: up}',
+            "config.yaml:3: models.${MODEL:-m}: a key cannot hold a variable",
+        ),
+        (
+            "upstreams: {u: {base_url: 'http://x', api_key: k, headers: {'${H}': a}}}",
+            "upstreams.u.headers.${H}: a key cannot hold a variable",
+        ),
         ("a:\n- [", "config.yaml:2: is not YAML: expected the node content"),
         ("a: \x07", "config.yaml: cannot be read as YAML: "),
         ("server: {host: !foo bar}", "server.host: cannot be read as the value"),
