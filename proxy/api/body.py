@@ -26,6 +26,7 @@ _Fault: TypeAlias = tuple[str, str]
 HEADERS: Final = "toolproxy.headers"
 """The key in a scope for the first header of each name, there once `header` has been called."""
 
+_LONGEST_CODING = 100  # characters of it in an error
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"})
 
 
@@ -47,11 +48,15 @@ async def read_body(scope: Scope, receive: Receive, server: ServerConfig, clock:
     """The whole body, counted among those of the open requests (`api.body_memory`).
 
     Raises:
+        RequestError: it is compressed.
         RequestTooLarge: more than `max_body_bytes`, whatever its Content-Length says.
         Overloaded: the bodies of all open requests would take more memory than they may.
         RequestTimeout: it does not come fast enough.
         ClientLeft: the client left while it was sending.
     """
+    coding = header(scope, b"content-encoding")
+    if coding and coding.lower() != "identity":
+        raise _encoded(coding)
     share: Share | None = scope.get(SHARE)
     connection: ClientConnection | None = scope.get("extensions", {}).get(CONNECTION)
     body = connection.take_body() if connection is not None else None
@@ -233,6 +238,16 @@ def expect(condition: object, param: str, demand: str) -> None:
 
 def _at_fault(param: str, demand: str) -> RequestError:
     return RequestError(f"'{param}' {demand}.", param=param)
+
+
+def _encoded(coding: str) -> RequestError:
+    """The error for a compressed body; the header says what is taken instead (RFC 9110, section 15.5.16)."""
+    return RequestError(
+        f"A body with Content-Encoding {coding[:_LONGEST_CODING]!r} cannot be read: send it uncompressed.",
+        status=415,
+        code="unsupported_media_type",
+        headers={"accept-encoding": "identity"},
+    )
 
 
 def _too_large(server: ServerConfig) -> RequestTooLarge:

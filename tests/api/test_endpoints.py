@@ -1,6 +1,7 @@
 """Everything but the tool loop: the error table, keys, models, health and what is handed through."""
 
 import asyncio
+import gzip
 import socket
 from hashlib import sha256
 
@@ -329,6 +330,25 @@ async def test_a_prefix_is_taken_off_where_nothing_is_offered_as_well(upstream):
     async with proxy_of(upstream, more=more) as url:
         await post(url, {**ASK, "messages": [{"role": "user", "content": "// hello"}]})
     assert upstream.requests[0]["messages"] == [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd", "gzip, identity"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"])
+async def test_a_compressed_body_is_refused_by_the_name_of_its_coding(upstream, path, coding):
+    async with proxy_of(upstream) as url:
+        response = await post(url, gzip.compress(b"{}"), path=path, headers={"content-encoding": coding})
+    error = response.json()["error"]
+    assert (response.status_code, error["type"]) == (415, "invalid_request_error")
+    assert error["code"] == "unsupported_media_type"
+    assert repr(coding) in error["message"]
+    assert response.headers["accept-encoding"] == "identity"
+    assert ("request_id" in response.json()) is (path == "/v1/messages")
+
+
+async def test_a_body_may_say_that_it_is_not_compressed(upstream):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream) as url:
+        assert (await post(url, ASK, headers={"content-encoding": "Identity"})).status_code == 200
 
 
 @pytest.mark.parametrize("model", [b'"model":"alias","model":"m"', b'"\\u006dodel":"alias","model":"m"'])
