@@ -39,6 +39,13 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
+def list_header(scope: Scope, name: bytes) -> str | None:
+    """The value of a request header that is a list, all its lines together (RFC 9110, section 5.3)."""
+    if header(scope, name) is None:
+        return None
+    return b",".join(value for given, value in scope["headers"] if given == name).decode("latin-1")
+
+
 def is_forwarded(scope: Scope) -> bool:
     """Whether a request comes through another proxy, by its own account."""
     return not _FORWARDED.isdisjoint(name for name, _ in scope["headers"])

@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from proxy import request_context
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, Caller
-from proxy.api.body import header
+from proxy.api.body import header, list_header
 from proxy.api.body_memory import Share, share_of
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
 from proxy.api.tool_events import wanted_events
@@ -105,7 +105,7 @@ class RequestResolver:
         except ModelNotFound:
             request_context.add({"unknown_model": name[:_LONGEST_LOGGED]})
             raise
-        policy = self._policies.of(caller, model, header(scope, b"x-server-tools"), on_request=on_request)
+        policy = self._policies.of(caller, model, list_header(scope, b"x-server-tools"), on_request=on_request)
         if not policy.permitted:
             raise ModelNotAllowed(model.name)
         request_context.add({"model": model.name, "upstream": model.upstream.name, "stream": bool(chat.get("stream"))})

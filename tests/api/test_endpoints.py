@@ -280,6 +280,15 @@ async def test_a_request_may_choose_among_the_server_tools(upstream, header, off
     assert (tools and [tool["function"]["name"] for tool in tools]) == offered
 
 
+async def test_the_header_that_chooses_tools_may_have_several_lines(upstream):
+    upstream.replies = [whole("Hi")]
+    lines = [("x-server-tools", "time"), ("x-other", "a"), ("X-Server-Tools", "web_search,mail")]
+    async with proxy_of(upstream, more="  time: {{type: clock}}".format()) as url:
+        response = await post(url, {"model": "m", "messages": ASK["messages"]}, headers=lines)
+    assert [tool["function"]["name"] for tool in upstream.requests[0]["tools"]] == ["web_search", "time"]
+    assert response.headers["x-tools-ignored"] == "mail"
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("mode", ["always", "on_request", "declared", "never"])
 async def test_what_the_header_names_is_offered_whatever_the_mode(upstream, path, mode):
