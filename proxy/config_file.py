@@ -25,6 +25,7 @@ from proxy.loop.errors import ConfigurationError
 from proxy.loop.limits import LimitOverrides, Limits
 
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
+_NULL: Final = "tag:yaml.org,2002:null"
 _NOT_IN_FILE = ("disabled", "secrets", "places", "warnings", "max_output_tokens", "calls_stop", "max_tool_timeout")
 
 
@@ -117,7 +118,7 @@ class _Reader:
         """The value of a node as `kind`, or `_FAULTY`."""
         self.lines[path.name] = path.line
         if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-            if node.tag == "tag:yaml.org,2002:null":
+            if node.tag == _NULL:
                 return None
             options = [option for option in typing.get_args(kind) if option is not type(None)]
             kind = next((option for option in options if _is_for(option, node)), options[0])
@@ -264,6 +265,8 @@ class _Reader:
         }
 
     def sequence(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
+        if kind is c.ClientConfig and node.tag == _NULL:  # all of them are commented out
+            return ()
         if not isinstance(node, yaml.SequenceNode):
             return self.fault(path, f"must be a list, not {kind_of(node)}")
         before, unset = len(self.faults), len(self.unset or ())

@@ -51,6 +51,10 @@ def test_an_empty_file_is_all_defaults():
     assert config.limits.max_turns == 5
 
 
+def test_clients_that_are_all_commented_out_are_none():
+    assert parse("clients:\n# - {name: a, key: k}\n" + UP, {}).clients == ()
+
+
 def test_variables_are_replaced_and_typed_like_the_value_they_stand_for():
     config = parse(
         "server:\n  port: ${PORT:-8080}\n  allow_anonymous: ${ANON:-false}\n  host: ${HOST:-0.0.0.0}\n" + UP,
