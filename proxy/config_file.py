@@ -26,6 +26,7 @@ from proxy.loop.limits import LimitOverrides, Limits
 
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
 _NULL: Final = "tag:yaml.org,2002:null"
+_NULL_WORDS: Final = ("", "~", "null", "Null", "NULL")
 _NOT_IN_FILE = ("disabled", "secrets", "places", "warnings", "max_output_tokens", "calls_stop", "max_tool_timeout")
 
 
@@ -117,10 +118,12 @@ class _Reader:
     def value(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
         """The value of a node as `kind`, or `_FAULTY`."""
         self.lines[path.name] = path.line
+        nullable = False
         if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
             if node.tag == _NULL:
                 return None
             options = [option for option in typing.get_args(kind) if option is not type(None)]
+            nullable = len(options) < len(typing.get_args(kind))
             kind = next((option for option in options if _is_for(option, node)), options[0])
         if kind in (Limits, LimitOverrides):
             return self.limits(node, kind, path)
@@ -131,7 +134,7 @@ class _Reader:
             return self.mapping(node, *arguments, path=path)
         if origin is tuple:
             return self.sequence(node, arguments[0], path)
-        return self.leaf(node, kind, path)
+        return self.leaf(node, kind, path, nullable=nullable)
 
     def section(self, node: yaml.Node, kind: type[c.Value], path: _Path) -> Any:
         """A mapping with a class of its own."""
@@ -283,7 +286,7 @@ class _Reader:
             item for at, item in enumerate(items) if item is not _FAULTY and path.item(at, 0).name not in self.disabled
         )
 
-    def leaf(self, node: yaml.Node, kind: Any, path: _Path) -> Any:
+    def leaf(self, node: yaml.Node, kind: Any, path: _Path, *, nullable: bool = False) -> Any:
         self.note_lines(node, path)
         before = len(self.unset or ())
         substituted = self.substitute(node, path)
@@ -292,8 +295,10 @@ class _Reader:
         if len(self.unset or ()) > before:  # a key that is not set is read as none; nothing else can be read at all
             return "" if kind in (c.Key, c.HeaderValue) else _FAULTY
         strict = not (substituted and isinstance(node, yaml.ScalarNode))
+        if not strict and nullable and node.value in _NULL_WORDS and kind is not c.Key:  # an empty key disables
+            return None
         try:
-            value = node.value if not strict else self.loader.construct_object(node, deep=True)
+            value = _of_text(node.value, kind) if not strict else self.loader.construct_object(node, deep=True)
         except (yaml.YAMLError, ValueError, KeyError, AttributeError):
             return self.fault(path, "cannot be read as the value that its form or its tag says it is")
         try:
@@ -354,6 +359,11 @@ class _Reader:
         if c.SECRET_NAME.search(name):
             self.secrets.add(value)
         return value
+
+
+def _of_text(text: str, kind: Any) -> Any:
+    """The text of a variable, or the truth value that YAML would read in it: `no` is one, in any case of letters."""
+    return yaml.SafeLoader.bool_values.get(text.lower(), text) if kind is bool else text
 
 
 def _is_for(kind: Any, node: yaml.Node) -> bool:

@@ -63,6 +63,27 @@ def test_variables_are_replaced_and_typed_like_the_value_they_stand_for():
     assert (config.server.port, config.server.allow_anonymous, config.server.host) == (99, True, "0.0.0.0")
 
 
+@pytest.mark.parametrize("word", ["", "null", "~"])
+def test_a_variable_may_leave_out_what_may_be_null(word):
+    config = parse(
+        f"limits: {{max_total_tokens: '${{N:-{word}}}'}}\n"
+        f"telemetry: {{otlp_endpoint: '${{E:-{word}}}'}}\n"
+        f"tools: {{t: {{type: clock, offer: '${{O:-{word}}}', timeout: '${{T:-{word}}}'}}}}\n",
+        {},
+    )
+    tool = config.tools["t"]
+    assert (config.limits.max_total_tokens, config.telemetry.otlp_endpoint, tool.offer, tool.timeout) == (None,) * 4
+    for text in ("server: {port: '${P:-null}'}", "server: {host: '${P:-}'}"):
+        assert "config.yaml:1: server." in faults(text)[0]
+    keyless = parse("tools: {s: {type: search, provider: brave, api_key: '${K:-}'}}", {})
+    assert keyless.disabled["tools.s"].why == "api_key is empty"
+
+
+@pytest.mark.parametrize(("word", "meant"), [("no", False), ("Off", False), ("0", False), ("YES", True), ("1", True)])
+def test_a_variable_may_be_any_truth_value_that_the_file_takes(word, meant):
+    assert parse("server: {allow_anonymous: '${A}'}", {"A": word}).server.allow_anonymous is meant
+
+
 def test_a_key_of_digits_stays_text():
     assert (
         parse("upstreams: {u: {base_url: 'http://u', api_key: '${K}'}}", {"K": "12345"}).upstreams["u"].api_key
