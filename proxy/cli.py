@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from proxy import __version__, config_file, config_rules
-from proxy.config import Config, place_of, secrets_of
+from proxy.config import Config, Key, place_of, secrets_of
+from proxy.config_messages import PATTERNS
 from proxy.loop.errors import ConfigurationError
 from proxy.redact import Redact, redactor
 from proxy.terminal import style_of
@@ -197,12 +198,16 @@ def _mock_upstream(arguments: argparse.Namespace) -> None:
 
 
 def _hash_key(_: argparse.Namespace) -> None:
-    key = getpass("client key: ") if sys.stdin.isatty() else sys.stdin.readline()
-    if not (key := key.strip()):
+    try:
+        key = getpass("client key: ") if sys.stdin.isatty() else sys.stdin.readline()
+        key = msgspec.convert(key.strip(), Key)
+    except (msgspec.ValidationError, UnicodeError) as exc:
+        raise ConfigurationError([f"the key {PATTERNS[Key]}"]) from exc
+    if not key:
         raise ConfigurationError(["no key was given"])
     if len(key) < config_rules.SHORT_CLIENT_KEY:
         print(
             f"toolproxy: warning: a key of fewer than {config_rules.SHORT_CLIENT_KEY} characters can be guessed",
             file=sys.stderr,
         )
-    print(sha256(key.encode("utf-8", "surrogateescape")).hexdigest())
+    print(sha256(key.encode()).hexdigest())

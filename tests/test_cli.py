@@ -407,6 +407,13 @@ def test_hash_key_prints_what_the_configuration_wants():
     assert toolproxy("hash-key", stdin="\n").returncode == 1
 
 
+@pytest.mark.parametrize("key", ["a key of my own 1", "schl\u00fcssel-of-my-own"])
+def test_hash_key_refuses_what_no_client_could_send(key):
+    done = toolproxy("hash-key", stdin=f"{key}\n")
+    why = "the key must be printable ASCII without blanks: it has to fit into a header"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"toolproxy: {why}\n")
+
+
 def test_the_demo_shows_the_conversation_and_ends_well():
     done = toolproxy("demo")
     assert done.returncode == 0, done.stdout + done.stderr
