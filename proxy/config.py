@@ -197,12 +197,12 @@ class ToolConfig(Value, frozen=True, kw_only=True):
     # Calls at the same time, of all requests together; further calls wait. None: no limit.
     max_concurrent_calls: Count | None = None
     # Seconds for which a result is reused for equal calls of the same client; 0: no cache.
-    cache_seconds: Annotated[float, Meta(ge=0)] = 0
+    cache_seconds: Annotated[float, Meta(ge=0, le=10**9)] = 0
     max_calls: Count | None = None  # Calls in one request. None: no limit.
     # Another tool of this file, or a list of them in order, called when this one fails.
     fallback: Text | tuple[Text, ...] | None = None
     # Price of one call, for `usage.cost`; one that fails or comes from the cache costs nothing. None: not counted.
-    price: Annotated[float, Meta(ge=0)] | None = None
+    price: Price | None = None
     offer: OfferMode | None = None  # When the tool is offered to the model. None: as `offer.mode` says.
     eager: bool = True  # Calls may start before the turn has ended; false for a tool that changes things.
 
