@@ -43,6 +43,13 @@ async def test_a_preflight_needs_no_key_and_is_answered_for_configured_origins_o
     assert "access-control-allow-credentials" not in asked.headers
     assert "x-request-id" in asked.headers
     assert (refused.status_code, "access-control-allow-origin" in refused.headers) == (400, False)
+    assert (refused.headers["content-type"], "x-request-id" in refused.headers) == ("application/json", True)
+    assert refused.json()["error"] == {
+        "message": "Disallowed CORS origin: server.cors does not permit it.",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "invalid_request",
+    }
 
 
 TEXT = {"content-type": "text/plain"}

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Awaitable
+from http import HTTPStatus
 from secrets import token_hex
 from typing import Final
 
+import orjson
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -12,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.body import header
 from proxy.config import CorsConfig
-from proxy.loop.errors import PageNotAllowed
+from proxy.loop.errors import PageNotAllowed, RequestError
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOCAL_HOST: Final = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?")
@@ -50,6 +52,11 @@ class Cors(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
         """The response to a preflight. It needs an id of its own, because it never reaches the layer that gives ids."""
         response = super().preflight_response(request_headers)
+        if response.status_code != HTTPStatus.OK:
+            why = bytes(response.body).decode()  # "Disallowed CORS origin"
+            response.body = orjson.dumps(RequestError(f"{why}: server.cors does not permit it.").envelope())
+            response.headers["content-type"] = "application/json"
+            response.headers["content-length"] = str(len(response.body))
         response.headers["x-request-id"] = token_hex(16)
         return response
 
