@@ -105,6 +105,7 @@ def _inside(kind: Any, name: str = "") -> Any:
     """The type of a field of a class, or of the items of a list; without optional None."""
     if name:
         kind = next(info.type for info in msgspec.structs.fields(kind) if info.name == name)
+        kind = typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
     elif typing.get_origin(kind) in (tuple, dict):
         kind = typing.get_args(kind)[-1 if typing.get_origin(kind) is dict else 0]
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else ()

@@ -445,6 +445,44 @@ def test_mock_upstream_plays_a_script_of_ones_own(tmp_path):
     assert toolproxy("mock-upstream", "--script", str(tmp_path / "none")).returncode == 1
 
 
+@pytest.mark.parametrize(
+    ("script", "fault"),
+    [
+        ("conversations: [", ":1: is not YAML: expected the node content, but found '<stream end>'"),
+        ("a: b: c", ":1: is not YAML: mapping values are not allowed here"),
+        ("", ": the script: must be a mapping, not empty"),
+        ("conversations:\n- {when: ''}", ": conversations[0].turns: is missing"),
+        ("conversations:\n- {when: '', turns: [{txt: x}]}", ": conversations[0].turns[0].txt: unknown key; known are "),
+        ("conversations:\n- {when: '(', turns: [{text: x}]}", ": missing ), unterminated subpattern at position 0"),
+    ],
+)
+def test_a_script_that_cannot_be_played_is_one_clear_line(tmp_path, script, fault):
+    path = tmp_path / "script.yaml"
+    path.write_text(script)
+    done = toolproxy("mock-upstream", "--script", str(path))
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert line.startswith(f"toolproxy: {path}{fault}")
+
+
+def test_mock_upstream_refuses_what_no_upstream_would_understand():
+    bad = {
+        "/v1/chat/completions": [
+            b"", b"[]", b"{}", b'{"model":"m","messages":[5]}', b'{"model":"m","messages":[{}],"stream_options":1}'
+        ],
+        "/search": [b"", b"[]", b'{"num":"x"}'],
+    }  # fmt: skip
+    with running("mock-upstream") as (process, url):
+        for path, bodies in bad.items():
+            for body in bodies:
+                response = httpx.post(url + path, content=body)
+                error = response.json()["error"]
+                assert (response.status_code, error["type"]) == (400, "invalid_request_error"), body
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=20)
+    assert stderr == ""
+
+
 def test_a_starter_configuration_is_written_once(tmp_path):
     missing = toolproxy("serve", cwd=tmp_path)
     assert (missing.returncode, missing.stdout) == (1, "")

@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
+from proxy.config_messages import within_struct
 from proxy.loop.chat import Json
 from proxy.loop.errors import ConfigurationError
 
@@ -78,8 +79,14 @@ def load(path: Path) -> Script:
             re.compile(conversation.when)
     except OSError as exc:
         raise ConfigurationError([f"{path}: cannot be read: {exc.strerror}"]) from exc
-    except (yaml.YAMLError, msgspec.ValidationError, re.error) as exc:
-        raise ConfigurationError([f"{path}: {exc}"]) from exc
+    except yaml.MarkedYAMLError as exc:
+        line = exc.problem_mark.line + 1 if exc.problem_mark else 1
+        raise ConfigurationError([f"{path}:{line}: is not YAML: {exc.problem}"]) from exc
+    except msgspec.ValidationError as exc:
+        where, what = within_struct(str(exc), Script)
+        raise ConfigurationError([f"{path}: {where.removeprefix('.') or 'the script'}: {what}"]) from exc
+    except (yaml.YAMLError, UnicodeDecodeError, re.error) as exc:
+        raise ConfigurationError([f"{path}: {' '.join(str(exc).split())}"]) from exc
     return script
 
 

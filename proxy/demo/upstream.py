@@ -24,9 +24,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from proxy.api.body import expect, parse_chat_request, parse_object
 from proxy.demo.script import DEMO, Script, ScriptedTurn, load
 from proxy.loop import sse
 from proxy.loop.chat import Json
+from proxy.loop.errors import RequestError
 from proxy.server.graceful import Server
 from proxy.server.listener import address_of, listen
 
@@ -83,11 +85,13 @@ class Mock:
                 Route("/search", self._search, methods=["POST"]),
                 Route("/{base:path}/chat/completions", self._complete, methods=["POST"]),
                 Route("/chat/completions", self._complete, methods=["POST"]),
-            ]
+            ],
+            exception_handlers={RequestError: _refuse},
         )
 
     async def _search(self, request: Request) -> Response:
-        asked = orjson.loads(await request.body())
+        asked = parse_object(await request.body())
+        expect(isinstance(asked.get("num", 0), int), "num", "must be an integer")
         self.searches.append(asked)
         self._open_searches += 1
         self.most_searches_at_once = max(self.most_searches_at_once, self._open_searches)
@@ -96,7 +100,7 @@ class Mock:
         return _json(self.answer_search(asked))
 
     async def _complete(self, request: Request) -> Response:
-        asked = orjson.loads(await request.body())
+        asked = parse_chat_request(await request.body())
         self.requests.append(asked)
         answer = _Answer(asked, self.script.turn(asked), _manner(str(asked.get("model"))), next(self._numbers))
         if asked.get("stream"):
@@ -198,6 +202,13 @@ def _manner(model: str) -> str:
     if "glm" in model:
         return "glm"
     return "gpt_oss" if "gpt-oss" in model else "openai"
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    """The response to a request that no upstream would understand."""
+    if not isinstance(error, RequestError):
+        raise error
+    return Response(orjson.dumps(error.envelope()), error.status, media_type="application/json")
 
 
 def _json(payload: Any) -> Response:
