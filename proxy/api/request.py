@@ -43,7 +43,7 @@ class ResolvedRequest(Struct, frozen=True):
         body: `chat` as the client sent it, byte for byte; None where the two differ.
         ignored: names that the client selected and cannot have, safe in a header.
         filters: of its searches.
-        sources: URL -> title of the pages that hidden calls earlier in the conversation have found.
+        sources: URL -> title of the pages that calls earlier in the conversation have found.
     """
 
     chat: Json

@@ -145,7 +145,7 @@ class Respond(Struct, frozen=True):
         finish_reason: for the client.
         stop: why the run ended here.
         tally: what the run has used.
-        sources: URL -> title of the pages that its tools returned, which may be cited.
+        sources: URL -> title of the pages that its tools and those of earlier runs returned, which may be cited.
         cite: the page that a mark of gpt-oss's in its text means; None: its marks stay.
         continuation: the part of the run that is hidden from a client whose own calls it ends with.
         step: by which the model was made to answer, if it had to be.

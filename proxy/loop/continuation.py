@@ -41,7 +41,7 @@ class Continuation(Struct, frozen=True):
         message: the last turn's assistant message as received, every call in it.
         results: of the server's calls in it: position in `tool_calls` -> content.
         client_ids: of the client's calls in it: the client's id -> position.
-        sources: URL -> title of the pages that the run's tools returned, which a later answer may cite.
+        sources: URL -> title of the pages that the run's own tools returned, which a later answer may cite.
     """
 
     before: tuple[Json, ...]

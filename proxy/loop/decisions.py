@@ -63,7 +63,7 @@ class CallHistory(Struct):
         limits: of the run.
         dialect: translates calls by aliases; None: they are made in the tools' own terms.
         tally: counts the calls that are run.
-        sources: URL -> title, of all results, and of earlier runs.
+        sources: URL -> title, of all results.
         results: of the calls that succeeded, by `ToolCall.fingerprint`. A call that failed may be made again.
         repeated: the fingerprints of calls that were made again, and answered from `results`.
     """

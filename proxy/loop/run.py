@@ -58,7 +58,7 @@ class Run:
         id: the `run_id`.
         limits: as given.
         tally: the calls and tokens used so far, also where the run fails.
-        sources: URL -> title of the pages that may be cited.
+        sources: URL -> title of the pages that its own calls have found.
     """
 
     def __init__(
@@ -71,7 +71,9 @@ class Run:
         dialect: ToolDialect | None = None,
         sources: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.id, self.limits, self.tally, self.sources = run_id, limits, Tally(), {**sources}
+        self.id, self.limits, self.tally = run_id, limits, Tally()
+        self.sources: dict[str, str] = {}
+        self._earlier_sources = sources
         self._offer = offer
         self._request = upstream_request(request, offer)
         self._client_messages: Sequence[Json] = request["messages"]
@@ -218,7 +220,7 @@ class Run:
             finish_reason,
             stop=stop or self._stop or Stop.ANSWER,
             tally=self.tally,
-            sources=self.sources,
+            sources={**self._earlier_sources, **self.sources},
             cite=self._calls.cite,
             continuation=continuation,
             step=turn.step,

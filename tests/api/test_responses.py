@@ -688,6 +688,22 @@ async def test_what_the_model_has_found_earlier_in_a_chain_is_before_it_again(up
     assert said[5]["content"] == "Answer-1"
 
 
+@both
+@pytest.mark.parametrize("calls", [[SEARCH], [SEARCH, DOOR_CALL]])
+async def test_what_was_found_earlier_in_a_chain_may_be_cited(upstream, streaming, calls):
+    reply = reply_of(streaming)
+    upstream.replies = [reply("Let me.", calls=calls), *[reply("See https://a.example/")] * 3]
+    async with proxy_of(upstream) as url:
+        response = await ask(url, {"tools": [HOSTED, DOOR]}, streaming=streaming)
+        for _ in range(2):
+            calls = [item for item in response["output"] if item["type"] == "function_call"]
+            given = [{"type": "function_call_output", "call_id": call["call_id"], "output": "ok"} for call in calls]
+            body = {"tools": [HOSTED, DOOR], "previous_response_id": response["id"], "input": given or "Where?"}
+            response = await ask(url, body, streaming=streaming)
+    ((cited,),) = [part["annotations"] for part in response["output"][0]["content"]]
+    assert (cited["url"], cited["title"]) == ("https://a.example/", "A page")
+
+
 async def test_each_response_of_a_chain_is_kept_by_itself(upstream, state):
     sizes = []
     async with proxy_of(upstream, more=state) as url, httpx.AsyncClient() as client:

@@ -83,7 +83,8 @@ class CreateResponse(CheckingSurface):
         if ignored := names_for_header((*resolved.ignored, *tools.ignored)):
             request_context.add({"tools_ignored": ignored})
         limits = replace(resolved.limits, max_output_tokens=request.fields.get("max_output_tokens"))
-        resolved = replace(resolved, limits=limits, ignored=ignored)
+        sources = {**history.sources, **resolved.sources}
+        resolved = replace(resolved, limits=limits, ignored=ignored, sources=sources)
         run_id = token_hex(16)
         return _Prepared(
             request=request,
@@ -172,7 +173,7 @@ class _Prepared:
             summary=self.request.summary,
             seal=self.seal.thoughts if self.request.includes(ENCRYPTED) else None,
         )
-        return OutputBuilder(self.run_id, options)
+        return OutputBuilder(self.run_id, options, self.resolved.sources)
 
     def stored(self, response: Json, answer: Respond) -> StoredResponse:
         """The finished response as it is stored."""
@@ -180,7 +181,8 @@ class _Prepared:
         added = storable(answer.added)
         has_read_more = added and answer.continuation is None
         turns = [*added, answer.message] if has_read_more else ()
-        return StoredResponse(response, with_ids(self.items, self.run_id), self.request.previous, turns)
+        found = {url: title for url, title in answer.sources.items() if url not in self.resolved.sources}
+        return StoredResponse(response, with_ids(self.items, self.run_id), self.request.previous, turns, found)
 
     def carried(self, answer: Respond) -> str | None:
         """The hidden part of a mixed turn, sealed, for a client that stores nothing here and has to carry it itself."""

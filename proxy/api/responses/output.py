@@ -6,6 +6,7 @@ is still being written. Each turn's text is a message of its own.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from proxy.api.responses.items import ClientCall, Events, Item, Message, Reasoning, SearchCall, ServerCall, Status
@@ -18,6 +19,7 @@ from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
 
 ItemT = TypeVar("ItemT", bound=Item)
+_NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,17 @@ class OutputBuilder:
     Args:
         run_id: the ids of the items are made of it.
         options: what the client wants in it.
+        sources: URL -> title of the pages that earlier runs have found.
     """
 
-    def __init__(self, run_id: str, options: OutputOptions) -> None:
+    def __init__(self, run_id: str, options: OutputOptions, sources: Mapping[str, str] = _NO_SOURCES) -> None:
         self._run_id = run_id
         self._options = options
         self._items: list[Item] = []
         self._current: Message | Reasoning | None = None
         self._calls: dict[int, ClientCall] = {}
         self._tools: dict[tuple[int, str, str], list[SearchCall | ServerCall]] = {}
-        self._sources: dict[str, str] = {}
+        self._sources = {**sources}
         self._turn_text = False
 
     @property

@@ -11,8 +11,8 @@ An item's id contains its response's, so that an item needs no entry of its own.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 import orjson
@@ -69,12 +69,14 @@ class StoredResponse:
         input: the items that it answers, without the conversation before them.
         previous: the id of the response that it continues.
         turns: the messages that its run has added, where the model has read more than the output contains.
+        sources: URL -> title of the pages that its run has found, which a later answer may cite.
     """
 
     response: Json
     input: Sequence[Json]
     previous: str | None = None
     turns: Sequence[Json] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def items(self) -> list[Json]:
@@ -89,10 +91,17 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A whole conversation: `before` are the items of the chain that a request continues, `own` are the request's."""
+    """A whole conversation.
+
+    Attributes:
+        before: the items of the chain that a request continues.
+        own: the request's items.
+        sources: URL -> title of the pages that the chain has found.
+    """
 
     before: Sequence[Json]
     own: Sequence[Json]
+    sources: Mapping[str, str]
 
     @property
     def items(self) -> list[Json]:
@@ -116,7 +125,7 @@ class ResponseStore:
 
     async def put(self, stored: StoredResponse) -> None:
         """Store a response, for `state.ttl`."""
-        fields = {name: getattr(stored, name) for name in ("response", "input", "previous", "turns")}
+        fields = {name: getattr(stored, name) for name in ("response", "input", "previous", "turns", "sources")}
         await self._store.put(self._owner, stored.response["id"], sse.dumps(fields))
 
     async def find(self, identity: str) -> StoredResponse:
@@ -159,7 +168,8 @@ class ResponseStore:
                 own.append(item)
             elif item["id"] not in known:  # it is in the conversation already
                 own.append(await self._item(item["id"], looked_up))
-        return History([item for stored in chain for item in stored.items_for_model], own)
+        before = [item for stored in chain for item in stored.items_for_model]
+        return History(before, own, {url: title for stored in chain for url, title in stored.sources.items()})
 
     async def _chain(self, last: str | None) -> tuple[list[StoredResponse], str | None]:
         """A response and all that it continues, the oldest first; and the id of the first one that is not stored."""

@@ -1,0 +1,38 @@
+"""Stored responses, in a store that remembers everything."""
+
+import orjson
+
+from proxy.api.responses.stored import ResponseStore, StoredResponse
+
+ONE, TWO = "resp_" + "1" * 32, "resp_" + "2" * 32
+
+
+class Remembered(dict):
+    async def get(self, owner, key):
+        return dict.get(self, (owner, key))
+
+    async def put(self, owner, key, value):
+        self[owner, key] = value
+
+    async def renew(self, owner, keys):
+        pass
+
+
+def stored(identity, **fields):
+    return StoredResponse({"id": identity, "output": []}, [], **fields)
+
+
+async def test_a_response_is_stored_with_the_pages_of_its_own_run_and_read_with_those_of_the_chain():
+    remembered = Remembered()
+    responses = ResponseStore(remembered, "me")
+    await responses.put(stored(ONE, sources={"https://a.example/": "A"}))
+    await responses.put(stored(TWO, previous=ONE, sources={"https://b.example/": "B"}))
+    assert orjson.loads(remembered["me", TWO])["sources"] == {"https://b.example/": "B"}
+    history = await responses.history([], TWO)
+    assert history.sources == {"https://a.example/": "A", "https://b.example/": "B"}
+
+
+async def test_a_response_that_was_stored_before_there_were_sources_is_read():
+    remembered = Remembered()
+    remembered["me", ONE] = b'{"response":{"id":"%s","output":[]},"input":[],"previous":null,"turns":[]}' % ONE.encode()
+    assert (await ResponseStore(remembered, "me").history([], ONE)).sources == {}
