@@ -704,6 +704,48 @@ async def test_what_was_found_earlier_in_a_chain_may_be_cited(upstream, streamin
     assert (cited["url"], cited["title"]) == ("https://a.example/", "A page")
 
 
+def cut_off(streaming, *calls, **message):
+    """A reply that ends because of its length."""
+    if streaming:
+        entries = [
+            {**call, "index": at}
+            for at, call in enumerate(completion(calls=calls)["choices"][0]["message"].get("tool_calls", ()))
+        ]
+        return stream(chunk({**message, "tool_calls": entries}), chunk({}, "length"))
+    cut = completion(calls=calls, **message)
+    cut["choices"][0]["finish_reason"] = "length"
+    return Reply([orjson.dumps(cut)])
+
+
+@both
+async def test_a_call_that_was_cut_off_after_a_search_takes_its_output_in_a_chain(upstream, streaming):
+    upstream.replies = [reply_of(streaming)("", calls=[SEARCH]), cut_off(streaming, DOOR_CALL), whole("Open.")]
+    async with proxy_of(upstream) as url:
+        first = await ask(url, {"tools": [HOSTED, DOOR]}, streaming=streaming)
+        (call,) = [item for item in first["output"] if item["type"] == "function_call"]
+        assert (first["status"], call["status"]) == ("incomplete", "incomplete")
+        body = {"model": "m", "tools": [HOSTED, DOOR], "previous_response_id": first["id"]}
+        without = await raw(url, {**body, "input": "Go on"})
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "opened"}
+        assert (await raw(url, {**body, "input": [output]})).status_code == 200
+    assert (without.status_code, without.json()["error"]["param"]) == (400, "input")
+    assert roles(upstream.requests[-1]) == ["user", "assistant", "tool", "assistant", "tool"]
+    assert upstream.requests[-1]["messages"][-1]["content"] == "opened"
+
+
+@both
+async def test_thoughts_that_were_cut_off_after_a_search_are_no_message_of_a_chain(upstream, streaming):
+    upstream.replies = [
+        reply_of(streaming)("", calls=[SEARCH]),
+        cut_off(streaming, reasoning_content="Hm"),
+        whole("Fine."),
+    ]
+    async with proxy_of(upstream) as url:
+        first = await ask(url, {"tools": [HOSTED]}, streaming=streaming)
+        await ask(url, {"previous_response_id": first["id"]}, streaming=False)
+    assert roles(upstream.requests[-1]) == ["user", "assistant", "tool", "user"]
+
+
 async def test_each_response_of_a_chain_is_kept_by_itself(upstream, state):
     sizes = []
     async with proxy_of(upstream, more=state) as url, httpx.AsyncClient() as client:

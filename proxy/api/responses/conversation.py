@@ -4,7 +4,8 @@
     function_call_output, custom_tool_call_output                    a tool message straight after it, in call order
     message of anyone else                                           a message
     web_search_call, our own mcp_call                                nothing: what they found is not in them
-    TURNS, which no client can send                                  the messages of a stored response
+    TURNS, which no client can send                                  the messages of a stored response, results for
+                                                                     the calls in the last one
 
 Each item is checked when it is read; one of a type that has no such form is refused, never dropped in silence.
 """
@@ -169,7 +170,8 @@ class _Writer:
                 self._flush()
             case "toolproxy_turns":
                 self._flush()
-                self.messages += item["messages"]
+                self.messages += item["messages"][:-1]
+                self._write(item["messages"][-1])
 
     def finish(self) -> Conversation:
         """The conversation, once every item is added."""
@@ -198,19 +200,23 @@ class _Writer:
         self._calls.append({"id": item["call_id"], "type": "function", "function": function})
 
     def _flush(self) -> None:
-        """Write the message of the assistant that was gathered, and the results of its calls."""
+        """Write the message of the assistant that was gathered."""
         texts, thoughts, calls = self._texts, self._thoughts, self._calls
         self._texts, self._thoughts, self._calls = [], [], []
-        if not texts and not calls:  # reasoning alone is no message: some upstreams refuse an empty one
-            return
         message: Json = {"role": "assistant", "content": "\n\n".join(texts) or None}
         if thoughts:
             message["reasoning_content"] = "\n\n".join(thoughts)
         if calls:
             message["tool_calls"] = calls
+        self._write(message)
+
+    def _write(self, message: Json) -> None:
+        """Write a message of the assistant, and the results of its calls."""
+        if not any(message.get(name) for name in ("content", "refusal", "tool_calls")):
+            return  # reasoning alone is no message: some upstreams refuse an empty one
         self.messages.append(message)
         pictures: list[Json] = []
-        for call in calls:
+        for call in message.get("tool_calls") or ():
             pictures += self._add_result(call["id"])
         if pictures:
             self.messages.append({"role": "user", "content": [{"type": "text", "text": PICTURES}, *pictures]})

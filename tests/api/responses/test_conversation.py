@@ -3,7 +3,7 @@ from base64 import b64encode
 import pytest
 
 from proxy.api.responses.content import Hidden, Thoughts
-from proxy.api.responses.conversation import converse, read_items
+from proxy.api.responses.conversation import TURNS, converse, read_items
 from proxy.api.responses.tools import read_tools
 from proxy.loop.continuation import Continuation
 from proxy.loop.errors import RequestError
@@ -228,6 +228,35 @@ def test_what_cannot_be_paired_is_refused(given, fault):
     with pytest.raises(RequestError, match=fault) as refused:
         messages([user("Hi"), *given])
     assert refused.value.param == "input"
+
+
+SEARCHED = [{"role": "assistant", "content": None, "tool_calls": [chat_call("u1", "web_search")]}, tool("u1", "found")]
+
+
+def after_search(last, *given):
+    """The messages after those of a stored run that has searched, and whose last message is `last`."""
+    stored = {"type": TURNS, "messages": [*SEARCHED, {"role": "assistant", **last}]}
+    items = [*read_items([user("Hi")]), stored, *read_items(list(given))]
+    made = converse(items, instructions=None, name_of=read_tools([], None).name_of, unseal=SEALED.get).messages
+    assert list(made[1:3]) == SEARCHED
+    return list(made[3:])
+
+
+def test_the_calls_in_the_last_message_of_a_stored_response_have_results_like_all_others():
+    last = {"content": "Now.", "tool_calls": [chat_call("c1"), chat_call("c2")]}
+    given = [user("Go on"), output("c2", "two"), output("c1", [PICTURE])]
+    assistant, one, two, pictures, asked = after_search(last, *given)
+    assert assistant == {"role": "assistant", **last}
+    assert (one["tool_call_id"], two, asked) == ("c1", tool("c2", "two"), user("Go on"))
+    assert pictures["content"][1:] == [CHAT_PICTURE]
+    with pytest.raises(RequestError, match=r"No tool output found for function call c2\."):
+        after_search(last, output("c1"))
+
+
+def test_a_stored_response_that_ends_in_thoughts_alone_has_no_message_for_them():
+    assert after_search({"content": None, "reasoning_content": "Hm"}, user("Go on")) == [user("Go on")]
+    (refusal, _) = after_search({"content": None, "refusal": "No."}, user("Go on"))
+    assert refusal["refusal"] == "No."
 
 
 def test_a_file_is_set_apart_from_the_text_beside_it():
