@@ -116,6 +116,10 @@ class Toolset(Protocol):
         """Every usable tool by its own name."""
         ...
 
+    def arguments_of(self, call: ToolCall) -> Json | None:
+        """The arguments of a call, repaired as its tool takes them; None: the tool refuses them."""
+        ...
+
     async def execute(
         self, call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:

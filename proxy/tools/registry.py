@@ -130,6 +130,14 @@ class Registry:
         spec = replace(tool, group=group, searches=is_search, alias_parameters=own)
         self.specs = {**self.specs, tool.name: spec}
 
+    def arguments_of(self, call: ToolCall) -> Json | None:
+        """The arguments of a call, as `ports.Toolset` has it."""
+        entry = self._entries.get(call.name)
+        try:
+            return entry.arguments_of(call) if entry else None
+        except InvalidArguments:
+            return None
+
     async def execute(
         self,
         call: ToolCall,
@@ -166,7 +174,7 @@ class Registry:
         self, entry: "_Entry", call: ToolCall, seconds: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:
         tool = entry.tool
-        arguments = parse_arguments(call.arguments, entry.validator, repair=tool.repair)
+        arguments = entry.arguments_of(call)
         output = await self._output(entry, arguments, seconds, scope, filters)
         if tool.name != call.name:
             output = replace(output, answered_by=tool.name)
@@ -270,5 +278,9 @@ class _Entry:
 
     def __init__(self, tool: Tool, service: Service) -> None:
         self.tool = tool
-        self.validator = validator_of(tool.parameters)
         self.service = service
+        self._validator = validator_of(tool.parameters)
+
+    def arguments_of(self, call: ToolCall) -> Json:
+        """The arguments of a call, repaired and checked. Raises `InvalidArguments`."""
+        return parse_arguments(call.arguments, self._validator, repair=self.tool.repair)

@@ -134,6 +134,19 @@ async def test_a_question_that_needs_a_search(upstream, streaming):
 
 
 @both
+@pytest.mark.parametrize(
+    "arguments", ['{"search_query":"cats"}', '"{\\"query\\":\\"cats\\"}"', "{'query': 'cats'}", '{"query":"cats"']
+)
+async def test_a_search_names_its_query_however_the_model_has_written_it(upstream, streaming, arguments):
+    reply = reply_of(streaming)
+    upstream.replies = [reply("", calls=[("u1", "web_search", arguments)]), reply("Done")]
+    async with proxy_of(upstream) as url:
+        response = await ask(url, {"tools": [HOSTED]}, streaming=streaming)
+    assert response["output"][0]["action"] == {"type": "search", "query": "cats", "queries": ["cats"]}
+    assert upstream.searches[0]["q"] == "cats"
+
+
+@both
 async def test_a_search_that_only_the_server_offers_is_hidden(upstream, streaming):
     reply = reply_of(streaming)
     upstream.replies = [reply("", calls=[SEARCH]), reply("Done")]

@@ -59,6 +59,10 @@ class DemandingToolset:
         """Every usable tool by its own name."""
         return self._inner.specs
 
+    def arguments_of(self, call: ToolCall) -> Json | None:
+        """The arguments of a call, as `ports.Toolset` has it."""
+        return self._inner.arguments_of(call)
+
     async def execute(
         self, call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:

@@ -31,7 +31,7 @@ from proxy.loop.chat import Json
 from proxy.loop.continuation import storable
 from proxy.loop.errors import PreviousResponseNotFound, ProxyError
 from proxy.loop.offer import SEARCH, make_offer
-from proxy.ports import Ports
+from proxy.ports import Ports, Toolset
 
 
 class CreateResponse(CheckingSurface):
@@ -94,6 +94,7 @@ class CreateResponse(CheckingSurface):
             resolved=resolved,
             head=Head(response_id(run_id), int(self.ports.clock.time()), resolved.model.name, request),
             seal=seal,
+            toolset=self.ports.toolset,
             responses=responses,
             check=request.check if needs_check(resolved) else None,
         )
@@ -161,6 +162,7 @@ class _Prepared:
     resolved: ResolvedRequest
     head: Head
     seal: Seal
+    toolset: Toolset
     responses: ResponseStore
     check: SchemaCheck | None
 
@@ -168,6 +170,7 @@ class _Prepared:
         """An empty output, with the options of this client."""
         options = OutputOptions(
             self.tools,
+            self.toolset.arguments_of,
             server_calls=self.resolved.tool_events != "none",
             sources=self.request.includes(SOURCES),
             summary=self.request.summary,

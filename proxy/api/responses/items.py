@@ -235,28 +235,21 @@ class ClientCall(Item):
         return found if isinstance(found, str) else text
 
 
-def query_of(arguments: str) -> str:
-    """The query in a search's arguments; empty where there is none."""
-    try:
-        parsed = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return ""
-    if not isinstance(parsed, dict):
-        return ""
-    return next((parsed[name] for name in ("query", "q") if isinstance(parsed.get(name), str)), "")
-
-
 @dataclass(slots=True)
 class SearchCall(Item):
-    """A search by the server that the client has declared; `sources` are the pages found; None: not wanted."""
+    """A search by the server that the client has declared.
 
-    arguments: str
+    Attributes:
+        query: what is searched for; empty: the model's arguments are not those of a search.
+        sources: the pages found; None: not wanted.
+    """
+
+    query: str
     sources: Sequence[str] | None = None
 
     def as_json(self) -> Json:
         """The item in its present state."""
-        query = query_of(self.arguments)
-        action: Json = {"type": "search", "query": query, "queries": [query] if query else []}
+        action: Json = {"type": "search", "query": self.query, "queries": [self.query] if self.query else []}
         if self.sources is not None:
             action["sources"] = [{"type": "url", "url": url} for url in self.sources]
         return {"id": self.id, "type": "web_search_call", "status": self.status, "action": action}

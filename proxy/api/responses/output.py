@@ -13,7 +13,7 @@ from proxy.api.responses.items import ClientCall, Events, Item, Message, Reasoni
 from proxy.api.responses.tools import Tools
 from proxy.api.surface import delta_of
 from proxy.loop.actions import Respond
-from proxy.loop.chat import Json
+from proxy.loop.chat import Json, ToolCall
 from proxy.loop.citations import CITATIONS, Citation, Cite
 from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
@@ -28,6 +28,7 @@ class OutputOptions:
 
     Attributes:
         tools: the client's names for its tools, and whether it has declared a search.
+        arguments_of: reads the arguments of a search, as `Toolset.arguments_of` does.
         server_calls: show the calls of other server tools as well.
         sources: show the pages that searches have found.
         summary: show reasoning as a summary too.
@@ -35,6 +36,7 @@ class OutputOptions:
     """
 
     tools: Tools = field(default_factory=Tools)
+    arguments_of: Callable[[ToolCall], Json | None] = lambda _: None
     server_calls: bool = False
     sources: bool = False
     summary: bool = False
@@ -181,7 +183,10 @@ class OutputBuilder:
     def _server_item(self, event: Json) -> SearchCall | ServerCall | None:
         """The item for a call of a server tool; None: the client does not want it."""
         if event["tool"] == SEARCH and self._options.tools.search:
-            return self._new(SearchCall, "ws", event["arguments"])
+            arguments = self._options.arguments_of(ToolCall(event["call_id"], SEARCH, event["arguments"])) or {}
+            # A `web_search` of the operator's own may call it `q`.
+            query = next((arguments[name] for name in ("query", "q") if isinstance(arguments.get(name), str)), "")
+            return self._new(SearchCall, "ws", query)
         if self._options.server_calls:
             return self._new(ServerCall, "mcp", event["tool"], event["arguments"])
         return None

@@ -1,5 +1,6 @@
 """The output of a run: the order of its events, and that folding them gives the items."""
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from proxy.api.responses.tools import Tools, read_tools
 from tests.api.responses.folding import fold
 
 RUN = "a" * 32
-SEARCHING = OutputOptions(Tools(search={"type": "web_search"}), sources=True)
+SEARCHING = OutputOptions(Tools(search={"type": "web_search"}), lambda call: orjson.loads(call.arguments), sources=True)
 FOUND = [{"title": "A page", "url": "https://a.example/"}]
 
 
