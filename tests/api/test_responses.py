@@ -1118,6 +1118,42 @@ async def test_the_citation_marks_of_gpt_oss_become_annotations(upstream, stream
     assert cited == [("I saw it", page), ("It is new", page), ("Fine", page)]
 
 
+@both
+@pytest.mark.parametrize("format_", [{}, {"text": {"format": {"type": "json_object"}}}, {"text": {"format": SCHEMA}}])
+async def test_annotations_of_the_upstreams_own_are_flat_and_name_no_page_twice(upstream, streaming, format_):
+    def cited(url, **more):
+        return {"type": "url_citation", "url_citation": {"url": url, "start_index": 0, "end_index": 0, **more}}
+
+    given = [
+        cited("https://b.example/", title="B", content="Words", end_index=900),
+        cited("https://b.example/", title="B", end_index=900),
+        cited("https://a.example/", title="A"),
+        cited("https://c.example/", title=""),
+        {"type": "url_citation"},
+        {"type": "file_citation", "index": 0},
+    ]
+    text = '{"city":"https://a.example/","degrees":1}'
+    answer = [chunk({"content": "", "annotations": given}), chunk({"content": text}), chunk({}, "stop")]
+    upstream.replies = [
+        reply_of(streaming)("", calls=[SEARCH]),
+        stream(*answer) if streaming else whole(text, annotations=given),
+    ]
+    async with proxy_of(upstream, config=GLM) as url:
+        response = await ask(url, {"tools": [HOSTED], **format_}, streaming=streaming)
+    (part,) = response["output"][-1]["content"]
+    assert part["annotations"] == [
+        {"type": "url_citation", "start_index": 9, "end_index": 27, "title": "A page", "url": "https://a.example/"},
+        {"type": "url_citation", "start_index": 0, "end_index": 41, "title": "B", "url": "https://b.example/"},
+        {
+            "type": "url_citation",
+            "start_index": 0,
+            "end_index": 0,
+            "title": "https://c.example/",
+            "url": "https://c.example/",
+        },
+    ]
+
+
 async def test_a_call_that_was_cut_off_is_incomplete_although_a_search_had_begun_early(upstream):
     searching = {
         "index": 0,

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.api.exchange import EventStream, Outbox
-from proxy.api.responses.output import OutputBuilder
+from proxy.api.responses.output import ANNOTATIONS, OutputBuilder
 from proxy.api.responses.request import ResponsesRequest
 from proxy.loop import sse
 from proxy.loop.chat import Json
@@ -38,6 +38,7 @@ _ECHOED: Json = {
     "truncation": "disabled",
     "user": None,
 }
+_TEXT = ("content", CITATIONS, ANNOTATIONS)  # of a delta: the text, and what belongs to it
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 # The `error.code` of a failed response by the error's status; every other status has `server_error`.
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
@@ -141,7 +142,7 @@ class ResponseStream:
             self.head = replace(self.head, model=model)
         for choice in chunk["choices"]:
             calls = bool(choice["delta"].get("tool_calls"))
-            if self._hold_text and not calls and (choice["delta"].get("content") or CITATIONS in choice["delta"]):
+            if self._hold_text and not calls and any(choice["delta"].get(key) for key in _TEXT):
                 self._held.append(choice)
                 continue
             if calls:  # of the client's: the turn is the last one, and its text stands before them

@@ -58,6 +58,7 @@ class _Part:
     annotations: list[Json] = field(default_factory=list)
     logprobs: list[Json] = field(default_factory=list)
     citations: list[Citation] = field(default_factory=list)
+    upstream_annotations: list[Json] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -92,6 +93,11 @@ class Message(Item):
         part.pieces.append(text)
         part.logprobs += logprobs
         yield self._part_event("output_text.delta", delta=text, logprobs=list(logprobs))
+
+    def add_annotations(self, given: Sequence[Json]) -> None:
+        """Add annotations of the upstream's own to the text; their events come when the part is complete."""
+        if self._parts and self._parts[-1].kind == "output_text":
+            self._parts[-1].upstream_annotations += given
 
     def append_refusal(self, text: str) -> Events:
         """Add text of a refusal."""
@@ -129,9 +135,23 @@ class Message(Item):
 
 
 def _citations(part: _Part, sources: Mapping[str, str]) -> list[Json]:
-    """The `url_citation`s of a part, flat as the Responses API has them."""
-    cited = annotations(part.text, sources, part.citations)
-    return [{"type": "url_citation", **one["url_citation"]} for one in cited]
+    """The `url_citation`s of a part, flat as the Responses API has them; the upstream's are of pages not cited yet."""
+    cited = [one["url_citation"] for one in annotations(part.text, sources, part.citations)]
+    urls = {one["url"] for one in cited}
+    for annotation in part.upstream_annotations:
+        given = annotation.get("url_citation")
+        if isinstance(given, dict) and isinstance(given.get("url"), str) and given["url"] not in urls:
+            # OpenRouter writes 0 where it does not know the place, and an empty title.
+            places = {name: _place(given.get(name), part.text) for name in ("start_index", "end_index")}
+            title = given.get("title")
+            one = {**places, "title": title if title and isinstance(title, str) else given["url"], "url": given["url"]}
+            if one not in cited:
+                cited.append(one)
+    return [{"type": "url_citation", **one} for one in cited]
+
+
+def _place(index: Any, text: str) -> int:
+    return min(max(index, 0), len(text)) if isinstance(index, int) else 0
 
 
 @dataclass(slots=True)

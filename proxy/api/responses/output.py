@@ -19,6 +19,7 @@ from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
 
 ItemT = TypeVar("ItemT", bound=Item)
+ANNOTATIONS = "annotations"  # of the upstream's own, in a message or a delta
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -86,6 +87,8 @@ class OutputBuilder:
             message, opening = self._message()
             yield from opening
             yield from message.append_refusal(refusal)
+        if isinstance(self._current, Message) and (given := _objects(delta.get(ANNOTATIONS))):
+            self._current.add_annotations(given)
         for fragment in delta.get("tool_calls") or ():
             yield from self._call(fragment)
 
@@ -249,6 +252,8 @@ def _replay_turn(
     steps = [output.begin_turn(), output.show({"delta": delta, "logprobs": logprobs})]
     steps += [output.tool(event) for event in events]
     steps += [output.show({"delta": {"tool_calls": [{**call, "index": at}]}}) for at, call in enumerate(calls)]
+    if choice is not None:  # as in a stream, whose end they are
+        steps.append(output.show({"delta": {ANNOTATIONS: message.get(ANNOTATIONS)}}))
     for step in steps:
         for _ in step:  # the items are what is wanted; their events have no stream to go to
             pass
