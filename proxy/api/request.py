@@ -15,12 +15,12 @@ from proxy.api.body_memory import Share, share_of
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
 from proxy.api.tool_events import wanted_events
 from proxy.config import ToolEvents
-from proxy.loop.chat import Json, ToolSpec
+from proxy.loop.chat import Json, ToolSpec, text_of
 from proxy.loop.continuation import Continuation, put_back, runs_in
 from proxy.loop.errors import ModelNotAllowed, ModelNotFound
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, ToolSelection
-from proxy.loop.prompts import WHERE, with_guidance
+from proxy.loop.prompts import PICTURES, WHERE, with_guidance
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Model, Ports
 
@@ -165,12 +165,19 @@ class RequestResolver:
 def take_prefix(messages: Sequence[Json], prefix: str) -> list[Json] | None:
     """The messages without `prefix` at the beginning of the last user message; None where it is not there."""
     for at in range(len(messages) - 1, -1, -1):
-        if messages[at].get("role") == "user":
+        if messages[at].get("role") == "user" and not _has_pictures_of_results(messages, at):
             content = _after_prefix(messages[at].get("content"), prefix)
             if content is None:
                 return None
             return [*messages[:at], {**messages[at], "content": content}, *messages[at + 1 :]]
     return None
+
+
+def _has_pictures_of_results(messages: Sequence[Json], at: int) -> bool:
+    """Whether a message is no question, but holds the pictures of tool results, which a tool message cannot hold."""
+    if at == 0 or messages[at - 1].get("role") != "tool" or not isinstance(messages[at].get("content"), list):
+        return False
+    return text_of(messages[at]) in ("", PICTURES)
 
 
 def _after_prefix(content: Any, prefix: str) -> Any:

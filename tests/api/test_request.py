@@ -11,6 +11,7 @@ from proxy.api.surface import tool_headers
 from proxy.config import Config, OfferConfig, ServerConfig
 from proxy.loop.actions import Respond, Stop
 from proxy.loop.chat import ToolSpec, Turn
+from proxy.loop.prompts import PICTURES
 from proxy.loop.tally import Tally
 from proxy.ports import Model, NoObserver
 
@@ -198,6 +199,16 @@ def test_the_prefix_is_taken_off_the_last_question(content, left):
     taken = take_prefix(messages, "//")
     assert (taken and taken[1]["content"]) == left
     assert taken is None or taken[0] == messages[0]
+
+
+def test_pictures_of_results_are_no_question():
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+    for said in ([], [{"type": "text", "text": PICTURES}]):
+        results = [{"role": "tool", "content": "x"}, {"role": "user", "content": [*said, picture]}]
+        messages = [{"role": "user", "content": "// look"}, {"role": "assistant"}, *results]
+        assert take_prefix(messages, "//") == [{"role": "user", "content": "look"}, *messages[1:]]
+    asked = {"role": "user", "content": [{"type": "text", "text": "And this?"}, picture]}
+    assert take_prefix([messages[0], {"role": "tool", "content": "x"}, asked], "//") is None
 
 
 def test_without_a_question_there_is_no_prefix():

@@ -730,6 +730,18 @@ def cut_off(streaming, *calls, **message):
     return Reply([orjson.dumps(cut)])
 
 
+async def test_a_prefix_that_asks_for_tools_holds_where_a_result_is_a_picture(upstream):
+    upstream.replies = [whole(calls=[DOOR_CALL]), whole("Done")]
+    async with proxy_of(upstream, more='offer: {mode: on_request, prefix: "//"}') as url:
+        first = await ask(url, {"input": "// Look", "tools": [DOOR]}, streaming=False)
+        picture = [{"type": "input_image", "image_url": "data:image/png;base64,AA"}]
+        output = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": picture}
+        body = {"tools": [DOOR], "previous_response_id": first["id"], "input": [output]}
+        await ask(url, body, streaming=False)
+    assert [tool["function"]["name"] for tool in upstream.requests[1]["tools"]] == ["open_door", "web_search"]
+    assert "// Look" not in str(upstream.requests[1])
+
+
 @both
 async def test_a_call_that_was_cut_off_after_a_search_takes_its_output_in_a_chain(upstream, streaming):
     upstream.replies = [reply_of(streaming)("", calls=[SEARCH]), cut_off(streaming, DOOR_CALL), whole("Open.")]
