@@ -1227,3 +1227,16 @@ async def test_after_a_blank_first_turn_the_items_are_in_order(upstream, streami
         response = await ask(url, {"tools": [HOSTED]}, streaming=streaming)
     assert kinds(response) == ["reasoning", "message", "web_search_call", "message"]
     assert response["output"][-1]["content"][0]["annotations"]
+
+
+async def test_where_no_allowed_tool_is_available_a_demand_is_refused_and_an_offer_is_not(upstream):
+    upstream.replies = [whole("Hi")]
+    body = {**ASK, "tools": [DOOR]}
+    choice = {"type": "allowed_tools", "tools": [{"type": "file_search"}]}
+    async with proxy_of(upstream) as url:
+        refused = await raw(url, {**body, "tool_choice": {**choice, "mode": "required"}})
+        fine = await raw(url, {**body, "tool_choice": choice})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], "file_search" in error["message"]) == (400, "tool_choice", True)
+    assert (fine.status_code, fine.headers["x-tools-ignored"]) == (200, "file_search")
+    assert "tools" not in upstream.requests[0]

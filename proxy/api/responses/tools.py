@@ -83,6 +83,8 @@ class Tools:
             RequestError: such a tool is all that the client wants.
         """
         tools = self
+        if not withdrawn:
+            self._expect_an_allowed_one(callable_names)
         if tools.search and SEARCH not in callable_names:
             tools = tools._without_search(withdrawn=withdrawn)
         chosen = name_of(tools.choice) if isinstance(tools.choice, dict) else None
@@ -91,6 +93,15 @@ class Tools:
         if not withdrawn:
             _refuse(chosen, "tool_choice")
         return replace(tools, choice=None)
+
+    def _expect_an_allowed_one(self, callable_names: Collection[str]) -> None:
+        """Refuse a choice that demands one of the allowed tools, of which none can be called. Raises `RequestError`."""
+        detail = self.choice.get("allowed_tools") if isinstance(self.choice, dict) else None
+        if not detail or detail["mode"] != "required":
+            return
+        names = [name_of(entry) or SEARCH for entry in detail["tools"]]
+        if names and not any(name in self.client_names or name in callable_names for name in names):
+            _refuse(names[0], "tool_choice")
 
     def _without_search(self, *, withdrawn: bool) -> "Tools":
         forced = self.choice == choice_of(SEARCH)
@@ -235,11 +246,16 @@ def _chosen(tools: Tools, choice: Any, server_names: Collection[str]) -> Tools:
 
 def _narrowed(tools: Tools, choice: Json, server_names: Collection[str]) -> Tools:
     """The tools with `tool_choice: allowed_tools`: those alone, and its mode as the choice."""
-    listed = [entry for entry in _listed(choice, "tools", "tool_choice") if not _is_unavailable(entry)]
-    allowed = dict.fromkeys(_pick(tools, entry, server_names) for entry in listed)
     mode = choice.get("mode") or "auto"
     if mode not in _MODES:
         raise RequestError(f"'tool_choice.mode' must be one of {', '.join(_MODES)}.", param="tool_choice")
+    entries = _listed(choice, "tools", "tool_choice")
+    listed = [entry for entry in entries if entry["type"] == "namespace" or _is_available(entry, tools, server_names)]
+    missing = [_named(entry) for entry in entries if entry not in listed]
+    if mode == "required" and missing and not listed:
+        _refuse(missing[0], "tool_choice")
+    tools = replace(tools, ignored=tuple(dict.fromkeys((*tools.ignored, *missing))))
+    allowed = dict.fromkeys(flat for entry in listed for flat in _picked(tools, entry, server_names))
     hosted = any(entry["type"] in HOSTED_SEARCHES for entry in listed)
     named = [choice_of(flat) for flat in allowed if flat != SEARCH or not hosted]
     narrowed: Json = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
@@ -249,9 +265,23 @@ def _narrowed(tools: Tools, choice: Json, server_names: Collection[str]) -> Tool
     return replace(tools, choice=narrowed, search=tools.search or _ANY_SEARCH)
 
 
-def _is_unavailable(entry: Json) -> bool:
-    """Whether a choice names a hosted tool that is not available here."""
-    return entry["type"] not in ("function", "custom", *HOSTED_SEARCHES)
+def _is_available(entry: Json, tools: Tools, server_names: Collection[str]) -> bool:
+    """Whether a choice names no hosted tool, or one that is available here."""
+    if entry["type"] in HOSTED_SEARCHES:
+        return not tools.offline and (tools.search is not None or SEARCH in server_names)
+    return entry["type"] in ("function", "custom")
+
+
+def _picked(tools: Tools, entry: Json, server_names: Collection[str]) -> Sequence[str]:
+    """The flat names of the tools that an entry of `allowed_tools` names: one, or all of a namespace."""
+    if entry["type"] != "namespace":
+        return [_pick(tools, entry, server_names)]
+    flats = [
+        flat for flat, name in tools.client_names.items() if name.namespace and name.namespace == entry.get("name")
+    ]
+    if not flats:
+        _refuse_unknown(entry.get("name"))
+    return flats
 
 
 def _pick(tools: Tools, choice: Json, server_names: Collection[str]) -> str:
@@ -259,10 +289,10 @@ def _pick(tools: Tools, choice: Json, server_names: Collection[str]) -> str:
 
     A server tool may be chosen without being declared.
     """
-    if choice["type"] in HOSTED_SEARCHES and not tools.offline and (tools.search or SEARCH in server_names):
-        return SEARCH
-    if _is_unavailable(choice) or choice["type"] in HOSTED_SEARCHES:
+    if not _is_available(choice, tools, server_names):
         _refuse(_named(choice), "tool_choice")
+    if choice["type"] in HOSTED_SEARCHES:
+        return SEARCH
     name, namespace = choice.get("name"), choice.get("namespace")
     flat = (
         tools.flat_names.get((name, namespace)) if isinstance(name, str) and isinstance(namespace, str | None) else None
@@ -270,8 +300,12 @@ def _pick(tools: Tools, choice: Json, server_names: Collection[str]) -> str:
     if flat is None and name in server_names and _client_name(choice, namespace).is_plain:
         return str(name)
     if flat is None:
-        raise RequestError(f"'tool_choice' names {name!r}, which is not among 'tools'.", param="tool_choice")
+        _refuse_unknown(name)
     return flat
+
+
+def _refuse_unknown(name: Any) -> NoReturn:
+    raise RequestError(f"'tool_choice' names {name!r}, which is not among 'tools'.", param="tool_choice")
 
 
 def _refuse(kind: str, param: str) -> NoReturn:

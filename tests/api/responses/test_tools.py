@@ -91,6 +91,20 @@ def test_hosted_tools_that_we_do_not_have_are_left_out_and_named():
         ([DOOR], "sometimes", "auto", "tool_choice"),
         ([DOOR], 3, "string", "tool_choice"),
         ([DOOR], {"type": "allowed_tools", "mode": "x", "tools": []}, "auto", "tool_choice"),
+        (
+            [DOOR],
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "file_search"}]},
+            "file_search",
+            "tool_choice",
+        ),
+        ([DOOR], {"type": "allowed_tools", "mode": "required", "tools": [SEARCH]}, "web_search", "tool_choice"),
+        (
+            [DOOR],
+            {"type": "allowed_tools", "tools": [{"type": "namespace", "name": "agents"}]},
+            "agents",
+            "tool_choice",
+        ),
+        ([DOOR], {"type": "allowed_tools", "tools": [{"type": "namespace"}]}, "not among", "tool_choice"),
         ([{"type": "function"}], None, "function", "tools"),
         ([{"type": "function", "name": "x" * 129}], None, "128", "tools"),
         ([DOOR], {"type": "function", "name": ["open_door"]}, "not among", "tool_choice"),
@@ -175,6 +189,38 @@ def test_allowed_tools_are_those_only():
     assert tools.search is None
     with_search = {"type": "allowed_tools", "tools": [SEARCH, {"type": "file_search"}]}
     assert read_tools([DOOR, SEARCH], with_search).search is not None
+
+
+def test_allowed_tools_that_are_not_available_are_named():
+    listed = [{"type": "file_search"}, SEARCH, {"type": "file_search"}]
+    tools = read_tools([DOOR, {"type": "mcp"}], {"type": "allowed_tools", "tools": listed})
+    assert (tools.choice["allowed_tools"]["tools"], tools.ignored) == ([], ("mcp", "file_search", "web_search"))
+    listed.append({"type": "function", "name": "open_door"})
+    tools = read_tools([DOOR], {"type": "allowed_tools", "mode": "required", "tools": listed})
+    assert (tools.choice["allowed_tools"]["tools"], tools.ignored) == (
+        [forced("open_door")],
+        ("file_search", "web_search"),
+    )
+
+
+def test_a_namespace_that_is_allowed_stands_for_its_functions():
+    choice = {"type": "allowed_tools", "tools": [{"type": "namespace", "name": "agents"}]}
+    allowed = read_tools([DOOR, AGENTS], choice).choice["allowed_tools"]["tools"]
+    assert allowed == [forced("agents__spawn"), forced("agents__apply_patch")]
+
+
+def test_of_the_allowed_tools_one_has_to_be_callable_where_a_call_is_demanded():
+    def allowing(mode, *names):
+        listed = [SEARCH, *({"type": "function", "name": name} for name in names)]
+        return read_tools([DOOR, SEARCH], {"type": "allowed_tools", "mode": mode, "tools": listed}, SERVERS)
+
+    with pytest.raises(RequestError, match="web_search") as fault:
+        allowing("required").within((), withdrawn=False)
+    assert fault.value.param == "tool_choice"
+    assert allowing("required").within((), withdrawn=True).search is None
+    assert allowing("auto").within((), withdrawn=False).ignored == ("web_search",)
+    assert allowing("required", "look_up").within({"look_up"}, withdrawn=False).search is None
+    assert allowing("required", "open_door").within((), withdrawn=False).ignored == ("web_search",)
 
 
 def test_none_rules_the_search_out():
