@@ -904,6 +904,24 @@ async def test_an_item_that_is_in_the_conversation_already_is_not_said_twice(ups
     assert roles(upstream.requests[1]) == ["user", "assistant", "user"]
 
 
+async def test_what_the_chain_has_already_may_be_given_again(upstream, sdk):
+    upstream.replies = [whole("Hello", calls=[DOOR_CALL]), whole("Again"), whole("Third")]
+    mine = {"id": "msg_mine", "type": "message", "role": "user", "content": "One"}
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        first = await client.responses.create(model="m", input=[mine], tools=[DOOR])
+        output = {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "opened"}
+        again = [mine, *first.output, output]
+        second = await client.responses.create(model="m", input=again, previous_response_id=first.id, tools=[DOOR])
+        other = [{**mine, "content": "Another"}]
+        third = await client.responses.create(model="m", input=other, previous_response_id=second.id, tools=[DOOR])
+        for order in ("asc", "desc"):
+            pages = client.responses.input_items.list(third.id, limit=1, order=order)
+            listed = [item.id async for item in pages]
+            assert len(listed) == len(set(listed)) == 5
+    assert roles(upstream.requests[1]) == ["user", "assistant", "tool"]
+    assert roles(upstream.requests[2]) == ["user", "assistant", "tool", "assistant", "user"]
+
+
 async def test_nothing_is_kept_without_store_and_nothing_after_it_has_expired(upstream):
     clock = FakeClock()
     upstream.replies = [whole("Hello")]

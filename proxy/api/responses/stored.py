@@ -13,6 +13,7 @@ An item's id contains its response's, so that an item needs no entry of its own.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
@@ -150,6 +151,8 @@ class ResponseStore:
     async def history(self, items: Sequence[Json], previous: str | None) -> History:
         """The items of a request, references resolved, behind the chain of responses that it continues.
 
+        What the chain has already, and the request has again, stands in its first place only.
+
         Raises:
             PreviousResponseNotFound: there is no such response, or one before it has expired.
             ItemNotFound: there is no such item.
@@ -160,13 +163,14 @@ class ResponseStore:
         if chain:
             ids = [stored.response["id"] for stored in chain]
             await self._store.renew(self._owner, [*ids, *(identity.removeprefix(_PREFIX) for identity in ids)])
-        known = {item["id"] for stored in chain for item in stored.items}
+        known = {item["id"]: item for stored in chain for item in stored.items}
         looked_up: dict[str, dict[str, Json]] = {}
         own: list[Json] = []
         for item in items:
             if item["type"] != "item_reference":
-                own.append(item)
-            elif item["id"] not in known:  # it is in the conversation already
+                if not _is_again(item, known):
+                    own.append(item)
+            elif item["id"] not in known:
                 own.append(await self._item(item["id"], looked_up))
         before = [item for stored in chain for item in stored.items_for_model]
         return History(before, own, {url: title for stored in chain for url, title in stored.sources.items()})
@@ -200,6 +204,17 @@ class ResponseStore:
         if self._share is not None:
             self._share.count_parsed(data)
         return StoredResponse(**orjson.loads(data))
+
+
+def _is_again(item: Json, known: Mapping[Any, Json]) -> bool:
+    """Whether an item is one of those that are `known` by their ids.
+
+    One of ours may have fields that an SDK has added. Ids of a client's own making need not be unique.
+    """
+    identity = item.get("id")
+    if not isinstance(identity, str) or identity not in known:
+        return False
+    return _ITEM_ID.fullmatch(identity) is not None or item == known[identity]
 
 
 # -- the endpoints --
@@ -274,7 +289,8 @@ def page_of(items: Sequence[Json], query: dict[str, str]) -> Json:
         raise RequestError("'order' must be asc or desc.", param="order")
     if not (_COUNT.fullmatch(limit) and 1 <= int(limit) <= _MAX_LIMIT):
         raise RequestError(f"'limit' must be an integer from 1 to {_MAX_LIMIT}.", param="limit")
-    ordered = list(items) if order == "asc" else list(reversed(items))
+    by_id = {item["id"]: item for item in items}  # of two with one id, `after` can mean only one
+    ordered = list(by_id.values() if order == "asc" else reversed(by_id.values()))
     if after is not None:
         known = [item["id"] for item in ordered]
         if after not in known:
