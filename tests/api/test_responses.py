@@ -1258,3 +1258,19 @@ async def test_where_no_allowed_tool_is_available_a_demand_is_refused_and_an_off
     assert (refused.status_code, error["param"], "file_search" in error["message"]) == (400, "tool_choice", True)
     assert (fine.status_code, fine.headers["x-tools-ignored"]) == (200, "file_search")
     assert "tools" not in upstream.requests[0]
+
+
+async def test_a_function_and_a_custom_tool_of_one_name_are_told_apart(upstream):
+    upstream.replies = [whole("Done")]
+    tools = [{**DOOR, "name": "x"}, {"type": "custom", "name": "x"}]
+    history = [
+        {"role": "user", "content": "Hi"},
+        {"type": "function_call", "call_id": "c", "name": "x", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "done"},
+    ]
+    body = {"tools": tools, "tool_choice": {"type": "function", "name": "x"}, "input": history}
+    async with proxy_of(upstream) as url:
+        await ask(url, body, streaming=False)
+    (request,) = upstream.requests
+    (call,) = [m["tool_calls"][0] for m in request["messages"] if m.get("tool_calls")]
+    assert (request["tool_choice"]["function"]["name"], call["function"]["name"]) == ("x", "x")

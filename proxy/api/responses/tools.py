@@ -10,7 +10,7 @@ the others   hosted tools that are not available here: left out, and named
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from proxy.loop.chat import Json, choice_of, name_of
 from proxy.loop.errors import RequestError
@@ -22,11 +22,14 @@ _LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get a
 _ANY_SEARCH: Json = {"type": SEARCH}
 
 
+Kind: TypeAlias = Literal["function", "custom"]
+
+
 @dataclass(frozen=True, slots=True)
 class ClientToolName:
     """The client's name for one of its own tools, which the model knows under one flat name."""
 
-    kind: Literal["function", "custom"]
+    kind: Kind
     name: str
     namespace: str | None = None
 
@@ -43,7 +46,7 @@ class Tools:
     Attributes:
         functions: the client's own, in the words of Chat Completions.
         client_names: the names in `functions` -> the client's names.
-        flat_names: the client's name and namespace -> the name in `functions`.
+        flat_names: the client's names -> the names in `functions`.
         search: the hosted search with its settings, as it is declared; None: it is not.
         offline: whether the client declares a search that may not fetch, which is not available here.
         ignored: the types of declared tools that are not available here.
@@ -52,7 +55,7 @@ class Tools:
 
     functions: tuple[Json, ...] = ()
     client_names: Mapping[str, ClientToolName] = field(default_factory=dict)
-    flat_names: Mapping[tuple[str, str | None], str] = field(default_factory=dict)
+    flat_names: Mapping[ClientToolName, str] = field(default_factory=dict)
     search: Json | None = None
     offline: bool = False
     ignored: tuple[str, ...] = ()
@@ -64,9 +67,15 @@ class Tools:
 
     def name_of(self, item: Json) -> str:
         """The flat name that the model knows for the tool of a call in the client's history."""
-        name, given = item["name"], item.get("namespace")
-        namespace = given if isinstance(given, str) else None
-        return self.flat_names.get((name, namespace)) or _flat(name, namespace)
+        given = item.get("namespace")
+        kind: Kind = "custom" if item["type"] == "custom_tool_call" else "function"
+        name = ClientToolName(kind, item["name"], given if isinstance(given, str) else None)
+        return self.flat_name_of(name) or _flat(name)
+
+    def flat_name_of(self, name: ClientToolName) -> str | None:
+        """The flat name of a tool, of the other kind if there is none of this one; None: there is no such tool."""
+        other: Kind = "function" if name.kind == "custom" else "custom"
+        return self.flat_names.get(name) or self.flat_names.get(replace(name, kind=other))
 
     def client_name_of(self, flat: str) -> ClientToolName:
         """The client's name for a tool that the model called."""
@@ -124,14 +133,14 @@ def read_tools(declared: Sequence[Json], choice: Any, server_names: Collection[s
     """
     functions: list[Json] = []
     client_names: dict[str, ClientToolName] = {}
-    flat_names: dict[tuple[str, str | None], str] = {}
+    flat_names: dict[ClientToolName, str] = {}
     # Of two with the same name the later counts: an `additional_tools` item may come again in a longer history.
     for name, tool in {name: tool for tool, name in _own(declared)}.items():
         taken = client_names.keys() if name.is_plain else client_names.keys() | server_names
-        flat, number = _flat(name.name, name.namespace), 2
+        flat, number = _flat(name), 2
         while flat in taken:
             flat, number = f"{flat}_{number}", number + 1
-        client_names[flat], flat_names[name.name, name.namespace] = name, flat
+        client_names[flat], flat_names[name] = name, flat
         functions.append(_function(tool, flat, custom=name.kind == "custom"))
     hosted = [tool for tool in declared if tool["type"] not in ("function", "custom", "namespace")]
     searches = [tool for tool in hosted if _is_live_search(tool)]
@@ -188,8 +197,8 @@ def declared_in(request: Json, items: Iterable[Json]) -> list[Json]:
     return declared
 
 
-def _flat(name: str, namespace: str | None) -> str:
-    return f"{namespace}__{name}" if namespace else name
+def _flat(name: ClientToolName) -> str:
+    return f"{name.namespace}__{name.name}" if name.namespace else name.name
 
 
 def _function(tool: Json, flat: str, *, custom: bool) -> Json:
@@ -294,14 +303,12 @@ def _pick(tools: Tools, choice: Json, server_names: Collection[str]) -> str:
     if choice["type"] in HOSTED_SEARCHES:
         return SEARCH
     name, namespace = choice.get("name"), choice.get("namespace")
-    flat = (
-        tools.flat_names.get((name, namespace)) if isinstance(name, str) and isinstance(namespace, str | None) else None
-    )
-    if flat is None and name in server_names and _client_name(choice, namespace).is_plain:
-        return str(name)
-    if flat is None:
+    if not isinstance(name, str) or not isinstance(namespace, str | None):
         _refuse_unknown(name)
-    return flat
+    wanted = ClientToolName(choice["type"], name, namespace)
+    if wanted.is_plain and wanted not in tools.flat_names and name in server_names:
+        return name
+    return tools.flat_name_of(wanted) or _refuse_unknown(name)
 
 
 def _refuse_unknown(name: Any) -> NoReturn:

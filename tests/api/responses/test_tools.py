@@ -38,9 +38,33 @@ def test_namespaces_are_flattened_and_found_again():
     ]
     assert tools.client_name_of("agents__spawn") == ClientToolName("function", "spawn", "agents")
     assert tools.client_name_of("agents__apply_patch") == ClientToolName("custom", "apply_patch", "agents")
-    assert tools.name_of({"name": "agents__spawn"}) == "agents__spawn_2"
-    assert tools.name_of({"name": "spawn", "namespace": "agents"}) == "agents__spawn"
-    assert tools.name_of({"name": "gone", "namespace": "agents"}) == "agents__gone"
+    assert tools.name_of({"type": "function_call", "name": "agents__spawn"}) == "agents__spawn_2"
+    assert tools.name_of({"type": "function_call", "name": "spawn", "namespace": "agents"}) == "agents__spawn"
+    assert tools.name_of({"type": "function_call", "name": "gone", "namespace": "agents"}) == "agents__gone"
+
+
+def test_a_function_and_a_custom_tool_of_one_name_are_told_apart():
+    declared = [{"type": "function", "name": "x"}, {"type": "custom", "name": "x"}]
+    assert read_tools(declared, {"type": "function", "name": "x"}).choice == forced("x")
+    assert read_tools(declared, {"type": "custom", "name": "x"}).choice == forced("x_2")
+    tools = read_tools(declared, None)
+    assert tools.name_of({"type": "function_call", "name": "x"}) == "x"
+    assert tools.name_of({"type": "custom_tool_call", "name": "x"}) == "x_2"
+
+
+@pytest.mark.parametrize("kind", ["function", "custom"])
+def test_the_only_tool_of_a_name_is_meant_whatever_its_kind(kind):
+    tools = read_tools([{"type": kind, "name": "x"}], None)
+    for call in ("function_call", "custom_tool_call"):
+        assert tools.name_of({"type": call, "name": "x", "namespace": None}) == "x"
+    for chosen in ("function", "custom"):
+        assert read_tools([{"type": kind, "name": "x"}], {"type": chosen, "name": "x"}).choice == forced("x")
+
+
+def test_a_choice_of_a_function_means_the_servers_rather_than_a_custom_tool():
+    declared = [{"type": "custom", "name": "look_up"}]
+    assert read_tools(declared, {"type": "function", "name": "look_up"}, SERVERS).choice == forced("look_up")
+    assert read_tools(declared, {"type": "custom", "name": "look_up"}, SERVERS).choice == forced("look_up_2")
 
 
 def test_of_two_tools_with_one_name_the_later_counts():
@@ -108,6 +132,7 @@ def test_hosted_tools_that_we_do_not_have_are_left_out_and_named():
         ([{"type": "function"}], None, "function", "tools"),
         ([{"type": "function", "name": "x" * 129}], None, "128", "tools"),
         ([DOOR], {"type": "function", "name": ["open_door"]}, "not among", "tool_choice"),
+        ([DOOR], {"type": "function", "name": "open_door", "namespace": 3}, "not among", "tool_choice"),
     ],
 )
 def test_what_cannot_be_done_is_named(declared, choice, named, param):
@@ -130,7 +155,7 @@ def test_a_custom_tool_or_one_in_a_namespace_never_has_the_name_of_a_server_tool
     tools = read_tools([declared], None, SERVERS)
     (flat,) = [flat for flat, name in tools.client_names.items() if name == called]
     assert flat not in SERVERS
-    assert tools.name_of({"name": called.name, "namespace": called.namespace}) == flat
+    assert tools.name_of({"type": "function_call", "name": called.name, "namespace": called.namespace}) == flat
     choice = {"type": called.kind, "name": called.name, "namespace": called.namespace}
     assert read_tools([declared], choice, SERVERS).choice == forced(flat)
 
