@@ -606,6 +606,15 @@ async def test_an_answer_that_does_not_fit_is_mended_by_one_more_turn(upstream, 
 
 
 @both
+async def test_a_search_before_an_answer_that_is_mended_is_told_once(upstream, streaming):
+    reply = reply_of(streaming)
+    upstream.replies = [reply("", calls=[SEARCH]), reply(UNFIT), reply(FIT)]
+    async with proxy_of(upstream, config=GLM) as url:
+        response = await ask(url, {"tools": [HOSTED], "text": {"format": SCHEMA}}, streaming=streaming)
+    assert kinds(response) == ["web_search_call", "message"]
+
+
+@both
 async def test_an_answer_that_does_not_fit_twice_is_no_answer(upstream, streaming):
     upstream.replies = [reply_of(streaming)(UNFIT)]
     async with proxy_of(upstream, config=GLM) as url:

@@ -233,7 +233,8 @@ def replay(output: OutputBuilder, answer: Respond, events: Sequence[Json], *, js
     for turn in answer.earlier_turns:
         before = [event for event in ran if event["turn"] == turn.number]
         _replay_turn(output, turn.message, before, cite=answer.cite, json_only=json_only)
-    last = [event for event in ran if event["turn"] == answer.turn.number]
+    earlier = {turn.number for turn in answer.earlier_turns}
+    last = [event for event in ran if event["turn"] not in earlier]  # an answer that was mended is turn 1 again
     _replay_turn(output, answer.message, last, cite=answer.cite, choice=answer.turn.choice)
 
 
