@@ -330,6 +330,17 @@ async def test_a_mixed_turn_loses_nothing(upstream, streaming, store):
     assert (kinds(first)[-1] == "reasoning") is not store
 
 
+@both
+async def test_calls_of_a_mixed_turn_are_items_in_their_order(upstream, streaming):
+    again = ("u3", "web_search", {"query": "more"})
+    upstream.replies = [reply_of(streaming)("", calls=[DOOR_CALL, SEARCH, again, ("u4", "open_door", {"door": 2})])]
+    async with proxy_of(upstream) as url:
+        response = await ask(url, {"tools": [HOSTED, DOOR]}, streaming=streaming)
+    assert kinds(response) == ["function_call", "web_search_call", "web_search_call", "function_call"]
+    assert [item["action"]["query"] for item in response["output"][1:3]] == ["news", "more"]
+    assert [response["output"][at]["arguments"] for at in (0, 3)] == ['{"door":1}', '{"door":2}']
+
+
 async def test_what_a_client_carries_is_of_no_use_to_another(upstream):
     upstream.replies = [whole(calls=[SEARCH, DOOR_CALL]), whole("Done")]
     async with proxy_of(upstream, more=CLIENTS) as url:

@@ -4,8 +4,9 @@ Messages and reasoning follow one another; calls and searches may be open beside
 is still being written. Each turn's text is a message of its own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from proxy.api.responses.tools import Tools
 from proxy.api.surface import delta_of
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, ToolCall
-from proxy.loop.citations import CITATIONS, Citation, Cite
+from proxy.loop.citations import CITATIONS, Citation
 from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
 
@@ -232,29 +233,36 @@ def replay(output: OutputBuilder, answer: Respond, events: Sequence[Json], *, js
     ran = [event for event in events if event["type"].startswith("tool.")]
     for turn in answer.earlier_turns:
         before = [event for event in ran if event["turn"] == turn.number]
-        _replay_turn(output, turn.message, before, cite=answer.cite, json_only=json_only)
+        delta = delta_of(turn.message, answer.cite, is_last=False, with_text=not json_only)
+        _replay(output.begin_turn(), output.show({"delta": delta}), *map(output.tool, before))
     earlier = {turn.number for turn in answer.earlier_turns}
     last = [event for event in ran if event["turn"] not in earlier]  # an answer that was mended is turn 1 again
-    _replay_turn(output, answer.message, last, cite=answer.cite, choice=answer.turn.choice)
+    message, choice = answer.message, answer.turn.choice
+    shown = {"delta": delta_of(message, answer.cite, is_last=True), "logprobs": choice.get("logprobs")}
+    _replay(output.begin_turn(), output.show(shown), *_last_calls(output, answer, last))
+    _replay(output.show({"delta": {ANNOTATIONS: message.get(ANNOTATIONS)}}))  # as in a stream, whose end they are
 
 
-def _replay_turn(
-    output: OutputBuilder,
-    message: Json,
-    events: Sequence[Json],
-    *,
-    cite: Cite | None,
-    choice: Mapping[str, Any] | None = None,
-    json_only: bool = False,
-) -> None:
-    delta = delta_of(message, cite, is_last=choice is not None, with_text=not json_only)
-    calls = message.get("tool_calls") or () if choice is not None else ()
-    logprobs = (choice or {}).get("logprobs")
-    steps = [output.begin_turn(), output.show({"delta": delta, "logprobs": logprobs})]
-    steps += [output.tool(event) for event in events]
-    steps += [output.show({"delta": {"tool_calls": [{**call, "index": at}]}}) for at, call in enumerate(calls)]
-    if choice is not None:  # as in a stream, whose end they are
-        steps.append(output.show({"delta": {ANNOTATIONS: message.get(ANNOTATIONS)}}))
+def _replay(*steps: Events) -> None:
     for step in steps:
         for _ in step:  # the items are what is wanted; their events have no stream to go to
             pass
+
+
+def _last_calls(output: OutputBuilder, answer: Respond, events: Sequence[Json]) -> Iterator[Events]:
+    """The calls of the last turn in its order: the client's, and those of the server that have events."""
+    started: dict[str, list[Json]] = {}  # some upstreams use an id again
+    for event in events:
+        if event["type"] == "tool.started":
+            started.setdefault(event["call_id"], []).append(event)
+    visible = enumerate(answer.message.get("tool_calls") or ())
+    client_ids = answer.turn.client_ids or repeat(None)
+    for entry, client_id in zip(answer.turn.message.get("tool_calls") or (), client_ids, strict=False):
+        if client_id:
+            index, call = next(visible)
+            yield output.show({"delta": {"tool_calls": [{**call, "index": index}]}})
+        elif same_id := started.get(entry.get("id")):
+            yield output.tool(same_id.pop(0))
+    for event in events:
+        if event["type"] != "tool.started":
+            yield output.tool(event)
