@@ -1294,3 +1294,26 @@ async def test_a_function_and_a_custom_tool_of_one_name_are_told_apart(upstream)
     (request,) = upstream.requests
     (call,) = [m["tool_calls"][0] for m in request["messages"] if m.get("tool_calls")]
     assert (request["tool_choice"]["function"]["name"], call["function"]["name"]) == ("x", "x")
+
+
+async def test_the_newest_definition_of_a_tool_counts_wherever_it_stands(upstream):
+    def adding(description):
+        return {"type": "additional_tools", "role": "developer", "tools": [{**DOOR, "description": description}]}
+
+    def shown():
+        return [tool["function"]["description"] for tool in upstream.requests[-1]["tools"]]
+
+    upstream.replies = [whole("Fine")]
+    async with proxy_of(upstream) as url:
+        said = {"role": "user", "content": "Hi"}
+        no_search = {"x-server-tools": "none"}
+        first = await ask(url, {"tools": [], "input": [adding("v1"), said]}, streaming=False, **no_search)
+        body = {"tools": [{**DOOR, "description": "v2"}], "previous_response_id": first["id"]}
+        second = await ask(url, body, streaming=False, **no_search)
+        assert shown() == ["v2"]
+        body = {**body, "previous_response_id": second["id"], "input": [adding("v3"), said]}
+        await ask(url, body, streaming=False, **no_search)
+        assert shown() == ["v3"]
+        wrong = {"type": "additional_tools", "role": "developer", "tools": [{"type": "file_search"}]}
+        fault = await raw(url, {**ASK, "input": [wrong, said]})
+    assert (fault.status_code, fault.json()["error"]["param"]) == (400, "input")

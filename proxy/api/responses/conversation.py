@@ -19,6 +19,7 @@ import orjson
 
 from proxy.api.body import MOST_MESSAGES, expect
 from proxy.api.responses.content import Hidden, Thoughts, chat_parts, content_of, joined
+from proxy.api.responses.declared import checked_tools
 from proxy.loop.chat import Json
 from proxy.loop.continuation import Continuation
 from proxy.loop.errors import RequestError
@@ -84,6 +85,8 @@ def _read(item: Any, where: str) -> Json:
     elif kind == "reasoning":
         for key in ("content", "summary"):
             expect(isinstance(item.get(key), list | None), where, f"needs a list as '{key}'")
+    elif kind == "additional_tools":
+        checked_tools(item, f"{where}.tools")
     elif kind in _OUTPUTS:
         expect(isinstance(item.get("output"), str | list), where, "needs an 'output'")
         chat_parts(item["output"] if isinstance(item["output"], list) else (), f"{where}.output")

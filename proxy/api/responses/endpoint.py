@@ -18,10 +18,11 @@ from proxy.api.request import ResolvedRequest
 from proxy.api.responses.answer import Head, ResponseStream
 from proxy.api.responses.content import Seal
 from proxy.api.responses.conversation import converse
+from proxy.api.responses.declared import declared_in
 from proxy.api.responses.output import OutputBuilder, OutputOptions, replay
 from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, read_request
 from proxy.api.responses.stored import History, ResponseStore, StoredResponse, response_id, with_ids
-from proxy.api.responses.tools import Tools, declared_in, read_tools
+from proxy.api.responses.tools import Tools, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, secrets_of
 from proxy.api.surface import Callbacks, collect, keep_all, tool_headers
@@ -72,11 +73,12 @@ class CreateResponse(CheckingSurface):
         responses = ResponseStore(self.ports.store, caller.scope, share_of(scope))
         seal = Seal(sealer_for(caller, self._secrets))
         history = await self._history(responses, request)
-        items = history.items
         server_names = frozenset(name for spec in self.ports.toolset.specs.values() for name in spec.names)
-        tools = read_tools(declared_in(request.fields, items), request.fields.get("tool_choice"), server_names)
+        declared = declared_in(request.fields, before=history.before, own=history.own)
+        where = "tools" if request.fields.get("tools") else "input"
+        tools = read_tools(declared, request.fields.get("tool_choice"), server_names, where=where)
         instructions = request.fields.get("instructions")
-        conversation = converse(items, instructions=instructions, name_of=tools.name_of, unseal=seal.open)
+        conversation = converse(history.items, instructions=instructions, name_of=tools.name_of, unseal=seal.open)
         chat = request.as_chat(conversation, tools)
         resolved = await self.resolver.resolve(scope, chat, hidden=conversation.hidden)
         resolved, tools = _with_available_tools(resolved, tools)

@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn, TypeAlias
 
+from proxy.api.responses.declared import objects_with_types
 from proxy.loop.chat import Json, choice_of, name_of
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
 from proxy.loop.prompts import GRAMMAR, RAW_INPUT
 
 _MODES = ("auto", "none", "required")
-_LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get at most 64
+_LONGEST_TOLD = 128  # characters of a name that there is not
 _ANY_SEARCH: Json = {"type": SEARCH}
 
 
@@ -51,6 +52,7 @@ class Tools:
         offline: whether the client declares a search that may not fetch, which is not available here.
         ignored: the types of declared tools that are not available here.
         choice: `tool_choice` in the words of Chat Completions.
+        declared_as: the field that declares them, for faults.
     """
 
     functions: tuple[Json, ...] = ()
@@ -60,6 +62,7 @@ class Tools:
     offline: bool = False
     ignored: tuple[str, ...] = ()
     choice: Any = None
+    declared_as: str = "tools"
 
     def for_chat(self) -> tuple[Json, ...]:
         """The `tools` of the chat request."""
@@ -115,26 +118,28 @@ class Tools:
     def _without_search(self, *, withdrawn: bool) -> "Tools":
         forced = self.choice == choice_of(SEARCH)
         if not withdrawn and (forced or not self.functions):
-            _refuse(SEARCH, "tool_choice" if forced else "tools")
+            _refuse(SEARCH, "tool_choice" if forced else self.declared_as)
         choice = None if forced else self.choice
         return replace(self, search=None, ignored=(*self.ignored, SEARCH), choice=choice)
 
 
-def read_tools(declared: Sequence[Json], choice: Any, server_names: Collection[str] = ()) -> Tools:
+def read_tools(
+    declared: Sequence[Json], choice: Any, server_names: Collection[str] = (), *, where: str = "tools"
+) -> Tools:
     """The tools of a request.
 
     Args:
-        declared: its `tools`, and those of its `additional_tools` items.
+        declared: as `declared_in` has them.
         choice: its `tool_choice`.
         server_names: the names and aliases of the server tools.
+        where: the field that declares them, for faults.
 
     Raises:
-        RequestError: they are not well formed, or demand a hosted tool that we do not have.
+        RequestError: the choice is not well formed, or a hosted tool that we do not have is all that is wanted.
     """
     functions: list[Json] = []
     client_names: dict[str, ClientToolName] = {}
     flat_names: dict[ClientToolName, str] = {}
-    # Of two with the same name the later counts: an `additional_tools` item may come again in a longer history.
     for name, tool in {name: tool for tool, name in _own(declared)}.items():
         taken = client_names.keys() if name.is_plain else client_names.keys() | server_names
         flat, number = _flat(name), 2
@@ -143,14 +148,13 @@ def read_tools(declared: Sequence[Json], choice: Any, server_names: Collection[s
         client_names[flat], flat_names[name] = name, flat
         functions.append(_function(tool, flat, custom=name.kind == "custom"))
     hosted = [tool for tool in declared if tool["type"] not in ("function", "custom", "namespace")]
-    searches = [tool for tool in hosted if _is_live_search(tool)]
-    ignored = tuple(dict.fromkeys(_named(tool) for tool in hosted if not _is_live_search(tool)))
-    offline = not searches and any(_named(tool) == SEARCH for tool in hosted)
-    tools = Tools(
-        tuple(functions), client_names, flat_names, _search(searches[0]) if searches else None, offline, ignored
-    )
-    if ignored and not functions and not searches:
-        _refuse(ignored[0], "tools")
+    newest = next((tool for tool in reversed(hosted) if _named(tool) == SEARCH), None)
+    search = _search(newest) if newest and _is_live_search(newest) else None
+    ignored = tuple(dict.fromkeys(_named(tool) for tool in hosted if search is None or _named(tool) != SEARCH))
+    offline = newest is not None and search is None
+    tools = Tools(tuple(functions), client_names, flat_names, search, offline, ignored, declared_as=where)
+    if ignored and not functions and search is None:
+        _refuse(ignored[0], where)
     return _chosen(tools, choice, server_names)
 
 
@@ -161,40 +165,13 @@ def _own(declared: Iterable[Json]) -> Iterator[tuple[Json, ClientToolName]]:
             case "function" | "custom":
                 yield tool, _client_name(tool, None)
             case "namespace":
-                for inner in _listed(tool, "tools", "tools"):
+                for inner in tool.get("tools") or ():
                     if inner["type"] in ("function", "custom"):
-                        yield inner, _client_name(inner, _name(tool))
+                        yield inner, _client_name(inner, tool["name"])
 
 
 def _client_name(tool: Json, namespace: str | None) -> ClientToolName:
-    return ClientToolName("custom" if tool["type"] == "custom" else "function", _name(tool), namespace)
-
-
-def _name(tool: Json) -> str:
-    name = tool.get("name")
-    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
-        message = f"A tool of type {tool['type'][:_LONGEST_NAME]!r} needs a name of at most {_LONGEST_NAME} characters."
-        raise RequestError(message, param="tools")
-    return name
-
-
-def _listed(holder: Json, key: str, param: str) -> list[Json]:
-    """A list of objects with a type."""
-    listed = [] if holder.get(key) is None else holder[key]
-    if not isinstance(listed, list) or not all(
-        isinstance(tool, dict) and isinstance(tool.get("type"), str) for tool in listed
-    ):
-        raise RequestError(f"'{param}' must be a list of objects, each with a type.", param=param)
-    return listed
-
-
-def declared_in(request: Json, items: Iterable[Json]) -> list[Json]:
-    """The `tools` of a request and those that its items add. Raises `RequestError`."""
-    declared = list(_listed(request, "tools", "tools"))
-    for item in items:
-        if item["type"] == "additional_tools":
-            declared += _listed(item, "tools", "input")
-    return declared
+    return ClientToolName("custom" if tool["type"] == "custom" else "function", tool["name"], namespace)
 
 
 def _flat(name: ClientToolName) -> str:
@@ -258,7 +235,7 @@ def _narrowed(tools: Tools, choice: Json, server_names: Collection[str]) -> Tool
     mode = choice.get("mode") or "auto"
     if mode not in _MODES:
         raise RequestError(f"'tool_choice.mode' must be one of {', '.join(_MODES)}.", param="tool_choice")
-    entries = _listed(choice, "tools", "tool_choice")
+    entries = objects_with_types(choice.get("tools"), "tool_choice")
     listed = [entry for entry in entries if entry["type"] == "namespace" or _is_available(entry, tools, server_names)]
     missing = [_named(entry) for entry in entries if entry not in listed]
     if mode == "required" and missing and not listed:
@@ -316,4 +293,4 @@ def _refuse_unknown(name: Any) -> NoReturn:
 
 
 def _refuse(kind: str, param: str) -> NoReturn:
-    raise RequestError(f"The tool {kind[:_LONGEST_NAME]!r} is not available here.", param=param)
+    raise RequestError(f"The tool {kind[:_LONGEST_TOLD]!r} is not available here.", param=param)

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from proxy.api.body import parse_chat_request, parse_object
 from proxy.api.responses.content import Seal, Thoughts, chat_parts
 from proxy.api.responses.conversation import converse, read_items
+from proxy.api.responses.declared import declared_in
 from proxy.api.responses.request import read_request
 from proxy.api.responses.stored import page_of, with_ids
-from proxy.api.responses.tools import declared_in, read_tools
+from proxy.api.responses.tools import read_tools
 from proxy.api.sealed import Sealer
 from proxy.loop.errors import RequestError
 from tests import hostile
@@ -34,7 +35,7 @@ def test_a_request_is_refused_with_its_field_or_becomes_a_chat_request(asked):
 def chat_request(fields):
     request = read_request(fields)
     items = with_ids([item for item in request.items if item["type"] != "item_reference"], RUN)
-    tools = read_tools(declared_in(fields, items), fields.get("tool_choice"))
+    tools = read_tools(declared_in(fields, before=(), own=items), fields.get("tool_choice"))
     said = converse(items, instructions=fields.get("instructions"), name_of=tools.name_of, unseal=SEAL.open)
     return request.as_chat(said, tools)
 

@@ -1,7 +1,9 @@
 import pytest
 
+from proxy.api.responses.conversation import read_items
+from proxy.api.responses.declared import declared_in
 from proxy.api.responses.request import tools_without_secrets
-from proxy.api.responses.tools import ClientToolName, declared_in, read_tools
+from proxy.api.responses.tools import ClientToolName, read_tools
 from proxy.loop.errors import RequestError
 
 DOOR = {"type": "function", "name": "open_door", "parameters": {"type": "object"}, "strict": True, "description": None}
@@ -73,16 +75,32 @@ def test_of_two_tools_with_one_name_the_later_counts():
 
 
 def test_tools_of_an_item_are_tools_too():
-    items = [{"type": "message"}, {"type": "additional_tools", "role": "developer", "tools": [AGENTS]}]
-    assert declared_in({"tools": [DOOR]}, items) == [DOOR, AGENTS]
-    assert declared_in({"tools": None}, []) == []
+    before = [{"type": "additional_tools", "tools": [PATCH]}, {"type": "additional_tools", "tools": None}]
+    own = [{"type": "message"}, {"type": "additional_tools", "role": "developer", "tools": [AGENTS]}]
+    assert declared_in({"tools": [DOOR]}, before=before, own=own) == [PATCH, DOOR, AGENTS]
+    assert declared_in({"tools": None}, before=(), own=()) == []
 
 
-@pytest.mark.parametrize("request_", [{"tools": {}}, {"tools": [1]}, {"tools": [{"name": "x"}]}])
-def test_tools_that_are_none_are_a_fault(request_):
+@pytest.mark.parametrize(
+    "tools",
+    [
+        {},
+        [1],
+        [{"name": "x"}],
+        [{"type": "function"}],
+        [{"type": "function", "name": "x" * 129}],
+        [{"type": "namespace", "tools": []}],
+        [{"type": "namespace", "name": "n", "tools": {}}],
+        [{"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}],
+    ],
+)
+def test_tools_that_are_none_are_a_fault_with_their_place(tools):
     with pytest.raises(RequestError) as fault:
-        declared_in(request_, [])
+        declared_in({"tools": tools}, before=(), own=())
     assert fault.value.param == "tools"
+    with pytest.raises(RequestError) as fault:
+        read_items([{"role": "user", "content": "Hi"}, {"type": "additional_tools", "tools": tools}])
+    assert fault.value.param == "input[1].tools"
 
 
 @pytest.mark.parametrize("kind", ["web_search", "web_search_2025_08_26", "web_search_preview"])
@@ -96,6 +114,15 @@ def test_a_hosted_search_is_the_servers(kind):
 def test_a_search_that_may_not_fetch_is_none_that_we_have():
     tools = read_tools([DOOR, {"type": "web_search", "external_web_access": False}], None)
     assert (tools.search, tools.offline, tools.ignored) == (None, True, ("web_search",))
+
+
+def test_of_several_searches_the_latest_counts():
+    offline, small = {**SEARCH, "external_web_access": False}, {**SEARCH, "search_context_size": "low"}
+    assert read_tools([DOOR, SEARCH, small], None).search == small
+    latest = read_tools([DOOR, offline, SEARCH], None)
+    assert (latest.search, latest.offline, latest.ignored) == (SEARCH, False, ())
+    latest = read_tools([DOOR, SEARCH, offline], None)
+    assert (latest.search, latest.offline, latest.ignored) == (None, True, ("web_search",))
 
 
 def test_hosted_tools_that_we_do_not_have_are_left_out_and_named():
@@ -129,8 +156,6 @@ def test_hosted_tools_that_we_do_not_have_are_left_out_and_named():
             "tool_choice",
         ),
         ([DOOR], {"type": "allowed_tools", "tools": [{"type": "namespace"}]}, "not among", "tool_choice"),
-        ([{"type": "function"}], None, "function", "tools"),
-        ([{"type": "function", "name": "x" * 129}], None, "128", "tools"),
         ([DOOR], {"type": "function", "name": ["open_door"]}, "not among", "tool_choice"),
         ([DOOR], {"type": "function", "name": "open_door", "namespace": 3}, "not among", "tool_choice"),
     ],

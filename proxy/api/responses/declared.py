@@ -1,0 +1,63 @@
+"""The tools that a Responses request declares: its `tools`, and those of its `additional_tools` items."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from proxy.loop.chat import Json
+from proxy.loop.errors import RequestError
+
+_LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get at most 64
+
+
+def declared_in(request: Json, *, before: Iterable[Json], own: Iterable[Json]) -> list[Json]:
+    """All tools of a request, the latest last: of two with one name the later counts.
+
+    Args:
+        request: the fields of the request.
+        before: the items of the conversation that it continues.
+        own: its items.
+
+    Raises:
+        RequestError: its `tools` are not well formed; items are checked when they are read.
+    """
+    return [*_in_items(before), *checked_tools(request, "tools"), *_in_items(own)]
+
+
+def _in_items(items: Iterable[Json]) -> list[Json]:
+    return [tool for item in items if item["type"] == "additional_tools" for tool in item.get("tools") or ()]
+
+
+def checked_tools(holder: Json, where: str) -> Sequence[Json]:
+    """The `tools` of a request, of an item or of a namespace.
+
+    Args:
+        holder: has them.
+        where: the place of the tools, for faults.
+
+    Raises:
+        RequestError: one of them has no type, or needs a name and has none.
+    """
+    tools = objects_with_types(holder.get("tools"), where)
+    for tool in tools:
+        if tool["type"] in ("function", "custom", "namespace"):
+            _check_name(tool, where)
+        if tool["type"] == "namespace":
+            checked_tools(tool, where)
+    return tools
+
+
+def _check_name(tool: Json, where: str) -> None:
+    name = tool.get("name")
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+        message = f"A tool of type {tool['type']!r} needs a name of at most {_LONGEST_NAME} characters."
+        raise RequestError(message, param=where)
+
+
+def objects_with_types(listed: Any, where: str) -> Sequence[Json]:
+    """A list of objects with a type each; None is an empty one. Raises `RequestError`."""
+    listed = [] if listed is None else listed
+    if not isinstance(listed, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("type"), str) for one in listed
+    ):
+        raise RequestError(f"'{where}' must be a list of objects, each with a type.", param=where)
+    return listed
