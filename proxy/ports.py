@@ -30,7 +30,13 @@ class EnoughShown(Exception):
 
 
 Tell: TypeAlias = Callable[[Json], Awaitable[bool]]
-"""Called with each progress event of a run; returns whether the client is shown it at once."""
+"""Called with each progress event of a run; returns whether the client is shown it at once.
+
+A `tool.started` may have `MODEL` beside its own fields, which is for the callee and not for the client.
+"""
+
+MODEL = "toolproxy_model"
+"""The field of an event with the upstream's name for the model, which no chunk may have told yet."""
 
 Report: TypeAlias = Callable[[Sequence[AnsweredCall]], Awaitable[None]]
 """Called with all calls of a turn that the server has answered, for surfaces that show results."""
@@ -169,8 +175,13 @@ class EarlyCalls(Protocol):
         """Whether the client was shown any of the turn's calls, so that the turn cannot be asked for again."""
         ...
 
-    def start(self, call: ToolCall) -> None:
-        """Start `call`, whose arguments are complete, if it may start early."""
+    def start(self, call: ToolCall, model: str | None) -> None:
+        """Start `call`, whose arguments are complete, if it may start early.
+
+        Args:
+            call: as the model wrote it.
+            model: the upstream's name for the model, if it has given one.
+        """
         ...
 
     def drop(self, used: Json | None) -> None:

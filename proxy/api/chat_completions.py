@@ -21,6 +21,7 @@ from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, text_of
 from proxy.loop.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
 from proxy.loop.tally import Tally, sum_of
+from proxy.ports import MODEL
 
 
 class ChatCompletions(Surface):
@@ -129,10 +130,11 @@ class CompletionStream:
 
         A `turn.started` before anything is shown is held back: until then a failure can have its proper status.
         """
+        model = event.pop(MODEL, None)
         self._events.append(event)
         if not self._texts and event["type"] == "turn.started":
             return False
-        await self._stream.write(self._opening(0, {}))
+        await self._stream.write(self._opening(0, {"model": model}))
         return True
 
     async def finish(self, answers: Sequence[Respond]) -> None:

@@ -32,7 +32,7 @@ from proxy.loop.driver import Runner
 from proxy.loop.run import Run
 from proxy.loop.tally import Tally, sum_of, token_count
 from proxy.loop.texts import without_blank_lines_after
-from proxy.ports import Ports, Report, Tell, Toolset
+from proxy.ports import MODEL, Ports, Report, Tell, Toolset
 
 ShowChoice: TypeAlias = Callable[[int, Json], Awaitable[None]]
 """Takes a chunk of the choice with that index."""
@@ -214,6 +214,7 @@ def collect(events: list[Json]) -> Tell:
     """Collects the progress events of a loop in a list, for an answer that is not streamed."""
 
     async def tell(event: Json) -> bool:
+        event.pop(MODEL, None)
         events.append(event)
         return False
 

@@ -67,7 +67,7 @@ class Runner:
                             run.expire()
                         action = run.receive_turn(turn)
                     case CallTools():
-                        answers = await calls.run_all(action.calls)
+                        answers = await calls.run_all(action.calls, turn.envelope.get("model"))
                         if not deadline.seconds_left():
                             run.expire()
                         action = run.receive_results(answers)

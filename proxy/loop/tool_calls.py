@@ -10,7 +10,7 @@ from proxy.loop.chat import Json, ToolCall
 from proxy.loop.prompts import OUT_OF_TIME, TOOL_FAILED
 from proxy.loop.results import ToolError, ToolOutput, ToolResult, ToolTimeout, ToolUnavailable
 from proxy.loop.run import Run
-from proxy.ports import Clock, Observer, Tell, elapsed
+from proxy.ports import MODEL, Clock, Observer, Tell, elapsed
 from proxy.timeouts import Deadline, within
 
 
@@ -37,6 +37,7 @@ class ToolCalls:
         clock: Clock,
     ) -> None:
         self._turn = 0
+        self._model: str | None = None  # as the upstream calls it
         self.were_shown = False
         self._run = run
         limits = run.limits
@@ -59,8 +60,9 @@ class ToolCalls:
         if self._tell is not None:
             await self._tell({"type": "turn.started", "turn": number})
 
-    def start(self, call: ToolCall) -> None:
+    def start(self, call: ToolCall, model: str | None) -> None:
         """Start the next call of a turn that is complete, if the run permits it before the turn itself is."""
+        self._model = model
         if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._complete)) is not None:
             self._started[resolved] = self._begin(resolved)
         self._complete.append(call)
@@ -75,8 +77,9 @@ class ToolCalls:
             task.cancel()
         self._started.clear()
 
-    async def run_all(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult]:
-        """The results of the calls of a complete turn, in their order."""
+    async def run_all(self, calls: Sequence[ToolCall], model: str | None) -> Sequence[ToolResult]:
+        """The results of the calls of a complete turn, in their order; `model` is the upstream's name for its model."""
+        self._model = model
         if len(calls) == 1 and not self._started:
             return [await self._call(calls[0])]  # without a task, which costs a loop 5 % of its instructions
         tasks = [self._started.pop(call) if call in self._started else self._begin(call) for call in calls]
@@ -106,7 +109,7 @@ class ToolCalls:
                 return await self._result(call)
         event = {"turn": self._turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
         # In call order, so it does not wait for a slot.
-        self.were_shown = await self._tell({"type": "tool.started", **event}) or self.were_shown
+        self.were_shown = await self._tell({"type": "tool.started", **event, MODEL: self._model}) or self.were_shown
         async with self._slots:
             began = self._clock.monotonic()
             result = await self._result(call)

@@ -58,7 +58,7 @@ class TurnReader(Struct, eq=False):
             for visible in shown:
                 await self.show(visible)
             for call in ready:
-                self.early.start(call)
+                self.early.start(call, chunk.get("model"))
             if ready:
                 await asyncio.sleep(0)
             for visible in client_calls:

@@ -609,6 +609,9 @@ EVENTS = [
 ]
 
 
+EVENT_FIELDS = {"type", "turn", "tool", "call_id", "arguments", "seconds", "error"}
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_client_that_asks_for_it_is_told_what_is_going_on(upstream, sdk, streaming):
     reply = streamed if streaming else whole
@@ -621,8 +624,11 @@ async def test_a_client_that_asks_for_it_is_told_what_is_going_on(upstream, sdk,
             assert chunks[0].choices[0].delta.role == "assistant"
             assert all(one.choices == [] for one in chunks if hasattr(one, "tool_event"))
             events = [one.tool_event for one in chunks if hasattr(one, "tool_event")]
+            assert {one.model for one in chunks} == {"the-upstream-model"}
         else:
             events = completion.tool_events
+            assert completion.model == "the-upstream-model"
+    assert all(event.keys() <= EVENT_FIELDS for event in events)
     assert [(event["type"], event["turn"], event.get("tool")) for event in events] == EVENTS
     assert (events[1]["call_id"], events[1]["arguments"]) == ("call_a", '{"query":"news"}')
     assert events[2]["seconds"] >= 0

@@ -147,6 +147,16 @@ async def test_a_search_names_its_query_however_the_model_has_written_it(upstrea
 
 
 @both
+async def test_a_response_that_begins_with_a_search_has_the_upstreams_name_for_the_model(upstream, streaming):
+    reply = reply_of(streaming)
+    for arguments in ('{"query":"x"}', "{'query': 'x'}"):  # run while its turn is written, and after it
+        upstream.restart([reply("", calls=[("u1", "web_search", arguments)]), reply("Done")])
+        async with proxy_of(upstream) as url:
+            response = await ask(url, {"tools": [HOSTED]}, streaming=streaming)
+        assert response["model"] == "the-upstream-model"
+
+
+@both
 async def test_a_search_that_only_the_server_offers_is_hidden(upstream, streaming):
     reply = reply_of(streaming)
     upstream.replies = [reply("", calls=[SEARCH]), reply("Done")]

@@ -101,7 +101,7 @@ class Attempt:
 
     were_shown = False
 
-    def start(self, call):
+    def start(self, call, model):
         raise AssertionError
 
     def drop(self, used):

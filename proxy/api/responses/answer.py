@@ -14,6 +14,7 @@ from proxy.loop.chat import Json
 from proxy.loop.citations import CITATIONS
 from proxy.loop.errors import ProxyError
 from proxy.loop.tally import Tally, token_count
+from proxy.ports import MODEL
 
 # Fields that an answer echoes -> their value where the request has none.
 _ECHOED: Json = {
@@ -137,9 +138,7 @@ class ResponseStream:
 
     async def show(self, _index: int, chunk: Json) -> None:
         """Show a chunk of the only choice."""
-        model = chunk.get("model")
-        if not self._next_number and isinstance(model, str) and model:  # the upstream's own name for it
-            self.head = replace(self.head, model=model)
+        self._learn_model(chunk.get("model"))
         for choice in chunk["choices"]:
             calls = bool(choice["delta"].get("tool_calls"))
             if self._hold_text and not calls and any(choice["delta"].get(key) for key in _TEXT):
@@ -155,9 +154,15 @@ class ResponseStream:
             self._held.clear()  # what was held of the turn before is not the answer
             events = [*self.output.begin_turn()]
         else:
+            self._learn_model(event.get(MODEL))
             events = [*self.output.tool(event)]
         await self._write(events)
         return bool(events)
+
+    def _learn_model(self, model: Any) -> None:
+        """Take the upstream's own name for the model over, unless the client has been told a name."""
+        if not self._next_number and isinstance(model, str) and model:
+            self.head = replace(self.head, model=model)
 
     async def end_items(self, *, broken_off: bool, carried: str | None) -> None:
         """Close every item that is still open."""
