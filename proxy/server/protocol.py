@@ -17,7 +17,6 @@ Bodies are bounded where they are read, in `api.body`.
 from asyncio import TimerHandle, Transport
 from collections import deque
 from contextlib import suppress
-from secrets import token_hex
 from typing import Any, NoReturn
 
 import httptools
@@ -27,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from proxy.loop.errors import HttpRefused, ProxyError, RequestTimeout
 from proxy.ports import Observer
+from proxy.request_context import request_id_of
 from proxy.server.cycle import Cycle, Flow
 from proxy.server.head import MOST_CACHED_URL, Bounds, check_head, error_response, split_url, without_upgrade
 
@@ -308,10 +308,17 @@ class BoundedProtocol(HttpToolsProtocol):
         elif cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False  # the connection ends with its response
             return
-        request_id = token_hex(16)
+        request_id = request_id_of(self._given_id())
         self.transport.write(error_response(error, request_id, self.server_state.default_headers))
         self._observe("request.refused", request_id=request_id, status=error.status, error=error.code)
         self._end()
+
+    def _given_id(self) -> str | None:
+        """The `x-request-id` of the request that is refused, as far as its head was read."""
+        if not (self._in_head or self._in_body or self._fault):  # the head at hand is that of the request before
+            return None
+        given = (value.decode("latin-1") for name, value in self.headers if name == b"x-request-id")
+        return next(given, None)
 
     def _end(self) -> None:
         """Close the connection in such a way that the response arrives, though the client may be sending."""

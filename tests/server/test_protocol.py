@@ -205,6 +205,35 @@ async def test_a_refused_request_has_its_line_in_the_log(upstream, logged):
     assert (line["status"], line["request_id"]) == (400, headers["x-request-id"])
 
 
+@pytest.mark.parametrize("given", ["mine-1", "not sane", ""])
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (lambda line: post(line, method="TRACE", path=EMBEDDINGS), 405),
+        (lambda line: post(line, "expect: a-miracle"), 417),
+        (lambda line: head(line, *(f"x-{at}: a" for at in range(200))), 431),
+        (lambda line: head(line, CHUNKED) + b"no chunk", 400),
+    ],
+)
+async def test_a_refused_request_keeps_the_id_that_its_client_gave_it(upstream, logged, request_bytes, status, given):
+    async with proxy_of(upstream) as url:
+        ((found, headers, _),) = answers(await said(url, request_bytes(f"x-request-id: {given}")))
+    (line,) = [line for line in logged() if line["event"] == "request.refused"]
+    assert (found, line["request_id"]) == (status, headers["x-request-id"])
+    assert (headers["x-request-id"] == given) is (given == "mine-1")
+
+
+async def test_what_follows_a_request_and_is_none_does_not_have_its_id(upstream):
+    before = head("x-request-id: mine-1", path="/healthz", method="GET")
+    async with proxy_of(upstream) as url, connected(url) as (reader, writer):
+        writer.write(before)
+        assert b"mine-1" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"\x00\x00\r\n\r\n")
+        rest = await reader.read()
+    assert b"HTTP/1.1 400" in rest
+    assert b"mine-1" not in rest
+
+
 async def test_requests_in_one_packet_are_answered_one_after_the_other(upstream):
     pair = head(path="/healthz", method="GET") + head("connection: close", path="/readyz", method="GET")
     async with proxy_of(upstream) as url:
