@@ -10,7 +10,8 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from proxy.api.responses.items import ClientCall, Events, Item, Message, Reasoning, SearchCall, ServerCall, Status
+from proxy.api.responses.call_items import ClientCall, SearchCall, ServerCall
+from proxy.api.responses.items import Events, Item, Message, Reasoning, Status
 from proxy.api.responses.tools import Tools
 from proxy.api.surface import delta_of
 from proxy.loop.actions import Respond

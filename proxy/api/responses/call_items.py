@@ -1,0 +1,125 @@
+"""The items of an output that are calls: of the client's tools, of a declared search, of the server's other tools."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import orjson
+
+from proxy.api.responses.conversation import OUR_SERVER
+from proxy.api.responses.items import Events, Item, Status
+from proxy.api.responses.tools import ClientToolName
+from proxy.loop.chat import Json
+
+
+@dataclass(slots=True)
+class ClientCall(Item):
+    """A call of one of the client's own tools."""
+
+    call_id: str
+    tool: ClientToolName
+    _pieces: list[str] = field(default_factory=list)
+
+    def as_json(self) -> Json:
+        """The item in its present state."""
+        custom = self.tool.kind == "custom"
+        given: Json = {"input": self._input()} if custom else {"arguments": "".join(self._pieces)}
+        named = {"namespace": self.tool.namespace} if self.tool.namespace else {}
+        kind = "custom_tool_call" if custom else "function_call"
+        head = {"id": self.id, "type": kind, "status": self.status, "call_id": self.call_id, "name": self.tool.name}
+        return {**head, **given, **named}
+
+    def append_arguments(self, arguments: str) -> Events:
+        """Add arguments. A custom tool's input is in them as JSON, and is sent when it is complete."""
+        if arguments:
+            self._pieces.append(arguments)
+            if self.tool.kind == "function":
+                yield self.event("function_call_arguments.delta", delta=arguments)
+
+    def close(self, status: Status) -> Events:
+        """The events that complete the item."""
+        if self.tool.kind == "custom":
+            self.status = status  # only now its input can be read
+            text = self._input()
+            yield self.event("custom_tool_call_input.delta", delta=text)
+            yield self.event("custom_tool_call_input.done", input=text)
+        else:
+            if not self._pieces and status == "completed":  # clients parse it
+                yield from self.append_arguments("{}")
+            arguments = "".join(self._pieces)
+            yield self.event("function_call_arguments.done", name=self.tool.name, arguments=arguments)
+        yield from Item.close(self, status)
+
+    def _input(self) -> str:
+        """The string in a custom tool's arguments; all that the model wrote where they are not as demanded."""
+        if self.status == "in_progress":
+            return ""
+        text = "".join(self._pieces)
+        try:
+            arguments = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return text
+        found = arguments.get("input") if isinstance(arguments, dict) else None
+        return found if isinstance(found, str) else text
+
+
+@dataclass(slots=True)
+class SearchCall(Item):
+    """A search by the server that the client has declared.
+
+    Attributes:
+        query: what is searched for; empty: the model's arguments are not those of a search.
+        sources: the pages found; None: not wanted.
+    """
+
+    query: str
+    sources: Sequence[str] | None = None
+
+    def as_json(self) -> Json:
+        """The item in its present state."""
+        action: Json = {"type": "search", "query": self.query, "queries": [self.query] if self.query else []}
+        if self.sources is not None:
+            action["sources"] = [{"type": "url", "url": url} for url in self.sources]
+        return {"id": self.id, "type": "web_search_call", "status": self.status, "action": action}
+
+    def open(self) -> Events:
+        """The events that open the item."""
+        yield from Item.open(self)
+        yield self.event("web_search_call.in_progress")
+        yield self.event("web_search_call.searching")
+
+    def close(self, status: Status) -> Events:
+        """The events that complete the item. There is no event for a search that failed, only a status."""
+        if status == "completed":
+            yield self.event("web_search_call.completed")
+        yield from Item.close(self, status)
+
+
+@dataclass(slots=True)
+class ServerCall(Item):
+    """A call of another server tool, for clients that ask for progress events."""
+
+    name: str
+    arguments: str
+    error: str | None = None
+
+    def as_json(self) -> Json:
+        """The item in its present state."""
+        begun = self.status == "in_progress"
+        content = [{"type": "text", "text": self.error}]
+        error = {"type": "mcp_tool_execution_error", "content": content} if self.error is not None else None
+        fields = {"name": self.name, "arguments": "" if begun else self.arguments, "output": None, "error": error}
+        head = {"id": self.id, "type": "mcp_call", "status": self.status, "server_label": OUR_SERVER}
+        return {**head, "approval_request_id": None, **fields}
+
+    def open(self) -> Events:
+        """The events that open the item."""
+        yield from Item.open(self)
+        yield self.event("mcp_call.in_progress")
+        if self.arguments:
+            yield self.event("mcp_call_arguments.delta", delta=self.arguments)
+        yield self.event("mcp_call_arguments.done", arguments=self.arguments)
+
+    def close(self, status: Status) -> Events:
+        """The events that complete the item."""
+        yield self.event("mcp_call.completed" if status == "completed" else "mcp_call.failed")
+        yield from Item.close(self, status)
