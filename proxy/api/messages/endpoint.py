@@ -210,7 +210,9 @@ def _replay(
         message.begin_turn()
         is_beside_calls = is_checked and answer.stop is Stop.CLIENT_TOOL_CALLS
         with_text = not json_only or (is_last and not is_beside_calls)
-        message.show(delta_of(received, answer.cite, is_last=is_last and not turn.calls, with_text=with_text))
+        # Before a call of the server's a stream shows no more than one blank line, for another turn may follow.
+        is_whole = is_last and (not turn.calls or bool(turn.client_ids and turn.client_ids[0]))
+        message.show(delta_of(received, answer.cite, is_last=is_whole, with_text=with_text))
         if message.is_cut:
             break
         if turn.calls:

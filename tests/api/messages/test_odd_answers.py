@@ -137,7 +137,7 @@ async def test_blank_lines_before_a_call_are_no_block_behind_it(upstream, stream
     async with proxy_of(upstream) as url:
         message = await ask(url, streaming=streaming, tools=[DOOR])
     assert kinds(message) == ["text", "tool_use"]
-    assert message["content"][0]["text"] == "Let me look.\n\n"
+    assert message["content"][0]["text"] == "Let me look." + blanks
 
 
 @BOTH
