@@ -41,8 +41,9 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 def list_header(scope: Scope, name: bytes) -> str | None:
     """The value of a request header that is a list, all its lines together (RFC 9110, section 5.3)."""
-    if header(scope, name) is None:
-        return None
+    first = header(scope, name)
+    if first is None or len(scope[HEADERS]) == len(scope["headers"]):  # no name has several lines
+        return first
     return b",".join(value for given, value in scope["headers"] if given == name).decode("latin-1")
 
 

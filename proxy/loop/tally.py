@@ -8,6 +8,7 @@ from msgspec import Struct
 from proxy.loop.chat import Json, ToolSpec
 from proxy.loop.results import ToolResult
 
+_NUMBER = (int, float)
 _NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
@@ -71,18 +72,18 @@ class Tally(Struct):
         return usage
 
 
-def token_count(usage: Any, *path: str) -> int | None:
+def token_count(usage: Any, name: str, detail: str | None = None) -> int | None:
     """One of an upstream's counts of tokens; None: it has sent none, or something that is no number.
 
     Args:
         usage: the upstream's counts.
-        path: the names that lead to the count, such as `prompt_tokens_details` and `cached_tokens`.
+        name: of the count, or of its details, such as `prompt_tokens_details`.
+        detail: of these, such as `cached_tokens`.
     """
-    for name in path:
-        if not isinstance(usage, dict):
-            return None
-        usage = usage.get(name)
-    return max(0, int(usage)) if isinstance(usage, (int, float)) else None
+    count = usage.get(name) if isinstance(usage, dict) else None
+    if detail is not None:
+        count = count.get(detail) if isinstance(count, dict) else None
+    return max(0, int(count)) if isinstance(count, _NUMBER) else None
 
 
 def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = True) -> Json | None:

@@ -76,13 +76,14 @@ class TurnTexts(Struct):
     def fold_whole(self, message: Json) -> None:
         """Take the texts of a whole message in, if a call may have leaked into one of them."""
         for name in _LEAKY_FIELDS if self.upstream_call.tools else ():
-            text = text_of(message) if name == "content" else message.get(name)
-            if isinstance(text, str) and text and may_leak(text):
+            text = message.get(name) or ""
+            if isinstance(text, list):
+                text = text_of(message)
+            if isinstance(text, str) and may_leak(text):
                 shown = {**message}
                 self.fold(shown)
                 self.close({})
-                if DETAILS in shown:
-                    message[DETAILS] = shown[DETAILS]
+                message.update({DETAILS: shown[DETAILS]} if DETAILS in shown else {})
                 return
 
     def close(self, delta: Json, *, but: list[str] | None = None) -> None:
@@ -240,8 +241,7 @@ def shifted(details: Any, by: int) -> Any:
 
 def count_indices(message: Json) -> int:
     """How many indices the entries of a message take."""
-    details = message.get(DETAILS)
-    entries = details if isinstance(details, list) else ()
+    entries = details if isinstance(details := message.get(DETAILS), list) else ()
     return max([index for detail in entries if (index := _index(detail)) is not None], default=-1) + 1
 
 

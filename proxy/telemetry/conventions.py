@@ -5,7 +5,7 @@ the names with those of the installed package `opentelemetry-semantic-convention
 begin with `toolproxy.`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
@@ -84,7 +84,7 @@ RESULT_CHARACTERS: Final = "toolproxy.result_characters"
 ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 RESULT: Final = "gen_ai.tool.call.result"
 
-_TOKENS: Final[Mapping[str, Sequence[str]]] = {
+_TOKENS: Final[Mapping[str, tuple[str] | tuple[str, str]]] = {
     INPUT_TOKENS: ("prompt_tokens",),
     OUTPUT_TOKENS: ("completion_tokens",),
     REASONING_TOKENS: ("completion_tokens_details", "reasoning_tokens"),
@@ -201,7 +201,7 @@ def _named(fields: Fields, table: Mapping[str, str]) -> Attributes:
 
 def usage(counted: Any) -> Attributes:
     """An upstream's `usage`, if it is one: the tokens that it read and wrote, thought, and found in its cache."""
-    counts = {name: token_count(counted, *path) for name, path in _TOKENS.items()}
+    counts = {attribute: token_count(counted, *where) for attribute, where in _TOKENS.items()}
     return {name: count for name, count in counts.items() if count is not None}
 
 
