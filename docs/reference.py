@@ -41,7 +41,7 @@ _WORDS = {"str": "text", "int": "integer", "float": "number", "bool": "true or f
 _ALIASES = {
     c.Seconds: "seconds",
     c.Count: "integer, 1 or more",
-    c.CountOrNone: "integer, 0 or more",
+    c.CountOrZero: "integer, 0 or more",
     c.Port: "port",
     c.Workers: "integer, 1 to 1024",
     c.Url: "URL",

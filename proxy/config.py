@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from proxy.loop.limits import Count, CountOrNone, LimitOverrides, Limits, Seconds
+from proxy.loop.limits import Count, CountOrZero, LimitOverrides, Limits, Seconds
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Workers: TypeAlias = Annotated[int, Meta(ge=1, le=1024)]
@@ -53,7 +53,7 @@ class CorsConfig(Value, frozen=True, kw_only=True):
     """`server.cors:`: which web pages may call the proxy from a browser. Their requests need keys like all others."""
 
     origins: tuple[Origin, ...]  # Origins such as `https://app.example`; `*` allows every page.
-    max_age: CountOrNone = 600  # Seconds for which a browser may cache the permission.
+    max_age: CountOrZero = 600  # Seconds for which a browser may cache the permission.
 
 
 class ServerConfig(Value, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class ServerConfig(Value, frozen=True, kw_only=True):
     max_body_memory: Count | None = None
     max_concurrent_requests: Count = 1000  # Requests that each worker answers at the same time.
     # Requests that may queue when the limit is reached. None: 10 % of max_concurrent_requests.
-    max_queued_requests: CountOrNone | None = None
+    max_queued_requests: CountOrZero | None = None
     queue_timeout_seconds: Seconds = 0.5  # How long a queued request waits before it is refused with 503.
     keepalive_seconds: Seconds = 15  # A stream that is silent for this long is sent an SSE comment.
     shutdown_grace_seconds: Seconds = 30  # Seconds that open requests may take to finish after SIGTERM.
@@ -157,7 +157,7 @@ class UpstreamConfig(Value, frozen=True, kw_only=True):
     api_key: Key
     profile: Literal["glm", "gpt_oss", "openai"] = "openai"  # Model family, whose quirks the proxy handles.
     timeouts: Timeouts = Timeouts()  # Timeouts in seconds.
-    retries: CountOrNone = 2  # Retries of one request, over all of its turns.
+    retries: CountOrZero = 2  # Retries of one request, over all of its turns.
     breaker: BreakerConfig = BreakerConfig()  # How many failures suspend calls, and for how long.
     max_connections: Count = 1000  # Largest number of connections at the same time.
     # HTTP client for the upstream; httpx selects the library's own transport.
@@ -193,7 +193,7 @@ class ToolConfig(Value, frozen=True, kw_only=True):
 
     aliases: tuple[Text, ...] = ()  # Other names under which models and clients may call the tool.
     timeout: Seconds | None = None  # Seconds for one call with all its retries. None: limits.tool_timeout.
-    retries: CountOrNone = 0  # Retries after a failure that may be temporary; only for tools that may safely run twice.
+    retries: CountOrZero = 0  # Retries after a failure that may be temporary; only for tools that may safely run twice.
     # Calls at the same time, of all requests together; further calls wait. None: no limit.
     max_concurrent_calls: Count | None = None
     # Seconds for which a result is reused for equal calls of the same client; 0: no cache.
@@ -223,7 +223,7 @@ class SearchConfig(ToolConfig, frozen=True, kw_only=True):
     max_characters_per_result: Count | None = None
     block_domains: tuple[Text, ...] = ()  # Domains, or paths of a domain, whose pages are never returned.
     options: dict[str, Any] = {}  # Settings of the provider's own.
-    retries: CountOrNone = 1  # Retries after a failure that may be temporary.
+    retries: CountOrZero = 1  # Retries after a failure that may be temporary.
 
 
 class SerperConfig(ToolConfig, frozen=True, kw_only=True):
@@ -232,7 +232,7 @@ class SerperConfig(ToolConfig, frozen=True, kw_only=True):
     api_key: Key  # Key of serper.dev.
     base_url: Url = "https://google.serper.dev"  # URL of the API.
     endpoint: Literal["search", "news", "scholar", "images", "places", "shopping"] = "search"  # Kind of search.
-    retries: CountOrNone = 1  # Retries after a failure that may be temporary.
+    retries: CountOrZero = 1  # Retries after a failure that may be temporary.
 
 
 class SerperScrapeConfig(ToolConfig, frozen=True, kw_only=True):
@@ -240,7 +240,7 @@ class SerperScrapeConfig(ToolConfig, frozen=True, kw_only=True):
 
     api_key: Key  # Key of serper.dev.
     base_url: Url = "https://scrape.serper.dev"  # URL of the API.
-    retries: CountOrNone = 1  # Retries after a failure that may be temporary.
+    retries: CountOrZero = 1  # Retries after a failure that may be temporary.
 
 
 class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
@@ -250,7 +250,7 @@ class ZaiSearchConfig(ToolConfig, frozen=True, kw_only=True):
     base_url: Url = "https://api.z.ai/api/paas/v4"  # URL to which /web_search or /chat/completions is appended.
     # api calls the search endpoint; chat asks a GLM model that searches by itself.
     mode: Literal["api", "chat"] = "api"
-    retries: CountOrNone = 1  # Retries after a failure that may be temporary.
+    retries: CountOrZero = 1  # Retries after a failure that may be temporary.
     model: Text = "glm-4.7"  # The model that searches, with mode chat.
     search_engine: Text | None = None  # Z.AI's name of the search engine. None: the one that suits the mode.
 
@@ -439,7 +439,8 @@ def place_of(path: str, config: Config) -> str:
     return f"{config.places[known]}: {path}" if known else path
 
 
-_NO_KEY: Final = "from_client"  # stands where a key would
+FROM_CLIENT: Final = "from_client"
+"""The `api_key` of an upstream that gets the client's own key."""
 
 
 def secrets_of(config: Config) -> frozenset[str]:
@@ -447,7 +448,7 @@ def secrets_of(config: Config) -> frozenset[str]:
     password = urlsplit(config.state.url).password
     return (
         config.secrets | {*_keys_in(msgspec.structs.replace(config, places={})), *([password] if password else [])}
-    ) - {_NO_KEY, ""}
+    ) - {FROM_CLIENT, ""}
 
 
 def _keys_in(value: Any) -> Iterator[str]:

@@ -139,7 +139,7 @@ def _client_faults(parts: Parts) -> _Faults:
             yield path, "another client has the same key"
         keys |= client.digests
     for name, upstream in parts.config.upstreams.items():
-        if upstream.api_key == "from_client" and parts.config.clients:
+        if upstream.api_key == c.FROM_CLIENT and parts.config.clients:
             yield (
                 f"upstreams.{name}.api_key",
                 "from_client cannot be combined with clients: both use the key of the request",
@@ -294,7 +294,7 @@ def doubts(parts: Parts) -> _Faults:
             )
     for path, entry in parts.entries.items():
         key, url = getattr(entry, "api_key", None) or "", getattr(entry, "base_url", None) or ""
-        if 0 < len(key) < _SHORT_API_KEY and key != "from_client" and _is_public(url):
+        if 0 < len(key) < _SHORT_API_KEY and key != c.FROM_CLIENT and _is_public(url):
             yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
     yield from _offers_without_effect(parts)
     yield from _keys_for_others(parts.config)

@@ -17,6 +17,7 @@ import msgspec
 import orjson
 
 from proxy.config import (
+    FROM_CLIENT,
     Config,
     McpConfig,
     SearchConfig,
@@ -109,7 +110,7 @@ async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Me
     connection = Connection(name, means.http_client_for(upstream), headers=upstream.headers)
     path = f"upstreams.{name}"
     try:
-        if upstream.api_key == "from_client":
+        if upstream.api_key == FROM_CLIENT:
             return await _reach(connection, path)
         if model is None:
             return await _list_models(connection, path, upstream)

@@ -1,8 +1,9 @@
 """Reading a request: its headers, its body within bounds, and the checks of what the proxy uses of it."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 
 import orjson
 from starlette.types import Message, Receive, Scope
@@ -219,10 +220,14 @@ def _object_fault(value: Any) -> _Fault | None:
     return None if isinstance(value, dict) else ("", "must be an object")
 
 
+def is_integer(value: Any, least: float = -math.inf, most: float = math.inf) -> TypeGuard[int]:
+    """Whether a value is an integer within these bounds; true and false, which Python counts among them, are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
 def _must_be_integer(least: int, most: int) -> Callable[[Any], _Fault | None]:
     def check(value: Any) -> _Fault | None:
-        fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-        return None if fits else ("", f"must be an integer from {least} to {most}")
+        return None if is_integer(value, least, most) else ("", f"must be an integer from {least} to {most}")
 
     return check
 

@@ -17,7 +17,7 @@ from proxy.loop.chat import Json
 from proxy.loop.errors import ModelNotAllowed, NotFound, RequestError
 from proxy.loop.rawjson import replace_model
 from proxy.loop.tally import Tally
-from proxy.loop.tokens import of_text
+from proxy.loop.tokens import tokens_in_text
 from proxy.ports import Model, Ports, RawRequest
 
 _HOP_BY_HOP = frozenset(
@@ -126,7 +126,7 @@ def _estimate(body: bytes, events: int) -> Json | None:
         return None
     asked = fields.get("prompt") or fields.get("input")
     texts = asked if isinstance(asked, list) else [asked]
-    read = round(sum(of_text(text) for text in texts if isinstance(text, str)))
+    read = round(sum(tokens_in_text(text) for text in texts if isinstance(text, str)))
     return {"prompt_tokens": read, "completion_tokens": events, "total_tokens": read + events}
 
 

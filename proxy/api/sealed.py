@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from proxy.api.access import Caller
-from proxy.config import UpstreamConfig
+from proxy.config import FROM_CLIENT, UpstreamConfig
 from proxy.loop.chat import Json
 
 _PURPOSE = b"toolproxy encrypted_content 1"
@@ -25,9 +25,9 @@ _NONCE_BYTES = 12  # AES-GCM's own length
 _KEY_OF_THIS_PROCESS = urandom(32)
 
 
-def secrets_of(upstreams: Iterable[UpstreamConfig]) -> tuple[str, ...]:
-    """The secrets of the configuration, the same in every worker and replica with the same upstreams."""
-    return tuple(upstream.api_key for upstream in upstreams if upstream.api_key != "from_client")
+def sealing_keys(upstreams: Iterable[UpstreamConfig]) -> tuple[str, ...]:
+    """The keys of the upstreams, of which the key for sealing is made: the same in every worker and replica."""
+    return tuple(upstream.api_key for upstream in upstreams if upstream.api_key != FROM_CLIENT)
 
 
 def sealer_for(caller: Caller, secrets: tuple[str, ...]) -> "Sealer":

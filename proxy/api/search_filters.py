@@ -14,8 +14,9 @@ except that blocked domains add up.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NoReturn
 
+from proxy.api.body import is_integer
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, web_plugins_in
@@ -131,24 +132,20 @@ def _read_native(settings: Json) -> SearchFilters:
     return SearchFilters(
         allow=domains_in(listed, "search_domain_filter", "tools"),
         size=size if size in SIZES else None,
-        count=min(count, _MOST_RESULTS) if _is_integer(count) and count > 0 else None,
+        count=min(count, _MOST_RESULTS) if is_integer(count, 1) else None,
         recency=_NATIVE_RECENCIES[recency] if recency else None,
     )
 
 
 def _read_plugin(plugin: Json) -> SearchFilters:
     most = plugin.get("max_results")
-    if most is not None and not (_is_integer(most) and most > 0):
+    if most is not None and not is_integer(most, 1):
         _refuse("plugins", "'max_results' must be a positive integer")
     return SearchFilters(
         allow=domains_in(plugin, "include_domains", "plugins"),
         block=domains_in(plugin, "exclude_domains", "plugins"),
         count=None if most is None else min(most, _MOST_RESULTS),
     )
-
-
-def _is_integer(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _object(holder: Json, key: str, param: str) -> Json:

@@ -90,7 +90,7 @@ class Application:
             ConfigurationError: a tool cannot be made, or two have the same name; nothing has changed.
         """
         process, before = self._process, self.current
-        process.mask(config, before.config, *(other.config for other in self._replaced))
+        process.apply_log_settings(config, before.config, *(other.config for other in self._replaced))
         try:
             following = Generation(process, config, before)
         except BaseException:
@@ -109,7 +109,7 @@ class Application:
 
     def _mask(self) -> None:
         """Mask the secrets of every configuration that is in use."""
-        self._process.mask(self.current.config, *(other.config for other in self._replaced))
+        self._process.apply_log_settings(self.current.config, *(other.config for other in self._replaced))
 
     def _close_if_idle(self, generation: Generation) -> None:
         """Close a replaced generation, as a task of the process, when it answers no request any more."""

@@ -57,9 +57,9 @@ class Process:
             await self.resources.client.aclose()
             await asyncio.to_thread(self.telemetry.close)
 
-    def mask(self, config: Config, *others: Config) -> None:
+    def apply_log_settings(self, config: Config, *others: Config) -> None:
         """Set up the log as a configuration has it, and mask the secrets of all that are in use."""
-        self.telemetry.mask(config, frozenset().union(*map(secrets_of, (config, *others))))
+        self.telemetry.apply_log_settings(config, frozenset().union(*map(secrets_of, (config, *others))))
 
     def change(self, config: Config) -> None:
         """Take the settings of another configuration. What is counted, kept and recorded stays."""

@@ -181,8 +181,7 @@ class Http1Response(Response):
 
     async def aclose(self) -> None:
         """Discard the rest of the body, as `close` does."""
-        if self.connection is not None:
-            self.connection.close()
+        self.close()
 
     def _take(self) -> bytes:
         """The pieces that have come, which makes room for more."""

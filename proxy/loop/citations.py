@@ -101,6 +101,11 @@ def annotations(text: str, sources: Mapping[str, str], citations: Sequence[Citat
     ]
 
 
+def moved_back(citations: Sequence[Citation], by: int) -> list[Citation]:
+    """The citations of a text that has lost so many characters at its beginning."""
+    return [(max(0, at - by), url) for at, url in citations]
+
+
 def joined_annotations(upstream: Any, ours: Sequence[Json]) -> list[Json]:
     """An upstream's own annotations, if it has any, and those of ours that are not among them."""
     own = upstream if isinstance(upstream, list) else []

@@ -23,7 +23,7 @@ class _Fields(TypedDict, total=False):
     code: str | None
     retry_after: int
     is_limit: bool
-    of_account: str | None
+    operator_code: str | None
     details: Mapping[str, object] | None
 
 
@@ -209,7 +209,7 @@ class UpstreamDown(UpstreamError):
 class UpstreamRefused(UpstreamError):
     """The upstream refused the request; the client gets its status and its message."""
 
-    of_account: str | None = None  # the client's code where the operator's key or account is refused
+    operator_code: str | None = None  # the client's code where the operator's key or account is refused
 
     def blame_operator(self, upstream: str, advice: str = "") -> None:
         """Make it a 502: the key or account is the operator's. Only the log has the upstream's own words.
@@ -218,12 +218,12 @@ class UpstreamRefused(UpstreamError):
             upstream: its name in the configuration.
             advice: what the operator may try.
         """
-        if self.of_account is None:
+        if self.operator_code is None:
             return
         self.why = f"HTTP {self.status}: {self.message} {advice}".rstrip()
         refusal = f"The upstream {upstream!r} refuses the key or the account of this proxy. Tell its operator."
         self.message = f"{refusal} {advice}".rstrip()
-        self.status, self.type, self.code, self.param = 502, UpstreamError.type, self.of_account, None
+        self.status, self.type, self.code, self.param = 502, UpstreamError.type, self.operator_code, None
         self.headers = {"x-should-retry": "false"}
 
 

@@ -13,7 +13,7 @@ from proxy.loop.tally import Tally
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
-CountOrNone: TypeAlias = Annotated[int, Meta(ge=0)]
+CountOrZero: TypeAlias = Annotated[int, Meta(ge=0)]
 
 LimitOverrides: TypeAlias = Mapping[str, Any]
 """The limits that one model or one client has of its own, by the names of their fields in `Limits`."""
@@ -23,7 +23,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """`limits:`, how far one request may go. A model's own limits override these, and a client's own override both."""
 
     max_turns: Count = 5  # Upstream calls, the final answer included: 2 permits one round of tools.
-    max_tool_calls: CountOrNone = 8  # Calls of server tools, over all turns; 0: no server tool is offered.
+    max_tool_calls: CountOrZero = 8  # Calls of server tools, over all turns; 0: no server tool is offered.
     guidance: bool = True  # Tell the model its budget in the system message.
     deadline: Seconds = 240  # Seconds after which no tool is started: the model answers from what it has.
     max_duration: Seconds = 1200  # Seconds for the whole request; after that it fails with 504.

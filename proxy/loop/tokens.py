@@ -42,7 +42,7 @@ def count_tokens(chat: Json) -> int:
     if chat.get("reasoning_effort"):
         total += _EFFORT
     if tools := chat.get("tools"):
-        total += _TOOLS + sum(of_text(rawjson.dumps(tool).decode()) for tool in tools)
+        total += _TOOLS + sum(tokens_in_text(rawjson.dumps(tool).decode()) for tool in tools)
     return max(1, round(total))
 
 
@@ -52,7 +52,7 @@ def estimated_usage(request: Json, written: float) -> Json:
     return {"prompt_tokens": asked, "completion_tokens": wrote, "total_tokens": asked + wrote}
 
 
-def of_text(text: str) -> float:
+def tokens_in_text(text: str) -> float:
     """The estimated tokens of a text; those of long ones are remembered by hash, for they come in every request."""
     if len(text) < _LONG:
         return sum(_of_piece(piece) for piece in _PIECES.findall(text))
@@ -87,7 +87,7 @@ def tokens_of(message: Mapping[str, Any]) -> float:
 
 
 def _of_any(value: object) -> float:
-    return of_text(value) if isinstance(value, str) else 0
+    return tokens_in_text(value) if isinstance(value, str) else 0
 
 
 def _of_call(function: Mapping[str, Any]) -> float:
@@ -101,5 +101,9 @@ def _of_call(function: Mapping[str, Any]) -> float:
 def _of_arguments(arguments: Any) -> float:
     total: float = 0
     for name, value in arguments.items() if isinstance(arguments, dict) else ():
-        total += _ARGUMENT + of_text(name) + of_text(value if isinstance(value, str) else orjson.dumps(value).decode())
+        total += (
+            _ARGUMENT
+            + tokens_in_text(name)
+            + tokens_in_text(value if isinstance(value, str) else orjson.dumps(value).decode())
+        )
     return total

@@ -74,7 +74,7 @@ class Telemetry:
         if len(self.sinks) == 1:
             self.observe.add(RequestRecorder(self.sinks, clock=self.clock))
 
-    def mask(self, config: Config, secrets: frozenset[str]) -> None:
+    def apply_log_settings(self, config: Config, secrets: frozenset[str]) -> None:
         """Set up the log as a configuration has it, and mask these secrets everywhere."""
         self.redact.replace(secrets)
         log.reconfigure(config.telemetry, secrets=secrets)

@@ -44,23 +44,23 @@ class Meaning:
     status: int
     code: str
     final: bool = False  # a client that tries again only makes it worse
-    of_account: str | None = None  # the code where the account is the operator's
+    operator_code: str | None = None  # the code where the account is the operator's
 
 
 # A key of Z.AI's fits one of its two endpoints; the other one says that it is wrong, or has no credit, and no more.
 _ZAI_PLANS = {"/api/coding/paas/v4": "coding-plan keys", "/api/paas/v4": "pay-as-you-go keys"}
 _ZAI = "https://api.z.ai"
 _KEY_REFUSED, _NO_CREDIT = "upstream_auth_failed", "upstream_quota_exceeded"
-_AUTH = Meaning(401, "invalid_api_key", final=True, of_account=_KEY_REFUSED)
-_ACCOUNT = Meaning(403, "account_not_usable", final=True, of_account=_KEY_REFUSED)
-_DENIED = Meaning(403, "permission_denied", final=True, of_account=_KEY_REFUSED)
+_AUTH = Meaning(401, "invalid_api_key", final=True, operator_code=_KEY_REFUSED)
+_ACCOUNT = Meaning(403, "account_not_usable", final=True, operator_code=_KEY_REFUSED)
+_DENIED = Meaning(403, "permission_denied", final=True, operator_code=_KEY_REFUSED)
 _BACKEND = Meaning(502, "upstream_error")
 
 # Z.AI's codes: strings of digits. What is not here (1210, 1212 ... 1215: faults of the request) stays as it is.
 ZAI_CODES: Mapping[str, Meaning] = {
     **dict.fromkeys(("1000", "1001", "1002", "1003", "1004"), _AUTH),
     **dict.fromkeys(("1110", "1111", "1112"), _ACCOUNT),
-    "1113": Meaning(429, "insufficient_quota", final=True, of_account=_NO_CREDIT),  # no balance; comes as HTTP 429
+    "1113": Meaning(429, "insufficient_quota", final=True, operator_code=_NO_CREDIT),  # no balance; comes as HTTP 429
     "1211": Meaning(404, "model_not_found"),
     **dict.fromkeys(("1220", "1221", "1222"), _DENIED),
     **dict.fromkeys(("1230", "1231", "1234"), _BACKEND),
@@ -130,8 +130,8 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
     elif _TOO_LONG.search(message):
         code = "context_length_exceeded"
     advice = _advice(headers)
-    of_account = meaning.of_account if meaning is not None else _account_code(status, given)
-    if of_account or status in _AUTH_STATUSES or (meaning is not None and meaning.final):
+    operator_code = meaning.operator_code if meaning is not None else _account_code(status, given)
+    if operator_code or status in _AUTH_STATUSES or (meaning is not None and meaning.final):
         advice["x-should-retry"] = "false"
     return UpstreamRefused(
         _words(message),
@@ -140,7 +140,7 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
         code=code,
         param=_text(found.get("param")),
         headers=advice,
-        of_account=of_account,
+        operator_code=operator_code,
     )
 
 
@@ -280,7 +280,7 @@ def may_work_elsewhere(failure: ProxyError, *, of_client: bool) -> bool:
     if isinstance(failure, UpstreamRefused):
         if of_client and failure.status in _AUTH_STATUSES:
             return False
-        return failure.of_account is not None or failure.status in _OUR_ACCOUNT
+        return failure.operator_code is not None or failure.status in _OUR_ACCOUNT
     return isinstance(failure, (UpstreamError, Overloaded))
 
 

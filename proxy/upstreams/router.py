@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from proxy import request_context
 from proxy.breaker import Backoff, Breaker
-from proxy.config import Config, ModelConfig, PriceConfig
+from proxy.config import FROM_CLIENT, Config, ModelConfig, PriceConfig
 from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidApiKey, ModelNotFound
 from proxy.ports import Clock, Headers, Model, Observer
@@ -20,7 +20,6 @@ from proxy.upstreams.profile import PROFILES
 from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
 
 _WILDCARD = "*"
-_FROM_CLIENT = "from_client"
 # With a pattern strangers choose the names, which are remembered here and by callers. The longest real ones (ARNs)
 # have some 200 characters.
 _LONGEST_NAME = 512
@@ -125,7 +124,7 @@ class ConfigRouter:
 
     def _key(self, model: ModelConfig, client: _Client) -> str | None:
         key = self._upstreams[model.upstream].api_key
-        return client.key if key == _FROM_CLIENT else key
+        return client.key if key == FROM_CLIENT else key
 
     def _bind(self, name: str, model: ModelConfig, client: _Client) -> OpenAICompatible:
         """The model at its upstream; kept for further requests unless its key is the client's."""
@@ -142,7 +141,7 @@ class ConfigRouter:
                 connection=self._connections[model.upstream],
                 profile=PROFILES[upstream.profile],
                 api_key=key,
-                of_client=upstream.api_key == _FROM_CLIENT,
+                of_client=upstream.api_key == FROM_CLIENT,
                 key_advice=key_advice(upstream.base_url) if upstream.profile == "glm" else "",
                 price=model.price,
                 counts_use=self._counts_use,

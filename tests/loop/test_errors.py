@@ -82,7 +82,7 @@ def test_a_key_that_is_good_but_not_an_administrators_is_a_403():
 
 def test_a_refused_account_of_the_operator_is_a_502_without_the_upstreams_words():
     error = UpstreamRefused(
-        "No balance on sk-1.", status=429, type="t", code="1113", param="p", of_account="upstream_quota_exceeded"
+        "No balance on sk-1.", status=429, type="t", code="1113", param="p", operator_code="upstream_quota_exceeded"
     )
     error.blame_operator("zai")
     assert (error.status, error.code, error.param) == (502, "upstream_quota_exceeded", None)

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from proxy.loop.tokens import count_tokens, estimated_usage, of_text, tokens_of
+from proxy.loop.tokens import count_tokens, estimated_usage, tokens_in_text, tokens_of
 from tests.conformance import recordings
 
 USER = {"role": "user", "content": "What will the weather in Nanaimo be like for the next three days?"}
@@ -23,12 +23,12 @@ def test_the_estimate_is_near_glms_own_count():
 
 def test_an_estimate_grows_with_its_text_whatever_it_is_written_in():
     for text in ("word ", "слово ", "字", "{}", "1", "line\n", "  indented"):
-        assert 0 < of_text(text * 10) < of_text(text * 500)
+        assert 0 < tokens_in_text(text * 10) < tokens_in_text(text * 500)
 
 
 def test_a_text_that_comes_again_is_counted_alike():
     long = orjson.dumps({"text": "words and words " * 100}).decode()
-    assert of_text(long) == of_text(f"{long} ".strip())
+    assert tokens_in_text(long) == tokens_in_text(f"{long} ".strip())
 
 
 def test_the_settings_that_become_a_sentence_for_the_model_are_counted():
@@ -48,7 +48,7 @@ def test_the_arguments_of_a_call_are_counted_whatever_they_are(arguments):
 
 def test_arguments_that_are_nested_too_deep_are_counted_as_they_are_written():
     call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": f'{{"a": {DEEP}}}'}}]}
-    assert tokens_of(call) > of_text(DEEP)
+    assert tokens_of(call) > tokens_in_text(DEEP)
 
 
 def test_a_call_that_was_ended_early_has_the_usage_of_what_was_asked_and_written():

@@ -33,8 +33,7 @@ class Debug:
         """Answer a request; the interface of ASGI."""
         if not may_read(scope, allow_anonymous=self._allow_anonymous):
             raise AdminOnly
-        query = QueryParams(scope["query_string"])
-        as_json = query.get("format") == "json" or "application/json" in (header(scope, b"accept") or "")
+        query, as_json = QueryParams(scope["query_string"]), wants_json(scope)
         request_id = scope["path_params"].get("id")
         if request_id is None:
             chosen = {name: query.get(name, "") for name in FILTERS}
@@ -51,6 +50,12 @@ class Debug:
             await send_json(send, record)
         else:
             await send_page(scope, send, request_page(record))
+
+
+def wants_json(scope: Scope) -> bool:
+    """Whether a client wants a page as JSON."""
+    query = QueryParams(scope["query_string"])
+    return query.get("format") == "json" or "application/json" in (header(scope, b"accept") or "")
 
 
 def may_read(scope: Scope, *, allow_anonymous: bool) -> bool:

@@ -4,12 +4,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
-from proxy.api.body import header
 from proxy.api.calendar import last_days, period_of
-from proxy.api.debug.endpoint import may_read, send_page
+from proxy.api.debug.endpoint import may_read, send_page, wants_json
 from proxy.api.debug.html import Html, page, tag
 from proxy.api.exchange import send_json
 from proxy.api.middleware.use import ANYONE, kinds_of
@@ -37,8 +35,7 @@ class Usage:
         if not may_read(scope, allow_anonymous=self._ports.config.server.allow_anonymous):
             raise AdminOnly
         use = {"counted": self._ports.config.counts_use, "clients": [await self._of(name) for name in self._budget_of]}
-        query = QueryParams(scope["query_string"])
-        if query.get("format") == "json" or "application/json" in (header(scope, b"accept") or ""):
+        if wants_json(scope):
             await send_json(send, use)
         else:
             await send_page(scope, send, usage_page(use))

@@ -12,7 +12,7 @@ from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, Tools
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import NATIVE_REASON, Json
-from proxy.loop.citations import CITATIONS, Citation
+from proxy.loop.citations import CITATIONS, Citation, moved_back
 from proxy.loop.offer import SEARCH
 from proxy.loop.tally import token_count
 from proxy.loop.texts import without_blank_lines_before
@@ -197,7 +197,7 @@ class MessageBuilder:
         """Add text. The blank line between two turns of a chat is left out, for they are two blocks here."""
         if not self._has_text:
             whole, text = text, without_blank_lines_before(text)
-            citations = [(max(0, at - len(whole) + len(text)), url) for at, url in citations]
+            citations = moved_back(citations, len(whole) - len(text))
         self._has_text = True
         self._cited.mark(citations, offset=self._text_length)
         self._text_length += len(text)

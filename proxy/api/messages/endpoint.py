@@ -25,7 +25,7 @@ from proxy.api.messages.stream import Head, MessageStream
 from proxy.api.messages.tools import hosted_names, read_tools, with_hosted
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
-from proxy.api.sealed import Sealer, sealer_for, secrets_of
+from proxy.api.sealed import Sealer, sealer_for, sealing_keys
 from proxy.api.surface import Callbacks, delta_of, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond, Stop, demands_json
@@ -39,7 +39,7 @@ class _MessagesSurface(CheckingSurface):
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
-        self._secrets = secrets_of(ports.config.upstreams.values())
+        self._secrets = sealing_keys(ports.config.upstreams.values())
         self._specs: Mapping[str, ToolSpec] = {}
         self._server_names: frozenset[str] = frozenset()
         self._own_names: Mapping[str, str] = {}

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.api.body import MOST_TOOLS
+from proxy.api.body import MOST_TOOLS, is_integer
 from proxy.api.messages.hosted import NO_DEMANDS, Demands, read_demands
 from proxy.api.messages.parts import refuse
 from proxy.api.request import ResolvedRequest
@@ -202,7 +202,7 @@ def _function(tool: Json, name: str, where: str) -> Json:
 
 def _hosted(tool: Json, kind: str, where: str) -> HostedTool:
     most = tool.get("max_uses")
-    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+    if most is not None and not is_integer(most, 1):
         refuse(f"{where}.max_uses", "must be an integer of at least 1")
     return HostedTool(kind, most, read_demands(tool, where))
 

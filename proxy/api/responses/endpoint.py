@@ -24,7 +24,7 @@ from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, re
 from proxy.api.responses.stored import History, ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.tools import Tools, read_tools
 from proxy.api.schema import SchemaCheck
-from proxy.api.sealed import sealer_for, secrets_of
+from proxy.api.sealed import sealer_for, sealing_keys
 from proxy.api.surface import Callbacks, collect, keep_all, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import Respond
@@ -40,7 +40,7 @@ class CreateResponse(CheckingSurface):
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
-        self._secrets = secrets_of(ports.config.upstreams.values())
+        self._secrets = sealing_keys(ports.config.upstreams.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; the interface of ASGI."""

@@ -16,7 +16,7 @@ from proxy.api.responses.tools import Tools
 from proxy.api.surface import delta_of
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, ToolCall
-from proxy.loop.citations import CITATIONS, Citation
+from proxy.loop.citations import CITATIONS, Citation, moved_back
 from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
 
@@ -98,7 +98,7 @@ class OutputBuilder:
         """Add text. The blank line between two turns of a chat is left out, for they are two messages here."""
         if not self._turn_text:
             whole, text = text, without_blank_lines_before(text)
-            citations = [(max(0, at - len(whole) + len(text)), url) for at, url in citations]
+            citations = moved_back(citations, len(whole) - len(text))
         if text or (citations and isinstance(self._current, Message)):
             self._turn_text = True
             message, opening = self._message()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.api.body import MOST_TOOLS, expect
+from proxy.api.body import MOST_TOOLS, expect, is_integer
 from proxy.api.responses.conversation import Conversation, read_items
 from proxy.api.responses.tools import Tools
 from proxy.api.schema import SchemaCheck
@@ -201,7 +201,7 @@ def _response_format(wanted: Json) -> Json | None:
 
 
 def _integer(value: Any, least: int) -> bool:
-    return value is None or (isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MOST)
+    return value is None or is_integer(value, least, _MOST)
 
 
 def _strings(value: Any) -> bool:

@@ -17,7 +17,7 @@ from proxy.ports import Clock
 from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.hits import line, passage
 from proxy.tools.search.provider import Provider
-from proxy.tools.search.tool import made_of
+from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
 from proxy.tools.web.pages import PageCache
 
@@ -68,7 +68,9 @@ def serper_tool(
     name: str, config: SerperConfig, client: httpx.AsyncClient, clock: Clock, pages: PageCache | None = None
 ) -> Tool:
     """A search by that name; only a search of the web is gpt-oss's `browser.search` too."""
-    tool = made_of(name, provider_of(config), client, clock, description=DESCRIPTIONS[config.endpoint], pages=pages)
+    tool = search_tool_of(
+        name, provider_of(config), client, clock, description=DESCRIPTIONS[config.endpoint], pages=pages
+    )
     return tool if config.endpoint == "search" else replace(tool, aliases=())
 
 

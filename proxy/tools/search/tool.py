@@ -38,12 +38,12 @@ def search_tool(
 ) -> Tool:
     """The tool of an entry `type: search`."""
     most = config.max_characters_per_result or _MOST_CHARACTERS[config.content]
-    return made_of(
+    return search_tool_of(
         name, provider_of(config), client, clock, most_characters=most, block=config.block_domains, pages=pages
     )
 
 
-def made_of(
+def search_tool_of(
     name: str,
     provider: Provider,
     client: httpx.AsyncClient,

@@ -14,7 +14,7 @@ from proxy.config import ZaiSearchConfig
 from proxy.ports import Clock
 from proxy.tools.search.description import Description, Fields, Most, Refusal
 from proxy.tools.search.provider import Provider
-from proxy.tools.search.tool import made_of
+from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
 from proxy.tools.web.pages import PageCache
 
@@ -78,7 +78,7 @@ def zai_search_tool(
     name: str, config: ZaiSearchConfig, client: httpx.AsyncClient, clock: Clock, pages: PageCache | None = None
 ) -> Tool:
     """The tool of an entry `type: zai_search`, with the arguments of every other search."""
-    return made_of(name, provider_of(config), client, clock, description=DESCRIPTION, pages=pages)
+    return search_tool_of(name, provider_of(config), client, clock, description=DESCRIPTION, pages=pages)
 
 
 def provider_of(config: ZaiSearchConfig) -> Provider:
