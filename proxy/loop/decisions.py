@@ -147,7 +147,7 @@ class CallHistory(Struct):
 
 
 def decide(
-    calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None, started: Container[ToolCall] = ()
+    calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None, ended: Container[ToolCall] = ()
 ) -> list[CallDecision]:
     """Decide what is done with the calls of one turn, in order.
 
@@ -155,7 +155,7 @@ def decide(
         calls: the server's calls of the turn, as the model wrote them.
         history: the calls of the turns before.
         stop: a limit that was reached before, so that no call is run; None: calls run while the budget lasts.
-        started: those of the calls that were started before a limit was reached; their results are used all the same.
+        ended: resolved calls that have a result already, which is used whatever limit has been reached meanwhile.
     """
     most, total, by_tool = history.limits.max_tool_calls, history.tally.total_tool_calls, {**history.tally.tool_calls}
     first: dict[tuple[str, str], CallDecision] = {}  # of equal calls
@@ -175,7 +175,7 @@ def decide(
                 stop, result = stop or Stop.REPEATED_CALL, failure(REPEATED, outcome=BEYOND_LIMIT)
             elif known := history.results.get(key):
                 result = replace(known, content=f"{REPEATED}\n\n{known.content}")
-            elif (stop or total >= most) and call not in started:
+            elif (stop or total >= most) and resolved not in ended:
                 stop, result = stop or history.limits.calls_stop, failure(BUDGET_USED, outcome=BEYOND_LIMIT)
             elif tool.max_calls is not None and used >= tool.max_calls:
                 result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)

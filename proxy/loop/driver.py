@@ -65,7 +65,7 @@ class Runner:
                         turn = await self._complete(action, upstream, show, calls)
                         if not deadline.seconds_left():
                             run.expire()
-                        action = run.receive_turn(turn)
+                        action = run.receive_turn(turn, calls.ended)
                     case CallTools():
                         answers = await calls.run_all(action.calls, turn.envelope.get("model"))
                         if not deadline.seconds_left():

@@ -12,7 +12,7 @@ one. From the moment a limit permits no further round of tools, every turn has t
 attempts at that (`forcing`), which may take two upstream calls more than `max_turns`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -80,7 +80,6 @@ class Run:
         text = guidance(offer.shown, limits.max_tool_calls, limits.max_turns - 1) if limits.guidance else None
         self._transcript = Transcript(with_guidance(self._client_messages, text))
         self._calls = CallHistory(offer.owned, limits, dialect, self.tally, self.sources)
-        self._started: set[ToolCall] = set()  # by the turn that is being written, before its end
         self._turn: Turn  # the latest turn with calls
         self._decisions: list[CallDecision] = []  # about its server calls
         self._answers: Sequence[ToolResult] = ()
@@ -97,12 +96,19 @@ class Run:
 
     def count_dropped(self, used: Json | None, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
         """Count the tokens of an upstream call that failed, and early calls that were dropped, with any results."""
-        self._started.clear()
         self.tally.usage = add_usage(self.tally.usage, used)
         self._calls.count_dropped(calls)
 
-    def receive_turn(self, turn: Turn) -> Action:
-        """Take the upstream's answer to the last `CallUpstream`. Raises `NoFinalAnswer` after the last attempt."""
+    def receive_turn(self, turn: Turn, ended: Container[ToolCall] = ()) -> Action:
+        """Take the upstream's answer to the last `CallUpstream`.
+
+        Args:
+            turn: the answer.
+            ended: the resolved calls of the turn that were started early and have a result by now.
+
+        Raises:
+            NoFinalAnswer: after the last attempt.
+        """
         self.tally.turns += 1
         self.tally.usage = add_usage(self.tally.usage, turn.usage)
         if DETAILS in turn.message:
@@ -117,7 +123,7 @@ class Run:
         if not turn.buffered and (text := turn.text).strip():
             self._shown_text = text
         if calls_client or (turn.calls and not self._forcing):
-            return self._decide_calls(turn)
+            return self._decide_calls(turn, ended)
         if self._forcing:
             if self._is_answer(turn):
                 return self._respond(turn)
@@ -161,15 +167,12 @@ class Run:
         if self._forcing or self._stop or self._expired:
             return None
         resolved = decide([*earlier, call], self._calls, None)[-1].to_run
-        if resolved is None or not self._offer.owned[call.name].eager:
-            return None
-        self._started.add(call)
-        return resolved
+        return resolved if resolved is not None and self._offer.owned[call.name].eager else None
 
-    def _decide_calls(self, turn: Turn) -> Action:
+    def _decide_calls(self, turn: Turn, ended: Container[ToolCall]) -> Action:
         self._stop = self.limits.exhausted(self.tally, expired=self._expired) or self._stop
         calls = [call for call in turn.calls if call.name not in self._offer.client_tools]
-        self._turn, self._decisions = turn, decide(calls, self._calls, self._stop, self._started)
+        self._turn, self._decisions = turn, decide(calls, self._calls, self._stop, ended)
         if self._decisions:
             self._stop = self._decisions[-1].stop
         runnable = self._calls.begin(self._decisions)
@@ -188,7 +191,6 @@ class Run:
 
     def start_turn(self) -> CallUpstream:
         """Ask for the next turn, the first one included: the client's request, with the messages of the run."""
-        self._started.clear()
         body = {**self._request, "messages": [*self._transcript.given, *self._transcript.added]}
         if "tool_choice" in body and (self._transcript.added or self._forcing):
             body["tool_choice"] = choice_after_first_turn(body["tool_choice"], self._offer)

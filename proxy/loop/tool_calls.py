@@ -1,7 +1,7 @@
 """The tool calls of one run: started, awaited under the deadline, and ended with it."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -66,6 +66,11 @@ class ToolCalls:
         if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._complete)) is not None:
             self._started[resolved] = self._begin(resolved)
         self._complete.append(call)
+
+    @property
+    def ended(self) -> Collection[ToolCall]:
+        """The calls of the turn that were started early and have a result by now."""
+        return {call for call, task in self._started.items() if task.done()} if self._started else ()
 
     def drop(self, used: Json | None = None) -> None:
         """Cancel and count the calls that were started early and are not wanted."""

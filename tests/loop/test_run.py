@@ -593,14 +593,14 @@ def test_a_tool_that_changes_things_waits_for_the_end_of_the_turn():
     assert run_of(tools=[replace(SEARCH, eager=False)]).may_start(call(), []) is None
 
 
-def test_a_call_that_has_started_is_run_whatever_limit_is_reached_before_the_end_of_its_turn():
+def test_the_result_of_a_call_that_has_ended_early_is_used_whatever_limit_is_reached_meanwhile():
     other = call(arguments='{"query":"y"}')
-    play = Playbook(run_of()) << asks()
-    assert play.run.may_start(call(), []) == call()
-    play.run.expire()
-    play = play >> calls(call(), other) << runs("web_search") >> results("found")
-    play << asks()
-    answers = [message["content"] for message in play.pending.body["messages"][-2:]]
+    run = run_of()
+    run.start_turn()
+    run.expire()
+    assert run.receive_turn(calls(call(), other), {call()}).calls == (call(),)
+    asked = run.receive_results(results("found"))
+    answers = [message["content"] for message in asked.body["messages"][-2:]]
     assert answers[0] == "found"
     assert "was not run" in answers[1]
 
