@@ -143,7 +143,8 @@ class CompletionStream:
         for index, answer in enumerate(answers):
             chunks.append(self._opening(index, answer.turn.envelope))
             cited = annotations("".join(self._texts[index]), answer.sources, self._citations.get(index, ()))
-            cited = joined_annotations(self._annotations.get(index), cited)
+            if theirs := self._annotations.get(index):
+                cited = joined_annotations(theirs, cited)
             delta = {"annotations": cited} if cited else {}
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": answer.finish_reason}
             chunks.append(sse.encode({**self._head, "choices": [choice]}))

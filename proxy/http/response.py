@@ -181,7 +181,8 @@ class Http1Response(Response):
 
     async def aclose(self) -> None:
         """Discard the rest of the body, as `close` does."""
-        self.close()
+        if self.connection is not None:
+            self.connection.close()
 
     def _take(self) -> bytes:
         """The pieces that have come, which makes room for more."""

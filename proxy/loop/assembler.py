@@ -135,7 +135,7 @@ class Assembler:
             call = calls[index]
             if call.is_announced or call.client_id:
                 continue
-            if not (call.name and call.is_complete(is_followed=index < last)):
+            if not call.name or not (call.is_whole or (index < last and call.has_value())):
                 break
             call.is_announced = True
             ready.append(ToolCall(call.id, call.name, "".join(call.arguments).strip(JSON_BLANKS)))

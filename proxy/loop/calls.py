@@ -84,13 +84,12 @@ class PartialCall(Struct):
     is_whole: bool = False
     scanner: ObjectScanner = field(default_factory=ObjectScanner)
 
-    def is_complete(self, *, is_followed: bool) -> bool:
-        """Whether nothing can follow the arguments: an object, or any other value where the next call has begun."""
-        if not self.is_whole and is_followed:
-            with suppress(orjson.JSONDecodeError):
-                orjson.loads("".join(self.arguments).strip() or "null")
-                return True
-        return self.is_whole
+    def has_value(self) -> bool:
+        """Whether the arguments are any JSON value, or nothing: complete where the next call has begun."""
+        with suppress(orjson.JSONDecodeError):
+            orjson.loads("".join(self.arguments).strip() or "null")
+            return True
+        return False
 
     def entry(self) -> Json:
         """The call as an entry of a message's `tool_calls`."""

@@ -137,7 +137,10 @@ def _parse(raw: bytes) -> Event | None:
 
 def encode(payload: Any) -> bytes:
     """An event with `payload` as JSON. Raises `UpstreamError` where it is nested too deep to be written."""
-    return b"data: %b\n\n" % dumps(payload)
+    try:
+        return b"data: %b\n\n" % orjson.dumps(payload)
+    except orjson.JSONEncodeError as exc:
+        raise UpstreamError(_TOO_DEEP) from exc
 
 
 def dumps(payload: Any) -> bytes:
