@@ -75,15 +75,14 @@ class TurnTexts(Struct):
 
     def fold_whole(self, message: Json) -> None:
         """Take the texts of a whole message in, if a call may have leaked into one of them."""
-        for name in _LEAKY_FIELDS if self.upstream_call.tools else ():
-            text = message.get(name) or ""
-            if isinstance(text, list):
-                text = text_of(message)
+        for name in filter(message.get, _LEAKY_FIELDS if self.upstream_call.tools else ()):
+            text = text_of(message) if isinstance(message[name], list) else message[name]
             if isinstance(text, str) and may_leak(text):
                 shown = {**message}
                 self.fold(shown)
                 self.close({})
-                message.update({DETAILS: shown[DETAILS]} if DETAILS in shown else {})
+                if DETAILS in shown:
+                    message[DETAILS] = shown[DETAILS]
                 return
 
     def close(self, delta: Json, *, but: list[str] | None = None) -> None:
