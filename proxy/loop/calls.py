@@ -86,10 +86,11 @@ class PartialCall(Struct):
 
     def has_value(self) -> bool:
         """Whether the arguments are any JSON value, or nothing: complete where the next call has begun."""
-        with suppress(orjson.JSONDecodeError):
+        try:
             orjson.loads("".join(self.arguments).strip() or "null")
-            return True
-        return False
+        except orjson.JSONDecodeError:
+            return False
+        return True
 
     def entry(self) -> Json:
         """The call as an entry of a message's `tool_calls`."""
@@ -194,7 +195,9 @@ class CallAssembler(Struct):
 def _more_of(call: PartialCall, fragment: Json, arguments: str) -> Json:
     """A later fragment for the client. Readers of a stream join repeated strings, so id, type and name come once."""
     rest = {key: value for key, value in fragment.items() if key not in ("id", "type")}
-    return {**rest, "index": call.client_index, call.type: {_ARGUMENTS[call.type]: arguments}}
+    if call.type in _ARGUMENTS:
+        rest[call.type] = {_ARGUMENTS[call.type]: arguments}
+    return {**rest, "index": call.client_index}
 
 
 def as_text(arguments: object) -> str:

@@ -586,6 +586,15 @@ def test_a_streamed_custom_call_is_the_clients_like_a_function():
     assert entry["custom"] == {"name": "run_code", "input": "print(1)"}
 
 
+def test_a_streamed_call_of_a_type_that_nobody_knows_stays_as_it_is():
+    assembler = Assembler(client_tools={"look"})
+    call = {"index": 0, "id": "a", "type": "odd", "odd": {"name": "look", "at": "x"}}
+    more = {"index": 0, "odd": {"at": "y"}}
+    shown = feed(assembler, chunk({"tool_calls": [call]}), chunk({"tool_calls": [more]}), chunk({}, "tool_calls"))
+    assert [one["tool_calls"][0]["odd"].get("at") for one in deltas(shown)] == ["x", "y"]
+    assert finish(assembler).message["tool_calls"][0]["type"] == "odd"
+
+
 def test_the_text_of_a_turn_stands_before_the_clients_calls():
     assembler = Assembler(client_tools={"open_door"})
     shown = feed(

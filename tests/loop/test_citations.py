@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.citations import MarkFilter, annotations, without_marks
+from proxy.loop.citations import MarkFilter, annotations, joined_annotations, moved_back, without_marks
 
 SOURCES = {
     "https://a.example/x": "X",
@@ -179,3 +179,12 @@ def test_a_mark_cites_the_sentence_before_it(text, said):
 def test_marks_and_urls_are_cited_in_the_order_of_the_text():
     shown, citations = without_marks("See https://b.example/ first. Then blue【0†L1】.", cite)
     assert [one["url_citation"]["start_index"] for one in annotations(shown, SOURCES, citations)] == [4, 30]
+
+
+def test_citations_move_with_a_text_that_loses_its_beginning():
+    assert moved_back([(1, "a"), (5, "b")], 2) == [(0, "a"), (3, "b")]
+
+
+def test_an_upstreams_annotations_stand_before_ours_and_none_twice():
+    assert joined_annotations([{"a": 1}], [{"a": 1}, {"b": 2}]) == [{"a": 1}, {"b": 2}]
+    assert joined_annotations("none", [{"b": 2}]) == [{"b": 2}]

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.loop import rawjson
+from proxy.loop.errors import InvalidJson
 from proxy.loop.rawjson import MOST_EXACT_BYTES, loads, replace_model
 
 
@@ -121,3 +123,8 @@ JSON = st.recursive(
 def test_whatever_is_read_is_written_as_it_was(value, spaced):
     text = json.dumps(value, separators=None if spaced else (",", ":"))
     assert json.loads(orjson.dumps(loads(text.encode()))) == json.loads(text)
+
+
+def test_a_request_that_is_nested_too_deep_to_be_written_is_refused():
+    with pytest.raises(InvalidJson, match="too deep"):
+        rawjson.dumps(orjson.loads("[" * 300 + "]" * 300))

@@ -618,6 +618,12 @@ def test_json_is_held_to_its_end_only_where_another_turn_may_follow(tools, hold)
     assert run.start_turn().buffering is hold
 
 
+@pytest.mark.parametrize(("buffered", "earlier"), [((), 1), (({"choices": []},), 0)])
+def test_a_blank_first_turn_is_part_of_the_answer_if_it_was_shown(buffered, earlier):
+    play = Playbook(run_of()) << asks() >> says("", buffered=buffered) << asks() >> says("Done") << responds("Done")
+    assert len(play.pending.earlier_turns) == earlier
+
+
 def test_an_answer_comes_with_the_turns_before_it_whose_calls_were_answered():
     first, second = calls(call(), text="One."), calls(call(arguments='{"query":"y"}'), text="Two.")
     play = Playbook(run_of()) << asks() >> first << runs("web_search") >> results("a")

@@ -1,7 +1,7 @@
 import orjson
 import pytest
 
-from proxy.loop.tally import Tally, add_usage, sum_of
+from proxy.loop.tally import Tally, add_usage, sum_of, token_count
 
 
 def test_the_sum_of_usage_holds_details_and_fields_of_one_side_only():
@@ -59,3 +59,18 @@ def test_what_several_runs_have_used_is_summed():
     assert sum_of([Tally(cost=0.5), Tally(), Tally(cost=0.25)]).as_usage()["cost"] == 0.75
     assert sum_of([one, other, Tally()]) == Tally(5, {"web_search": 3, "current_time": 1}, 4, {"total_tokens": 12})
     assert sum_of([one]) == one
+
+
+@pytest.mark.parametrize(
+    ("usage", "path", "count"),
+    [
+        ({"prompt_tokens": 3}, ("prompt_tokens",), 3),
+        ({"prompt_tokens": -3}, ("prompt_tokens",), 0),
+        ({"prompt_tokens": "3"}, ("prompt_tokens",), None),
+        ({"prompt_tokens_details": {"cached_tokens": 2}}, ("prompt_tokens_details", "cached_tokens"), 2),
+        ({"prompt_tokens_details": 7}, ("prompt_tokens_details", "cached_tokens"), None),
+        (None, ("prompt_tokens",), None),
+    ],
+)
+def test_a_count_of_tokens_is_a_number_or_none(usage, path, count):
+    assert token_count(usage, *path) == count
