@@ -84,12 +84,6 @@ RESULT_CHARACTERS: Final = "toolproxy.result_characters"
 ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 RESULT: Final = "gen_ai.tool.call.result"
 
-_TOKENS: Final[Mapping[str, tuple[str] | tuple[str, str]]] = {
-    INPUT_TOKENS: ("prompt_tokens",),
-    OUTPUT_TOKENS: ("completion_tokens",),
-    REASONING_TOKENS: ("completion_tokens_details", "reasoning_tokens"),
-    CACHED_TOKENS: ("prompt_tokens_details", "cached_tokens"),
-}
 _SIZES: Final = {"argument_bytes": ARGUMENT_BYTES, "characters": RESULT_CHARACTERS}
 EVENTS_IN_ATTRIBUTES: Final = frozenset({"response.started"})
 """Events that a span does not repeat, for its attributes say the same."""
@@ -201,7 +195,14 @@ def _named(fields: Fields, table: Mapping[str, str]) -> Attributes:
 
 def usage(counted: Any) -> Attributes:
     """An upstream's `usage`, if it is one: the tokens that it read and wrote, thought, and found in its cache."""
-    counts = {attribute: token_count(counted, *where) for attribute, where in _TOKENS.items()}
+    if not isinstance(counted, dict):
+        return {}
+    counts = {
+        INPUT_TOKENS: token_count(counted, "prompt_tokens"),
+        OUTPUT_TOKENS: token_count(counted, "completion_tokens"),
+        REASONING_TOKENS: token_count(counted, "completion_tokens_details", "reasoning_tokens"),
+        CACHED_TOKENS: token_count(counted, "prompt_tokens_details", "cached_tokens"),
+    }
     return {name: count for name, count in counts.items() if count is not None}
 
 
