@@ -73,7 +73,7 @@ class Tally(Struct):
 
 
 def token_count(usage: Any, name: str, detail: str | None = None) -> int | None:
-    """One of an upstream's counts of tokens; None: it has sent none, or something that is no number.
+    """A count of tokens from an upstream's `usage`, never negative; None where there is no number at that place.
 
     Args:
         usage: the upstream's counts.

@@ -61,7 +61,7 @@ class ToolCalls:
             await self._tell({"type": "turn.started", "turn": number})
 
     def start(self, call: ToolCall, model: str | None) -> None:
-        """Start the next call of a turn that is complete, if the run permits it before the turn itself is."""
+        """Start a complete call, the next one of its turn, if the run permits that before the turn is complete."""
         self._model = model
         if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._complete)) is not None:
             self._started[resolved] = self._begin(resolved)

@@ -13,6 +13,7 @@ from proxy.api.messages.blocks import Events
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond, Stop
 from proxy.loop.chat import Json
+from proxy.loop.citations import CITATIONS
 from proxy.loop.errors import ProxyError
 from proxy.ports import EnoughShown
 
@@ -83,7 +84,7 @@ class MessageStream:
         self._message = message
         self._request_id = request_id
         self._hold_text = hold_text
-        self._held: list[str] = []
+        self._held: list[Json] = []  # deltas with text
         self._opening = Opening(head)
         stream.heartbeat = partial(_heartbeat, self._opening)  # a method would hold the stream that holds it
 
@@ -94,8 +95,8 @@ class MessageStream:
         text: Any = delta.get("content")
         if isinstance(text, str) and len(delta) == 1 and (index := message.grow_text(text)) is not None:
             return self._outbox.write(_TEXT % (index, sse.dumps(text)))
-        if self._hold_text and delta.pop("content", None):
-            self._held.append(text)
+        if self._hold_text and (text or CITATIONS in delta):
+            self._held.append({key: delta.pop(key) for key in ("content", CITATIONS) if key in delta})
         events = message.show(delta)
         return self._write_last(events) if message.is_cut else self._write(events)
 
@@ -119,7 +120,7 @@ class MessageStream:
         """Write the rest of the message, and end the stream."""
         if answer.stop is Stop.CLIENT_TOOL_CALLS:  # text beside calls is no answer
             self._held.clear()
-        events = self._message.show({"content": "".join(self._held)}) if self._held else []
+        events = [event for delta in self._held for event in self._message.show(delta)]
         events += self._message.finish()
         usage = usage_of(answer, self._message.server_tool_use(), self._head.input_tokens)
         events.append({"type": "message_delta", "delta": self._message.ending(answer), "usage": usage})

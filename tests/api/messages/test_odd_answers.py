@@ -141,6 +141,20 @@ async def test_blank_lines_before_a_call_are_no_block_behind_it(upstream, stream
 
 
 @BOTH
+async def test_a_checked_answer_has_the_citations_of_its_marks(upstream, streaming):
+    schema = {"type": "json_schema", "schema": {"type": "object"}}
+    said = ['{"a": "It is new', "【0†L1】", '. More."}']
+    parts = [*(chunk({"content": one}) for one in said), chunk({}, "stop")]
+    answer = stream(*parts) if streaming else whole("".join(said))
+    upstream.replies = [*replies(streaming, [search("a", "one")]), answer]
+    async with proxy_of(upstream, config=CONFIG.replace("profile: openai", "profile: gpt_oss")) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH], output_config={"format": schema})
+    text = message["content"][-1]
+    assert text["text"] == '{"a": "It is new. More."}'
+    assert len(text["citations"]) == 1
+
+
+@BOTH
 async def test_where_the_answer_has_to_be_json_text_beside_the_clients_calls_is_none(upstream, streaming):
     schema = {"type": "json_schema", "schema": {"type": "object"}}
     calls = completion("Let me see.", calls=[DOOR_CALL])
