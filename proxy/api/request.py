@@ -13,7 +13,7 @@ from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, Caller
 from proxy.api.body import header, list_header
 from proxy.api.body_memory import Share, share_of
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
-from proxy.api.tool_events import wanted_events
+from proxy.api.tool_events import IN_HEADER
 from proxy.config import ToolEvents
 from proxy.loop.chat import Json, ToolSpec, text_of
 from proxy.loop.continuation import Continuation, put_back, runs_in
@@ -118,7 +118,7 @@ class RequestResolver:
             if filters.place:
                 chat = {**chat, "messages": with_guidance(chat["messages"], WHERE.format(place=filters.place))}
         otherwise = caller.tool_events or self._ports.config.offer.tool_events
-        events = wanted_events(header(scope, b"x-tool-events"), otherwise=otherwise)
+        events = IN_HEADER.get((header(scope, b"x-tool-events") or "").strip().lower(), otherwise)
         return ResolvedRequest(
             chat,
             caller,

@@ -1,18 +1,14 @@
-"""Progress events: which of them a client is told, by its header `x-tool-events` or else by the configuration."""
+"""Progress events: which of them a client is told."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Final
 
 from proxy.config import ToolEvents
 from proxy.loop.chat import Json
 from proxy.ports import Tell
 
-_HEADER: Final[dict[str, ToolEvents]] = {"true": "calls", "results": "results", "false": "none", "none": "none"}
-
-
-def wanted_events(header: str | None, *, otherwise: ToolEvents) -> ToolEvents:
-    """The events for a request: what its header says, or what the operator has chosen where it says nothing."""
-    return _HEADER.get((header or "").strip().lower(), otherwise)
+IN_HEADER: Final[Mapping[str, ToolEvents]] = {"true": "calls", "results": "results", "false": "none", "none": "none"}
+"""The values of a request's header `x-tool-events`; with any other one, what the operator has configured counts."""
 
 
 def telling(tell: Tell, events: ToolEvents) -> Tell | None:

@@ -21,7 +21,7 @@ the same path as one chunk, of which nothing is shown.
 from collections.abc import Sequence
 from typing import Any
 
-from proxy.loop.actions import CallUpstream
+from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.buffer import PROOF_CHARACTERS, TurnBuffer
 from proxy.loop.calls import CallAssembler
 from proxy.loop.chat import BROKEN_OFF, JSON_BLANKS, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, inferred_reason
@@ -84,9 +84,10 @@ class Assembler:
                 visible = [chunk if len(choices) == 1 else {**chunk, "choices": [choice]}]
         if not visible and chunk.get(_SEARCH_RESULTS):
             visible = [{**chunk, "choices": []}]
-        if self._buffer.is_on:
+        if self._buffer.mode is not Buffering.NONE:
             visible = self._release(visible)
-        if self._buffer.is_on or _SEARCH_RESULTS in chunk:
+            self.text_field = ""
+        if _SEARCH_RESULTS in chunk:
             self.text_field = ""
         if self.text_field:
             self._around = {**chunk}, {**choices[0]}
@@ -167,7 +168,7 @@ class Assembler:
         if rest := self._shown.close(is_followed=bool(is_followed)):
             delta["content"] = delta.get("content", "") + rest
         visible = [self._chunk(delta)] if any(delta.values()) else []
-        return self._release(visible) if self._buffer.is_on else visible
+        return visible if self._buffer.mode is Buffering.NONE else self._release(visible)
 
     def finish(self) -> Turn:
         """The turn as far as it has come."""

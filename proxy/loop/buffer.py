@@ -19,17 +19,12 @@ class TurnBuffer(Struct):
     """The chunks of one turn that wait.
 
     Attributes:
-        mode: how much of the turn waits.
+        mode: how much of the turn may still have to wait.
         chunks: those that wait.
     """
 
     mode: Buffering
     chunks: list[Json] = []
-
-    @property
-    def is_on(self) -> bool:
-        """Whether anything of the turn may have to wait."""
-        return self.mode is not Buffering.NONE
 
     def release(self, visible: list[Json], *, is_answer: bool, calls_client: bool) -> list[Json]:
         """The chunks that may be shown now; the others wait.

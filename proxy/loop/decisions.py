@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from proxy.loop.actions import AnsweredCall, Stop
 from proxy.loop.chat import ToolCall, ToolSpec
-from proxy.loop.citations import Cite
 from proxy.loop.limits import Limits
 from proxy.loop.prompts import BUDGET_USED, NO_SUCH_TOOL, REPEATED
 from proxy.loop.results import BEYOND_LIMIT, ToolError, ToolResult, failure
@@ -75,11 +74,6 @@ class CallHistory(Struct):
     sources: dict[str, str]
     results: dict[tuple[str, str], ToolResult] = {}
     repeated: set[tuple[str, str]] = set()
-
-    @property
-    def cite(self) -> Cite | None:
-        """Finds the page that a mark in a text means; None: marks mean nothing."""
-        return None if self.dialect is None else self.dialect.cite
 
     def resolve(self, call: ToolCall) -> ToolCall:
         """The call under its tool's own name, in the tool's own terms. Raises `ToolError`."""

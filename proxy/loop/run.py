@@ -80,6 +80,7 @@ class Run:
         text = guidance(offer.shown, limits.max_tool_calls, limits.max_turns - 1) if limits.guidance else None
         self._transcript = Transcript(with_guidance(self._client_messages, text))
         self._calls = CallHistory(offer.owned, limits, dialect, self.tally, self.sources)
+        self._cite = dialect.cite if dialect else None  # without a dialect, marks in a text mean nothing
         self._turn: Turn  # the latest turn with calls
         self._decisions: list[CallDecision] = []  # about its server calls
         self._answers: Sequence[ToolResult] = ()
@@ -196,7 +197,7 @@ class Run:
             body["tool_choice"] = choice_after_first_turn(body["tool_choice"], self._offer)
         if (left := self.limits.output_left(self.tally)) is not None:
             body["max_tokens"] = max(1, left)
-        text = without_marks(self._shown_text, self._calls.cite)[0] if self._shown_text else ""
+        text = without_marks(self._shown_text, self._cite)[0] if self._shown_text else ""
         return CallUpstream(
             body,
             number=self.tally.turns + 1,
@@ -208,7 +209,7 @@ class Run:
             forcing=self._forcing,
             buffering=Buffering.START if self._forcing and self._buffering is Buffering.NONE else self._buffering,
             tools=self._offer.schemas,
-            cite=self._calls.cite,
+            cite=self._cite,
         )
 
     def _hidden_part(self, turn: Turn, answers: Sequence[ToolResult]) -> Continuation:
@@ -223,7 +224,7 @@ class Run:
             stop=stop or self._stop or Stop.ANSWER,
             tally=self.tally,
             sources={**self._earlier_sources, **self.sources},
-            cite=self._calls.cite,
+            cite=self._cite,
             continuation=continuation,
             step=turn.step,
             earlier_turns=tuple(self._earlier_turns),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from proxy.loop.errors import UpstreamError
@@ -42,7 +42,7 @@ class Event(Struct, frozen=True):
     type: str = "message"
 
 
-class Decoder:
+class Decoder(Struct):
     """Splits a byte stream into events, however the bytes are cut.
 
     Blocks without data (comments) are no events of their own.
@@ -51,16 +51,16 @@ class Decoder:
         UpstreamError: an event is longer than `max_event_bytes`.
     """
 
-    def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
-        self._max_event_bytes = max_event_bytes
-        self._buffer = bytearray()
-        self._searched = 0
-        self._at_start = True
-        self._carried = bytearray()  # blocks without data stay in front of the next event, for whoever relays bytes
+    max_event_bytes: int = MAX_EVENT_BYTES
+    _buffer: bytearray = field(default_factory=bytearray)
+    _searched: int = 0
+    _at_start: bool = True
+    # Blocks without data stay in front of the next event, for whoever relays bytes.
+    _carried: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> Iterable[Event]:
         """The events that `data` completes."""
-        if not self._buffer and not self._carried and len(data) <= self._max_event_bytes:
+        if not self._buffer and not self._carried and len(data) <= self.max_event_bytes:
             is_plain = data[:6] == _DATA and data[-2:] == _BLANK_LINE and _CR not in data
             if is_plain and _SHORTEST < len(data) == data.find(b"\n") + _LINE_ENDS:  # one event, as in most reads
                 self._at_start = False
@@ -88,8 +88,8 @@ class Decoder:
                 yield self._with_carried(event)
         del self._buffer[:begin]
         self._searched = max(0, len(self._buffer) - _LONGEST_END + 1)
-        if len(self._buffer) + len(self._carried) > self._max_event_bytes:
-            raise UpstreamError(f"the upstream sent an event of more than {self._max_event_bytes} bytes")
+        if len(self._buffer) + len(self._carried) > self.max_event_bytes:
+            raise UpstreamError(f"the upstream sent an event of more than {self.max_event_bytes} bytes")
 
     def close(self) -> Iterator[Event]:
         """The event that the stream's end cuts short of its empty line, if there is one: some servers leave it out."""

@@ -68,17 +68,15 @@ class _Opened(Struct, frozen=True):
     url: str
 
 
-class Browser:
+class Browser(Struct):
     """The pages of one run. Implements `decisions.ToolDialect`.
 
-    Args:
+    Attributes:
         tools: every name under which a tool may be called -> the tool; the one named `browser.open` reads pages.
     """
 
-    def __init__(self, tools: Mapping[str, ToolSpec]) -> None:
-        reader = tools.get(OPEN)
-        self._reader = reader.name if reader else None
-        self._pages: list[_Links | _Opened] = []
+    tools: Mapping[str, ToolSpec]
+    _pages: list[_Links | _Opened] = []
 
     def translate(self, call: ToolCall, alias: str) -> ToolCall:
         """A call by an alias, with the arguments of the tool that it is for.
@@ -100,7 +98,8 @@ class Browser:
         page: _Links | _Opened
         if result.failed:
             return result
-        if call.name == self._reader:
+        reader = self.tools.get(OPEN)
+        if reader is not None and call.name == reader.name:
             url = _url_in(call.arguments) or next(iter(result.sources), None)
             if url is None:
                 return result
@@ -110,7 +109,7 @@ class Browser:
         else:
             return result
         self._pages.append(page)
-        if self._reader is None or name not in NAMES:
+        if reader is None or name not in NAMES:
             return result
         return replace(result, content=f"{result.content}\n\n{_hint(len(self._pages) - 1, page)}")
 

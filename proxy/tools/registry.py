@@ -157,7 +157,7 @@ class Registry:
             raise ToolError(f"There is no tool named {call.name!r}.")
         SCOPE.set(scope)
         # A fallback's own fallbacks are not asked: that would make circles.
-        chain = [entry, *filter(None, map(self._entries.get, entry.tool.fallbacks))]
+        chain = [entry, *filter(None, map(self._entries.get, entry.fallbacks))]
         for tried, following in zip_longest(chain, chain[1:]):
             seconds = min(tried.tool.timeout or default_timeout, max_timeout)
             try:
@@ -274,11 +274,12 @@ def _skip_seconds(error: ToolUnavailable | None) -> float | None:
 
 
 class _Entry:
-    """A tool with its service."""
+    """A tool with its service, and the names of the tools that are tried in order when it fails."""
 
     def __init__(self, tool: Tool, service: Service) -> None:
         self.tool = tool
         self.service = service
+        self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()
         self._validator = validator_of(tool.parameters)
 
     def arguments_of(self, call: ToolCall) -> Json:

@@ -62,11 +62,6 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
     origin: str = "built in"
     version: str = ""
 
-    @property
-    def fallbacks(self) -> tuple[str, ...]:
-        """The names in `fallback`."""
-        return (self.fallback,) if isinstance(self.fallback, str) else self.fallback or ()
-
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"a tool's name may have letters, digits, '_' and '-', at most 64 of them: {self.name!r}")

@@ -48,11 +48,6 @@ class SerializedRequest(Struct, eq=False):
     start: bytes
     end: bytes
 
-    @property
-    def content(self) -> bytes:
-        """The request as JSON."""
-        return self.start + self.end
-
     def extend(self, call: CallUpstream, profile: Profile, model: str) -> bool:
         """Extend this request to that of `call`. False: they differ in more, or a new message has a name to replace."""
         if profile is not self.profile or model != self.model or call.step is not self.step:
@@ -113,7 +108,7 @@ def serialize(
         request = SerializedRequest(profile, model, call.step, call.body, rawjson.dumps(body).removesuffix(end), end)
     if len(request.start) <= MOST_KEPT:
         latest[call.run_id] = request
-    return request.content, None
+    return request.start + request.end, None
 
 
 def _end_of(body: Json) -> bytes:
