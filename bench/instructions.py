@@ -4,6 +4,7 @@
     chunk        a chunk of a stream without server tools
     answer       a whole answer with a server tool in play, which the model does not call
     loop         a whole answer after one call of that tool
+    search       a whole answer after one web search with ten results
     loop_chunk   a chunk of a stream after one tool call
 
     python -m bench.instructions            print the counts beside those of bench/instructions.json
@@ -38,7 +39,7 @@ import orjson
 
 from bench.processes import PYTHON, first_line, running
 from bench.targets import KEY, ROOT
-from bench.upstream import CALLING, CALLING_STREAM, END, HEAD, OPENING, WHOLE, event
+from bench.upstream import CALLING, CALLING_STREAM, END, HEAD, OPENING, WHOLE, event, found, searching
 
 RECORDED = ROOT / "bench" / "instructions.json"
 TOLERANCE = 0.05
@@ -54,11 +55,15 @@ server: {{port: 0, workers: 1}}
 clients: [{{name: bench, key: {key}, requests_per_minute: 1000000, max_concurrent_requests: 1000}}]
 upstreams: {{model: {{base_url: "http://127.0.0.1:{upstream}/v1", api_key: bench-upstream-key}}}}
 models: {{"*": {{upstream: model}}}}
-tools: {{current_time: {{type: clock}}}}
+tools:
+  current_time: {{type: clock}}
+  web_search: {{type: serper, base_url: "http://127.0.0.1:{upstream}/serper", api_key: bench-search-key}}
 """
+# The tools that are offered to a model; to any other one, the clock.
+_TOOLS_OF = {"relayed": "none", "searches": "web_search"}
 _LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
 _TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
-_CALLING_MODEL = b'"model":"calls"'
+_CALLING_MODEL, _SEARCHING_MODEL, _SEARCH = b'"model":"calls"', b'"model":"searches"', b"POST /serper/"
 _MESSAGE = [{"role": "user", "content": "What does all work and no play make of a proxy? " * 16}]
 
 
@@ -98,7 +103,10 @@ class Connection:
 
 
 class Upstream:
-    """A model server: the model `calls` calls a tool where it is offered one; everything else is answered with text.
+    """A model server and a search server.
+
+    The model `calls` calls a tool where it is offered one, and `searches` searches the web, each time for something
+    else; everything else is answered with text.
 
     Args:
         received: waits until the client has received the chunk that was sent last.
@@ -110,6 +118,7 @@ class Upstream:
     def __init__(self, received: Callable[[], Awaitable[None]]) -> None:
         self.chunks = 0
         self._received = received
+        self._searches = 0
         self._handlers: list[asyncio.Future[None]] = []
 
     def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,8 +134,14 @@ class Upstream:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 request = await connection.message()
-                calls = _CALLING_MODEL in request and b'"tools"' in request and b'"role":"tool"' not in request
-                if b'"stream":true' not in request:
+                is_first = b'"tools"' in request and b'"role":"tool"' not in request
+                calls = is_first and _CALLING_MODEL in request
+                if request.startswith(_SEARCH):
+                    writer.write(found(self._searches))
+                elif is_first and _SEARCHING_MODEL in request:
+                    self._searches += 1
+                    writer.write(searching(self._searches))
+                elif b'"stream":true' not in request:
                     writer.write(CALLING if calls else WHOLE)
                 elif calls:
                     writer.write(CALLING_STREAM)
@@ -172,7 +187,7 @@ class Measurement:
         """Send one request and read its answer to the end; the model decides whether tools are in play."""
         fields = {"model": model, "messages": _MESSAGE, "temperature": 0.5, "stream": stream}
         body = orjson.dumps(fields | self._surface.fields)
-        choice = "none" if model == "relayed" else "all"
+        choice = _TOOLS_OF.get(model, "current_time")
         head = (
             f"POST {self._surface.path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
             f"authorization: Bearer {KEY}\r\nx-server-tools: {choice}\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -277,6 +292,7 @@ async def measure(surface: Surface, *, traces: bool = False) -> dict[str, int]:
                 "chunk": await measurement.of_chunk(client, proxy, "relayed"),
                 "answer": await measurement.of_answer(client, proxy, "answers"),
                 "loop": await measurement.of_answer(client, proxy, "calls"),
+                "search": await measurement.of_answer(client, proxy, "searches"),
                 "loop_chunk": await measurement.of_chunk(client, proxy, "calls"),
             }
     await measurement.upstream.closed()

@@ -27,16 +27,35 @@ _BACKLOG = 8192
 _ENVELOPE = b'{"id":"up-1","object":"chat.completion%s","created":1700000000,"model":"bench","choices":[{"index":0,'
 _TEXT = b"All work and no play makes a dull proxy. " * 19
 _USAGE = b'"usage":{"prompt_tokens":200,"completion_tokens":180,"total_tokens":380}}'
-_CALL = b'{"id":"call_1","type":"function","function":{"name":"current_time","arguments":"{}"}}'
+_CALL = b'{"id":"call_1","type":"function","function":{"name":"%s","arguments":"%s"}}'
+_RESULT = (
+    b'{"title":"Page %06d of the dull proxies","link":"https://www.example%06d.com/work/and/no-play?page=%06d",'
+    b'"snippet":"All work and no play makes a dull proxy, as page %06d says in a hundred and fifty characters, which '
+    b'is about what Google shows of a page ...","date":"Nov 3, 2026","position":1}'
+)
+_RESULTS = 10
+
+
+def _response(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
 
 def _whole(message: bytes, reason: bytes) -> bytes:
-    body = _ENVELOPE % b"" + b'"message":{"role":"assistant",%s},"logprobs":null,"finish_reason":"%s"}],' % (
-        message,
-        reason,
-    )
-    body += _USAGE
-    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    choice = b'"message":{"role":"assistant",%s},"logprobs":null,"finish_reason":"%s"}],' % (message, reason)
+    return _response(_ENVELOPE % b"" + choice + _USAGE)
+
+
+def searching(number: int) -> bytes:
+    """A turn that searches the web for something else with each `number`."""
+    call = _CALL % (b"web_search", b'{\\"query\\":\\"dull proxy %06d\\"}' % number)
+    return _whole(b'"content":null,"tool_calls":[%s]' % call, b"tool_calls")
+
+
+def found(number: int) -> bytes:
+    """What Serper finds in the search with that `number`: pages that no other search finds."""
+    pages = [b"%06d" % (number * _RESULTS + at) for at in range(_RESULTS)]
+    results = [_RESULT.replace(b"%06d", page) for page in pages]
+    return _response(b'{"searchParameters":{"q":"dull"},"organic":[%s],"credits":1}' % b",".join(results))
 
 
 def event(delta: bytes, reason: bytes = b"null", usage: bytes = b"}") -> bytes:
@@ -52,12 +71,13 @@ def _end(reason: bytes) -> bytes:
 
 
 WHOLE = _whole(b'"content":"%s"' % _TEXT, b"stop")
-CALLING = _whole(b'"content":null,"tool_calls":[%s]' % _CALL, b"tool_calls")
+_CLOCK_CALL = _CALL % (b"current_time", b"{}")
+CALLING = _whole(b'"content":null,"tool_calls":[%s]' % _CLOCK_CALL, b"tool_calls")
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 OPENING = event(b'"role":"assistant","content":""')
 END = _end(b'"stop"')
 CALLING_STREAM = (
-    HEAD + OPENING + event(b'"tool_calls":[%s]' % _CALL.replace(b"{", b'{"index":0,', 1)) + _end(b'"tool_calls"')
+    HEAD + OPENING + event(b'"tool_calls":[%s]' % _CLOCK_CALL.replace(b"{", b'{"index":0,', 1)) + _end(b'"tool_calls"')
 )
 
 

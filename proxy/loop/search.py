@@ -74,7 +74,7 @@ class SearchFilters(Struct, frozen=True):
         """Whether the page at `url` may reach model and client."""
         if self.allow and not any(covers(rule, url) for rule in self.allow):
             return False
-        return not any(covers(rule, url) for rule in self.block)
+        return not (self.block and any(covers(rule, url) for rule in self.block))
 
     @property
     def rules(self) -> bool:

@@ -1,7 +1,10 @@
 """JSON Pointer (RFC 6901): one value of a JSON document, named by its path."""
 
 import re
-from typing import Any
+from typing import Any, Final
+
+MISSING: Final = object()
+"""In place of a value that a document does not have."""
 
 _POINTER = re.compile(r"(/([^~]|~[01])*)?")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,17}")  # Python reads no number of more than 4300 digits
@@ -19,17 +22,12 @@ def parse(pointer: str) -> tuple[str, ...]:
 
 
 def resolve(document: Any, steps: tuple[str, ...]) -> Any:
-    """The value that the steps lead to.
-
-    Raises:
-        LookupError: there is none.
-    """
+    """The value that the steps lead to, or `MISSING`."""
     for step in steps:
-        match document:
-            case dict():
-                document = document[step]
-            case list() if _INDEX.fullmatch(step):
-                document = document[int(step)]
-            case _:
-                raise LookupError(step)
+        if isinstance(document, dict):
+            document = document.get(step, MISSING)
+        elif isinstance(document, list) and _INDEX.fullmatch(step) and int(step) < len(document):
+            document = document[int(step)]
+        else:
+            return MISSING
     return document

@@ -162,8 +162,8 @@ def _part(answer: _Answer, pointer: tuple[str, ...]) -> str:
         found = json_pointer.resolve(orjson.loads(answer.body), pointer)
     except orjson.JSONDecodeError as exc:
         raise ToolError("The API's answer is not JSON.") from exc
-    except LookupError as exc:
-        raise ToolError("The API's answer lacks the part that is wanted of it.") from exc
+    if found is json_pointer.MISSING:
+        raise ToolError("The API's answer lacks the part that is wanted of it.")
     return found if isinstance(found, str) else orjson.dumps(found).decode()
 
 

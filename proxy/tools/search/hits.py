@@ -4,6 +4,7 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 from datetime import date
+from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from proxy.loop.chat import Json
 from proxy.loop.results import ToolOutput
 from proxy.loop.search import SearchHit
-from proxy.tools import json_pointer
+from proxy.tools.json_pointer import MISSING, parse, resolve
 from proxy.tools.search.dates import day_of
 from proxy.tools.search.description import Fields, PageText
 from proxy.tools.search.urls import canonical, host_of, is_address_of, page_key
@@ -25,6 +26,7 @@ _MARKUP = re.compile(
 )
 _BLANKS = re.compile(r"[^\S\n]+")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*")
+_NOTHING: tuple[Any, ...] = (MISSING, None, "", [], {})
 _LONGEST_TITLE = 300  # characters; a title is a line
 
 
@@ -92,7 +94,7 @@ def output_of(
     sources = {hit.url: hit.title for hit in cut}
     blocks = [f'Results for "{query}":']
     if answer:
-        blocks.append("\n".join(part for part in ("Direct answer:", _cut(answer, most_characters), answer_url) if part))
+        blocks.append("\n".join(filter(None, ("Direct answer:", _cut(answer, most_characters), answer_url))))
     if answer and answer_url:
         sources.setdefault(answer_url, host_of(answer_url))
     return ToolOutput("\n\n".join([*blocks, *map(_entry, cut)]), sources, cut)
@@ -100,15 +102,17 @@ def output_of(
 
 def line(value: object) -> str:
     """A provider's words on one line, without markup and entities; the items of a list follow each other."""
-    return " ".join(passage(value).split())
+    if value is None:
+        return ""
+    text = _plain(value) if isinstance(value, str) else passage(value)
+    return " ".join(text.split())
 
 
 def passage(value: object) -> str:
     """A provider's words with their line breaks, without markup and entities."""
     match value:
         case str():
-            plain = _MARKUP.sub(" ", html.unescape(_MARKUP.sub(" ", value)))
-            return _BLANK_LINES.sub("\n\n", _BLANKS.sub(" ", plain)).strip()
+            return _BLANK_LINES.sub("\n\n", _BLANKS.sub(" ", _plain(value))).strip()
         case bool() | None:
             return ""
         case int() | float():
@@ -119,11 +123,18 @@ def passage(value: object) -> str:
             return ""
 
 
+def _plain(text: str) -> str:
+    """A text without markup and entities, whose blanks are as they were."""
+    if "&" not in text:
+        return _MARKUP.sub(" ", text) if "<" in text else text
+    return _MARKUP.sub(" ", html.unescape(_MARKUP.sub(" ", text)))
+
+
 def _entry(hit: SearchHit) -> str:
     """A hit as a paragraph, without a number: gpt-oss would take it for a page of a browser that it may not have."""
     dated = hit.published or (f"updated {hit.updated}" if hit.updated else "")
-    where = " - ".join(part for part in (hit.site, dated) if part)
-    return "\n".join(part for part in (hit.title, hit.url, where, hit.text) if part)
+    where = " - ".join(filter(None, (hit.site, dated)))
+    return "\n".join(filter(None, (hit.title, hit.url, where, hit.text)))
 
 
 def _cut(text: str, most: int) -> str:
@@ -132,15 +143,13 @@ def _cut(text: str, most: int) -> str:
 
 def first_of(document: Any, pointers: str) -> Any:
     """The value of the first pointer that leads to one that is not empty; None: none does."""
-    for pointer in pointers.split(" or ") if pointers else ():
-        if (found := value_at(document, pointer)) not in (None, "", [], {}):
+    for steps in steps_of(pointers) if pointers else ():
+        if (found := resolve(document, steps)) not in _NOTHING:
             return found
     return None
 
 
-def value_at(document: Any, pointer: str) -> Any:
-    """The value that a pointer leads to; None: there is none."""
-    try:
-        return json_pointer.resolve(document, json_pointer.parse(pointer.strip()))
-    except LookupError:
-        return None
+@lru_cache(maxsize=1024)  # a provider has some ten of them, which it needs for each result
+def steps_of(pointers: str) -> tuple[tuple[str, ...], ...]:
+    """The steps of each pointer in `/a or /b`."""
+    return tuple(parse(pointer.strip()) for pointer in pointers.split(" or "))

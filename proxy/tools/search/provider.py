@@ -14,10 +14,11 @@ import orjson
 from msgspec import Struct
 
 from proxy.loop.search import SearchFilters, SearchHit
+from proxy.tools.json_pointer import resolve
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
 from proxy.tools.search.description import Description
-from proxy.tools.search.hits import first_of, hit_of, merged_by_page, passage, value_at
+from proxy.tools.search.hits import first_of, hit_of, merged_by_page, passage, steps_of
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.refusals import Refused, answer_of
 from proxy.tools.search.template import ABSENT, as_text, filled, names_in
@@ -91,23 +92,22 @@ class Provider:
         self._query = {**description.query, **(extra.query if extra else {})}
         self._body = {**description.body, **extra.body} if extra and extra.body else description.body
         self._lists = (description.results,) if isinstance(description.results, str) else description.results or ()
-        names = set(names_in([self._url, self._query, self._body]))
+        self._names_in_url = frozenset(names_in(self._url))
+        names = self._names_in_url.union(names_in([self._query, self._body]))
         self._sends_allow, self._sends_block = "allow" in names, "block" in names
 
     def request(self, query: SearchQuery, today: date) -> SearchRequest:
         """The request to send for a query."""
-        values = self._values(query, today)
         key = {"api_key": self._api_key}
-        pairs = [(name, filled(part, values | key)) for name, part in self._query.items()]
-        url = filled(
-            self._url, {name: quote(as_text(value), safe="") for name, value in (values | key).items() if value}
-        )
-        parts = urlsplit(url)
+        values = self._values(query, today) | key
+        pairs = [(name, filled(part, values)) for name, part in self._query.items()]
+        in_url = {name: quote(as_text(value), safe="") for name in self._names_in_url if (value := values.get(name))}
+        parts = urlsplit(filled(self._url, in_url))
         added = urlencode([(name, as_text(item)) for name, value in pairs for item in _each(value)], quote_via=quote)
-        body = ABSENT if self._body is None else filled(self._body, values | key)
+        body = ABSENT if self._body is None else filled(self._body, values)
         return SearchRequest(
             method=self.description.method,
-            url=urlunsplit(parts._replace(query="&".join(part for part in (parts.query, added) if part))),
+            url=urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, added))))),
             headers={name: as_text(filled(value, key)) for name, value in self._headers.items()},
             body=None if body is ABSENT else orjson.dumps(body),
         )
@@ -226,7 +226,7 @@ def _bounded(rules: tuple[str, ...], most: int | None) -> tuple[str, ...]:
 
 def _list_at(answer: Any, pointers: str) -> list[Any] | None:
     """The list at the first pointer that leads to one with results, or else to an empty one; None: no list."""
-    lists = [one for pointer in pointers.split(" or ") if isinstance(one := value_at(answer, pointer), list)]
+    lists = [found for steps in steps_of(pointers) if isinstance(found := resolve(answer, steps), list)]
     return next(filter(None, lists), lists[0] if lists else None)
 
 

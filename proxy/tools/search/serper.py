@@ -98,7 +98,9 @@ def adapted(answer: Any) -> Json:
 
 def _row(item: Json) -> Json:
     """A result of any kind, with the details that its kind has."""
-    details = [f"{label}: {text}" for key, label in _DETAILS.items() if (text := line(item.get(key)))]
+    details: list[str] = []
+    if not _DETAILS.keys().isdisjoint(item):
+        details += [f"{label}: {text}" for key, label in _DETAILS.items() if (text := line(item.get(key)))]
     if rating := line(item.get("rating")):
         votes = line(item.get("ratingCount"))
         details.insert(0, f"rated {rating} by {votes}" if votes else f"rated {rating}")

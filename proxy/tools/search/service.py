@@ -1,5 +1,7 @@
 """A request to a search service, and its failures in words for the model and the log."""
 
+from collections.abc import Mapping
+
 import httpx
 
 from proxy.http.connect import reason
@@ -21,8 +23,8 @@ _WORDS = {
 }
 
 
-async def send(client: httpx.AsyncClient, request: SearchRequest) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of a provider's answer.
+async def send(client: httpx.AsyncClient, request: SearchRequest) -> tuple[int, Mapping[str, str], bytes]:
+    """Status, headers and body of a provider's answer; the headers are found in any case of letters.
 
     Raises:
         ToolUnavailable: it could not be reached, broke off, or answered with more than any search does.
@@ -40,7 +42,7 @@ async def send(client: httpx.AsyncClient, request: SearchRequest) -> tuple[int, 
     except httpx.HTTPError as exc:
         told = UNAVAILABLE.format(why="the search service could not be reached")
         raise ToolUnavailable(told, why=reason(exc)) from exc
-    return response.status_code, dict(response.headers), bytes(body)
+    return response.status_code, response.headers, bytes(body)
 
 
 def refusal(refused: Refused) -> ToolError:

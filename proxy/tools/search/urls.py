@@ -7,20 +7,28 @@
 import base64
 import binascii
 import re
-from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit, urlunsplit
+from functools import lru_cache
+from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 # Parameters that advertisers and mailing lists add; no page needs them. `ref`, `source` and `id` are not among them:
 # there are pages that they lead to.
-_TRACKING = re.compile(
+_TRACKERS = (
     r"utm_[a-z_]+|gclid|gclsrc|dclid|gbraid|wbraid|fbclid|msclkid|srsltid|yclid|ysclid|twclid|ttclid|li_fat_id|igshid|"
-    r"mc_cid|mc_eid|_hsenc|_hsmi|mkt_tok|_ga|_gl|vero_id|oly_anon_id|oly_enc_id",
-    re.IGNORECASE,
+    r"mc_cid|mc_eid|_hsenc|_hsmi|mkt_tok|_ga|_gl|vero_id|oly_anon_id|oly_enc_id"
 )
+_TRACKING = re.compile(rf"(?:{_TRACKERS})(?:=.*)?", re.IGNORECASE)
+# A URL that is canonical as it stands, unless it tracks its reader or is a redirect.
+_PLAIN = re.compile(r"https?://[a-z0-9.-]+(?:/[\w/%:@!$&'()*+,;=~.-]*)?(?:\?[\w/%:@!$&'()*+,;=~?.-]+)?", re.ASCII)
+_TRACKS = re.compile(rf"[?&](?:{_TRACKERS})(?:[=&]|\Z)", re.IGNORECASE)
+_NOT_IN_A_URL = re.compile(r'[ \\<>"`]')
 _TEXT_FRAGMENT = re.compile(r":~:.*\Z", re.DOTALL)  # https://wicg.github.io/scroll-to-text-fragment/
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORT = re.compile(r":(?:80|443)?\Z")
+_PARTS = re.compile(r"https?://(?:www\.)?([^/?#]*)([^?#]*)\??([^#]*)", re.IGNORECASE)  # RFC 3986, appendix B
 _LONGEST = 2048  # no browser follows much longer ones, and a model copies none
 _MOST_HOPS = 3  # redirects within redirects
 
+_ENGINES = re.compile(r"google|duckduckgo|bing|facebook|yahoo")  # hosts of redirects have one of these names
 # Redirects of search engines that name their target: host (with its subdomains), path, the parameter with the target.
 _REDIRECTS = (
     (re.compile(r"(?:.+\.)?google\.[a-z.]{2,6}"), re.compile(r"/url"), ("q", "url")),
@@ -45,30 +53,44 @@ def canonical(url: object) -> str | None:
     Scheme and host are in lower case; the default port, tracking parameters and text fragments are gone; characters
     that a URL cannot hold are encoded. Redirects of search engines are replaced by their target if they name it.
     """
+    if isinstance(url, str) and _is_plain(url):
+        return url
     for _ in range(_MOST_HOPS + 1):
-        parts = _split(url)
-        if parts is None or parts.hostname is None:
+        split = _split(url)
+        if split is None:
             return None
-        target = _target(parts)
+        parts, host, port = split
+        if not _ENGINES.search(host):
+            return _joined(parts, host, port)
+        target = _target(host, parts)
         if target is None:
-            return None if _is_one_of(parts, _OPAQUE) else _joined(parts)
+            is_opaque = any(engine.fullmatch(host) and path.fullmatch(parts.path) for engine, path in _OPAQUE)
+            return None if is_opaque else _joined(parts, host, port)
         url = target
     return None
 
 
+def _is_plain(url: str) -> bool:
+    """Whether a URL is one of the many that nothing has to be changed in."""
+    is_plain = len(url) <= _LONGEST and _PLAIN.fullmatch(url) is not None
+    return is_plain and not (_ENGINES.search(url) or _TRACKS.search(url))
+
+
 def is_address_of(given: str, url: str) -> bool:
     """Whether a URL as a provider gave it is another one than the canonical `url`, and no redirect to it."""
+    if given.strip() == url:
+        return False
     parts, canonical_parts = urlsplit(given.strip()), urlsplit(url)
-    at_host = (parts.hostname, _encoded(parts.path)) == (canonical_parts.hostname, canonical_parts.path)
-    return at_host and given.strip() != url
+    return (parts.hostname, _encoded(parts.path)) == (canonical_parts.hostname, canonical_parts.path)
 
 
+@lru_cache(maxsize=1024)  # each result of a search is asked for its key several times
 def page_key(url: str) -> str:
     """Equal for URLs of one page: http or https, `www.` or not, a slash at the end or not, whatever the fragment."""
-    parts = urlsplit(url)
-    host = (parts.hostname or "").removeprefix("www.")
-    port = "" if parts.port in (None, *_DEFAULT_PORTS.values()) else f":{parts.port}"
-    return f"{host}{port}{parts.path.rstrip('/')}?{parts.query}"
+    if (parts := _PARTS.match(url)) is None:
+        return url
+    authority, path, query = parts.groups()
+    return f"{_DEFAULT_PORT.sub('', authority.lower())}{path.rstrip('/')}?{query}"
 
 
 def host_of(url: str) -> str:
@@ -76,40 +98,41 @@ def host_of(url: str) -> str:
     return (urlsplit(url).hostname or "").removeprefix("www.")
 
 
-def _split(url: object) -> SplitResult | None:
-    """The parts of an absolute http(s) URL that a browser could open; None for anything else."""
+def _split(url: object) -> tuple[SplitResult, str, int | None] | None:
+    """The parts of an absolute http(s) URL that a browser could open, its host and its port; None for anything else."""
     if not isinstance(url, str) or not 0 < len(url := url.strip()) <= _LONGEST:
         return None
-    if not url.isprintable() or any(character in url for character in ' \\<>"`'):
+    if not url.isprintable() or _NOT_IN_A_URL.search(url):
         return None
     try:
         parts = urlsplit(url)
-        _ = parts.port  # out of range, or not a number
-    except ValueError:
+        host, port = parts.hostname, parts.port
+    except ValueError:  # the port is out of range, or not a number
         return None
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or "@" in parts.netloc:
-        return None
-    return parts
+    return (parts, host, port) if host and parts.scheme in _DEFAULT_PORTS and "@" not in parts.netloc else None
 
 
-def _joined(parts: SplitResult) -> str:
-    host = parts.hostname or ""
+def _joined(parts: SplitResult, host: str, port: int | None) -> str:
+    scheme, _, path, query, fragment = parts
     host = f"[{host}]" if ":" in host else host
-    port = "" if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
-    # Not parsed and written anew: many servers tell `+` from `%20`, and `a` from `a=`.
-    query = "&".join(pair for pair in parts.query.split("&") if not _TRACKING.fullmatch(pair.partition("=")[0]))
-    fragment = _TEXT_FRAGMENT.sub("", parts.fragment)
-    return urlunsplit((parts.scheme, host + port, *(_encoded(part) for part in (parts.path, query, fragment))))
+    url = f"{scheme}://{host}{path}" if port in (None, _DEFAULT_PORTS[scheme]) else f"{scheme}://{host}:{port}{path}"
+    if query:  # not parsed and written anew: many servers tell `+` from `%20`, and `a` from `a=`
+        query = "&".join([pair for pair in query.split("&") if not _TRACKING.fullmatch(pair)])
+    if query:
+        url += f"?{query}"
+    if fragment and (fragment := _TEXT_FRAGMENT.sub("", fragment)):
+        url += f"#{fragment}"
+    return _encoded(url)
 
 
 def _encoded(part: str) -> str:
     return quote(part, safe="/%:@!$&'()*+,;=~?#[]|^{}") if not part.isascii() else part
 
 
-def _target(parts: SplitResult) -> str | None:
+def _target(host: str, parts: SplitResult) -> str | None:
     """Where a redirect of a search engine leads; None: it is none, or does not say."""
-    for host, path, names in _REDIRECTS:
-        if host.fullmatch(parts.hostname or "") and path.fullmatch(parts.path):
+    for engine, path, names in _REDIRECTS:
+        if engine.fullmatch(host) and path.fullmatch(parts.path):
             if not names:  # Yahoo: .../RU=https%3a%2f%2fexample.com/RK=...
                 return unquote(parts.path.partition("RU=")[2].partition("/")[0]) or None
             values = parse_qs(parts.query)
@@ -126,7 +149,3 @@ def _plain(target: str) -> str | None:
     except (binascii.Error, ValueError):
         return None
     return decoded if decoded.startswith(("http://", "https://")) else None
-
-
-def _is_one_of(parts: SplitResult, kinds: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]) -> bool:
-    return any(host.fullmatch(parts.hostname or "") and path.fullmatch(parts.path) for host, path in kinds)
