@@ -165,8 +165,7 @@ class Assembler:
             raise UpstreamError(NO_REASON)
         # A turn that calls the server's tools, and none of the client's, is followed by another one.
         is_followed = self._calls.calls and not self._calls.client_calls and self._finish_reason not in BROKEN_OFF
-        if rest := self._shown.close(is_followed=bool(is_followed)):
-            delta["content"] = delta.get("content", "") + rest
+        self._shown.close(delta, is_followed=bool(is_followed))
         visible = [self._chunk(delta)] if any(delta.values()) else []
         return visible if self._buffer.mode is Buffering.NONE else self._release(visible)
 
@@ -229,10 +228,10 @@ class Assembler:
         if active:
             self._texts.close(delta, but=active)  # the rest of a text is shown with what the model goes on to
         self._shown.show(delta)
-        if fragments and (shown := self._calls.add(fragments)):
-            delta["tool_calls"] = shown
-            if rest := self._shown.close(is_followed=False):  # the turn's text stands before the client's calls
-                delta["content"] = (delta.get("content") or "") + rest
+        if fragments:
+            if shown := self._calls.add(fragments):
+                delta["tool_calls"] = shown
+            self._shown.close(delta, is_followed=not shown)  # the turn's text stands before its calls
         if not delta.keys() <= _FOLDED_KEYS:
             self._show_others(delta)
         return not all(map(_NOTHING.__contains__, delta.values()))

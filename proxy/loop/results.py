@@ -168,6 +168,11 @@ def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
     return ToolResult(fenced, sources=output.sources, text=text, hits=output.hits, cost=output.cost)
 
 
+def fenced(tool: str, text: str, sources: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A tool's text that a client has brought back, in its fence; `sources` as `ToolOutput` has them."""
+    return success(tool, ToolOutput(text, sources), max_bytes=len(text.encode("utf-8", "replace"))).content
+
+
 def unfenced(content: str) -> str:
     """The tool's own text in a success, or in a part of one: without the fence, and what stands outside it."""
     text = content.partition(_CLOSE)[0]

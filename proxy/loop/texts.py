@@ -209,10 +209,10 @@ class ShownText(Struct):
                 delta[CITATIONS] = citations
         self.needs_look = bool(self._ending.newlines or self.marks.buffer)
 
-    def close(self, *, is_followed: bool) -> str:
-        """The rest of the text, which ends with at most one blank line where another turn is to follow."""
-        rest = self.marks.close() if self.marks.buffer else ""
-        return rest if is_followed or not self._ending.newlines else rest + self._ending.close()
+    def close(self, delta: Json, *, is_followed: bool) -> None:
+        """Put the rest of the text into the delta; it ends with at most one blank line where another turn follows."""
+        if rest := self.marks.close() + ("" if is_followed else self._ending.close()):
+            delta["content"] = (delta.get("content") or "") + rest
 
 
 def separator_after(text: str) -> str | None:

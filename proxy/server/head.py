@@ -16,6 +16,7 @@ import httptools
 import orjson
 from msgspec import Struct
 
+from proxy.api.messages import errors as messages
 from proxy.config import ServerConfig
 from proxy.loop.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, ProxyError
 
@@ -135,9 +136,21 @@ def split_url(url: bytes) -> tuple[str, bytes, bytes]:
     return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
 
 
-def error_response(error: ProxyError, request_id: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """The whole response for a request that no application sees, in OpenAI's envelope; the connection ends with it."""
+def error_response(
+    error: ProxyError, request_id: str, headers: Sequence[tuple[bytes, bytes]], *, url: bytes = b""
+) -> bytes:
+    """The whole response for a request that no application sees; the connection ends with it.
+
+    Args:
+        error: why the request is refused.
+        request_id: of the request.
+        headers: of every response.
+        url: of the request, as far as it was read; it decides the form of the error.
+    """
     body = orjson.dumps(error.envelope())
+    if messages.is_for(url.partition(b"?")[0].decode("latin-1")):
+        body = orjson.dumps(messages.envelope(error, request_id))
+        headers = [*headers, (messages.REQUEST_ID, request_id.encode())]
     headers = [
         *headers,
         (b"content-type", b"application/json"),

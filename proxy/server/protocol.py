@@ -308,17 +308,13 @@ class BoundedProtocol(HttpToolsProtocol):
         elif cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False  # the connection ends with its response
             return
-        request_id = request_id_of(self._given_id())
-        self.transport.write(error_response(error, request_id, self.server_state.default_headers))
+        is_at_hand = self._in_head or self._in_body or self._fault  # or else what was read is of the request before
+        given = next((value for name, value in self.headers if name == b"x-request-id"), None) if is_at_hand else None
+        request_id = request_id_of(given.decode("latin-1") if given is not None else None)
+        url, headers = self.url if is_at_hand else b"", self.server_state.default_headers
+        self.transport.write(error_response(error, request_id, headers, url=url))
         self._observe("request.refused", request_id=request_id, status=error.status, error=error.code)
         self._end()
-
-    def _given_id(self) -> str | None:
-        """The `x-request-id` of the request that is refused, as far as its head was read."""
-        if not (self._in_head or self._in_body or self._fault):  # the head at hand is that of the request before
-            return None
-        given = (value.decode("latin-1") for name, value in self.headers if name == b"x-request-id")
-        return next(given, None)
 
     def _end(self) -> None:
         """Close the connection in such a way that the response arrives, though the client may be sending."""

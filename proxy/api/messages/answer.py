@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import orjson
 from msgspec import Struct
 
 from proxy.api.messages.blocks import Blocks, Events, ServerCall, is_complete
@@ -11,7 +12,7 @@ from proxy.api.messages.pages import Page, error_block, error_code, fetch_block,
 from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, Tools
 from proxy.loop.actions import AnsweredCall, Respond
-from proxy.loop.chat import NATIVE_REASON, Json
+from proxy.loop.chat import NATIVE_REASON, Json, ToolCall
 from proxy.loop.citations import CITATIONS, Citation, moved_back
 from proxy.loop.offer import SEARCH
 from proxy.loop.tally import token_count
@@ -33,6 +34,7 @@ class AnswerOptions(Struct, frozen=True):
         others: show the calls of other server tools as well.
         thoughts: show what the model thinks.
         omits_thoughts: show thoughts as a signature alone.
+        arguments_of: repairs the arguments of a call, as `Toolset.arguments_of` does.
         stops: the sequences at which the text ends.
         pages: those that searches earlier in the conversation have found.
     """
@@ -43,6 +45,7 @@ class AnswerOptions(Struct, frozen=True):
     others: bool = False
     thoughts: bool = False
     omits_thoughts: bool = False
+    arguments_of: Callable[[ToolCall], Json | None] = lambda _: None
     stops: tuple[str, ...] = ()
     pages: Sequence[Page] = ()
 
@@ -125,6 +128,8 @@ class MessageBuilder:
         shown = self._options.tools.shown.get(tool)
         if shown is None and not self._options.others:
             return []
+        if not is_complete(arguments) and (repaired := self._options.arguments_of(ToolCall(call_id, tool, arguments))):
+            arguments = orjson.dumps(repaired).decode()
         self._numbered += 1
         own_id = shown_call_id(self._run_id, self._numbered, self._turn)
         if shown is not None:
@@ -198,7 +203,7 @@ class MessageBuilder:
         if not self._has_text:
             whole, text = text, without_blank_lines_before(text)
             citations = moved_back(citations, len(whole) - len(text))
-        self._has_text = True
+            self._has_text = bool(text.strip())
         self._cited.mark(citations, offset=self._text_length)
         self._text_length += len(text)
         if self._stop is not None:

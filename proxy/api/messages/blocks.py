@@ -13,6 +13,7 @@ from typing import TypeAlias
 import orjson
 from msgspec import Struct
 
+from proxy.loop import rawjson
 from proxy.loop.chat import Json
 
 Events: TypeAlias = list[Json]
@@ -94,7 +95,8 @@ class Blocks:
     def add_server_call(self, call: ServerCall) -> Events:
         """Add a complete call of a server tool; it waits while a call of the client's is being written."""
         self._calls.append(call)
-        if self.open_type == "tool_use":
+        written = self.open_input if self.open_type == "tool_use" else "{}"
+        if not (written and is_complete(written)):
             self._waiting.append(call)
             return []
         return self._whole_call(call)
@@ -162,7 +164,7 @@ class Blocks:
 def parsed_input(text: str) -> Json:
     """The input of a call as an object; a text that is none is kept under `INVALID_JSON`."""
     try:
-        parsed = orjson.loads(text) if text.strip() else {}
+        parsed = rawjson.loads(text.encode("utf-8", "surrogatepass")) if text.strip() else {}
     except orjson.JSONDecodeError:
         return {"INVALID_JSON": text}
     return parsed if isinstance(parsed, dict) else {"INVALID_JSON": text}

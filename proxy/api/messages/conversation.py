@@ -12,8 +12,17 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from proxy.api.messages.pages import Page, model_text_of, pages_in
-from proxy.api.messages.parts import as_blocks, content_of, joined_text, parts_of, refuse, result_parts, user_parts
+from proxy.api.messages.pages import Page, model_text_of, search_in
+from proxy.api.messages.parts import (
+    as_blocks,
+    content_of,
+    joined_text,
+    named,
+    parts_of,
+    refuse,
+    result_parts,
+    user_parts,
+)
 from proxy.api.messages.turns import ReplayedTurn, read_call
 from proxy.loop.chat import Json
 from proxy.loop.continuation import server_call_id
@@ -200,18 +209,18 @@ class _Reader:
         """The text that the model has read of a server's call, from the content of its result block."""
         if not isinstance(content, list):
             return model_text_of(content, tool)
-        pages = pages_in(content, self._unseal)
+        pages, text = search_in(content, tool, self._unseal)
         self.pages += pages
-        return "".join(page.piece for page in pages) or NO_PAGES
+        return text or NO_PAGES
 
     def _take_result(self, block: Json, where: str, answered: set[str]) -> str:
-        call_id = block.get("tool_use_id")
-        call_id = _client_id(call_id) if isinstance(call_id, str) else call_id
+        given = block.get("tool_use_id")
+        call_id = _client_id(given) if isinstance(given, str) else None
         call = self._open.call(call_id) if self._open else None
-        if isinstance(call_id, str) and call_id in answered:
-            refuse(where, f"there are two results for the call {call_id!r}")
+        if call_id in answered:
+            refuse(where, f"there are two results for the call {named(given)}")
         if call is None or call.result is not None:
-            refuse(where, f"there is no call {str(call_id)[:100]!r} in the message before for this tool_result")
+            refuse(where, f"there is no call {named(given)} in the message before for this tool_result")
         parts = result_parts(as_blocks(block.get("content"), f"{where}.content"))
         call.pictures = [part for part in parts if part["type"] != "text"]
         said = joined_text(parts) or (PICTURES_FOLLOW if call.pictures else EMPTY_RESULT)
@@ -222,7 +231,7 @@ class _Reader:
         """Close a turn whose calls are all answered. Raises `RequestError` where one is not."""
         if self._open is None:
             return
-        missing = next((call.id for call in self._open.calls if call.result is None), None)
+        missing = next((call.block_id for call in self._open.calls if call.result is None), None)
         if missing is not None:
             refuse("messages", f"the call {missing!r} has no tool_result in the message after it")
         self._chat += [*self._open.messages(), *self._system]

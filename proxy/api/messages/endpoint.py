@@ -71,6 +71,7 @@ class _MessagesSurface(CheckingSurface):
             others=resolved.tool_events != "none",
             thoughts=request.thinks,
             omits_thoughts=request.omits_thoughts,
+            arguments_of=self.ports.toolset.arguments_of,
             stops=request.stops,
             pages=conversation.pages,
         )
@@ -180,6 +181,15 @@ class _Prepared(Struct, frozen=True):
                 return True
         return False
 
+    def shows_client_first(self, turn: Turn) -> bool:
+        """Whether the first call of a turn that the client is shown is one of its own."""
+        owned, shown = self.resolved.offer.owned, self.options.tools.shown
+        for entry, client_id in zip(turn.message["tool_calls"], turn.client_ids, strict=False):
+            tool = owned.get(name_of(entry) or "")
+            if client_id or self.options.others or (tool is not None and tool.name in shown):
+                return bool(client_id)
+        return False
+
     @property
     def head(self) -> Head:
         """The properties of the message that answers."""
@@ -210,8 +220,8 @@ def _replay(
         message.begin_turn()
         is_beside_calls = is_checked and answer.stop is Stop.CLIENT_TOOL_CALLS
         with_text = not json_only or (is_last and not is_beside_calls)
-        # Before a call of the server's a stream shows no more than one blank line, for another turn may follow.
-        is_whole = is_last and (not turn.calls or bool(turn.client_ids and turn.client_ids[0]))
+        # Before a block of a server's call a stream shows no more than one blank line.
+        is_whole = is_last and (not turn.calls or prepared.shows_client_first(turn))
         message.show(delta_of(received, answer.cite, is_last=is_whole, with_text=with_text))
         if message.is_cut:
             break

@@ -1,6 +1,6 @@
 """Errors in the envelope of the Messages API."""
 
-from starlette.types import Scope, Send
+from starlette.types import Send
 
 from proxy.api.exchange import send_json
 from proxy.loop import sse
@@ -24,9 +24,8 @@ _TYPES = {
 }
 
 
-def is_for(scope: Scope) -> bool:
-    """Whether a request is for this API, whose errors have an envelope of their own."""
-    path: str = scope["path"]
+def is_for(path: str) -> bool:
+    """Whether a path is one of this API, whose errors have an envelope of their own."""
     return path.startswith(ROOT) and path[len(ROOT) : len(ROOT) + 1] in ("", "/")
 
 

@@ -16,7 +16,7 @@ from proxy.loop.actions import AnsweredCall
 from proxy.loop.chat import Json
 from proxy.loop.citations import is_longer_url
 from proxy.loop.prompts import EMPTY_RESULT
-from proxy.loop.results import BEYOND_LIMIT, ToolOutput
+from proxy.loop.results import BEYOND_LIMIT
 
 _MOST_CITED = 150  # characters; Anthropic's own bound
 # The outcome of a call that failed -> its `error_code`. Every other search is `unavailable`, every other page
@@ -143,26 +143,28 @@ def model_text_of(content: Any, tool: str) -> str:
         case {"type": "web_fetch_result", "content": {"source": {"data": str(data)}}} if data:
             url = content.get("url")
             sources: Mapping[str, str] = {url: ""} if isinstance(url, str) and url else {}
-            return results.success(
-                tool, ToolOutput(data, sources), max_bytes=len(data.encode("utf-8", "replace"))
-            ).content
+            return results.fenced(tool, data, sources)
         case _:
             return EMPTY_RESULT
 
 
-def pages_in(content: list[Any], unseal: Callable[[Any], str | None]) -> list[Page]:
-    """The pages in a search's result as the client sends it back.
+def search_in(content: list[Any], tool: str, unseal: Callable[[Any], str | None]) -> tuple[list[Page], str]:
+    """The pages in a search's result as the client sends it back, and the text that the model has read of them.
 
     Args:
         content: of the result block.
+        tool: the name of the server's tool.
         unseal: opens what was sealed for this client; title and URL stand in for a piece that was not.
     """
     pages: list[Page] = []
+    is_ours = False
     for page in content:
         if not isinstance(page, dict):
             continue
         url, title = (value if isinstance(value := page.get(key), str) else "" for key in ("url", "title"))
         piece = unseal(page.get("encrypted_content"))
+        is_ours = is_ours or piece is not None
         said = _said(results.unfenced(piece), url) if piece is not None and url else ""
         pages.append(Page(url, title or url, f"{title}\n{url}\n\n" if piece is None else piece, said))
-    return pages
+    text = "".join([page.piece for page in pages])
+    return pages, text if is_ours or not pages else results.fenced(tool, text.strip())

@@ -6,6 +6,7 @@ conversation that holds one would be locked for good, so a note takes its place.
 
 from typing import Any, NoReturn
 
+from proxy.loop import rawjson
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 
@@ -58,6 +59,11 @@ def refuse(where: str, why: str) -> NoReturn:
     raise RequestError(f"{where}: {why}", param=where)
 
 
+def named(value: Any) -> str:
+    """A value that a client has sent, for an error: a text in quotation marks, anything else as JSON."""
+    return repr(value[:100]) if isinstance(value, str) else rawjson.dumps(value).decode()[:100]
+
+
 def _shown_parts(block: Any) -> list[Json]:
     """The parts of one block of a tool's result."""
     if isinstance(block, dict) and block.get("type") == "tool_reference":
@@ -87,7 +93,7 @@ def parts_of(block: Any, where: str) -> list[Json]:
             lines = (block.get("title"), block.get("source"), *texts)
             return [_text("\n".join([line for line in lines if isinstance(line, str) and line]))]
         case kind:
-            refuse(f"{where}.type", f"{str(kind)[:64]!r} is not supported here")
+            refuse(f"{where}.type", f"{named(kind)} is not supported here")
 
 
 def _document(block: Json, where: str) -> list[Json]:
@@ -106,7 +112,7 @@ def _document(block: Json, where: str) -> list[Json]:
         case "url":
             refuse(f"{where}.source", "documents are not fetched; send the text, or offer a web_fetch tool")
         case kind:
-            refuse(f"{where}.source", f"a document of type {str(kind)[:64]!r} is not supported here")
+            refuse(f"{where}.source", f"a document of type {named(kind)} is not supported here")
 
 
 def _picture(source: Json, where: str) -> str:
@@ -122,7 +128,7 @@ def _picture(source: Json, where: str) -> str:
         case "file":
             refuse(where, "files are not kept here; send the picture's data or its URL")
         case kind:
-            refuse(where, f"a picture of type {str(kind)[:64]!r} is not supported here")
+            refuse(where, f"a picture of type {named(kind)} is not supported here")
 
 
 def _text(text: str) -> Json:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from proxy.api.body import MOST_TOOLS, is_integer
 from proxy.api.messages.hosted import NO_DEMANDS, Demands, read_demands
-from proxy.api.messages.parts import refuse
+from proxy.api.messages.parts import named, refuse
 from proxy.api.request import ResolvedRequest
 from proxy.api.search_filters import merged
 from proxy.config import ToolConfig, WebFetchConfig
@@ -103,6 +103,8 @@ def read_tools(fields: Json, server_names: Collection[str]) -> Tools:
             name = _name(tool, where)
             functions[name] = _function(tool, name, where)
         elif (match := _VERSION.fullmatch(kind)) is not None:
+            if match[1] in hosted:  # which of the two settings should hold?
+                refuse(where, f"there are two tools named {match[1]!r}")
             hosted[match[1]] = _hosted(tool, kind, where)
         else:
             named = tool.get("name")
@@ -222,7 +224,7 @@ def _choice(choice: Any, known: Collection[str], ignored: Mapping[str, str]) -> 
     if isinstance(name, str) and name in ignored:
         _refuse_tool(ignored[name], where="tool_choice")
     if not isinstance(name, str) or name not in known:
-        refuse("tool_choice.name", f"{str(name)[:128]!r} is not among `tools`")
+        refuse("tool_choice.name", f"{named(name)} is not among `tools`")
     return choice_of(name), parallel
 
 

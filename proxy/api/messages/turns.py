@@ -11,8 +11,12 @@ from proxy.loop.errors import RequestError
 
 
 class ReplayedCall(Struct):
-    """A call of a turn and its result; None: still to come."""
+    """A call of a turn and its result; None: still to come.
 
+    `block_id` is the id that the client knows it by, `id` the one that it has in the chat request.
+    """
+
+    block_id: str
     id: str
     name: str
     arguments: str
@@ -80,4 +84,4 @@ def read_call(block: Json, where: str) -> ReplayedCall:
         arguments = orjson.dumps({} if given is None else given).decode()
     except orjson.JSONEncodeError as exc:
         raise RequestError(f"{where}.input: is nested too deep", param=f"{where}.input") from exc
-    return ReplayedCall(block["id"], block["name"], arguments)
+    return ReplayedCall(block["id"], block["id"], block["name"], arguments)

@@ -128,7 +128,7 @@ async def _send_failure(scope: Scope, response: _Response, error: ProxyError) ->
     with suppress(TimeoutError):  # a client that does not read is not waited for; the connection is closed
         async with asyncio.timeout(_ERROR_SECONDS):
             if response.status is None:
-                if messages.is_for(scope):
+                if messages.is_for(scope["path"]):
                     await messages.send_error(response.send, error, response.request_id)
                 else:
                     await send_error(response.send, error)

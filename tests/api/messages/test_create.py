@@ -5,6 +5,7 @@ import asyncio
 import orjson
 import pytest
 
+from proxy.loop.results import fenced
 from tests.api.messages.asking import ASK, DOOR, DOOR_CALL, SEARCH, SEARCH_CALL, ask, client, follow_up, kinds, raw
 from tests.fakes import Reply, chunk, completion, event, stream, streamed, whole
 from tests.serving import CONFIG, proxy_of
@@ -117,7 +118,7 @@ async def test_a_changed_or_foreign_result_leaves_title_and_url(upstream, stream
             tools=[SEARCH],
             messages=follow_up({"content": blocks}, {"type": "text", "text": "?"}),
         )
-    assert upstream.requests[0]["messages"][3]["content"] == "X\nhttps://x.example\n\n"
+    assert upstream.requests[0]["messages"][3]["content"] == fenced("web_search", "X\nhttps://x.example")
 
 
 @BOTH

@@ -51,6 +51,9 @@ REFUSED = [
     ({"tools": [FETCH]}, "tools: the tool 'web_fetch_20250910' is not available"),
     ({"tools": [DOOR], "tool_choice": {"type": "tool", "name": "nobody"}}, "tool_choice.name: 'nobody'"),
     ({"tool_choice": "auto"}, "tool_choice: "),
+    ({"tools": [SEARCH, {**SEARCH, "type": "web_search_20260209"}]}, "tools.1: there are two tools named 'web_search'"),
+    (asking({"type": 10**30}), f"messages.2.content.0.type: {10**30} is not supported"),
+    (asking({"type": None}), "messages.2.content.0.type: null is not supported"),
     ({"model": ""}, "model: must be the name of a model"),
     ({"max_tokens": True}, "max_tokens: must be an integer"),
     ({"max_tokens": 2**40}, "max_tokens: must be an integer"),
@@ -178,3 +181,27 @@ async def test_one_known_key_suffices_on_every_path(upstream, headers, beside):
         for _ in range(2):
             assert (await raw(url, ASK, **{**beside, **headers})).status_code == 200
             assert (await raw(url, body, path="/v1/chat/completions", **{**beside, **headers})).status_code == 200
+
+
+async def test_an_error_names_the_id_of_a_call_as_the_client_has_it(upstream):
+    upstream.replies = [whole(calls=[("u1", "open_door", {})])]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=False, tools=[DOOR])
+        [call] = message["content"]
+        history = [USER, {"role": "assistant", "content": message["content"]}]
+        missing = await raw(url, {**ASK, "messages": [*history, USER]})
+        once = {"role": "user", "content": [result(call["id"])]}
+        again = await raw(url, {**ASK, "messages": [*history, {"role": "user", "content": once["content"] * 2}]})
+    assert call["id"].startswith("toolu_")
+    for answer in (missing, again):
+        assert f"the call {call['id']!r}" in answer.json()["error"]["message"]
+
+
+async def test_a_head_that_the_server_itself_refuses_has_the_errors_of_this_api(upstream):
+    async with proxy_of(upstream) as url:
+        answer = await raw(url, ASK, **{f"x-{at}": "a" for at in range(200)})
+        other = await raw(url, ASK, path="/v1/chat/completions", **{f"x-{at}": "a" for at in range(200)})
+    assert (answer.status_code, other.status_code) == (431, 431)
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert answer.json()["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
+    assert "request_id" not in other.json()

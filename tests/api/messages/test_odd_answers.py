@@ -3,6 +3,7 @@
 import orjson
 import pytest
 
+from proxy.api.messages.blocks import Blocks, ServerCall
 from tests.api.messages.asking import (
     ASK,
     DOOR,
@@ -83,12 +84,22 @@ async def test_blocks_of_another_server_between_a_call_and_its_result_break_noth
 
 
 @BOTH
-@pytest.mark.parametrize("arguments", ["{'query': 'b'}", '{"query": "b",}', "query=b", "[1]"])
-async def test_the_input_of_a_servers_call_is_an_object_whatever_the_model_has_written(upstream, streaming, arguments):
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ("{'query': 'b'}", {"query": "b"}),
+        ('{"query": "b",}', {"query": "b"}),
+        ("query=b", {"INVALID_JSON": "query=b"}),
+        ("[1]", {"INVALID_JSON": "[1]"}),
+    ],
+)
+async def test_the_input_of_a_servers_call_is_an_object_whatever_the_model_has_written(
+    upstream, streaming, arguments, shown
+):
     upstream.replies = replies(streaming, [("u1", "web_search", arguments)], "Done.")
     async with proxy_of(upstream) as url:
         message = await ask(url, streaming=streaming, tools=[SEARCH])
-    assert message["content"][0]["input"] == {"INVALID_JSON": arguments}
+    assert message["content"][0]["input"] == shown
     assert message["content"][-1]["text"] == "Done."
 
 
@@ -457,3 +468,51 @@ async def test_json_that_was_cut_off_beside_a_call_is_shown(upstream, streaming)
     async with proxy_of(upstream) as url:
         message = await ask(url, streaming=streaming, tools=[SEARCH], output_config=form)
     assert (message["content"][0]["text"], message["stop_reason"]) == ('{"a": 1', "max_tokens")
+
+
+@BOTH
+@pytest.mark.parametrize("text", ["Look【", "Look【0†L1"])
+async def test_text_that_looks_like_the_beginning_of_a_mark_stays_before_the_call(upstream, streaming, text):
+    make = streamed if streaming else whole
+    upstream.replies = [make(text, calls=[search("u1", "news")]), make("End.")]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH])
+    assert kinds(message) == ["text", "server_tool_use", "web_search_tool_result", "text"]
+    assert message["content"][0]["text"] == text
+
+
+@BOTH
+async def test_a_line_end_behind_a_mark_that_begins_a_turn_is_left_out(upstream, streaming):
+    make = streamed if streaming else whole
+    upstream.replies = [make(calls=[search("u1", "news")]), make("【0†L1-L3】\ncode")]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH])
+    assert message["content"][-1]["text"] == "code"
+
+
+@BOTH
+async def test_a_hidden_call_takes_no_line_ends_from_the_text_before_the_clients_call(upstream, streaming):
+    make = streamed if streaming else whole
+    upstream.replies = [make("text\n\n\n", calls=[("u1", "current_time", {}), DOOR_CALL])]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH, DOOR])
+    assert (kinds(message), message["content"][0]["text"]) == (["text", "tool_use"], "text\n\n\n")
+
+
+@BOTH
+async def test_a_number_of_any_size_stays_as_the_model_wrote_it(upstream, streaming):
+    upstream.replies = replies(streaming, [("u1", "open_door", '{"door":18446744073709551617}')])
+    async with proxy_of(upstream) as url:
+        answer = await raw(url, {**ASK, "stream": streaming, "tools": [DOOR]})
+    assert "18446744073709551617" in answer.text
+
+
+def test_a_call_of_the_servers_is_shown_as_soon_as_the_clients_call_before_it_is_complete():
+    blocks = Blocks(sign=str, cite=lambda _: ())
+    use = {"type": "server_tool_use", "id": "s", "name": "web_search"}
+    blocks.begin_tool_use("c", "open_door")
+    assert blocks.add_server_call(ServerCall(use, "{}", {"type": "web_search_tool_result"})) == []  # it may go on
+    blocks.add_input('{"door": 1}')
+    events = blocks.add_server_call(ServerCall({**use, "id": "t"}, "{}", {"type": "web_search_tool_result"}))
+    started = [event["content_block"]["id"] for event in events if event["type"] == "content_block_start"]
+    assert started == ["s", "t"]
