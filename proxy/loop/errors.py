@@ -91,7 +91,7 @@ class InvalidApiKey(RequestError, status=401, code="invalid_api_key"):
     def __init__(self) -> None:
         super().__init__(
             "No valid API key was given. Send the key that the operator of this proxy gave you as "
-            "'Authorization: Bearer KEY'.",
+            "'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
             headers={"www-authenticate": "Bearer", "x-should-retry": "false"},
         )
 
@@ -228,7 +228,10 @@ class UpstreamRefused(UpstreamError):
 
 
 class NoFinalAnswer(ProxyError, status=502, type="upstream_error", code="no_final_answer"):
-    """The model gave no answer in words in any of the attempts at making it answer."""
+    """The model gave no answer in words in any of the attempts at making it answer. A retry would repeat them all."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, headers={"x-should-retry": "false"})
 
 
 class InternalError(ProxyError):

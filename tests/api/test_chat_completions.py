@@ -442,6 +442,7 @@ async def test_a_model_that_never_answers_in_words_is_a_clear_error(upstream, sd
         with pytest.raises(openai.InternalServerError) as failure:
             await client.chat.completions.create(**ASK)
     assert (failure.value.status_code, failure.value.code) == (502, "no_final_answer")
+    assert failure.value.response.headers["x-should-retry"] == "false"  # else SDKs repeat all of the attempts
 
 
 async def test_the_request_as_a_whole_is_bounded(upstream, sdk):

@@ -8,7 +8,16 @@ from msgspec import Struct
 from proxy.api.messages.blocks import Blocks, Events, ServerCall, is_complete
 from proxy.api.messages.cited import CitedPages
 from proxy.api.messages.conversation import shown_call_id, tool_use_id
-from proxy.api.messages.pages import Page, error_block, error_code, fetch_block, pages_of, search_block
+from proxy.api.messages.pages import (
+    SERVER_NAME,
+    Page,
+    error_block,
+    error_code,
+    fetch_block,
+    other_block,
+    pages_of,
+    search_block,
+)
 from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, Tools
 from proxy.loop.actions import AnsweredCall, Respond
@@ -21,7 +30,6 @@ from proxy.loop.tokens import tokens_of
 
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 _WINDOW_EXCEEDED = "model_context_window_exceeded"  # GLM's own word and Anthropic's
-_SERVER_NAME = "toolproxy"
 
 
 class AnswerOptions(Struct, frozen=True):
@@ -137,8 +145,8 @@ class MessageBuilder:
             call = ServerCall(use, arguments, error_block(shown, own_id))
         else:
             own_id = own_id.replace("srvtoolu_", "mcptoolu_")
-            use = {"type": "mcp_tool_use", "id": own_id, "name": tool, "server_name": _SERVER_NAME}
-            call = ServerCall(use, arguments, _other_result(own_id, "", is_error=True))
+            use = {"type": "mcp_tool_use", "id": own_id, "name": tool, "server_name": SERVER_NAME}
+            call = ServerCall(use, arguments, other_block(own_id, "", is_error=True))
         self._begun.setdefault((call_id, tool), []).append(call)
         return self._flush() + self.blocks.add_server_call(call)
 
@@ -256,7 +264,7 @@ class MessageBuilder:
         """The block with the result of a call."""
         call_id, kind, is_error = call.use["id"], call.use["name"], answered.result.failed
         if call.use["type"] == "mcp_tool_use":
-            return _other_result(call_id, answered.result.text or answered.result.content, is_error=is_error)
+            return other_block(call_id, answered.result.text or answered.result.content, is_error=is_error)
         if is_error:
             return error_block(kind, call_id, error_code(answered, is_page=kind == FETCH))
         self._uses[kind] += answered.was_run
@@ -265,11 +273,6 @@ class MessageBuilder:
         pages = pages_of(answered)
         self._cited.add(pages)
         return search_block(call_id, pages, self._options.seal)
-
-
-def _other_result(call_id: str, text: str, *, is_error: bool) -> Json:
-    content = [{"type": "text", "text": text}] if text else []
-    return {"type": "mcp_tool_result", "tool_use_id": call_id, "is_error": is_error, "content": content}
 
 
 def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from proxy.api.messages.pages import Page, model_text_of, search_in
+from proxy.api.messages.pages import SERVER_NAME, Page, model_text_of, other_text_of, search_in
 from proxy.api.messages.parts import (
     as_blocks,
     content_of,
@@ -33,11 +33,12 @@ Unseal: TypeAlias = Callable[[Any], str | None]
 
 # Claude Code begins its system prompt with a block that differs in every request and would spoil the upstream's cache.
 _BILLING = "x-anthropic-billing-header"
-_SERVER_RESULTS = ("web_search_tool_result", "web_fetch_tool_result")
-_READ = frozenset({"text", "thinking", "tool_use", "server_tool_use", *_SERVER_RESULTS})  # blocks of an assistant
+_HOSTED_RESULTS = ("web_search_tool_result", "web_fetch_tool_result")
+_SERVER_CALLS, _SERVER_RESULTS = ("server_tool_use", "mcp_tool_use"), (*_HOSTED_RESULTS, "mcp_tool_result")
+_READ = frozenset({"text", "thinking", "tool_use", *_SERVER_CALLS, *_SERVER_RESULTS})  # blocks of an assistant
 # The run, the number of the call in it, and its turn. Clients that were answered by an earlier version have no turn.
 _OURS = re.compile(r"toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
-_SHOWN = re.compile(r"srvtoolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
+_SHOWN = re.compile(r"(?:srv|mcp)toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
 _MOST_MESSAGES = 100_000
 
 
@@ -59,8 +60,10 @@ def _origin_of(block: Json) -> str | None:
 
 
 def _is_ours(use: Json) -> bool:
-    """Whether the tool of a `server_tool_use` block is one that can be visible here."""
-    return f"{use.get('name')}_tool_result" in _SERVER_RESULTS
+    """Whether the tool of a server's call is one that can be visible here."""
+    if use["type"] == "mcp_tool_use":
+        return use.get("server_name") == SERVER_NAME
+    return f"{use.get('name')}_tool_result" in _HOSTED_RESULTS
 
 
 def _client_id(block_id: str) -> str:
@@ -151,7 +154,7 @@ class _Reader:
             if not isinstance(block, dict):
                 refuse(place, "must be a content block, an object with a `type`")
             kind, turn = block.get("type"), turns[-1]
-            if not isinstance(kind, str) or kind not in _READ or (kind == "server_tool_use" and not _is_ours(block)):
+            if not isinstance(kind, str) or kind not in _READ or (kind in _SERVER_CALLS and not _is_ours(block)):
                 continue  # what other servers' tools left behind
             # The order tells the turns apart, but the AI SDK moves the client's calls behind everything else.
             is_late = kind == "tool_use" and turn.continues_with(_origin_of(block))
@@ -182,15 +185,17 @@ class _Reader:
                 call.id = _client_id(call.id)
                 turn.origin = _origin_of(block)
                 turn.calls.append(call)
-            case "server_tool_use":
+            case "server_tool_use" | "mcp_tool_use":
                 call = read_call(block, where)
-                call.name, call.is_server_tool = self._own_names.get(call.name, call.name), True
+                call.is_server_tool = True
+                if block["type"] == "server_tool_use":
+                    call.name = self._own_names.get(call.name, call.name)
                 turn.origin = _origin_of(block)
                 turn.calls.append(call)
             case _:
                 known = turn.call(block.get("tool_use_id"))
                 if known is not None and known.is_server_tool and known.result is None:
-                    known.result = self._read_result(block.get("content"), known.name)
+                    known.result = self._read_result(block, known.name)
                     turn.has_results = True
 
     def _read_user(self, blocks: Mapping[str, Any]) -> None:
@@ -205,8 +210,11 @@ class _Reader:
         if rest:
             self._chat.append({"role": "user", "content": content_of(rest)})
 
-    def _read_result(self, content: Any, tool: str) -> str:
-        """The text that the model has read of a server's call, from the content of its result block."""
+    def _read_result(self, block: Json, tool: str) -> str:
+        """The text that the model has read of a server's call, from its result block."""
+        content = block.get("content")
+        if block["type"] == "mcp_tool_result":
+            return other_text_of(content, tool, is_error=block.get("is_error") is True)
         if not isinstance(content, list):
             return model_text_of(content, tool)
         pages, text = search_in(content, tool, self._unseal)

@@ -1,5 +1,8 @@
 """Results of the server tools that a client sees: written as blocks, and read back from the blocks that it returns.
 
+    pages_of    search_block, fetch_block, other_block, error_block    -->    the client
+    search_in, model_text_of, other_text_of    <--    the client
+
 A client carries what a search has found: the text that the model has read is cut at its pages, and each piece is sealed
 beside its page as `encrypted_content`. All pieces together are the text again, to the letter. The text of a fetched
 page is in its block as it is; the note on the budget behind it, which is out of date by then, does not come back.
@@ -13,10 +16,13 @@ from msgspec import Struct
 
 from proxy.loop import results
 from proxy.loop.actions import AnsweredCall
-from proxy.loop.chat import Json
+from proxy.loop.chat import Json, text_of
 from proxy.loop.citations import is_longer_url
 from proxy.loop.prompts import EMPTY_RESULT
 from proxy.loop.results import BEYOND_LIMIT
+
+SERVER_NAME = "toolproxy"
+"""The `server_name` of the blocks of tools that this API has no type for."""
 
 _MOST_CITED = 150  # characters; Anthropic's own bound
 # The outcome of a call that failed -> its `error_code`. Every other search is `unavailable`, every other page
@@ -128,6 +134,26 @@ def fetch_block(call_id: str, answered: AnsweredCall, retrieved_at: str) -> Json
     }
     page = {"type": "web_fetch_result", "url": url, "retrieved_at": retrieved_at, "content": document}
     return {"type": "web_fetch_tool_result", "tool_use_id": call_id, "content": page}
+
+
+def other_block(call_id: str, text: str, *, is_error: bool) -> Json:
+    """The result block of any other tool."""
+    content = [{"type": "text", "text": text}] if text else []
+    return {"type": "mcp_tool_result", "tool_use_id": call_id, "is_error": is_error, "content": content}
+
+
+def other_text_of(content: Any, tool: str, *, is_error: bool) -> str:
+    """The text that the model has read of any other tool, from the content of its result block.
+
+    Args:
+        content: as the client sends it back.
+        tool: its name.
+        is_error: whether the call failed; its text is then what the model has read.
+    """
+    text = text_of({"content": content})
+    if is_error:
+        return text or EMPTY_RESULT
+    return results.fenced(tool, text) if text else EMPTY_RESULT
 
 
 def model_text_of(content: Any, tool: str) -> str:

@@ -4,6 +4,7 @@ import orjson
 import pytest
 
 from proxy.api.messages.blocks import Blocks, ServerCall
+from proxy.loop.results import unfenced
 from tests.api.messages.asking import (
     ASK,
     DOOR,
@@ -62,7 +63,8 @@ async def test_searches_around_a_hidden_call_come_back_in_one_turn(upstream, str
         history = follow_up(message, {"type": "text", "text": "Sure?"})
         await ask(url, streaming=streaming, tools=[SEARCH], headers=EVENTS, messages=history)
     [turn] = [one["tool_calls"] for one in upstream.requests[2]["messages"] if one.get("tool_calls")]
-    assert [orjson.loads(call["function"]["arguments"])["query"] for call in turn] == ["one", "two"]
+    arguments = [(call["function"]["name"], orjson.loads(call["function"]["arguments"])) for call in turn]
+    assert arguments == [("web_search", {"query": "one"}), ("web_search", {"query": "two"}), ("current_time", {})]
 
 
 async def test_blocks_of_another_server_between_a_call_and_its_result_break_nothing(upstream):
@@ -516,3 +518,18 @@ def test_a_call_of_the_servers_is_shown_as_soon_as_the_clients_call_before_it_is
     events = blocks.add_server_call(ServerCall({**use, "id": "t"}, "{}", {"type": "web_search_tool_result"}))
     started = [event["content_block"]["id"] for event in events if event["type"] == "content_block_start"]
     assert started == ["s", "t"]
+
+
+@BOTH
+async def test_the_model_reads_again_what_an_app_was_shown_as_events(upstream, streaming):
+    calls = [SEARCH_CALL, ("u3", "nobody", {})]
+    upstream.replies = replies(streaming, calls, "Late.", "Yes.")
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, headers=EVENTS)
+        await ask(url, streaming=streaming, messages=follow_up(message, {"type": "text", "text": "Sure?"}))
+    assert kinds(message) == ["mcp_tool_use"] * 2 + ["mcp_tool_result"] * 2 + ["text"]
+    first, again = [
+        [one["content"] for one in sent["messages"] if one["role"] == "tool"] for sent in upstream.requests[1:]
+    ]
+    assert unfenced(again[0]) == unfenced(first[0]) != again[0]
+    assert again[1] == '{"error":"There is no tool named \'nobody\'."}'
