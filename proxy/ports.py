@@ -185,27 +185,17 @@ class EarlyCalls(Protocol):
         """
         ...
 
-    def drop(self, used: Json | None) -> None:
-        """Cancel and count the calls that were started and are not wanted.
+    def drop(self) -> None:
+        """Cancel and count the calls that were started and are not wanted."""
+        ...
 
-        Args:
-            used: the estimated tokens of their upstream call, if it failed.
-        """
+    def count_unfinished(self, used: Json | None) -> None:
+        """Count the tokens of an upstream call that ended without a turn; None: they are not known, or not counted."""
         ...
 
 
-class Upstream(Protocol):
-    """A model at an upstream, for one request."""
-
-    @property
-    def name(self) -> str:
-        """The upstream's name in the configuration."""
-        ...
-
-    @property
-    def model(self) -> str:
-        """The upstream's name for the model."""
-        ...
+class UpstreamTraits(Protocol):
+    """The traits of a kind of upstream on which a surface or the loop depends."""
 
     @property
     def answer_steps(self) -> AnswerSteps:
@@ -230,6 +220,25 @@ class Upstream(Protocol):
     @property
     def top_k(self) -> bool:
         """Whether it takes the field `top_k`, which OpenAI does not have."""
+        ...
+
+
+class Upstream(Protocol):
+    """A model at an upstream, for one request; its properties change when a fallback answers."""
+
+    @property
+    def name(self) -> str:
+        """The upstream's name in the configuration."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The upstream's name for the model."""
+        ...
+
+    @property
+    def traits(self) -> UpstreamTraits:
+        """Its traits."""
         ...
 
     def complete(self, call: CallUpstream, show: Show, early: EarlyCalls) -> Awaitable[Turn]:

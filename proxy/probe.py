@@ -39,6 +39,8 @@ from proxy.stores.shared import SharedState
 from proxy.tools.catalog import Resources, make_tool
 from proxy.upstreams import failures
 from proxy.upstreams.connection import Connection
+from proxy.upstreams.profile import PROFILES
+from proxy.upstreams.request_body import prepare
 
 _SECONDS: Final = 30.0  # for an answer: a model that thinks needs some seconds for its first token
 _TIMEOUTS: Final = Timeouts(connect=10, read=_SECONDS, write=10, pool=10)
@@ -94,7 +96,7 @@ def _model_of(upstream: str, config: Config) -> str | None:
 
 async def _ask_upstream(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
     finding = await _ask(name, upstream, model, means)
-    other = failures.other_zai_endpoint(upstream.base_url) if upstream.profile == "glm" else None
+    other = failures.other_endpoint(PROFILES[upstream.profile], upstream.base_url)
     if not finding.path.endswith(".api_key") or not finding.is_fault or other is None:
         return finding
     there = await _ask(name, msgspec.structs.replace(upstream, base_url=other), model, means)
@@ -136,9 +138,9 @@ async def _complete(connection: Connection, path: str, upstream: UpstreamConfig,
 
 
 def _request(model: str, upstream: UpstreamConfig) -> Json:
-    thinking = {"thinking": {"type": "disabled"}} if upstream.profile == "glm" else {}
-    question = {"role": "user", "content": _QUESTION}
-    return {"model": model, "messages": [question], "max_tokens": 1, "stream": False, **thinking}
+    profile, question = PROFILES[upstream.profile], {"role": "user", "content": _QUESTION}
+    thinking = {"thinking": {"type": "disabled"}} if profile.thinking_switch else {}
+    return prepare({"model": model, "messages": [question], "max_tokens": 1, "stream": False, **thinking}, profile)
 
 
 async def _reach(connection: Connection, path: str) -> Finding:

@@ -129,7 +129,7 @@ class AccessPolicies:
         specs = self._toolset.specs
         if specs is not self._specs or len(self._policies) >= _MAX_POLICIES:  # tools of MCP servers come and go
             self._specs, self._policies = specs, {}
-        native_search = model.upstream.native_search
+        native_search = model.upstream.traits.native_search
         key = (caller.name, model.name, selected, on_request, native_search)
         policy = self._policies.get(key)
         if policy is None:

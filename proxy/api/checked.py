@@ -80,7 +80,7 @@ def needs_check(request: ResolvedRequest) -> bool:
 
     An upstream that keeps to a schema by itself is not waited for; where tools are, the end is waited for anyway.
     """
-    return request.offer.in_play or not request.model.upstream.json_schema
+    return request.offer.in_play or not request.model.upstream.traits.json_schema
 
 
 def _retry(

@@ -60,8 +60,11 @@ class ResolvedRequest(Struct, frozen=True):
     sources: Mapping[str, str] = _NO_SOURCES
 
     @property
-    def rules_out_tools(self) -> bool:
-        """Whether the client itself does without server tools, by a limit of 0 calls or by `x-server-tools`."""
+    def narrows_tools(self) -> bool:
+        """Whether a selection or a limit narrows the server tools.
+
+        A tool that the client declares and cannot have is then left out and named in `x-tools-ignored`, not refused.
+        """
         return self.selection.names is not None or not self.limits.allow_tools
 
 

@@ -81,7 +81,7 @@ class Runner:
         """The turn that answers one upstream call, with its events for the observers."""
         began = self._clock.monotonic()
         if self._observe.handles("turn.started"):
-            made = call.for_upstream(upstream.answer_steps)
+            made = call.for_upstream(upstream.traits.answer_steps)
             self._observe(
                 "turn.started",
                 turn=call.number,
@@ -94,7 +94,7 @@ class Runner:
             turn = await upstream.complete(call, show, calls)
         except (ProxyError, asyncio.CancelledError) as exc:
             where, seconds = {"turn": call.number, "upstream": upstream.name}, elapsed(self._clock, began)
-            if step := call.step_among(upstream.answer_steps):
+            if step := call.step_among(upstream.traits.answer_steps):
                 where["rung"] = step
             if isinstance(exc, ProxyError):
                 self._observe("turn.failed", **where, seconds=seconds, **fault_of(exc))

@@ -95,9 +95,12 @@ class Run:
         """The deadline has passed: no tool and no further round is begun; the model answers from what it has."""
         self._expired = True
 
-    def count_dropped(self, used: Json | None, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
-        """Count the tokens of an upstream call that failed, and early calls that were dropped, with any results."""
+    def count_unfinished(self, used: Json | None) -> None:
+        """Count the tokens of an upstream call that ended without a turn."""
         self.tally.usage = add_usage(self.tally.usage, used)
+
+    def count_dropped(self, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
+        """Count early calls that were dropped, with their results if they have any."""
         self._calls.count_dropped(calls)
 
     def receive_turn(self, turn: Turn, ended: Container[ToolCall] = ()) -> Action:

@@ -72,15 +72,19 @@ class ToolCalls:
         """The calls of the turn that were started early and have a result by now."""
         return {call for call, task in self._started.items() if task.done()} if self._started else ()
 
-    def drop(self, used: Json | None = None) -> None:
+    def drop(self) -> None:
         """Cancel and count the calls that were started early and are not wanted."""
         started = self._started.items()
         ended = [(call, task.result() if task.done() and not task.cancelled() else None) for call, task in started]
-        self._run.count_dropped(used, ended)
+        self._run.count_dropped(ended)
         self._complete.clear()
         for task in self._started.values():
             task.cancel()
         self._started.clear()
+
+    def count_unfinished(self, used: Json | None) -> None:
+        """Count the tokens of an upstream call that ended without a turn."""
+        self._run.count_unfinished(used)
 
     async def run_all(self, calls: Sequence[ToolCall], model: str | None) -> Sequence[ToolResult]:
         """The results of the calls of a complete turn, in their order; `model` is the upstream's name for its model."""

@@ -24,6 +24,7 @@ import orjson
 
 from proxy.loop.chat import Json
 from proxy.loop.errors import Overloaded, ProxyError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
+from proxy.upstreams.profile import Profile
 
 _TYPES = {
     400: "invalid_request_error",
@@ -47,8 +48,6 @@ class Meaning:
     operator_code: str | None = None  # the code where the account is the operator's
 
 
-# A key of Z.AI's fits one of its two endpoints; the other one says that it is wrong, or has no credit, and no more.
-_ZAI_PLANS = {"/api/coding/paas/v4": "coding-plan keys", "/api/paas/v4": "pay-as-you-go keys"}
 _ZAI = "https://api.z.ai"
 _KEY_REFUSED, _NO_CREDIT = "upstream_auth_failed", "upstream_quota_exceeded"
 _AUTH = Meaning(401, "invalid_api_key", final=True, operator_code=_KEY_REFUSED)
@@ -237,25 +236,25 @@ def clipped(text: str) -> str:
     return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "..."
 
 
-def other_zai_endpoint(base_url: str) -> str | None:
-    """The other one of Z.AI's two endpoints at the same host; None where the URL is neither of them."""
+def other_endpoint(profile: Profile, base_url: str) -> str | None:
+    """The endpoint at the same host that takes the keys of another plan; None where there is none."""
     base = base_url.rstrip("/")
-    for own, other in permutations(_ZAI_PLANS):
+    for own, other in permutations(profile.key_plans, 2):
         if base.endswith(own):
             return base.removesuffix(own) + other
     return None
 
 
-def key_advice(base_url: str) -> str:
+def key_advice(profile: Profile, base_url: str) -> str:
     """Advice for the operator of a key that this endpoint refuses; "" where nothing is known of it.
 
     It names the public address only, because clients read it: an operator's own address is nobody else's business.
     """
-    other = other_zai_endpoint(base_url)
+    other = other_endpoint(profile, base_url)
     if other is None:
         return ""
-    path = next(path for path in _ZAI_PLANS if other.endswith(path))
-    return f"Z.AI has another endpoint for {_ZAI_PLANS[path]}: set ZAI_BASE_URL={_ZAI}{path} if the key is one of them."
+    path, plan = next((path, plan) for path, plan in profile.key_plans.items() if other.endswith(path))
+    return f"Z.AI has another endpoint for {plan}: set ZAI_BASE_URL={_ZAI}{path} if the key is one of them."
 
 
 def is_transient(failure: ProxyError) -> bool:

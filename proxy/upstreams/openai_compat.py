@@ -82,7 +82,8 @@ class OpenAICompatible:
         except (ProxyError, asyncio.CancelledError) as exc:
             turn = assembler.finish()
             written = tokens_of(turn.message) if turn.envelope else 0
-            early.drop(self._used(call.body, written, turn.usage, failed=isinstance(exc, ProxyError)))
+            early.drop()
+            early.count_unfinished(self._used(call.body, written, turn.usage, failed=isinstance(exc, ProxyError)))
             self._redact(exc)
             raise
 

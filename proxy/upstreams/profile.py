@@ -4,7 +4,7 @@ To add a quirk: give `Profile` a field with OpenAI's behaviour as its default, s
 and apply it in `request_body.prepare` if it concerns requests, in `answers.mend` if it concerns answers.
 `docs/upstreams.md` lists the quirks for readers; `tests/upstreams/test_profile.py` tests each.
 
-To add a kind of upstream: another `Profile` here, and among `PROFILES`.
+To add a kind of upstream: another `Profile` here and among `PROFILES`, and its name in `config.UpstreamConfig.profile`.
 """
 
 from collections.abc import Mapping
@@ -43,6 +43,7 @@ class Profile:
         finish_reasons: the upstream's own finish reasons -> OpenAI's. Any other unknown reason becomes `stop`.
         failures: finish reasons that stand for a failure.
         answer_steps: the steps by which the models are made to answer, one for each attempt.
+        key_plans: the paths of the upstream's base URLs -> the keys that each takes, where they take different ones.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Profile:
     finish_reasons: Mapping[str, str] = field(default_factory=dict)
     failures: frozenset[str] = frozenset()
     answer_steps: AnswerSteps = DEFAULT_ANSWER_STEPS
+    key_plans: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def changes_messages(self) -> bool:
@@ -113,6 +115,8 @@ GLM = Profile(
     finish_reasons={"sensitive": "content_filter", "model_context_window_exceeded": "length"},
     # Seen with empty content and an orderly [DONE].
     failures=frozenset({"network_error"}),
+    # The wrong endpoint says that the key is wrong, or has no credit, and no more.
+    key_plans={"/api/coding/paas/v4": "coding-plan keys", "/api/paas/v4": "pay-as-you-go keys"},
     answer_steps=(AnswerStep.NOTICE, AnswerStep.WITHDRAW, AnswerStep.RETELL),
 )
 

@@ -19,7 +19,19 @@ from proxy.breaker import Backoff, Breaker, BreakerState
 from proxy.loop.actions import CallUpstream
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused
-from proxy.ports import Clock, Count, EarlyCalls, Observer, RawRequest, RawResponse, Show, Write, elapsed, fault_of
+from proxy.ports import (
+    Clock,
+    Count,
+    EarlyCalls,
+    Observer,
+    RawRequest,
+    RawResponse,
+    Show,
+    UpstreamTraits,
+    Write,
+    elapsed,
+    fault_of,
+)
 from proxy.upstreams.failures import is_transient, may_work_elsewhere, retry_after
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.request_body import LatestRequests
@@ -59,11 +71,7 @@ class Resilient:
         current: the candidate that answers now; one that has answered answers the rest of the request.
         name: the upstream's name.
         model: the upstream's name for the model.
-        answer_steps: the steps by which the upstream's models are made to answer.
-        native_search: whether the upstream has a web search.
-        json_schema: whether the upstream enforces a schema.
-        thinking_switch: whether its models can be kept from thinking.
-        top_k: whether it takes `top_k`.
+        traits: of the upstream.
     """
 
     def __init__(
@@ -80,9 +88,7 @@ class Resilient:
 
     def _switch_to(self, candidate: OpenAICompatible) -> None:
         self.current, self.name, self.model = candidate, candidate.name, candidate.model
-        profile = candidate.profile
-        self.answer_steps, self.native_search = profile.answer_steps, profile.native_search
-        self.json_schema, self.thinking_switch, self.top_k = profile.json_schema, profile.thinking_switch, profile.top_k
+        self.traits: UpstreamTraits = candidate.profile
 
     def complete(self, call: CallUpstream, show: Show, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run."""

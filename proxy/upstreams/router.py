@@ -142,7 +142,7 @@ class ConfigRouter:
                 profile=PROFILES[upstream.profile],
                 api_key=key,
                 of_client=upstream.api_key == FROM_CLIENT,
-                key_advice=key_advice(upstream.base_url) if upstream.profile == "glm" else "",
+                key_advice=key_advice(PROFILES[upstream.profile], upstream.base_url),
                 price=model.price,
                 counts_use=self._counts_use,
             )

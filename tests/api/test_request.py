@@ -14,6 +14,7 @@ from proxy.loop.chat import ToolSpec, Turn
 from proxy.loop.prompts import PICTURES
 from proxy.loop.tally import Tally
 from proxy.ports import Model, NoObserver
+from proxy.upstreams.profile import OPENAI
 
 
 def tool(name, **more):
@@ -21,7 +22,7 @@ def tool(name, **more):
 
 
 class Upstream:
-    name, model, native_search = "up", "m", False
+    name, model, traits = "up", "m", OPENAI
 
 
 class Ports:

@@ -5,9 +5,9 @@ import pytest
 from proxy.loop.chat import ToolSpec
 from proxy.loop.driver import Runner
 from proxy.loop.errors import UpstreamError
-from proxy.loop.forcing import DEFAULT_ANSWER_STEPS
 from proxy.loop.prompts import OUT_OF_TIME
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
+from proxy.upstreams.profile import OPENAI
 from tests.fakes import FakeClock
 from tests.playbook import call, calls, run_of, says
 
@@ -19,7 +19,7 @@ class Upstream:
 
     name = "up"
     model = "up-model"
-    answer_steps = DEFAULT_ANSWER_STEPS
+    traits = OPENAI
 
     def __init__(self, *turns, clock=None, seconds=0.0):
         self.turns = list(turns)

@@ -697,9 +697,8 @@ def test_calls_that_were_started_in_vain_are_counted_with_what_their_turn_has_us
     run = run_of(tools=(replace(SEARCH, searches=True), TIME))
     run.start_turn()
     found = ToolResult("found", cost=0.25)
-    run.count_dropped(
-        {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}, [(call(), found), (call(id="b"), None)]
-    )
+    run.count_unfinished({"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6})
+    run.count_dropped([(call(), found), (call(id="b"), None)])
     tally = run.tally
     assert (tally.total_tool_calls, tally.web_searches, tally.cost, tally.total_tokens) == (2, 2, 0.25, 6)
     assert tally.tool_calls == {"web_search": 2}

@@ -211,7 +211,7 @@ async def test_when_an_upstream_fails_the_next_is_spoken_to_and_from_then_on(fai
     first, second = Candidate("a", failure), Candidate("b", 1, 2)
     attempt = Attempt(first, second, retries=0)
     assert [await attempt.complete(), await attempt.complete()] == [1, 2]
-    assert (first.tries, attempt.upstream.name, attempt.upstream.answer_steps) == (1, "b", GPT_OSS.answer_steps)
+    assert (first.tries, attempt.upstream.name, attempt.upstream.traits.answer_steps) == (1, "b", GPT_OSS.answer_steps)
     assert attempt.heard == ["upstream.fell_back"]
 
 

@@ -116,9 +116,9 @@ class MessagesRequest(Struct, frozen=True):
     def fields_for(self, upstream: Upstream) -> Json:
         """The fields of the chat request that depend on the upstream: how much the model is to think, and `top_k`."""
         fields: Json = {}
-        if upstream.top_k and self.top_k is not None:
+        if upstream.traits.top_k and self.top_k is not None:
             fields["top_k"] = self.top_k
-        if upstream.thinking_switch:
+        if upstream.traits.thinking_switch:
             fields["thinking"] = {"type": "enabled" if self.thinks else "disabled"}
             if not self.thinks:
                 return fields

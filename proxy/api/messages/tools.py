@@ -135,7 +135,7 @@ def with_hosted(resolved: ResolvedRequest, tools: Tools, own_names: Mapping[str,
     available = {name: own_names[name] for name in tools.hosted if own_names.get(name) in usable}
     missing = [tool.type for name, tool in tools.hosted.items() if name not in available]
     chosen = _chosen_name(tools.choice)
-    if missing and not resolved.rules_out_tools:
+    if missing and not resolved.narrows_tools:
         if chosen in tools.hosted and chosen not in available:
             _refuse_tool(tools.hosted[str(chosen)].type, where="tool_choice")
         if not available and not tools.functions:

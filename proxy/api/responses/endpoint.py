@@ -136,7 +136,7 @@ class CreateResponse(CheckingSurface):
 def _with_available_tools(resolved: ResolvedRequest, tools: Tools) -> tuple[ResolvedRequest, Tools]:
     """The request and its tools without the server tools that it asks for and cannot have. Raises `RequestError`."""
     callable_names = frozenset(name for tool in resolved.tools for name in tool.names)
-    available = tools.within(callable_names, withdrawn=resolved.rules_out_tools)
+    available = tools.within(callable_names, withdrawn=resolved.narrows_tools)
     chat, usable = resolved.chat, resolved.tools
     if available is not tools:
         chat = {key: value for key, value in chat.items() if key not in ("tools", "tool_choice")}
