@@ -161,7 +161,7 @@ class Registry:
         for tried, following in zip_longest(chain, chain[1:]):
             seconds = min(tried.tool.timeout or default_timeout, max_timeout)
             try:
-                return await self._run(tried, call, seconds, scope, filters)
+                return await self._answer(tried, call, seconds, scope, filters)
             except ToolError as exc:
                 if following is None or isinstance(exc, (InvalidArguments, NotUnderstood)):
                     raise
@@ -170,12 +170,17 @@ class Registry:
                     self._observe("tool.fell_back", **names, outcome=exc.outcome, why=exc.why)
         raise AssertionError("the last tool of a chain returns or raises")
 
-    async def _run(
+    async def _answer(
         self, entry: "_Entry", call: ToolCall, seconds: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:
+        """The result of one tool of the chain, as far as the filters of the request permit it."""
         tool = entry.tool
         arguments = entry.arguments_of(call)
-        output = await self._output(entry, arguments, seconds, scope, filters)
+        try:
+            output = await self._cached(entry, arguments, seconds, scope, filters)
+        except TimeoutError as exc:
+            self._failed(entry)
+            raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
         if tool.name != call.name:
             output = replace(output, answered_by=tool.name)
         if filters is NO_FILTERS or not filters.rules:
@@ -183,41 +188,34 @@ class Registry:
         is_search = any(self.specs[name].searches for name in (call.name, tool.name))
         return permitted(output, filters, is_filtered=tool.run_filtered is not None, is_search=is_search)
 
-    async def _output(
+    async def _cached(
         self, entry: "_Entry", arguments: Json, seconds: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:
-        """The result of a call, from the tool or from its cache."""
-        price = entry.tool.price
-        try:
-            if entry.service.cache is None:
-                output = await within(seconds, self._try(entry, arguments, filters))
-                return output if price is None else replace(output, cost=price)
-            was_run = False
+        """The result of a call, from the tool or from its cache. Raises `TimeoutError`."""
+        if entry.service.cache is None:
+            return await within(seconds, self._with_retries(entry, arguments, filters))
+        was_run = False
 
-            async def run() -> ToolOutput:
-                nonlocal was_run
-                was_run = True
-                return await self._try(entry, arguments, filters)
+        async def run() -> ToolOutput:
+            nonlocal was_run
+            was_run = True
+            return await self._with_retries(entry, arguments, filters)
 
-            asked = [arguments, filters] if entry.tool.run_filtered and filters != NO_FILTERS else arguments
-            key = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()
-            async with asyncio.timeout(seconds):
-                output = await entry.service.cache.get_or_run(f"{scope}\n{entry.tool.version}\n{key}", run)
-            if not was_run:
-                self._observe("tool.cache_hit", tool=entry.tool.name)
-            if price is not None:
-                output = replace(output, cost=price if was_run else 0)
-        except TimeoutError as exc:
-            self._failed(entry)
-            raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
-        return output
+        asked = [arguments, filters] if entry.tool.run_filtered and filters != NO_FILTERS else arguments
+        key = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()
+        async with asyncio.timeout(seconds):
+            output = await entry.service.cache.get_or_run(f"{scope}\n{entry.tool.version}\n{key}", run)
+        if was_run:
+            return output
+        self._observe("tool.cache_hit", tool=entry.tool.name)
+        return output if output.cost is None else replace(output, cost=0)
 
-    async def _try(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
+    async def _with_retries(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
         """Call the tool once it has a slot, and again where another try may succeed and does no harm."""
         async with entry.service.slots:
             for attempt in range(entry.tool.retries):
                 try:
-                    return await self._call(entry, arguments, filters)
+                    return await self._call_once(entry, arguments, filters)
                 except ToolUnavailable as exc:
                     wait = exc.wait or _FIRST_WAIT * 2**attempt
                     if exc.cause in ("key", "quota") or wait > _LONGEST_WAIT:
@@ -226,9 +224,9 @@ class Registry:
                         "tool.retried", tool=entry.tool.name, attempt=attempt + 1, outcome=exc.outcome, why=exc.why
                     )
                     await self._clock.sleep(wait)
-            return await self._call(entry, arguments, filters)
+            return await self._call_once(entry, arguments, filters)
 
-    async def _call(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
+    async def _call_once(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
         """Call the tool, unless its circuit breaker is open."""
         entry.service.expect_closed(self._clock.monotonic())
         tool = entry.tool
@@ -243,7 +241,7 @@ class Registry:
             raise ToolError("The tool returned something that is not text.")
         if entry.service.breaker.succeeded():
             self._observe("tool.breaker_closed", tool=entry.tool.name)
-        return output
+        return output if tool.price is None else replace(output, cost=tool.price)
 
     def _failed(self, entry: "_Entry", error: ToolUnavailable | None = None) -> None:
         """Count a failure of the service that a tool depends on; open its breaker where further calls are in vain."""
@@ -262,12 +260,14 @@ class Registry:
 
 def _skip_seconds(error: ToolUnavailable | None) -> float | None:
     """How long a service is skipped that says why it does not serve; None: its failures are counted."""
-    match error and error.cause:
+    if error is None:
+        return None
+    match error.cause:
         case "key":
             return math.inf  # until the configuration is loaded again
         case "quota":
-            return (error and error.wait) or _QUOTA_SECONDS
-        case "busy" if error and (error.wait or 0) > _LONGEST_WAIT:
+            return error.wait or _QUOTA_SECONDS
+        case "busy" if (error.wait or 0) > _LONGEST_WAIT:
             return error.wait
         case _:
             return None
