@@ -84,7 +84,7 @@ class Completion(Struct, frozen=True):
 
     Attributes:
         id: of the completion.
-        run_ids: of its loops, one for each choice.
+        run_ids: of its runs, one for each choice.
         created: seconds since 1970.
         model: the model's name where the upstream does not give one.
     """
@@ -180,9 +180,9 @@ def whole_completion(answers: Sequence[Respond], completion: Completion, *, even
     """The answer of a client that does not stream: the last turns as they came, as one completion.
 
     Args:
-        answers: of one loop for each choice that the client wants.
+        answers: of one run for each choice that the client wants.
         completion: the properties of the whole.
-        events: the progress of the loops, for clients that asked for it.
+        events: the progress of the runs, for clients that asked for it.
     """
     envelope = answers[0].turn.envelope
     choices = []

@@ -36,7 +36,7 @@ class CheckingSurface(Surface):
 
         Args:
             request: the request.
-            run_id: of its loop.
+            run_id: of its run.
             check: checks the answer; None: any answer will do.
             callbacks: as for `run`. Text is not shown at once: a later turn may have to take its place.
             toolset: as for `run`.

@@ -1,4 +1,4 @@
-"""What all surfaces of the API share. A surface is a codec: an API's own shapes around the same request and loop.
+"""What all surfaces of the API share. A surface is a codec: an API's own shapes around the same requests and runs.
 
 Chat Completions, Responses and Messages are surfaces. To add another one, write a subclass of `Surface` whose
 `__call__`
@@ -9,8 +9,9 @@ Chat Completions, Responses and Messages are surfaces. To add another one, write
 4. in that work, awaits `self.run`, which calls `show` with each chunk that the client may see and `tell` with each
    progress event, and encodes both, and in the end each choice's `Respond`, in the API's own shapes.
 
-Errors are raised as `ProxyError`. A surface whose errors have a shape of their own in streams sets it by
-`exchange.STREAM_ERROR_ENCODER`. `app.routes._hot_paths` has the paths of all surfaces.
+Errors are raised as `ProxyError`. A surface whose errors have a shape of their own sets it for streams by
+`exchange.STREAM_ERROR_ENCODER`, and for whole responses in `middleware.request_id._send_failure`.
+`app.routes._hot_paths` has the paths of all surfaces.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -28,7 +29,7 @@ from proxy.loop import sse
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, in_plain_text, text_of
 from proxy.loop.citations import CITATIONS, Cite, without_marks
-from proxy.loop.driver import Runner
+from proxy.loop.driver import Driver
 from proxy.loop.run import Run
 from proxy.loop.tally import Tally, sum_of, token_count
 from proxy.loop.texts import without_blank_lines_after
@@ -47,14 +48,14 @@ def keep_all(_: Respond) -> bool:
 
 
 async def show_nothing(_index: int, _chunk: Json) -> None:
-    """Show nothing of a loop before its end, for an answer that is not streamed."""
+    """Show nothing of a run before its end, for an answer that is not streamed."""
 
 
 class Callbacks(Struct, frozen=True):
-    """The functions that are called while the loops of a request run.
+    """The functions that are called while a request is answered.
 
     Attributes:
-        show: takes what the client may see, with the index of its loop.
+        show: takes what the client may see, with the index of its choice.
         tell: takes the progress events; None: nobody wants them.
         report: takes the answered calls of each turn; None: nobody wants them.
     """
@@ -77,7 +78,7 @@ class Surface:
         self.ports = ports
         self.server = ports.config.server
         self.resolver = RequestResolver(ports)
-        self._runner = Runner(ports.toolset, observe=ports.observe, clock=ports.clock)
+        self._driver = Driver(ports.toolset, observe=ports.observe, clock=ports.clock)
 
     async def send_whole(
         self, request: ResolvedRequest, work: Work[tuple[bytes, Headers]], scope: Scope, receive: Receive, send: Send
@@ -120,20 +121,20 @@ class Surface:
         toolset: Toolset | None = None,
         keep: Keep | None = keep_all,
     ) -> Sequence[Respond]:
-        """Run one loop for each of the `run_ids`, independent of each other.
+        """Make one run for each of the `run_ids`, independent of each other, and drive them to their answers.
 
         Args:
             request: the request.
             run_ids: 32 hexadecimal digits each; the ids of the client's own calls are made of them.
             callbacks: take what happens in them.
             toolset: runs the calls; None: the server tools as they are.
-            keep: whether what stays hidden from the client is stored for its next request.
+            keep: decides for each answer whether its hidden part is stored for the client; None: none is.
         """
         # A model that is offered none of our tools gets no guidance about them.
         limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
-        runner = self._runner
+        driver = self._driver
         if toolset is not None:
-            runner = Runner(toolset, observe=self.ports.observe, clock=self.ports.clock)
+            driver = Driver(toolset, observe=self.ports.observe, clock=self.ports.clock)
         upstream, owner, filters = request.model.upstream, request.caller.scope, request.filters
         if not request.offer.client_tools:  # without tools of its own a client has nothing to return with
             keep = None
@@ -141,7 +142,7 @@ class Surface:
         for index, run_id in enumerate(run_ids):
             dialect = self.ports.dialect(request.offer.owned) if request.offer.in_play else None
             run = Run(request.chat, request.offer, limits, run_id, dialect=dialect, sources=request.sources)
-            work = runner.drive(
+            work = driver.drive(
                 run,
                 upstream=upstream,
                 scope=owner,
@@ -154,7 +155,7 @@ class Surface:
             works.append(self._kept(work, owner, run_id, keep) if keep else work)
         answers: Sequence[Respond] = ()
         try:
-            # A single loop has no task of its own, which would keep a failure and all that has led to it.
+            # A single run has no task of its own, which would keep a failure and all that has led to it.
             answers = await together(works) if len(works) > 1 else [await works[0]]
         finally:  # what was used is paid for, also where there is no answer
             _note_end(sum_of(tallies), answers)
@@ -177,7 +178,7 @@ def _ignored_header(request: ResolvedRequest) -> Headers:
 
 
 def tool_headers(answers: Sequence[Respond]) -> Headers:
-    """The headers of a whole answer that count its upstream and tool calls and say why its loop ended."""
+    """The headers of a whole answer that count its upstream and tool calls and say why its run ended."""
     tally = sum_of([answer.tally for answer in answers])
     return (
         (b"x-tool-turns", str(tally.turns).encode()),
@@ -187,7 +188,7 @@ def tool_headers(answers: Sequence[Respond]) -> Headers:
 
 
 def _note_end(tally: Tally, answers: Sequence[Respond]) -> None:
-    """Add to the log line of a request what its loops used together, and how the first of the `answers` came about."""
+    """Add to the log line of a request what its runs used together, and how the first of the `answers` came about."""
     if answers:
         first = answers[0]
         request_context.add({"stop": first.stop} if first.step is None else {"stop": first.stop, "rung": first.step})
@@ -211,7 +212,7 @@ def note_use(tally: Tally, **counts: float) -> None:
 
 
 def collect(events: list[Json]) -> Tell:
-    """Collects the progress events of a loop in a list, for an answer that is not streamed."""
+    """Collects the progress events of a run in a list, for an answer that is not streamed."""
 
     async def tell(event: Json) -> bool:
         event.pop(MODEL, None)

@@ -18,7 +18,7 @@ from proxy.ports import Clock, EnoughShown, Observer, Report, Show, Tell, Toolse
 from proxy.timeouts import Deadline
 
 
-class Runner:
+class Driver:
     """Drives any number of runs with the same tools."""
 
     def __init__(self, toolset: Toolset, *, observe: Observer, clock: Clock) -> None:

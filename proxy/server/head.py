@@ -16,7 +16,7 @@ import httptools
 import orjson
 from msgspec import Struct
 
-from proxy.api.messages import errors as messages
+from proxy.api.messages import errors as messages_errors
 from proxy.config import ServerConfig
 from proxy.loop.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, ProxyError
 
@@ -148,9 +148,9 @@ def error_response(
         url: of the request, as far as it was read; it decides the form of the error.
     """
     body = orjson.dumps(error.envelope())
-    if messages.is_for(url.partition(b"?")[0].decode("latin-1")):
-        body = orjson.dumps(messages.envelope(error, request_id))
-        headers = [*headers, (messages.REQUEST_ID, request_id.encode())]
+    if messages_errors.is_for(url.partition(b"?")[0].decode("latin-1")):
+        body = orjson.dumps(messages_errors.envelope(error, request_id))
+        headers = [*headers, (messages_errors.REQUEST_ID, request_id.encode())]
     headers = [
         *headers,
         (b"content-type", b"application/json"),

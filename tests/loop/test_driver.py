@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from proxy.loop.chat import ToolSpec
-from proxy.loop.driver import Runner
+from proxy.loop.driver import Driver
 from proxy.loop.errors import UpstreamError
 from proxy.loop.prompts import OUT_OF_TIME
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
@@ -74,9 +74,9 @@ async def show(_):
 
 async def drive(upstream, work, *, clock=None, heard=None, **limits):
     toolset = Toolset(work)
-    runner = Runner(toolset, observe=heard if heard is not None else Heard(), clock=clock or FakeClock())
+    driver = Driver(toolset, observe=heard if heard is not None else Heard(), clock=clock or FakeClock())
     run = run_of(tools=[TOOL], **limits)
-    answer = await runner.drive(run, upstream=upstream, scope="", show=show)
+    answer = await driver.drive(run, upstream=upstream, scope="", show=show)
     return answer, toolset
 
 
@@ -239,9 +239,9 @@ async def test_what_was_held_back_is_shown_once_the_run_accepts_it():
     async def remember(chunk):
         shown.append(chunk)
 
-    runner = Runner(Toolset(found), observe=Heard(), clock=FakeClock())
+    driver = Driver(Toolset(found), observe=Heard(), clock=FakeClock())
     upstream = Upstream(calls(call()), says("Done", buffered=({"held": 1},)))
-    await runner.drive(run_of(tools=[TOOL], max_turns=2), upstream=upstream, scope="", show=remember)
+    await driver.drive(run_of(tools=[TOOL], max_turns=2), upstream=upstream, scope="", show=remember)
     assert shown == [{"held": 1}]
 
 

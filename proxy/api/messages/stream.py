@@ -28,7 +28,7 @@ class Head(Struct, frozen=True):
     """The properties of one message in all its states.
 
     Attributes:
-        run_id: of its loop.
+        run_id: of its run.
         model: the name that the client asked for.
         input_tokens: our estimate, for the beginning of a stream, which comes before the upstream's count.
     """

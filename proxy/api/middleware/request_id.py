@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy import request_context
 from proxy.api.body import header
 from proxy.api.exchange import STREAM_ERROR_ENCODER, ClientLeft, send_error
-from proxy.api.messages import errors as messages
+from proxy.api.messages import errors as messages_errors
 from proxy.api.middleware.clients import OPEN_PATHS
 from proxy.loop import sse
 from proxy.loop.errors import CLIENT_CLOSED_REQUEST, InternalError, ProxyError, Stopping
@@ -128,8 +128,8 @@ async def _send_failure(scope: Scope, response: _Response, error: ProxyError) ->
     with suppress(TimeoutError):  # a client that does not read is not waited for; the connection is closed
         async with asyncio.timeout(_ERROR_SECONDS):
             if response.status is None:
-                if messages.is_for(scope["path"]):
-                    await messages.send_error(response.send, error, response.request_id)
+                if messages_errors.is_for(scope["path"]):
+                    await messages_errors.send_error(response.send, error, response.request_id)
                 else:
                     await send_error(response.send, error)
             elif response.is_event_stream and not response.is_complete:
