@@ -140,7 +140,7 @@ class Surface:
             keep = None
         tallies, works = [], []
         for index, run_id in enumerate(run_ids):
-            dialect = self.ports.dialect(request.offer.owned) if request.offer.in_play else None
+            dialect = self.ports.dialect(request.offer.server_tools) if request.offer.in_play else None
             run = Run(request.chat, request.offer, limits, run_id, dialect=dialect, sources=request.sources)
             work = driver.drive(
                 run,

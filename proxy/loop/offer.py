@@ -10,8 +10,7 @@ the client leaves the choice to the model, each by its own mode:
     never        only where the client itself declares them; they are there as another tool's fallback
 
 A hosted search declares the server's `web_search`: `{"type": "web_search"}` and its variants, `web_search_options`, or
-OpenRouter's `plugins: [{"id": "web"}]`.
-A server tool that `tool_choice` names is offered whatever its mode is.
+OpenRouter's `plugins: [{"id": "web"}]`. A server tool that `tool_choice` names is offered whatever its mode is.
 """
 
 from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
@@ -61,8 +60,8 @@ class Offer(Struct, frozen=True):
 
     Attributes:
         tools: the request's `tools` as they go upstream.
-        owned: every name under which a server tool may be called -> the tool.
-        shown: the names of server tools that are in the request for the model.
+        server_tools: every name under which a server tool may be called -> the tool.
+        offered: the names of server tools that are in the request for the model.
         client_tools: the names of the functions that are the client's.
         tool_choice: of the first turn; None: the request has none.
         schemas: every name that may be called, of a server tool or a client's function -> its JSON Schema.
@@ -70,8 +69,8 @@ class Offer(Struct, frozen=True):
     """
 
     tools: tuple[Json, ...] = ()
-    owned: Mapping[str, ToolSpec] = {}
-    shown: tuple[str, ...] = ()
+    server_tools: Mapping[str, ToolSpec] = {}
+    offered: tuple[str, ...] = ()
     client_tools: frozenset[str] = frozenset()
     tool_choice: Any = None
     schemas: Mapping[str, Json] = {}
@@ -80,12 +79,12 @@ class Offer(Struct, frozen=True):
     @property
     def in_play(self) -> bool:
         """Whether a server tool may be called at all. If not, the request is passed through."""
-        return bool(self.shown)
+        return bool(self.offered)
 
     @property
     def client_entries(self) -> tuple[Json, ...]:
         """The client's own entries of `tools`."""
-        return tuple(tool for tool in self.tools if name_of(tool) not in self.owned)
+        return tuple(tool for tool in self.tools if name_of(tool) not in self.server_tools)
 
 
 def make_offer(request: Json, server_tools: Sequence[ToolSpec], selection: ToolSelection = NO_SELECTION) -> Offer:
@@ -111,7 +110,7 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], selection: ToolS
     if search is not None and _chooses_hosted_search(choice, own):
         choice = choice_of(SEARCH)
     names = _names_in(own)
-    shown = {name: by_name[name] for name in _names_in(filter(_is_function, own)) if name in by_name}
+    offered = {name: by_name[name] for name in _names_in(filter(_is_function, own)) if name in by_name}
     chosen = [by_name[name] for name in _named_by(choice, allowed) if name in by_name and name not in names]
     if isinstance(choice, dict) and chosen:  # by an alias, perhaps, and offered under its own name
         choice = choice_of(chosen[0].name)
@@ -119,21 +118,20 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], selection: ToolS
         chosen.append(search)
     if choice in (None, "auto") or selection.names is not None:
         chosen += [tool for tool in server_tools if selection.wants(tool) and allowed is None]
-    known = {tool.name for tool in shown.values()} | names
+    known = {tool.name for tool in offered.values()} | names
     added = [tool for name, tool in {tool.name: tool for tool in chosen}.items() if name not in known]
-    shown |= {tool.name: tool for tool in added}
+    offered |= {tool.name: tool for tool in added}
     # A model may use an alias that it was trained on instead of the name that it was offered, so aliases stay
     # callable, but only of tools that are in play.
-    usable = {tool.name for tool in shown.values()}
-    owned = {name: tool for name, tool in by_name.items() if tool.name in usable and name not in names - shown.keys()}
-    client_tools = frozenset(names - shown.keys())
+    usable, client_tools = {tool.name for tool in offered.values()}, frozenset(names - offered.keys())
+    callable_tools = {name: tool for name, tool in by_name.items() if tool.name in usable and name not in client_tools}
     return Offer(
         tools=(*own, *(tool.definition() for tool in added)),
-        owned=owned,
-        shown=tuple(shown),
+        server_tools=callable_tools,
+        offered=tuple(offered),
         client_tools=client_tools,
         tool_choice=choice,
-        schemas=_schemas(own, owned, client_tools),
+        schemas=_schemas(own, callable_tools, client_tools),
         dropped=_SEARCH_FIELDS if search is not None else frozenset(),
     )
 
@@ -236,12 +234,14 @@ def choice_after_first_turn(choice: Any, offer: Offer) -> Any:
         return "auto"
     if not isinstance(choice, dict):
         return choice
-    return "auto" if name_of(choice) in offer.owned else choice
+    return "auto" if name_of(choice) in offer.server_tools else choice
 
 
-def _schemas(declared: Iterable[Json], owned: Mapping[str, ToolSpec], client_tools: Collection[str]) -> dict[str, Json]:
+def _schemas(
+    declared: Iterable[Json], server_tools: Mapping[str, ToolSpec], client_tools: Collection[str]
+) -> dict[str, Json]:
     """Every name that may be called -> its JSON Schema; `{}` for a client's function without one."""
-    schemas = {name: tool.alias_parameters.get(name, tool.parameters) for name, tool in owned.items()}
+    schemas = {name: tool.alias_parameters.get(name, tool.parameters) for name, tool in server_tools.items()}
     for tool in declared:
         function = tool.get("function")
         if isinstance(function, dict) and function.get("name") in client_tools:

@@ -77,9 +77,9 @@ class Run:
         self._offer = offer
         self._request = upstream_request(request, offer)
         self._client_messages: Sequence[Json] = request["messages"]
-        text = guidance(offer.shown, limits.max_tool_calls, limits.max_turns - 1) if limits.guidance else None
+        text = guidance(offer.offered, limits.max_tool_calls, limits.max_turns - 1) if limits.guidance else None
         self._transcript = Transcript(with_guidance(self._client_messages, text))
-        self._calls = CallHistory(offer.owned, limits, dialect, self.tally, self.sources)
+        self._calls = CallHistory(offer.server_tools, limits, dialect, self.tally, self.sources)
         self._cite = dialect.cite if dialect else None  # without a dialect, marks in a text mean nothing
         self._turn: Turn  # the latest turn with calls
         self._decisions: list[CallDecision] = []  # about its server calls
@@ -171,7 +171,7 @@ class Run:
         if self._forcing or self._stop or self._expired:
             return None
         resolved = decide([*earlier, call], self._calls, None)[-1].to_run
-        return resolved if resolved is not None and self._offer.owned[call.name].eager else None
+        return resolved if resolved is not None and self._offer.server_tools[call.name].eager else None
 
     def _decide_calls(self, turn: Turn, ended: Container[ToolCall]) -> Action:
         self._stop = self.limits.exhausted(self.tally, expired=self._expired) or self._stop

@@ -35,7 +35,7 @@ def test_a_request_is_refused_with_its_field_or_every_step_can_read_it(request, 
     runs_in(request["messages"])
     assert put_back(request["messages"], {}) == request["messages"]
     offer = make_offer(request, [SEARCH, TIME], ToolSelection(native_search=profile.native_search))
-    assert not offer.client_tools & offer.owned.keys()
+    assert not offer.client_tools & offer.server_tools.keys()
     assert all(isinstance(schema, dict) for schema in offer.schemas.values())
     hostile.outcome(RequestError, lambda: prepare(request, profile))
 

@@ -63,28 +63,28 @@ async def test_a_request_with_tools_of_its_own_changes_no_other_offer():
     plain = await requests.offer()
     own = {"type": "function", "function": {"name": "own"}}
     assert (await requests.offer(tools=[own])).client_tools == {"own"}
-    assert (await requests.offer(tool_choice="none")).shown == ()
-    assert (await requests.offer(functions=[{"name": "f"}])).shown == ()
+    assert (await requests.offer(tool_choice="none")).offered == ()
+    assert (await requests.offer(functions=[{"name": "f"}])).offered == ()
     assert await requests.offer() == plain
 
 
 async def test_how_a_request_asks_makes_a_difference():
     requests = Requests(tool("a"), tool("b", offer="on_request"))
-    assert (await requests.offer()).shown == ("a",)
-    assert (await requests.offer(headers=[("x-server-tools", "b")])).shown == ("b",)
-    assert (await requests.offer(headers=[("x-server-tools", "none")])).shown == ()
-    assert (await requests.offer(headers=[("x-server-tools", " None")])).shown == ()
-    assert (await requests.offer(messages=[{"role": "user", "content": "// x"}])).shown == ("a", "b")
-    assert (await requests.offer(max_tool_calls=0)).shown == ()
-    assert (await requests.offer()).shown == ("a",)
+    assert (await requests.offer()).offered == ("a",)
+    assert (await requests.offer(headers=[("x-server-tools", "b")])).offered == ("b",)
+    assert (await requests.offer(headers=[("x-server-tools", "none")])).offered == ()
+    assert (await requests.offer(headers=[("x-server-tools", " None")])).offered == ()
+    assert (await requests.offer(messages=[{"role": "user", "content": "// x"}])).offered == ("a", "b")
+    assert (await requests.offer(max_tool_calls=0)).offered == ()
+    assert (await requests.offer()).offered == ("a",)
 
 
 async def test_all_means_every_tool_that_may_be_chosen():
     requests = Requests(tool("a"), tool("b", offer="declared"), tool("c", offer="never"))
     for said in ("all", " all ", "all, a"):
-        assert (await requests.offer(headers=[("x-server-tools", said)])).shown == ("a", "b")
+        assert (await requests.offer(headers=[("x-server-tools", said)])).offered == ("a", "b")
     one = Caller("one", tools=frozenset({"b"}))
-    assert (await requests.offer(caller=one, headers=[("x-server-tools", "all")])).shown == ("b",)
+    assert (await requests.offer(caller=one, headers=[("x-server-tools", "all")])).offered == ("b",)
 
 
 async def test_names_that_there_are_not_are_ignored_by_name():
@@ -107,16 +107,16 @@ async def test_names_that_there_are_not_are_ignored_by_name():
 
 async def test_callers_do_not_share_what_they_may_use():
     requests = Requests(tool("a"), tool("b"))
-    assert (await requests.offer(caller=Caller("one", tools=frozenset({"a"})))).shown == ("a",)
-    assert (await requests.offer(caller=Caller("two", tools=frozenset({"b"})))).shown == ("b",)
-    assert (await requests.offer(caller=Caller("one", tools=frozenset({"a"})))).shown == ("a",)
+    assert (await requests.offer(caller=Caller("one", tools=frozenset({"a"})))).offered == ("a",)
+    assert (await requests.offer(caller=Caller("two", tools=frozenset({"b"})))).offered == ("b",)
+    assert (await requests.offer(caller=Caller("one", tools=frozenset({"a"})))).offered == ("a",)
 
 
 async def test_tools_that_come_and_go_are_noticed():
     requests = Requests(tool("a"))
-    assert (await requests.offer()).shown == ("a",)
+    assert (await requests.offer()).offered == ("a",)
     requests.ports.specs = {"a": tool("a"), "b": tool("b")}
-    assert (await requests.offer()).shown == ("a", "b")
+    assert (await requests.offer()).offered == ("a", "b")
 
 
 async def test_selections_that_strangers_send_do_not_pile_up():
@@ -128,7 +128,7 @@ async def test_selections_that_strangers_send_do_not_pile_up():
         await requests.offer(headers=[("x-server-tools", f"b,n{number},{'x' * 300}")])
     gc.collect()
     assert len(gc.get_objects()) - before < 5000 * 12
-    assert (await requests.offer(headers=[("x-server-tools", f"b,{'x' * 300}")])).shown == ("b",)
+    assert (await requests.offer(headers=[("x-server-tools", f"b,{'x' * 300}")])).offered == ("b",)
 
 
 async def test_a_request_of_one_call_at_a_time_has_one_call_at_a_time():

@@ -50,14 +50,14 @@ def test_a_tool_that_the_client_declares_keeps_the_clients_words_and_is_not_adde
 def test_a_tool_that_is_declared_under_an_alias_is_run_under_it():
     made = offer({"tools": [function("browser.search")]})
     assert names(made) == ["browser.search", "current_time"]
-    assert made.owned["browser.search"] is SEARCH
+    assert made.server_tools["browser.search"] is SEARCH
     assert made.client_tools == frozenset()
 
 
 def test_a_function_named_like_a_tool_that_the_client_may_not_use_stays_the_clients():
     made = offer({"tools": [function("web_search")]}, tools=[TIME])
     assert made.client_tools == {"web_search"}
-    assert "web_search" not in made.owned
+    assert "web_search" not in made.server_tools
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_tool_that_the_client_declares_is_in_play_whatever_its_mode(mode):
 )
 def test_a_hosted_search_is_the_servers(request_):
     made = offer(request_, tools=[replace(SEARCH, offer="declared")])
-    assert "web_search" in made.shown
+    assert "web_search" in made.offered
     assert names(made)[-1] == "web_search"
     assert all(tool["type"] == "function" for tool in made.tools)
 
@@ -115,7 +115,7 @@ def test_a_hosted_search_is_the_servers(request_):
 def test_a_choice_of_a_hosted_search_is_one_of_the_server_tool(tools):
     made = offer({**tools, "tool_choice": {"type": "web_search"}})
     assert made.tool_choice == {"type": "function", "function": {"name": "web_search"}}
-    assert "web_search" in made.shown
+    assert "web_search" in made.offered
     assert choice_after_first_turn(made.tool_choice, made) == "auto"
 
 
@@ -139,14 +139,14 @@ def test_what_is_said_to_us_is_not_passed_on():
 def test_the_web_plugin_of_openrouter_offers_our_search_and_the_other_plugins_go_on():
     request = {"plugins": [{"id": "web"}, {"id": "file-parser"}]}
     made = offer(request, tools=[replace(SEARCH, offer="declared")])
-    assert made.shown == ("web_search",)
+    assert made.offered == ("web_search",)
     assert upstream_request(request, made)["plugins"] == [{"id": "file-parser"}]
     assert "plugins" not in upstream_request({"plugins": [{"id": "web"}]}, made)
 
 
 @pytest.mark.parametrize("plugins", [[{"id": "web", "enabled": False}], "web", [1], None])
 def test_plugins_that_ask_for_no_search_offer_none(plugins):
-    assert offer({"plugins": plugins}, tools=[replace(SEARCH, offer="declared")]).shown == ()
+    assert offer({"plugins": plugins}, tools=[replace(SEARCH, offer="declared")]).offered == ()
 
 
 def test_glms_own_form_stays_glms():
@@ -172,7 +172,7 @@ CHOSEN = {"tool_choice": function("web_search")}
 @pytest.mark.parametrize("name", ["web_search", "browser.search"])
 def test_a_tool_that_the_choice_names_is_offered_whatever_its_mode(mode, name):
     made = offer({"tool_choice": function(name)}, tools=[replace(SEARCH, offer=mode), TIME])
-    assert (names(made), made.shown) == (["web_search"], ("web_search",))
+    assert (names(made), made.offered) == (["web_search"], ("web_search",))
     assert made.tool_choice == {"type": "function", "function": {"name": "web_search"}}
 
 
@@ -208,7 +208,7 @@ def test_a_custom_tool_is_never_the_servers_whatever_its_name(request_, name):
     custom = {"type": "custom", "custom": {"name": name}}
     made = offer({"tools": [custom], **request_})
     assert made.client_tools == {name}
-    assert name not in made.owned
+    assert name not in made.server_tools
     assert len(set(names(made))) == len(made.tools)
 
 

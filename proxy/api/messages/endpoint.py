@@ -173,7 +173,7 @@ class _Prepared(Struct, frozen=True):
     def hides(self, answer: Respond) -> bool:
         """Whether the model has read or thought something that the client is not shown."""
         offer, shown = self.resolved.offer, self.options.tools.shown
-        visible = {*offer.client_tools, *(name for name, tool in offer.owned.items() if tool.name in shown)}
+        visible = {*offer.client_tools, *(name for name, tool in offer.server_tools.items() if tool.name in shown)}
         for turn in (*answer.earlier_turns, answer.turn):
             if not self.options.thoughts and (turn.message.get("reasoning_content") or turn.message.get("reasoning")):
                 return True
@@ -183,9 +183,9 @@ class _Prepared(Struct, frozen=True):
 
     def shows_client_first(self, turn: Turn) -> bool:
         """Whether the first call of a turn that the client is shown is one of its own."""
-        owned, shown = self.resolved.offer.owned, self.options.tools.shown
+        server_tools, shown = self.resolved.offer.server_tools, self.options.tools.shown
         for entry, client_id in zip(turn.message["tool_calls"], turn.client_ids, strict=False):
-            tool = owned.get(name_of(entry) or "")
+            tool = server_tools.get(name_of(entry) or "")
             if client_id or self.options.others or (tool is not None and tool.name in shown):
                 return bool(client_id)
         return False
