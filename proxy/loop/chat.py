@@ -4,7 +4,8 @@ Wire JSON stays JSON: messages, chunks and bodies are plain dicts, and whatever 
 untouched. The frozen values below are what the loop itself reasons about.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -137,6 +138,11 @@ class Turn(Struct, frozen=True):
     def text(self) -> str:
         """The text for the user; empty where there is none."""
         return text_of(self.message)
+
+    @property
+    def entries(self) -> Iterator[tuple[Json, str | None]]:
+        """Each entry of the message's `tool_calls` with the id that the client gets; None: it is not the client's."""
+        return zip(self.message.get("tool_calls") or (), self.client_ids or repeat(None), strict=False)
 
 
 def text_of(message: Json) -> str:

@@ -108,15 +108,12 @@ class Continuation(Struct, frozen=True):
 def visible_message(turn: Turn) -> tuple[Json, str]:
     """A turn's message with the client's calls only, under the client's ids, and the finish_reason that fits it."""
     message = {**in_plain_text(turn.message)}
-    calls, entries = message.pop("tool_calls", None), None
-    if calls:
-        pairs = zip(calls, turn.client_ids, strict=False)
-        entries = [{**entry, "id": client_id} for entry, client_id in pairs if client_id]
+    message.pop("tool_calls", None)
+    if entries := [{**entry, "id": client_id} for entry, client_id in turn.entries if client_id]:
+        message["tool_calls"] = entries
         for index, entry in enumerate(entries):
             if "index" in entry:  # as GLM writes it, counting calls that are hidden
                 entry["index"] = index
-    if entries:
-        message["tool_calls"] = entries
     message.setdefault("content", None)
     if turn.finish_reason in BROKEN_OFF:
         return message, turn.finish_reason

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from itertools import repeat
 from secrets import token_hex
 from typing import Any
 
@@ -184,7 +183,7 @@ class _Prepared(Struct, frozen=True):
     def shows_client_first(self, turn: Turn) -> bool:
         """Whether the first call of a turn that the client is shown is one of its own."""
         server_tools, shown = self.resolved.offer.server_tools, self.options.tools.shown
-        for entry, client_id in zip(turn.message["tool_calls"], turn.client_ids, strict=False):
+        for entry, client_id in turn.entries:
             tool = server_tools.get(name_of(entry) or "")
             if client_id or self.options.others or (tool is not None and tool.name in shown):
                 return bool(client_id)
@@ -234,13 +233,12 @@ def _replay(
 
 def _replay_calls(message: MessageBuilder, turn: Turn, answered: Sequence[AnsweredCall]) -> None:
     """Show the calls of a turn in their order, the client's and those that the server has run."""
-    run: dict[str, list[AnsweredCall]] = {}  # some upstreams use an id again
+    run: dict[object, list[AnsweredCall]] = {}  # some upstreams use an id again
     for one in answered:
         if one.was_run:
             run.setdefault(one.call.id, []).append(one)
     shown = 0
-    client_ids = turn.client_ids or repeat(None)
-    for entry, client_id in zip(turn.message.get("tool_calls") or (), client_ids, strict=False):
+    for entry, client_id in turn.entries:
         if client_id:
             message.show({"tool_calls": [{**entry, "index": shown, "id": client_id}]})
             shown += 1
