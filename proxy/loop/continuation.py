@@ -108,12 +108,14 @@ class Continuation(Struct, frozen=True):
 def visible_message(turn: Turn) -> tuple[Json, str]:
     """A turn's message with the client's calls only, under the client's ids, and the finish_reason that fits it."""
     message = {**in_plain_text(turn.message)}
-    message.pop("tool_calls", None)
-    if entries := [{**entry, "id": client_id} for entry, client_id in turn.entries if client_id]:
-        message["tool_calls"] = entries
+    entries: list[Json] = []
+    if message.pop("tool_calls", None):
+        entries = [{**entry, "id": client_id} for entry, client_id in turn.entries if client_id]
         for index, entry in enumerate(entries):
             if "index" in entry:  # as GLM writes it, counting calls that are hidden
                 entry["index"] = index
+    if entries:
+        message["tool_calls"] = entries
     message.setdefault("content", None)
     if turn.finish_reason in BROKEN_OFF:
         return message, turn.finish_reason

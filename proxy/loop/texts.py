@@ -61,8 +61,7 @@ class TurnTexts(Struct):
             known = self.fields.get(name)
             if known is None:
                 known = self.fields[name] = FieldText()
-                if self.upstream_call.tools and name in _LEAKY_FIELDS:
-                    tools = self.upstream_call.tools
+                if (tools := self.upstream_call.tools) and name in _LEAKY_FIELDS:
                     if renamed := self.upstream_call.renamed:  # a leak may have a name of the upstream's request, too
                         tools = {**tools, **{alias: tools[own] for alias, own in renamed.items() if own in tools}}
                     known.leaks = LeakFilter(tools, json_expected=self.upstream_call.expects_json)
@@ -129,10 +128,9 @@ class TurnTexts(Struct):
         for detail in details:
             if not isinstance(detail, dict) or detail.get("text") != thought:
                 entries.append(detail)
-            else:
-                self._detail = detail
-                if shown:
-                    entries.append({**detail, "text": shown})
+                continue
+            self._detail = {**detail, "text": shown}
+            entries += [self._detail] if shown else []
         return entries
 
 
@@ -211,7 +209,10 @@ class ShownText(Struct):
 
     def close(self, delta: Json, *, is_followed: bool) -> None:
         """Put the rest of the text into the delta; it ends with at most one blank line where another turn follows."""
-        if rest := self.marks.close() + ("" if is_followed else self._ending.close()):
+        rest, self.marks.buffer = self.marks.buffer, ""
+        if self._ending.newlines and not is_followed:
+            rest += self._ending.close()
+        if rest:
             delta["content"] = (delta.get("content") or "") + rest
 
 
