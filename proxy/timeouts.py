@@ -10,23 +10,29 @@ from collections.abc import Callable, Coroutine, Generator
 from types import coroutine as awaitable_generator
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 T = TypeVar("T")
 
 
-class Deadline:
-    """The end of a run's time, so many `seconds` from now by `timer`, which never goes back."""
+class Deadline(Struct):
+    """The end of a run's time.
 
-    def __init__(self, seconds: float, *, timer: Callable[[], float]) -> None:
-        self._timer = timer
-        self._at = timer() + seconds
+    Attributes:
+        timer: seconds that never go back.
+        at: the moment, by the timer.
+    """
+
+    timer: Callable[[], float]
+    at: float
 
     def seconds_left(self) -> float:
         """Seconds until then; 0 once it has passed."""
-        return max(0.0, self._at - self._timer())
+        return max(0.0, self.at - self.timer())
 
     def end(self) -> None:
         """Set it to the past: a timer has fired, up to 1.5 ms before the clock gets there with uvloop."""
-        self._at = -math.inf
+        self.at = -math.inf
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:

@@ -95,18 +95,23 @@ class Completion(Struct, frozen=True):
     model: str
 
 
-class CompletionStream:
-    """Writes a completion of one choice or several to a client with `stream: true`."""
+class CompletionStream(Struct):
+    """Writes a completion of one choice or several to a client with `stream: true`.
 
-    def __init__(self, stream: EventStream, completion: Completion, *, include_usage: bool) -> None:
-        self._stream = stream
-        self._completion = completion
-        self._include_usage = include_usage
-        self._head: Json = {}
-        self._texts: dict[int, list[str]] = {}
-        self._citations: dict[int, list[Citation]] = {}
-        self._annotations: dict[int, list[Json]] = {}  # the upstream's own; SDKs cannot join two lists of a stream
-        self._events: list[Json] = []
+    Attributes:
+        stream: takes the bytes.
+        completion: the properties of the whole.
+        include_usage: whether the client wants the usage.
+    """
+
+    stream: EventStream
+    completion: Completion
+    include_usage: bool
+    _head: Json = {}
+    _texts: dict[int, list[str]] = {}
+    _citations: dict[int, list[Citation]] = {}
+    _annotations: dict[int, list[Json]] = {}  # the upstream's own; SDKs cannot join two lists of a stream
+    _events: list[Json] = []
 
     def show(self, index: int, chunk: Json) -> Awaitable[None]:
         """Write the visible part of an upstream chunk as a chunk of choice `index`."""
@@ -123,7 +128,7 @@ class CompletionStream:
                     self._citations.setdefault(index, []).extend((shown + at, url) for at, url in cited)
                 self._texts[index].append(text)
         chunk.update(self._head)
-        return self._stream.write(opening + sse.encode(chunk))
+        return self.stream.write(opening + sse.encode(chunk))
 
     async def tell(self, event: Json) -> bool:
         """Write a progress event, as a chunk without choices; whether it is written at once.
@@ -134,7 +139,7 @@ class CompletionStream:
         self._events.append(event)
         if not self._texts and event["type"] == "turn.started":
             return False
-        await self._stream.write(self._opening(0, {"model": model}))
+        await self.stream.write(self._opening(0, {"model": model}))
         return True
 
     async def finish(self, answers: Sequence[Respond]) -> None:
@@ -148,11 +153,11 @@ class CompletionStream:
             delta = {"annotations": cited} if cited else {}
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": answer.finish_reason}
             chunks.append(sse.encode({**self._head, "choices": [choice]}))
-        if self._include_usage:
+        if self.include_usage:
             usage = sum_of([answer.tally for answer in answers]).as_usage()
             chunks.append(sse.encode({**self._head, "choices": [], "usage": usage}))
         chunks.append(sse.DONE)
-        await self._stream.finish(b"".join(chunks))
+        await self.stream.finish(b"".join(chunks))
 
     def _opening(self, index: int, seen: Mapping[str, Any]) -> bytes:
         """A choice's role, once, before anything else of it; then the progress events that wait."""
@@ -161,12 +166,12 @@ class CompletionStream:
             self._texts[index] = []
             if not self._head:
                 self._head = {
-                    "id": self._completion.id,
+                    "id": self.completion.id,
                     "object": "chat.completion.chunk",
-                    "created": self._completion.created,
-                    "model": seen.get("model") or self._completion.model,
+                    "created": self.completion.created,
+                    "model": seen.get("model") or self.completion.model,
                 }
-                if self._include_usage:
+                if self.include_usage:
                     self._head["usage"] = None
             delta = {"role": "assistant", "content": ""}
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}

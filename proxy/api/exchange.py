@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import orjson
+from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from proxy.loop import sse
@@ -86,7 +87,9 @@ async def while_wanted(
     """
     connection: ClientConnection | None = scope.get("extensions", {}).get(CONNECTION)
     loop = asyncio.get_running_loop()
-    stopper = _Stopper(loop)
+    task = asyncio.current_task(loop)
+    assert task is not None  # noqa: S101 - a coroutine runs in one
+    stopper = _Stopper(task)
     if connection is not None and not connection.call_when_left(partial(stopper.stop, ClientLeft)):
         raise ClientLeft
     timer = loop.call_later(seconds, stopper.stop, MaxDurationExceeded)
@@ -113,16 +116,11 @@ async def while_wanted(
             companion.cancel()
 
 
-class _Stopper:
-    """Cancels the task that has made it, once. `asyncio.timeout` takes 3 % more of a request's CPU."""
+class _Stopper(Struct, eq=False):
+    """Cancels a task, once, and remembers why. `asyncio.timeout` takes 3 % more of a request's CPU."""
 
-    __slots__ = ("reason", "task")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        task = asyncio.current_task(loop)
-        assert task is not None  # noqa: S101 - a coroutine makes it
-        self.task = task
-        self.reason: type[Exception] | None = None
+    task: asyncio.Task[Any]
+    reason: type[Exception] | None = None
 
     def stop(self, reason: type[Exception]) -> None:
         if self.reason is None:

@@ -51,7 +51,8 @@ class Driver:
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
-        deadline = Deadline(run.limits.deadline, timer=self._clock.monotonic)
+        timer = self._clock.monotonic
+        deadline = Deadline(timer, timer() + run.limits.deadline)
         execute = partial(self._toolset.execute, scope=scope, filters=filters)
         calls = ToolCalls(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
         try:

@@ -134,7 +134,7 @@ class Registry:
         """The arguments of a call, as `ports.Toolset` has it."""
         entry = self._entries.get(call.name)
         try:
-            return entry.arguments_of(call) if entry else None
+            return parse_arguments(call.arguments, entry.validator, repair=entry.tool.repair) if entry else None
         except InvalidArguments:
             return None
 
@@ -175,7 +175,7 @@ class Registry:
     ) -> ToolOutput:
         """The result of one tool of the chain, as far as the filters of the request permit it."""
         tool = entry.tool
-        arguments = entry.arguments_of(call)
+        arguments = parse_arguments(call.arguments, entry.validator, repair=tool.repair)
         try:
             output = await self._cached(entry, arguments, seconds, scope, filters)
         except TimeoutError as exc:
@@ -228,8 +228,9 @@ class Registry:
 
     async def _call_once(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
         """Call the tool, unless its circuit breaker is open."""
-        entry.service.expect_closed(self._clock.monotonic())
-        tool = entry.tool
+        tool, now = entry.tool, self._clock.monotonic()
+        if not entry.service.breaker.allows(now):
+            raise entry.service.refusal(now)
         try:
             output = await (tool.run_filtered(arguments, filters) if tool.run_filtered else tool.run(arguments))
         except ToolUnavailable as exc:
@@ -274,14 +275,10 @@ def _skip_seconds(error: ToolUnavailable | None) -> float | None:
 
 
 class _Entry:
-    """A tool with its service, and the names of the tools that are tried in order when it fails."""
+    """A tool with its service, what checks its arguments, and the tools that are tried in order when it fails."""
 
     def __init__(self, tool: Tool, service: Service) -> None:
         self.tool = tool
         self.service = service
+        self.validator = validator_of(tool.parameters)
         self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()
-        self._validator = validator_of(tool.parameters)
-
-    def arguments_of(self, call: ToolCall) -> Json:
-        """The arguments of a call, repaired and checked. Raises `InvalidArguments`."""
-        return parse_arguments(call.arguments, self._validator, repair=self.tool.repair)

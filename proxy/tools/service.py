@@ -31,14 +31,12 @@ class Service:
         again.breaker, again.cause = Breaker(), "down"
         return again
 
-    def expect_closed(self, now: float) -> None:
-        """Raise `ToolUnavailable` while the breaker is open."""
-        if self.breaker.allows(now):
-            return
+    def refusal(self, now: float) -> ToolUnavailable:
+        """The error of a call that the breaker does not allow."""
         wait = self.breaker.wait(now)
         when = f"; it may work in {wait:.0f} seconds" if wait < math.inf else ""
         told = f"This tool keeps failing and is not called now{when}."
-        raise ToolUnavailable(told, why=f"skipped: {self.cause}", cause=self.cause, wait=wait)
+        return ToolUnavailable(told, why=f"skipped: {self.cause}", cause=self.cause, wait=wait)
 
 
 class ResultCache:
