@@ -234,10 +234,10 @@ async def test_an_mcp_server_stays_with_its_entry_and_ends_with_the_last_request
     async with serving(app):
         names = {*app.current.registry.specs}
         assert names
-        first, source = app.current, app.current.sources["wiki"]
+        first, source = app.current, app.current.tool_servers["wiki"]
         first.open_requests += 1  # as an open request does
         await app.reload(parse(base + with_server + "\nlimits: {max_turns: 2}", {}))
-        assert app.current.sources["wiki"] is source
+        assert app.current.tool_servers["wiki"] is source
         assert {*app.current.registry.specs} == names
         await app.reload(parse(base, {}))
         assert not app.current.registry.specs

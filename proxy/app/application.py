@@ -17,7 +17,7 @@ from proxy.app.generation import Generation
 from proxy.app.process import Process, start_process
 from proxy.config import Config
 from proxy.ports import Clock, Lifecycle, Observer
-from proxy.tools.sources import start_sources
+from proxy.tools.servers import start_tool_servers
 from proxy.tools.tool import Tool
 
 
@@ -98,7 +98,7 @@ class Application:
             raise
         try:
             if process.tasks is not None:
-                await start_sources(following.sources.values(), process.tasks)
+                await start_tool_servers(following.tool_servers.values(), process.tasks)
         except asyncio.CancelledError:  # the process stops
             await following.aclose([before, *self._replaced])
             raise
@@ -126,7 +126,7 @@ class Application:
     @asynccontextmanager
     async def _running(self, _: object) -> AsyncIterator[None]:
         async with self._process.running() as tasks:
-            await start_sources(self.current.sources.values(), tasks)
+            await start_tool_servers(self.current.tool_servers.values(), tasks)
             try:
                 yield
             finally:

@@ -24,9 +24,9 @@ from proxy.config import Config, UpstreamConfig
 from proxy.loop.results import Cause
 from proxy.ports import Ports, Readiness
 from proxy.tools.browser import Browser
-from proxy.tools.catalog import answered_by_fallback, sources_of
+from proxy.tools.catalog import answered_by_fallback, tool_servers_of
+from proxy.tools.servers import SharedToolServer
 from proxy.tools.service import Service
-from proxy.tools.sources import SharedSource
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.router import ConfigRouter
 
@@ -54,7 +54,7 @@ class Generation:
         open_requests: the number of requests that it is answering.
         registry: the tools.
         upstreams: by name.
-        sources: the MCP servers, by name.
+        tool_servers: the MCP servers, by name.
 
     Raises:
         ConfigurationError: a tool cannot be made, or two have the same name.
@@ -73,9 +73,9 @@ class Generation:
         if before is not None:
             process.change(config)
         self.upstreams: dict[str, UpstreamLink] = _upstreams_of(process, config, before.upstreams if before else {})
-        self.sources = _sources_of(process, config, before)
-        for source in self.sources.values():
-            source.publish_to(self.registry)
+        self.tool_servers = _tool_servers_of(process, config, before)
+        for server in self.tool_servers.values():
+            server.publish_to(self.registry)
         self.app = self._app_of(process)
 
     def report_closed_breakers(self, process: Process, before: "Generation") -> None:
@@ -91,11 +91,11 @@ class Generation:
 
     async def aclose(self, others: Iterable["Generation"]) -> None:
         """Close what belongs to this generation and to none of the others."""
-        used = {id(part) for other in others for part in (*other.upstreams.values(), *other.sources.values())}
-        for source in self.sources.values():
-            source.forget(self.registry)
-            if id(source) not in used:
-                await source.aclose()
+        used = {id(part) for other in others for part in (*other.upstreams.values(), *other.tool_servers.values())}
+        for server in self.tool_servers.values():
+            server.forget(self.registry)
+            if id(server) not in used:
+                await server.aclose()
         for link in self.upstreams.values():
             if id(link) not in used:
                 await link.connection.aclose()
@@ -137,7 +137,7 @@ class Generation:
             observe=observe,
             clock=clock,
             upstream_states=lambda: _upstream_states(config, breakers),
-            tool_states=lambda: _tool_states(config, [*self.sources.values()], self.registry.skipped()),
+            tool_states=lambda: _tool_states(config, [*self.tool_servers.values()], self.registry.skipped()),
             state=process.state.readiness,
             lifecycle=process.lifecycle,
             scrape=telemetry.scrape,
@@ -158,15 +158,15 @@ def _link(process: Process, name: str, entry: UpstreamConfig) -> UpstreamLink:
     return UpstreamLink(entry, connection, Breaker(threshold=entry.breaker.failures, seconds=entry.breaker.seconds))
 
 
-def _sources_of(process: Process, config: Config, before: Generation | None) -> dict[str, SharedSource]:
+def _tool_servers_of(process: Process, config: Config, before: Generation | None) -> dict[str, SharedToolServer]:
     """The MCP servers of the configuration; those that it has in common with the one before are shared."""
     kept = {
-        name: source
-        for name, source in (before.sources if before else {}).items()
+        name: server
+        for name, server in (before.tool_servers if before else {}).items()
         if before and _entry(before.config, name) == _entry(config, name)
     }
-    made = sources_of(config, process.clock, process.telemetry.observe, leave_out=kept)
-    return {**kept, **{source.name: SharedSource(source) for source in made}}
+    made = tool_servers_of(config, process.clock, process.telemetry.observe, leave_out=kept)
+    return {**kept, **{server.name: SharedToolServer(server) for server in made}}
 
 
 def _kept_services(before: Generation, config: Config) -> Iterator[tuple[str, Service]]:
@@ -197,8 +197,8 @@ def _upstream_states(config: Config, breakers: Mapping[str, Breaker]) -> list[Re
     return [replace(state, breaker=breakers[state.name].state) if state.usable else state for state in states]
 
 
-def _tool_states(config: Config, sources: Sequence[SharedSource], skipped: Mapping[str, Cause]) -> list[Readiness]:
-    states = {state.name: state for state in (source.state() for source in sources)}
+def _tool_states(config: Config, servers: Sequence[SharedToolServer], skipped: Mapping[str, Cause]) -> list[Readiness]:
+    states = {state.name: state for state in (server.state() for server in servers)}
     states |= {name: Readiness(name, usable=True) for name, _ in answered_by_fallback(config)}
     found = [states.get(state.name, state) for state in _states("tools", config.tools, config)]
     return [

@@ -33,8 +33,8 @@ from proxy.loop.errors import ConfigurationError
 from proxy.loop.results import NotConfigured, ToolError, ToolOutput
 from proxy.ports import Caches, Clock, Observer
 from proxy.tools import browser
+from proxy.tools.servers import ToolServer
 from proxy.tools.service import local_caches
-from proxy.tools.sources import Source
 from proxy.tools.tool import Run, Tool
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Resources:
 def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
     """Every tool of the configuration that can do something, by itself or through its fallback.
 
-    The tools of MCP servers are not known yet: see `sources_of`.
+    The tools of MCP servers are not known yet: see `tool_servers_of`.
 
     Raises:
         ConfigurationError: with the faults of all tools that cannot be made, after the others.
@@ -94,7 +94,9 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
         raise ConfigurationError(faults)
 
 
-def sources_of(config: Config, clock: Clock, observe: Observer, *, leave_out: Container[str] = ()) -> list[Source]:
+def tool_servers_of(
+    config: Config, clock: Clock, observe: Observer, *, leave_out: Container[str] = ()
+) -> list[ToolServer]:
     """The MCP servers of the configuration: their tools come and go."""
     entries = ((name, entry) for name, entry in config.tools.items() if name not in leave_out)
     servers = {name: entry for name, entry in entries if isinstance(entry, McpConfig)}

@@ -42,7 +42,7 @@ from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, Observer, Readiness
 from proxy.tools.mcp.content import is_repeatable, output_of, tool_of
 from proxy.tools.mcp.transport import SessionTransport, over_http, over_stdio
-from proxy.tools.sources import Publish
+from proxy.tools.servers import Publish
 from proxy.tools.tool import Tool
 
 # Seconds. A process may have to be downloaded before it starts (npx, uvx).
@@ -68,7 +68,7 @@ _SESSION_TERMINATED = (INVALID_REQUEST, "Session terminated")
 
 
 class McpServer:
-    """An MCP server of the configuration. Implements `sources.Source`.
+    """An MCP server of the configuration. Implements `servers.ToolServer`.
 
     Args:
         name: of its entry, and of the group of its tools.

@@ -18,7 +18,7 @@ from proxy.loop.chat import ToolCall
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable
 from proxy.tools.mcp.client import McpServer, list_tool_names
 from proxy.tools.registry import Registry
-from proxy.tools.sources import SharedSource, start_sources
+from proxy.tools.servers import SharedToolServer, start_tool_servers
 from tests.fakes import FakeClock, streamed, whole
 from tests.free_port import free_port
 from tests.mcp_server import OBJECT, TOOLS, Wiki
@@ -89,11 +89,11 @@ async def session(config, *, registry=None, patience=20, configured=lambda tool:
             return refused
 
     mcp = McpServer("wiki", config, configured=configured, clock=clock, observe=observe, jitter=lambda: 1.0)
-    shared = SharedSource(mcp)
+    shared = SharedToolServer(mcp)
     shared.publish_to(Telling())
     async with asyncio.TaskGroup() as tasks:
         try:
-            await start_sources([shared], tasks, patience=patience)
+            await start_tool_servers([shared], tasks, patience=patience)
             yield Rig(mcp, registry, clock, events, told)
         finally:
             await shared.aclose()

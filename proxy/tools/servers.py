@@ -16,7 +16,7 @@ Publish: TypeAlias = Callable[[str, Sequence[Tool]], Sequence[str]]
 """Called with a group's name and all of its tools; returns why some were refused. `Registry.put_group` is one."""
 
 
-class Source(Protocol):
+class ToolServer(Protocol):
     """A server whose tools come and go."""
 
     @property
@@ -38,31 +38,31 @@ class Source(Protocol):
         ...
 
 
-class SharedSource:
-    """A source whose tools are in the registries of all configurations that have its entry.
+class SharedToolServer:
+    """A tool server whose tools are in the registries of all configurations that have its entry.
 
     Args:
-        source: what is shared.
+        server: what is shared.
     """
 
-    def __init__(self, source: Source) -> None:
-        self.state = source.state
-        self._source = source
+    def __init__(self, server: ToolServer) -> None:
+        self.state = server.state
+        self._server = server
         self._registries: list[Registry] = []
         self._tools: Sequence[Tool] | None = None  # as published last
         self._serving: asyncio.Task[None] | None = None
 
     def start(self, group: asyncio.TaskGroup) -> None:
-        """Serve the source as a task of the group, unless it is served already."""
+        """Serve it as a task of the group, unless it is served already."""
         if self._serving is None:
             self._serving = group.create_task(self._serve())
 
     async def tried(self) -> None:
         """Wait until the server has been reached, or found out of reach."""
-        await self._source.tried.wait()
+        await self._server.tried.wait()
 
     async def aclose(self) -> None:
-        """End the session with the source."""
+        """End the session with the server."""
         if self._serving is not None:
             self._serving.cancel()
             await asyncio.wait([self._serving])
@@ -71,7 +71,7 @@ class SharedSource:
         """Publish the tools to one more registry, those that are known and those to come."""
         self._registries.append(registry)
         if self._tools is not None:
-            registry.put_group(self._source.name, self._tools)
+            registry.put_group(self._server.name, self._tools)
 
     def forget(self, registry: Registry) -> None:
         """Publish nothing more to a registry."""
@@ -79,7 +79,7 @@ class SharedSource:
 
     async def _serve(self) -> None:
         with suppress(Exception):  # whatever a server does at its end costs its own tools and nothing else
-            await self._source.serve(self._publish)
+            await self._server.serve(self._publish)
 
     def _publish(self, group: str, tools: Sequence[Tool]) -> list[str]:
         """Publish to all registries; returns why the latest one refused some."""
@@ -90,14 +90,14 @@ class SharedSource:
         return refused
 
 
-async def start_sources(
-    sources: Iterable[SharedSource], group: asyncio.TaskGroup, *, patience: float = _START_PATIENCE
+async def start_tool_servers(
+    servers: Iterable[SharedToolServer], group: asyncio.TaskGroup, *, patience: float = _START_PATIENCE
 ) -> None:
-    """Serve sources as tasks of a group, and wait until each has been tried, for at most `patience` seconds."""
-    sources = [*sources]
-    for source in sources:
-        source.start(group)
+    """Serve tool servers as tasks of a group, and wait until each has been tried, for at most `patience` seconds."""
+    servers = [*servers]
+    for server in servers:
+        server.start(group)
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):
-            for source in sources:
-                await source.tried()
+            for server in servers:
+                await server.tried()
