@@ -16,8 +16,8 @@ from proxy.loop.errors import ConfigurationError
 from proxy.ports import ExtraHeaders, Observer
 from proxy.telemetry import log
 from proxy.tools.catalog import Resources, tools_of
+from proxy.tools.kept import KeptState
 from proxy.tools.registry import Registry
-from proxy.tools.service import Service
 from proxy.tools.tool import Tool
 
 
@@ -35,7 +35,7 @@ def registry_of(
     tools: Iterable[Tool] = (),
     *,
     observe: Observer,
-    kept: Mapping[str, Service] = MappingProxyType({}),
+    kept: Mapping[str, KeptState] = MappingProxyType({}),
 ) -> Registry:
     """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
     try:

@@ -25,8 +25,8 @@ from proxy.loop.results import Cause
 from proxy.ports import Ports, Readiness
 from proxy.tools.browser import Browser
 from proxy.tools.catalog import answered_by_fallback, tool_servers_of
+from proxy.tools.kept import KeptState
 from proxy.tools.servers import SharedToolServer
-from proxy.tools.service import Service
 from proxy.upstreams.connection import Connection
 from proxy.upstreams.router import ConfigRouter
 
@@ -68,7 +68,7 @@ class Generation:
             process.resources,
             process.tools,
             observe=process.telemetry.observe,
-            kept=dict(_kept_services(before, config)) if before else {},
+            kept=dict(_kept_states(before, config)) if before else {},
         )
         if before is not None:
             process.change(config)
@@ -81,9 +81,9 @@ class Generation:
     def report_closed_breakers(self, process: Process, before: "Generation") -> None:
         """Report as closed the breakers that were open and are not taken over."""
         observe = process.telemetry.observe
-        kept = {id(service.breaker) for service in self.registry.services.values()}
-        for name, service in before.registry.services.items():
-            if service.breaker.state is not BreakerState.CLOSED and id(service.breaker) not in kept:
+        kept = {id(state.breaker) for state in self.registry.kept_states.values()}
+        for name, state in before.registry.kept_states.items():
+            if state.breaker.state is not BreakerState.CLOSED and id(state.breaker) not in kept:
                 observe("tool.breaker_closed", tool=name)
         for name, link in before.upstreams.items():
             if link.breaker.state is not BreakerState.CLOSED and self.upstreams.get(name) is not link:
@@ -169,12 +169,12 @@ def _tool_servers_of(process: Process, config: Config, before: Generation | None
     return {**kept, **{server.name: SharedToolServer(server) for server in made}}
 
 
-def _kept_services(before: Generation, config: Config) -> Iterator[tuple[str, Service]]:
-    """The services of the tools whose entries have not changed."""
-    for name, service in before.registry.services.items():
+def _kept_states(before: Generation, config: Config) -> Iterator[tuple[str, KeptState]]:
+    """The kept states of the tools whose entries have not changed."""
+    for name, state in before.registry.kept_states.items():
         entry = before.registry.group_of(name) or name
         if _entry(before.config, entry) == _entry(config, entry):
-            yield name, service.reloaded()
+            yield name, state.reloaded()
 
 
 def _entry(config: Config, name: str) -> Any:

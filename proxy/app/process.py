@@ -17,7 +17,7 @@ from proxy.ports import Clock, Lifecycle
 from proxy.stores import State, open_state
 from proxy.telemetry import Telemetry, build_telemetry
 from proxy.tools.catalog import Resources
-from proxy.tools.service import local_caches
+from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import Tool
 
 

@@ -33,8 +33,8 @@ from proxy.loop.errors import ConfigurationError
 from proxy.loop.results import NotConfigured, ToolError, ToolOutput
 from proxy.ports import Caches, Clock, Observer
 from proxy.tools import browser
+from proxy.tools.result_cache import local_caches
 from proxy.tools.servers import ToolServer
-from proxy.tools.service import local_caches
 from proxy.tools.tool import Run, Tool
 
 if TYPE_CHECKING:

@@ -33,8 +33,9 @@ from proxy.ports import Caches, Clock, NoObserver, Observer
 from proxy.timeouts import within
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.browser import PARAMETERS
+from proxy.tools.kept import KeptState
 from proxy.tools.permitted import permitted
-from proxy.tools.service import Service, local_caches
+from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import SCOPE, Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
@@ -50,7 +51,7 @@ class Registry:
         clock: for caches, waits and circuit breakers.
         observe: gets the events of retries, fallbacks, cache hits and circuit breakers.
         caches: makes the cache of a tool that wants one; None: in this process.
-        kept: services of tools that the configuration before had too, by the tools' names.
+        kept: the states of tools that the configuration before had too, by the tools' names.
 
     Attributes:
         specs: every tool as a model sees it, by name. Another mapping whenever something in it has changed.
@@ -66,7 +67,7 @@ class Registry:
         clock: Clock,
         observe: Observer = NoObserver(),  # noqa: B008 - it has no state
         caches: Caches | None = None,
-        kept: Mapping[str, Service] = MappingProxyType({}),
+        kept: Mapping[str, KeptState] = MappingProxyType({}),
     ) -> None:
         self.specs: Mapping[str, ToolSpec] = {}
         self._clock = clock
@@ -81,12 +82,12 @@ class Registry:
     def skipped(self) -> dict[str, Cause]:
         """The tools whose service is not asked at the moment, and why."""
         now = self._clock.monotonic()
-        return {name: entry.service.cause for name, entry in self._entries.items() if entry.service.breaker.wait(now)}
+        return {name: entry.kept.cause for name, entry in self._entries.items() if entry.kept.breaker.wait(now)}
 
     @property
-    def services(self) -> dict[str, Service]:
-        """The service of each tool, kept between calls, by the tool's name."""
-        return {name: entry.service for name, entry in self._entries.items()}
+    def kept_states(self) -> dict[str, KeptState]:
+        """What is kept of each tool between calls, by the tool's name."""
+        return {name: entry.kept for name, entry in self._entries.items()}
 
     def group_of(self, name: str) -> str | None:
         """The group of a tool that comes and goes; None for any other."""
@@ -123,8 +124,8 @@ class Registry:
             raise ValueError(f"there are two tools named {min(taken)!r}")
         if fault := schema_fault(tool.parameters):
             raise ValueError(f"the parameters of {tool.name!r}: {fault}")
-        service = self._kept.pop(tool.name, None) or Service(tool, self._caches)
-        self._entries[tool.name] = _Entry(tool, service)
+        kept = self._kept.pop(tool.name, None) or KeptState(tool, self._caches)
+        self._entries[tool.name] = _Entry(tool, kept)
         own = {alias: PARAMETERS[alias] for alias in tool.aliases if alias in PARAMETERS}
         is_search = tool.searches or tool.name == SEARCH
         spec = replace(tool, group=group, searches=is_search, alias_parameters=own)
@@ -192,7 +193,7 @@ class Registry:
         self, entry: "_Entry", arguments: Json, seconds: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:
         """The result of a call, from the tool or from its cache. Raises `TimeoutError`."""
-        if entry.service.cache is None:
+        if entry.kept.cache is None:
             return await within(seconds, self._with_retries(entry, arguments, filters))
         was_run = False
 
@@ -204,7 +205,7 @@ class Registry:
         asked = [arguments, filters] if entry.tool.run_filtered and filters != NO_FILTERS else arguments
         key = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()
         async with asyncio.timeout(seconds):
-            output = await entry.service.cache.get_or_run(f"{scope}\n{entry.tool.version}\n{key}", run)
+            output = await entry.kept.cache.get_or_run(f"{scope}\n{entry.tool.version}\n{key}", run)
         if was_run:
             return output
         self._observe("tool.cache_hit", tool=entry.tool.name)
@@ -212,7 +213,7 @@ class Registry:
 
     async def _with_retries(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
         """Call the tool once it has a slot, and again where another try may succeed and does no harm."""
-        async with entry.service.slots:
+        async with entry.kept.slots:
             for attempt in range(entry.tool.retries):
                 try:
                     return await self._call_once(entry, arguments, filters)
@@ -229,8 +230,8 @@ class Registry:
     async def _call_once(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
         """Call the tool, unless its circuit breaker is open."""
         tool, now = entry.tool, self._clock.monotonic()
-        if not entry.service.breaker.allows(now):
-            raise entry.service.refusal(now)
+        if not entry.kept.breaker.allows(now):
+            raise entry.kept.refusal(now)
         try:
             output = await (tool.run_filtered(arguments, filters) if tool.run_filtered else tool.run(arguments))
         except ToolUnavailable as exc:
@@ -240,23 +241,23 @@ class Registry:
             output = ToolOutput(output)
         elif not isinstance(output, ToolOutput):
             raise ToolError("The tool returned something that is not text.")
-        if entry.service.breaker.succeeded():
+        if entry.kept.breaker.succeeded():
             self._observe("tool.breaker_closed", tool=entry.tool.name)
         return output if tool.price is None else replace(output, cost=tool.price)
 
     def _failed(self, entry: "_Entry", error: ToolUnavailable | None = None) -> None:
         """Count a failure of the service that a tool depends on; open its breaker where further calls are in vain."""
         now = self._clock.monotonic()
-        was_open = entry.service.breaker.state is BreakerState.OPEN
+        was_open = entry.kept.breaker.state is BreakerState.OPEN
         seconds = _skip_seconds(error)
         if seconds is not None:
-            entry.service.breaker.trip(now, seconds)
-        elif not entry.service.breaker.failed(now):
+            entry.kept.breaker.trip(now, seconds)
+        elif not entry.kept.breaker.failed(now):
             return
-        entry.service.cause = error.cause if error else "down"
+        entry.kept.cause = error.cause if error else "down"
         if not was_open:
-            told = None if seconds == math.inf else entry.service.breaker.wait(now)
-            self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=told, cause=entry.service.cause)
+            told = None if seconds == math.inf else entry.kept.breaker.wait(now)
+            self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=told, cause=entry.kept.cause)
 
 
 def _skip_seconds(error: ToolUnavailable | None) -> float | None:
@@ -275,10 +276,10 @@ def _skip_seconds(error: ToolUnavailable | None) -> float | None:
 
 
 class _Entry:
-    """A tool with its service, what checks its arguments, and the tools that are tried in order when it fails."""
+    """A tool with its kept state, what checks its arguments, and the tools that are tried in order when it fails."""
 
-    def __init__(self, tool: Tool, service: Service) -> None:
+    def __init__(self, tool: Tool, kept: KeptState) -> None:
         self.tool = tool
-        self.service = service
+        self.kept = kept
         self.validator = validator_of(tool.parameters)
         self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()

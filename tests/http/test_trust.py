@@ -12,7 +12,7 @@ from proxy.config import UpstreamConfig, WebFetchConfig
 from proxy.http.connect import client_context
 from proxy.loop.results import ToolError
 from proxy.tools.mcp.transport import SessionTransport
-from proxy.tools.service import local_caches
+from proxy.tools.result_cache import local_caches
 from proxy.tools.web.fetch import web_fetch_tool
 from proxy.tools.web.pages import PageCache
 from tests.fakes import FakeClock

@@ -21,7 +21,7 @@ from proxy.stores.sqlite import check_file, path_of
 from proxy.stores.sqlite.expiry import remove_expired
 from proxy.stores.sqlite.schema import MIGRATIONS, migrate
 from proxy.stores.sqlite.tables import SqliteBudgets, SqliteContinuations, SqliteLeases, SqliteResults
-from proxy.tools.service import ResultCache
+from proxy.tools.result_cache import ResultCache
 from tests.fakes import FakeClock
 
 ME = "client:me"

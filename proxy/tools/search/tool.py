@@ -16,11 +16,11 @@ from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Clock
 from proxy.tools import browser
 from proxy.tools.search.description import description_of
+from proxy.tools.search.exchange import refusal, send
 from proxy.tools.search.hits import output_of
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.query import PARAMETERS, query_of, repair
 from proxy.tools.search.refusals import Refused
-from proxy.tools.search.service import refusal, send
 from proxy.tools.tool import Tool
 from proxy.tools.web.pages import PageCache
 

@@ -12,10 +12,10 @@ import orjson
 from proxy.config import SerperScrapeConfig
 from proxy.loop.results import ToolError
 from proxy.loop.search import SearchFilters
+from proxy.tools.search.exchange import refusal, send
 from proxy.tools.search.provider import SearchRequest
 from proxy.tools.search.refusals import Refused, answer_of
 from proxy.tools.search.serper import SERVICE
-from proxy.tools.search.service import refusal, send
 from proxy.tools.tool import Tool
 from proxy.tools.web.page import Page, clean, expect_permitted, page_tool
 from proxy.tools.web.pages import PageCache

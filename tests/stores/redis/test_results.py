@@ -7,7 +7,7 @@ from proxy.app import SystemClock
 from proxy.loop.results import ToolError, ToolOutput
 from proxy.stores.redis.results import RedisResults
 from proxy.stores.shared_results import MAX_BYTES, WAIT_SECONDS
-from proxy.tools.service import ResultCache
+from proxy.tools.result_cache import ResultCache
 from tests.fakes import FakeClock
 
 

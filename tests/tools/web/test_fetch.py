@@ -20,7 +20,7 @@ from proxy.loop.chat import ToolCall
 from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable
 from proxy.tools.catalog import Resources, tools_of
 from proxy.tools.registry import Registry
-from proxy.tools.service import local_caches
+from proxy.tools.result_cache import local_caches
 from proxy.tools.web import client as page_client
 from proxy.tools.web import text as page_text
 from proxy.tools.web.fetch import web_fetch_tool

@@ -5,7 +5,7 @@ import respx
 
 from proxy.config import SerperScrapeConfig
 from proxy.loop.results import ToolError, ToolUnavailable
-from proxy.tools.service import local_caches
+from proxy.tools.result_cache import local_caches
 from proxy.tools.web.pages import PageCache
 from proxy.tools.web.serper_scrape import serper_scrape_tool
 from tests.fakes import FakeClock

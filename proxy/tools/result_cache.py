@@ -1,42 +1,12 @@
-"""What is kept of a tool between its calls: breaker, slots, and the cache of its results."""
+"""The cache of a tool's results in this process."""
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
-from copy import copy
 
 from cachetools import TTLCache
 
-from proxy.breaker import Breaker, BreakerState
-from proxy.loop.results import Cause, ToolOutput, ToolUnavailable
+from proxy.loop.results import ToolOutput
 from proxy.ports import Caches, Clock
-from proxy.tools.tool import Tool
-
-
-class Service:
-    """The breaker, cache and slots of a tool, kept between calls and when the configuration is reloaded."""
-
-    def __init__(self, tool: Tool, caches: Caches) -> None:
-        self.breaker = Breaker()
-        self.cache = caches(tool.name, tool.cache_seconds) if tool.cache_seconds else None
-        self.slots = asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else nullcontext()
-        self.cause: Cause = "down"  # why the breaker was opened
-
-    def reloaded(self) -> "Service":
-        """This service under the next configuration, in which a key that was refused is tried again."""
-        if self.cause != "key" or self.breaker.state is BreakerState.CLOSED:
-            return self
-        again = copy(self)
-        again.breaker, again.cause = Breaker(), "down"
-        return again
-
-    def refusal(self, now: float) -> ToolUnavailable:
-        """The error of a call that the breaker does not allow."""
-        wait = self.breaker.wait(now)
-        when = f"; it may work in {wait:.0f} seconds" if wait < math.inf else ""
-        told = f"This tool keeps failing and is not called now{when}."
-        return ToolUnavailable(told, why=f"skipped: {self.cause}", cause=self.cause, wait=wait)
 
 
 class ResultCache:
