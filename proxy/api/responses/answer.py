@@ -1,6 +1,6 @@
 """The response object, and the stream of events that ends in it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -40,6 +40,7 @@ _ECHOED: Json = {
     "user": None,
 }
 _TEXT = ("content", CITATIONS, ANNOTATIONS)  # of a delta: the text, and what belongs to it
+_TEXT_DELTA = b'event: response.output_text.delta\ndata: %b%b,"sequence_number":%d}\n\n'
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 # The `error.code` of a failed response by the error's status; every other status has `server_error`.
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
@@ -136,8 +137,20 @@ class ResponseStream:
         self._held: list[Json] = []  # choices
         self._next_number = 0
 
-    async def show(self, _index: int, chunk: Json) -> None:
+    def show(self, _index: int, chunk: Json) -> Awaitable[None]:
         """Show a chunk of the only choice."""
+        choices = chunk["choices"]
+        if len(choices) != 1 or self._hold_text or choices[0].get("logprobs"):
+            return self._show(chunk)
+        delta: Json = choices[0]["delta"]
+        text: Any = delta.get("content")
+        if text and isinstance(text, str) and len(delta) == 1 and (beginning := self.output.grow_text(text)):
+            event = _TEXT_DELTA % (beginning, sse.dumps(text), self._next_number)
+            self._next_number += 1
+            return self._outbox.write(event)
+        return self._show(chunk)
+
+    async def _show(self, chunk: Json) -> None:
         self._learn_model(chunk.get("model"))
         for choice in chunk["choices"]:
             calls = bool(choice["delta"].get("tool_calls"))

@@ -14,6 +14,9 @@ from proxy.loop.citations import Citation, annotations
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 Events: TypeAlias = Iterator[Json]
+_DELTA_HEAD = (
+    b'{"type":"response.output_text.delta","item_id":"%b","output_index":%d,"content_index":%d,"logprobs":[],"delta":'
+)
 
 
 @dataclass(slots=True)
@@ -73,11 +76,18 @@ class Message(Item):
 
     sources: Mapping[str, str] = field(default_factory=dict)
     _parts: list[_Part] = field(default_factory=list)
+    _delta_head: bytes = b""  # of the open text
 
     def as_json(self) -> Json:
         """The item in its present state."""
         content = [part.as_json() for part in self._parts]
         return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
+
+    def grow_text(self, text: str) -> bytes:
+        """Add to the open text; the beginning of its event up to the text itself. Empty: no text is open."""
+        if self._delta_head:
+            self._parts[-1].pieces.append(text)
+        return self._delta_head
 
     def append_text(self, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()) -> Events:
         """Add text, and the citations in it."""
@@ -111,6 +121,8 @@ class Message(Item):
             return
         yield from self._close_part()
         self._parts.append(_Part(kind))
+        place = self.id.encode(), self.index, len(self._parts) - 1
+        self._delta_head = _DELTA_HEAD % place if kind == "output_text" else b""
         yield self._part_event("content_part.added", part=self._parts[-1].as_json())
 
     def _close_part(self) -> Events:

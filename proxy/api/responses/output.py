@@ -77,6 +77,10 @@ class OutputBuilder:
         self._turn_text = False
         yield from self._end_current()
 
+    def grow_text(self, text: str) -> bytes:
+        """Add to the open text where that is nothing but one more delta; see `Message.grow_text`."""
+        return self._current.grow_text(text) if isinstance(self._current, Message) else b""
+
     def show(self, choice: Json) -> Events:
         """Add as much of a choice's delta as the client may see."""
         delta: Json = choice["delta"]

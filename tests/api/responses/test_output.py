@@ -277,3 +277,19 @@ def test_whatever_happens_folding_the_events_gives_the_items(steps, broken_off):
     _, items = built(*steps, options=options, broken_off=broken_off)
     assert len({item["id"] for item in items}) == len(items)
     assert not any(item["status"] == "in_progress" for item in items)
+
+
+def test_only_text_that_follows_text_is_added_by_the_short_way():
+    output = OutputBuilder(RUN, OutputOptions())
+    assert output.grow_text("nothing is open") == b""
+    steps = [*output.begin_turn(), *output.show(delta(content="One"))]
+    beginning = output.grow_text(" two")
+    grown = [orjson.loads(beginning + b'" two"}')]
+    refused = list(output.show(delta(refusal="No.")))
+    assert output.grow_text("behind a refusal") == b""
+    again = list(output.show(delta(content="Three")))
+    grown_again = [orjson.loads(output.grow_text(" four") + b'" four"}')]
+    ended = list(output.finish())
+    assert fold([*steps, *grown, *refused, *again, *grown_again, *ended]) == output.items
+    assert [part.get("text") for part in output.items[0]["content"]] == ["One two", None, "Three four"]
+    assert output.grow_text("after the end") == b""
