@@ -1,12 +1,13 @@
 """The response object, and the stream of events that ends in it."""
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.api.exchange import EventStream, Outbox
+from proxy.api.responses.items import Events
 from proxy.api.responses.output import ANNOTATIONS, OutputBuilder
 from proxy.api.responses.request import ResponsesRequest
 from proxy.loop import sse
@@ -165,10 +166,10 @@ class ResponseStream:
         """Write what a progress event changes; whether it changes anything that the client is shown."""
         if event["type"] == "turn.started":
             self._held.clear()  # what was held of the turn before is not the answer
-            events = [*self.output.begin_turn()]
+            events = self.output.begin_turn()
         else:
             self._learn_model(event.get(MODEL))
-            events = [*self.output.tool(event)]
+            events = self.output.tool(event)
         await self._write(events)
         return bool(events)
 
@@ -207,7 +208,7 @@ class ResponseStream:
         self._append_all([{"type": f"response.{response['status']}", "response": response}])
         self._outbox.pending += sse.DONE
 
-    def _append_all(self, events: Iterable[Json]) -> None:
+    def _append_all(self, events: Events) -> None:
         """Put events into the outbox, with their numbers."""
         for event in events:
             if not self._next_number:
@@ -221,6 +222,6 @@ class ResponseStream:
         self._outbox.pending += sse.encode({**event, "sequence_number": self._next_number})
         self._next_number += 1
 
-    async def _write(self, events: Iterable[Json]) -> None:
+    async def _write(self, events: Events) -> None:
         self._append_all(events)
         await self._outbox.flush()

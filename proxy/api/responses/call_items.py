@@ -1,9 +1,9 @@
 """The items of an output that are calls: of the client's tools, of a declared search, of the server's other tools."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import orjson
+from msgspec import field
 
 from proxy.api.responses.conversation import OUR_SERVER
 from proxy.api.responses.items import Events, Item, Status
@@ -11,7 +11,6 @@ from proxy.api.responses.tools import ClientToolName
 from proxy.loop.chat import Json
 
 
-@dataclass(slots=True)
 class ClientCall(Item):
     """A call of one of the client's own tools."""
 
@@ -30,24 +29,26 @@ class ClientCall(Item):
 
     def append_arguments(self, arguments: str) -> Events:
         """Add arguments. A custom tool's input is in them as JSON, and is sent when it is complete."""
-        if arguments:
-            self._pieces.append(arguments)
-            if self.tool.kind == "function":
-                yield self.event("function_call_arguments.delta", delta=arguments)
+        if not arguments:
+            return []
+        self._pieces.append(arguments)
+        is_function = self.tool.kind == "function"
+        return [self.event("function_call_arguments.delta", delta=arguments)] if is_function else []
 
     def close(self, status: Status) -> Events:
         """The events that complete the item."""
+        events: Events = []
         if self.tool.kind == "custom":
             self.status = status  # only now its input can be read
             text = self._input()
-            yield self.event("custom_tool_call_input.delta", delta=text)
-            yield self.event("custom_tool_call_input.done", input=text)
+            events.append(self.event("custom_tool_call_input.delta", delta=text))
+            events.append(self.event("custom_tool_call_input.done", input=text))
         else:
             if not self._pieces and status == "completed":  # clients parse it
-                yield from self.append_arguments("{}")
+                events += self.append_arguments("{}")
             arguments = "".join(self._pieces)
-            yield self.event("function_call_arguments.done", name=self.tool.name, arguments=arguments)
-        yield from Item.close(self, status)
+            events.append(self.event("function_call_arguments.done", name=self.tool.name, arguments=arguments))
+        return events + super().close(status)
 
     def _input(self) -> str:
         """The string in a custom tool's arguments; all that the model wrote where they are not as demanded."""
@@ -62,7 +63,6 @@ class ClientCall(Item):
         return found if isinstance(found, str) else text
 
 
-@dataclass(slots=True)
 class SearchCall(Item):
     """A search by the server that the client has declared.
 
@@ -83,18 +83,15 @@ class SearchCall(Item):
 
     def open(self) -> Events:
         """The events that open the item."""
-        yield from Item.open(self)
-        yield self.event("web_search_call.in_progress")
-        yield self.event("web_search_call.searching")
+        begun = [self.event("web_search_call.in_progress"), self.event("web_search_call.searching")]
+        return super().open() + begun
 
     def close(self, status: Status) -> Events:
         """The events that complete the item. There is no event for a search that failed, only a status."""
-        if status == "completed":
-            yield self.event("web_search_call.completed")
-        yield from Item.close(self, status)
+        ended = [self.event("web_search_call.completed")] if status == "completed" else []
+        return ended + super().close(status)
 
 
-@dataclass(slots=True)
 class ServerCall(Item):
     """A call of another server tool, for clients that ask for progress events."""
 
@@ -113,13 +110,12 @@ class ServerCall(Item):
 
     def open(self) -> Events:
         """The events that open the item."""
-        yield from Item.open(self)
-        yield self.event("mcp_call.in_progress")
+        events = [*super().open(), self.event("mcp_call.in_progress")]
         if self.arguments:
-            yield self.event("mcp_call_arguments.delta", delta=self.arguments)
-        yield self.event("mcp_call_arguments.done", arguments=self.arguments)
+            events.append(self.event("mcp_call_arguments.delta", delta=self.arguments))
+        return [*events, self.event("mcp_call_arguments.done", arguments=self.arguments)]
 
     def close(self, status: Status) -> Events:
         """The events that complete the item."""
-        yield self.event("mcp_call.completed" if status == "completed" else "mcp_call.failed")
-        yield from Item.close(self, status)
+        ended = self.event("mcp_call.completed" if status == "completed" else "mcp_call.failed")
+        return [ended, *super().close(status)]

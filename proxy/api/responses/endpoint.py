@@ -106,8 +106,7 @@ class CreateResponse(CheckingSurface):
         answer = await self._answer(prepared, Callbacks(tell=collect(events)))
         output = prepared.output_builder()
         replay(output, answer, events, json_only=prepared.request.json_only)
-        for _ in output.finish(broken_off=is_broken_off(answer), carried=prepared.carried(answer)):
-            pass
+        output.finish(broken_off=is_broken_off(answer), carried=prepared.carried(answer))
         head = replace(prepared.head, model=answer.turn.envelope.get("model") or prepared.head.model)
         response = await self._finish(prepared, head, answer, output)
         return sse.dumps(response), tool_headers([answer])

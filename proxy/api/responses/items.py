@@ -5,27 +5,27 @@
 An event has all its fields but `sequence_number`. The events of an item add up to what `as_json` gives at the end.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
 
 from proxy.loop.chat import Json
 from proxy.loop.citations import Citation, annotations
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
-Events: TypeAlias = Iterator[Json]
+Events: TypeAlias = list[Json]
 _DELTA_HEAD = (
     b'{"type":"response.output_text.delta","item_id":"%b","output_index":%d,"content_index":%d,"logprobs":[],"delta":'
 )
 
 
-@dataclass(slots=True)
-class Item:
+class Item(Struct, kw_only=True):
     """The base of all items; `index` is an item's place in the `output`."""
 
     id: str
     index: int
-    status: Status = field(default="in_progress", kw_only=True)
+    status: Status = "in_progress"
 
     def as_json(self) -> Json:
         """The item in its present state."""
@@ -33,23 +33,19 @@ class Item:
 
     def open(self) -> Events:
         """The events that open the item."""
-        yield {"type": "response.output_item.added", "output_index": self.index, "item": self.as_json()}
+        return [{"type": "response.output_item.added", "output_index": self.index, "item": self.as_json()}]
 
     def close(self, status: Status) -> Events:
         """The events that complete the item."""
         self.status = status
-        yield {"type": "response.output_item.done", "output_index": self.index, "item": self.as_json()}
+        return [{"type": "response.output_item.done", "output_index": self.index, "item": self.as_json()}]
 
     def event(self, kind: str, **fields: Any) -> Json:
         """An event of this item."""
         return {"type": f"response.{kind}", "item_id": self.id, "output_index": self.index, **fields}
 
 
-# The subclasses name `Item` instead of calling super(), which with slots finds the class that slots have replaced.
-
-
-@dataclass(slots=True)
-class _Part:
+class _Part(Struct):
     """A part of a message: text, or a refusal."""
 
     kind: Literal["output_text", "refusal"]
@@ -70,7 +66,6 @@ class _Part:
         return {"type": "output_text", "text": self.text, "annotations": cited, "logprobs": logprobs}
 
 
-@dataclass(slots=True)
 class Message(Item):
     """A message of the model's; `sources`, URL -> title, are the pages that it may cite."""
 
@@ -91,14 +86,14 @@ class Message(Item):
 
     def append_text(self, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()) -> Events:
         """Add text, and the citations in it."""
-        yield from self._open_part("output_text")
+        events = self._open_part("output_text")
         part = self._parts[-1]
         if citations:
             before = len(part.text)
             part.citations += [(before + at, url) for at, url in citations]
         part.pieces.append(text)
         part.logprobs += logprobs
-        yield self._part_event("output_text.delta", delta=text, logprobs=list(logprobs))
+        return [*events, self._part_event("output_text.delta", delta=text, logprobs=list(logprobs))]
 
     def add_annotations(self, given: Sequence[Json]) -> None:
         """Add annotations of the upstream's own to the text; their events come when the part is complete."""
@@ -107,36 +102,37 @@ class Message(Item):
 
     def append_refusal(self, text: str) -> Events:
         """Add text of a refusal."""
-        yield from self._open_part("refusal")
+        events = self._open_part("refusal")
         self._parts[-1].pieces.append(text)
-        yield self._part_event("refusal.delta", delta=text)
+        return [*events, self._part_event("refusal.delta", delta=text)]
 
     def close(self, status: Status) -> Events:
         """Close the item and its last part."""
-        yield from self._close_part()
-        yield from Item.close(self, status)
+        return self._close_part() + super().close(status)
 
     def _open_part(self, kind: Literal["output_text", "refusal"]) -> Events:
         if self._parts and self._parts[-1].kind == kind:
-            return
-        yield from self._close_part()
+            return []
+        events = self._close_part()
         self._parts.append(_Part(kind))
         place = self.id.encode(), self.index, len(self._parts) - 1
         self._delta_head = _DELTA_HEAD % place if kind == "output_text" else b""
-        yield self._part_event("content_part.added", part=self._parts[-1].as_json())
+        return [*events, self._part_event("content_part.added", part=self._parts[-1].as_json())]
 
     def _close_part(self) -> Events:
         if not self._parts:
-            return
+            return []
         part = self._parts[-1]
         if part.kind == "refusal":
-            yield self._part_event("refusal.done", refusal=part.text)
+            events = [self._part_event("refusal.done", refusal=part.text)]
         else:
-            for at, cited in enumerate(_citations(part, self.sources)):
-                part.annotations.append(cited)
-                yield self._part_event("output_text.annotation.added", annotation_index=at, annotation=cited)
-            yield self._part_event("output_text.done", text=part.text, logprobs=list(part.logprobs))
-        yield self._part_event("content_part.done", part=part.as_json())
+            part.annotations = _citations(part, self.sources)
+            events = [
+                self._part_event("output_text.annotation.added", annotation_index=at, annotation=cited)
+                for at, cited in enumerate(part.annotations)
+            ]
+            events.append(self._part_event("output_text.done", text=part.text, logprobs=list(part.logprobs)))
+        return [*events, self._part_event("content_part.done", part=part.as_json())]
 
     def _part_event(self, kind: str, **fields: Any) -> Json:
         return self.event(kind, content_index=len(self._parts) - 1, **fields)
@@ -162,7 +158,6 @@ def _place(index: Any, text: str) -> int:
     return min(max(index, 0), len(text)) if isinstance(index, int) else 0
 
 
-@dataclass(slots=True)
 class Reasoning(Item):
     """Reasoning of the model's.
 
@@ -187,26 +182,30 @@ class Reasoning(Item):
 
     def append_text(self, text: str) -> Events:
         """The events of more text."""
+        events: Events = []
         if not self._pieces:
-            yield self.event("content_part.added", content_index=0, part={"type": "reasoning_text", "text": ""})
+            part = {"type": "reasoning_text", "text": ""}
+            events.append(self.event("content_part.added", content_index=0, part=part))
             if self.summarised:
                 empty = {"type": "summary_text", "text": ""}
-                yield self.event("reasoning_summary_part.added", summary_index=0, part=empty)
+                events.append(self.event("reasoning_summary_part.added", summary_index=0, part=empty))
         self._pieces.append(text)
-        yield self.event("reasoning_text.delta", content_index=0, delta=text)
+        events.append(self.event("reasoning_text.delta", content_index=0, delta=text))
         if self.summarised:
-            yield self.event("reasoning_summary_text.delta", summary_index=0, delta=text)
+            events.append(self.event("reasoning_summary_text.delta", summary_index=0, delta=text))
+        return events
 
     def close(self, status: Status) -> Events:
         """The events that complete the item."""
-        text = "".join(self._pieces)
-        if text:
-            yield self.event("reasoning_text.done", content_index=0, text=text)
-            yield self.event("content_part.done", content_index=0, part={"type": "reasoning_text", "text": text})
-        if text and self.summarised:
-            whole = {"type": "summary_text", "text": text}
-            yield self.event("reasoning_summary_text.done", summary_index=0, text=text)
-            yield self.event("reasoning_summary_part.done", summary_index=0, part=whole)
-        if text and self.seal:
-            self.sealed = self.seal(text)
-        yield from Item.close(self, status)
+        events: Events = []
+        if text := "".join(self._pieces):
+            whole = {"type": "reasoning_text", "text": text}
+            events.append(self.event("reasoning_text.done", content_index=0, text=text))
+            events.append(self.event("content_part.done", content_index=0, part=whole))
+            if self.summarised:
+                summary = {"type": "summary_text", "text": text}
+                events.append(self.event("reasoning_summary_text.done", summary_index=0, text=text))
+                events.append(self.event("reasoning_summary_part.done", summary_index=0, part=summary))
+            if self.seal:
+                self.sealed = self.seal(text)
+        return events + super().close(status)

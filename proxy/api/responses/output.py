@@ -4,11 +4,12 @@ Messages and reasoning follow one another; calls and searches may be open beside
 is still being written. Each turn's text is a message of its own.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from proxy.api.responses.call_items import ClientCall, SearchCall, ServerCall
 from proxy.api.responses.items import Events, Item, Message, Reasoning, Status
@@ -25,8 +26,7 @@ ANNOTATIONS = "annotations"  # of the upstream's own, in a message or a delta
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class OutputOptions:
+class OutputOptions(Struct, frozen=True):
     """The options of a client's output.
 
     Attributes:
@@ -38,7 +38,7 @@ class OutputOptions:
         seal: makes the `encrypted_content` of reasoning; None: it is not wanted.
     """
 
-    tools: Tools = field(default_factory=Tools)
+    tools: Tools = Tools()
     arguments_of: Callable[[ToolCall], Json | None] = lambda _: None
     server_calls: bool = False
     sources: bool = False
@@ -75,7 +75,7 @@ class OutputBuilder:
     def begin_turn(self) -> Events:
         """Begin the output of another upstream call, whose text is another message."""
         self._turn_text = False
-        yield from self._end_current()
+        return self._end_current()
 
     def grow_text(self, text: str) -> bytes:
         """Add to the open text where that is nothing but one more delta; see `Message.grow_text`."""
@@ -84,52 +84,50 @@ class OutputBuilder:
     def show(self, choice: Json) -> Events:
         """Add as much of a choice's delta as the client may see."""
         delta: Json = choice["delta"]
+        events: Events = []
         if reasoning := _text(delta, "reasoning_content") or _text(delta, "reasoning"):
-            yield from self._append_reasoning(reasoning)
+            events += self._append_reasoning(reasoning)
         text, cited = _text(delta, "content"), delta.get(CITATIONS) or ()
         if text or cited:
-            yield from self.append_text(text, _logprobs(choice.get("logprobs")), cited)
+            events += self._append_text(text, _logprobs(choice.get("logprobs")), cited)
         if refusal := _text(delta, "refusal"):
             message, opening = self._message()
-            yield from opening
-            yield from message.append_refusal(refusal)
+            events += opening + message.append_refusal(refusal)
         if isinstance(self._current, Message) and (given := _objects(delta.get(ANNOTATIONS))):
             self._current.add_annotations(given)
         for fragment in delta.get("tool_calls") or ():
-            yield from self._call(fragment)
+            events += self._call(fragment)
+        return events
 
-    def append_text(self, text: str, logprobs: Sequence[Json] = (), citations: Sequence[Citation] = ()) -> Events:
+    def _append_text(self, text: str, logprobs: Sequence[Json], citations: Sequence[Citation]) -> Events:
         """Add text. The blank line between two turns of a chat is left out, for they are two messages here."""
         if not self._turn_text:
             whole, text = text, without_blank_lines_before(text)
             citations = moved_back(citations, len(whole) - len(text))
-        if text or (citations and isinstance(self._current, Message)):
-            self._turn_text = True
-            message, opening = self._message()
-            yield from opening
-            yield from message.append_text(text, logprobs, citations)
+        if not text and not (citations and isinstance(self._current, Message)):
+            return []
+        self._turn_text = True
+        message, opening = self._message()
+        return opening + message.append_text(text, logprobs, citations)
 
     def _append_reasoning(self, text: str) -> Events:
-        if not isinstance(self._current, Reasoning):
-            yield from self._end_current()
-            self._current = self._new(Reasoning, "rs", summarised=self._options.summary, seal=self._options.seal)
-            yield from self._current.open()
-        yield from self._current.append_text(text)
+        if isinstance(self._current, Reasoning):
+            return self._current.append_text(text)
+        events = self._end_current()
+        reasoning = self._new(Reasoning, "rs", summarised=self._options.summary, seal=self._options.seal)
+        self._current = reasoning
+        return events + reasoning.open() + reasoning.append_text(text)
 
     def tool(self, event: Json) -> Events:
         """Add a progress event of the run: `tool.started`, `tool.completed` or `tool.failed`."""
         key = (event["turn"], event["call_id"], event["arguments"])  # some upstreams use an id again
         if event["type"] == "tool.started":
-            if item := self._server_item(event):
-                yield from self._end_current()
-                self._tools.setdefault(key, []).append(item)
-                yield from item.open()
-            return
+            return self._begin_tool(key, event)
         found = {page["url"]: page["title"] for page in event.get("results", ())}
         self._sources |= found
         waiting = self._tools.get(key)
         if not waiting:
-            return
+            return []
         item = waiting.pop(0)
         failed = event["type"] == "tool.failed"
         match item:
@@ -137,7 +135,7 @@ class OutputBuilder:
                 item.sources = [] if failed else list(found)
             case ServerCall() if failed:
                 item.error = event.get("error")
-        yield from item.close("failed" if failed else "completed")
+        return item.close("failed" if failed else "completed")
 
     def finish(self, *, broken_off: bool = False, carried: str | None = None) -> Events:
         """Close all items at the end of the run.
@@ -149,45 +147,53 @@ class OutputBuilder:
         # Calls of the server's that are still open were begun early, by a turn that did not come to its end.
         written = (item for item in self._items if not isinstance(item, (SearchCall, ServerCall)))
         last = max((item.index for item in written if item.status == "in_progress"), default=None)
-        for item in list(self._items):
+        events: Events = []
+        for item in self._items:
             if item.status == "in_progress":
-                yield from self._end(item, "incomplete" if broken_off and item.index == last else "completed")
+                events += self._end(item, "incomplete" if broken_off and item.index == last else "completed")
         self._current = None
         if carried is not None:
             item = self._new(Reasoning, "rs", sealed=carried)
-            yield from item.open()
-            yield from item.close("completed")
+            events += item.open() + item.close("completed")
+        return events
 
     def _end(self, item: Item, status: Status) -> Events:
         if isinstance(item, Message):
             item.sources = self._sources
         if isinstance(item, (SearchCall, ServerCall)):  # begun in a turn that failed and was asked for again
             status = "failed"
-        yield from item.close(status)
+        return item.close(status)
 
     def _end_current(self) -> Events:
-        if self._current is not None:
-            yield from self._end(self._current, "completed")
-            self._current = None
+        current, self._current = self._current, None
+        return self._end(current, "completed") if current is not None else []
 
     def _message(self) -> tuple[Message, Events]:
         """The message that is being written, and the events that open it if it is a new one."""
         if isinstance(self._current, Message):
-            return self._current, iter(())
-        closing = list(self._end_current())
+            return self._current, []
+        closing = self._end_current()
         message = self._current = self._new(Message, "msg")
-        return message, iter([*closing, *message.open()])
+        return message, closing + message.open()
 
     def _call(self, fragment: Json) -> Events:
         call = self._calls.get(fragment["index"])
         function = fragment.get("function") or {}
+        events: Events = []
         if call is None or fragment.get("id"):
-            yield from self._end_current()
+            events += self._end_current()
             name = self._options.tools.client_name_of(function.get("name") or "")
             call = self._new(ClientCall, "ctc" if name.kind == "custom" else "fc", fragment["id"], name)
             self._calls[fragment["index"]] = call
-            yield from call.open()
-        yield from call.append_arguments(function.get("arguments") or "")
+            events += call.open()
+        return events + call.append_arguments(function.get("arguments") or "")
+
+    def _begin_tool(self, key: tuple[int, str, str], event: Json) -> Events:
+        item = self._server_item(event)
+        if item is None:
+            return []
+        self._tools.setdefault(key, []).append(item)
+        return self._end_current() + item.open()
 
     def _server_item(self, event: Json) -> SearchCall | ServerCall | None:
         """The item for a call of a server tool; None: the client does not want it."""
@@ -202,7 +208,7 @@ class OutputBuilder:
 
     def _new(self, kind: Callable[..., ItemT], prefix: str, *fields: Any, **named: Any) -> ItemT:
         index = len(self._items)
-        item = kind(f"{prefix}_{self._run_id}_{index}", index, *fields, **named)
+        item = kind(*fields, id=f"{prefix}_{self._run_id}_{index}", index=index, **named)
         self._items.append(item)
         return item
 
@@ -239,23 +245,22 @@ def replay(output: OutputBuilder, answer: Respond, events: Sequence[Json], *, js
     for turn in answer.earlier_turns:
         before = [event for event in ran if event["turn"] == turn.number]
         delta = delta_of(turn.message, answer.cite, is_last=False, with_text=not json_only)
-        _replay(output.begin_turn(), output.show({"delta": delta}), *map(output.tool, before))
+        output.begin_turn()
+        output.show({"delta": delta})
+        for event in before:
+            output.tool(event)
     earlier = {turn.number for turn in answer.earlier_turns}
     last = [event for event in ran if event["turn"] not in earlier]  # an answer that was mended is turn 1 again
     message, choice = answer.message, answer.turn.choice
     shown = {"delta": delta_of(message, answer.cite, is_last=True), "logprobs": choice.get("logprobs")}
-    _replay(output.begin_turn(), output.show(shown), *_last_calls(output, answer, last))
-    _replay(output.show({"delta": {ANNOTATIONS: message.get(ANNOTATIONS)}}))  # as in a stream, whose end they are
+    output.begin_turn()
+    output.show(shown)
+    _replay_last_calls(output, answer, last)
+    output.show({"delta": {ANNOTATIONS: message.get(ANNOTATIONS)}})  # as in a stream, whose end they are
 
 
-def _replay(*steps: Events) -> None:
-    for step in steps:
-        for _ in step:  # the items are what is wanted; their events have no stream to go to
-            pass
-
-
-def _last_calls(output: OutputBuilder, answer: Respond, events: Sequence[Json]) -> Iterator[Events]:
-    """The calls of the last turn in its order: the client's, and those of the server that have events."""
+def _replay_last_calls(output: OutputBuilder, answer: Respond, events: Sequence[Json]) -> None:
+    """Show the calls of the last turn in its order: the client's, and those of the server that have events."""
     started: dict[str, list[Json]] = {}  # some upstreams use an id again
     for event in events:
         if event["type"] == "tool.started":
@@ -265,9 +270,9 @@ def _last_calls(output: OutputBuilder, answer: Respond, events: Sequence[Json]) 
     for entry, client_id in zip(answer.turn.message.get("tool_calls") or (), client_ids, strict=False):
         if client_id:
             index, call = next(visible)
-            yield output.show({"delta": {"tool_calls": [{**call, "index": index}]}})
+            output.show({"delta": {"tool_calls": [{**call, "index": index}]}})
         elif same_id := started.get(entry.get("id")):
-            yield output.tool(same_id.pop(0))
+            output.tool(same_id.pop(0))
     for event in events:
         if event["type"] != "tool.started":
-            yield output.tool(event)
+            output.tool(event)
