@@ -6,9 +6,10 @@ the hidden part of a run that ended in the calls of a client that stores nothing
 
 from base64 import b64decode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from proxy.api.sealed import Sealer
 from proxy.loop.chat import Json
@@ -96,15 +97,13 @@ def content_of(parts: list[Json]) -> str | list[Json]:
 # -- encrypted_content --
 
 
-@dataclass(frozen=True, slots=True)
-class Thoughts:
+class Thoughts(Struct, frozen=True):
     """The reasoning of a model."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hidden:
+class Hidden(Struct, frozen=True):
     """The part of a run that its client was not shown."""
 
     run_id: str

@@ -12,10 +12,10 @@ Each item is checked when it is read; one of a type that has no such form is ref
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from proxy.api.body import MOST_MESSAGES, expect
 from proxy.api.responses.content import Hidden, Thoughts, chat_parts, content_of, joined
@@ -44,12 +44,11 @@ _STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(Struct, frozen=True):
     """The messages of a chat request, and by run the hidden part that the client has brought back."""
 
     messages: tuple[Json, ...]
-    hidden: Mapping[str, Continuation] = field(default_factory=dict)
+    hidden: Mapping[str, Continuation] = {}
 
 
 def read_items(given: Any) -> list[Json]:

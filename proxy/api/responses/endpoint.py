@@ -1,10 +1,10 @@
 """`POST /v1/responses`: a Responses request on the loop of Chat Completions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
 
+from msgspec import Struct
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
@@ -147,8 +147,7 @@ def _with_available_tools(resolved: ResolvedRequest, tools: Tools) -> tuple[Reso
     return replace(resolved, chat=chat, tools=usable, offer=offer), available
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
+class _Prepared(Struct, frozen=True):
     """A Responses request, resolved, with what its answer needs.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from proxy.api.body import MOST_TOOLS, expect, is_integer
 from proxy.api.responses.conversation import Conversation, read_items
@@ -49,8 +50,7 @@ ENCRYPTED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsesRequest:
+class ResponsesRequest(Struct, frozen=True):
     """A client's request.
 
     Attributes:

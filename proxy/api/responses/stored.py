@@ -12,11 +12,12 @@ An item's id contains its response's, so that an item needs no entry of its own.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import asdict
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.access import CALLER
@@ -61,8 +62,7 @@ def with_ids(items: Sequence[Json], run_id: str) -> list[Json]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
+class StoredResponse(Struct, frozen=True):
     """A finished response.
 
     Attributes:
@@ -77,7 +77,7 @@ class StoredResponse:
     input: Sequence[Json]
     previous: str | None = None
     turns: Sequence[Json] = ()
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = {}
 
     @property
     def items(self) -> list[Json]:
@@ -90,8 +90,7 @@ class StoredResponse:
         return [*self.input, {"type": TURNS, "messages": self.turns}] if self.turns else self.items
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """A whole conversation.
 
     Attributes:
@@ -126,8 +125,7 @@ class ResponseStore:
 
     async def put(self, stored: StoredResponse) -> None:
         """Store a response, for `state.ttl`."""
-        fields = {name: getattr(stored, name) for name in ("response", "input", "previous", "turns", "sources")}
-        await self._store.put(self._owner, stored.response["id"], sse.dumps(fields))
+        await self._store.put(self._owner, stored.response["id"], sse.dumps(asdict(stored)))
 
     async def find(self, identity: str) -> StoredResponse:
         """The response with that id. Raises `NotFound`."""

@@ -9,8 +9,10 @@ the others   hosted tools that are not available here: left out, and named
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.api.responses.declared import objects_with_types
 from proxy.loop.chat import Json, choice_of, name_of
@@ -26,8 +28,7 @@ _ANY_SEARCH: Json = {"type": SEARCH}
 Kind: TypeAlias = Literal["function", "custom"]
 
 
-@dataclass(frozen=True, slots=True)
-class ClientToolName:
+class ClientToolName(Struct, frozen=True):
     """The client's name for one of its own tools, which the model knows under one flat name."""
 
     kind: Kind
@@ -40,8 +41,7 @@ class ClientToolName:
         return self.kind == "function" and self.namespace is None
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """The tools of one request.
 
     Attributes:
@@ -56,8 +56,8 @@ class Tools:
     """
 
     functions: tuple[Json, ...] = ()
-    client_names: Mapping[str, ClientToolName] = field(default_factory=dict)
-    flat_names: Mapping[ClientToolName, str] = field(default_factory=dict)
+    client_names: Mapping[str, ClientToolName] = {}
+    flat_names: Mapping[ClientToolName, str] = {}
     search: Json | None = None
     offline: bool = False
     ignored: tuple[str, ...] = ()
