@@ -136,6 +136,8 @@ def _with_available_tools(resolved: ResolvedRequest, tools: Tools) -> tuple[Reso
     """The request and its tools without the server tools that it asks for and cannot have. Raises `RequestError`."""
     callable_names = frozenset(name for tool in resolved.tools for name in tool.names)
     available = tools.within(callable_names, withdrawn=resolved.narrows_tools)
+    if available is tools and not tools.offline:
+        return resolved, tools
     chat, usable = resolved.chat, resolved.tools
     if available is not tools:
         chat = {key: value for key, value in chat.items() if key not in ("tools", "tool_choice")}
