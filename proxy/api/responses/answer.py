@@ -64,14 +64,25 @@ class Head(Struct, frozen=True):
 
     def response(self, status: str, output: Sequence[Json] = (), **changes: Any) -> Json:
         """The response object in one of its states."""
-        given = self.request.fields
-        echoed = {key: default if given.get(key) is None else given[key] for key, default in _ECHOED.items()}
-        reasoning = {"effort": None, "summary": None, **(given.get("reasoning") or {})}
-        wanted = {"format": {"type": "text"}, **_without_nulls(given.get("text") or {})}
-        echoed |= {"reasoning": reasoning, "text": wanted, "tools": [_echoed_tool(tool) for tool in echoed["tools"]]}
-        state = {"id": self.id, "object": "response", "created_at": self.created, "completed_at": None}
-        state |= {"status": status, "error": None, "incomplete_details": None, "model": self.model}
-        return {**state, **echoed, "output": list(output), "usage": None, **changes}
+        given = _without_nulls(self.request.fields)
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": None,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": self.model,
+            **_ECHOED,
+            **{key: value for key, value in given.items() if key in _ECHOED},
+            "reasoning": {"effort": None, "summary": None, **given.get("reasoning", {})},
+            "text": {"format": {"type": "text"}, **_without_nulls(given.get("text", {}))},
+            "tools": [_echoed_tool(tool) for tool in given.get("tools", ())],
+            "output": list(output),
+            "usage": None,
+            **changes,
+        }
 
     def finished(self, output: Sequence[Json], finish_reason: str, tally: Tally, *, at: int) -> Json:
         """The response object at the end."""
