@@ -1,8 +1,8 @@
 """A Responses request: read, checked, and translated into a chat request."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -14,27 +14,23 @@ from proxy.loop import rawjson
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError, RequestError
 
-_NOT_HERE = ("background", "conversation", "prompt")
 # Fields that mean the same in both APIs, GLM's and vLLM's among them; null is as if absent.
-_SAME = (
-    "frequency_penalty",
-    "max_tool_calls",
-    "parallel_tool_calls",
-    "presence_penalty",
-    "seed",
-    "stop",
-    "temperature",
-    "thinking",
-    "tool_stream",
-    "chat_template_kwargs",
-    "top_p",
-    "user",
+_SAME = frozenset(
+    {
+        "frequency_penalty",
+        "max_tool_calls",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "seed",
+        "stop",
+        "temperature",
+        "thinking",
+        "tool_stream",
+        "chat_template_kwargs",
+        "top_p",
+        "user",
+    }
 )
-_KINDS: Mapping[str, tuple[type, str]] = {
-    **dict.fromkeys(("stream", "store", "parallel_tool_calls"), (bool, "true or false")),
-    **dict.fromkeys(("reasoning", "text", "stream_options", "metadata"), (dict, "an object")),
-    **dict.fromkeys(("instructions", "previous_response_id"), (str, "a string")),
-}
 # Fields of the chat request -> the fields of the Responses request that they are made of.
 _SENT_AS: Mapping[str, str] = {
     "max_tokens": "max_output_tokens",
@@ -43,8 +39,8 @@ _SENT_AS: Mapping[str, str] = {
     "response_format": "text.format",
 }
 _SECRETS = ("authorization", "headers")  # of an `mcp` tool
-_COUNTS = {"max_output_tokens": 1, "max_tool_calls": 0, "top_logprobs": 0}
 _MOST = 2**31
+_Demand: TypeAlias = tuple[Callable[[Any], bool], str]  # whether a value meets it, and in words
 SOURCES = "web_search_call.action.sources"
 ENCRYPTED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
@@ -102,7 +98,7 @@ class ResponsesRequest(Struct, frozen=True):
         """The request in the words of Chat Completions."""
         fields = self.fields
         chat: Json = {"model": fields["model"], "messages": list(conversation.messages)}
-        chat |= {key: fields[key] for key in _SAME if fields.get(key) is not None}
+        chat |= {key: value for key, value in fields.items() if key in _SAME and value is not None}
         optional = {
             "tools": list(tools.for_chat()) or None,
             "tool_choice": tools.choice,
@@ -135,16 +131,9 @@ def read_request(fields: Json) -> ResponsesRequest:
         RequestError: with the field that is at fault as `param`.
     """
     expect(isinstance(fields.get("model"), str) and fields["model"], "model", "must be the name of a model")
-    for name in _NOT_HERE:
-        expect(fields.get(name) in (None, False), name, "is not supported")
-    for name, (kind, called) in _KINDS.items():
-        expect(isinstance(fields.get(name), kind | None), name, f"must be {called}")
-    for name, least in _COUNTS.items():
-        expect(_integer(fields.get(name), least), name, f"must be an integer from {least}")
-    include = fields.get("include")
-    expect(include is None or _strings(include), "include", "must be a list of strings")
-    tools = fields.get("tools")
-    expect(not isinstance(tools, list) or len(tools) <= MOST_TOOLS, "tools", f"may hold {MOST_TOOLS} tools at most")
+    for name in filter(fields.__contains__, _DEMANDS):
+        is_met, demand = _DEMANDS[name]
+        expect(fields[name] is None or is_met(fields[name]), name, demand)
     _check_inner(fields)
     rawjson.dumps(fields)  # the answer echoes them, so they have to be writable
     items = tuple(_without_secrets(item) for item in read_items(fields.get("input")))
@@ -170,10 +159,10 @@ def _tool_without_secrets(tool: Any) -> Any:
 
 
 def _check_inner(fields: Json) -> None:
-    reasoning = fields.get("reasoning") or {}
-    expect(isinstance(reasoning.get("effort"), str | None), "reasoning.effort", "must be a string")
+    effort = (fields.get("reasoning") or {}).get("effort")
+    expect(effort is None or isinstance(effort, str), "reasoning.effort", "must be a string")
     wanted = (fields.get("text") or {}).get("format")
-    expect(isinstance(wanted, dict | None), "text.format", "must be an object")
+    expect(wanted is None or isinstance(wanted, dict), "text.format", "must be an object")
 
 
 def _check_format(fields: Json) -> SchemaCheck | None:
@@ -200,9 +189,34 @@ def _response_format(wanted: Json) -> Json | None:
             return None
 
 
-def _integer(value: Any, least: int) -> bool:
-    return value is None or is_integer(value, least, _MOST)
+def _is_off(value: Any) -> bool:
+    return value in (None, False)
 
 
-def _strings(value: Any) -> bool:
+def _must_be(kind: type, called: str) -> _Demand:
+    return lambda value: isinstance(value, kind), f"must be {called}"
+
+
+def _must_be_from(least: int) -> _Demand:
+    return lambda value: is_integer(value, least, _MOST), f"must be an integer from {least}"
+
+
+def _are_strings(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _are_few(tools: Any) -> bool:
+    return not isinstance(tools, list) or len(tools) <= MOST_TOOLS
+
+
+# Fields that the proxy reads -> what each has to be where it is there, in the order in which they are checked.
+_DEMANDS: Mapping[str, _Demand] = {
+    **dict.fromkeys(("background", "conversation", "prompt"), (_is_off, "is not supported")),
+    **dict.fromkeys(("stream", "store", "parallel_tool_calls"), _must_be(bool, "true or false")),
+    **dict.fromkeys(("reasoning", "text", "stream_options", "metadata"), _must_be(dict, "an object")),
+    **dict.fromkeys(("instructions", "previous_response_id"), _must_be(str, "a string")),
+    "max_output_tokens": _must_be_from(1),
+    **dict.fromkeys(("max_tool_calls", "top_logprobs"), _must_be_from(0)),
+    "include": (_are_strings, "must be a list of strings"),
+    "tools": (_are_few, f"may hold {MOST_TOOLS} tools at most"),
+}
