@@ -28,6 +28,7 @@ from proxy.loop.prompts import PICTURE_BELOW, PICTURES
 OUR_SERVER = "toolproxy"
 TURNS = "toolproxy_turns"
 _ROLES = ("user", "system", "developer", "assistant")
+_NEEDS_A_ROLE = f"needs a role: {', '.join(_ROLES)}"
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 # The items that are taken -> the strings that each has to have.
 _STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
@@ -79,7 +80,7 @@ def _read(item: Any, where: str) -> Json:
     for key in _STRINGS_OF[kind]:
         expect(isinstance(item.get(key), str), where, f"needs '{key}', a string")
     if kind == "message":
-        expect(item["role"] in _ROLES, where, f"needs a role: {', '.join(_ROLES)}")
+        expect(item["role"] in _ROLES, where, _NEEDS_A_ROLE)
         item = {**item, "content": _parts(item.get("content"), item["role"], where)}
     elif kind == "reasoning":
         for key in ("content", "summary"):
@@ -202,7 +203,9 @@ class _Writer:
         self._calls.append({"id": item["call_id"], "type": "function", "function": function})
 
     def _flush(self) -> None:
-        """Write the message of the assistant that was gathered."""
+        """Write the message of the assistant that was gathered, if there is one."""
+        if not (self._texts or self._thoughts or self._calls):
+            return
         texts, thoughts, calls = self._texts, self._thoughts, self._calls
         self._texts, self._thoughts, self._calls = [], [], []
         message: Json = {"role": "assistant", "content": "\n\n".join(texts) or None}
@@ -214,7 +217,7 @@ class _Writer:
 
     def _write(self, message: Json) -> None:
         """Write a message of the assistant, and the results of its calls."""
-        if not any(message.get(name) for name in ("content", "refusal", "tool_calls")):
+        if not (message.get("content") or message.get("refusal") or message.get("tool_calls")):
             return  # reasoning alone is no message: some upstreams refuse an empty one
         self.messages.append(message)
         pictures: list[Json] = []

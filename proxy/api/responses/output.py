@@ -256,7 +256,8 @@ def replay(output: OutputBuilder, answer: Respond, events: Sequence[Json], *, js
     output.begin_turn()
     output.show(shown)
     _replay_last_calls(output, answer, last)
-    output.show({"delta": {ANNOTATIONS: message.get(ANNOTATIONS)}})  # as in a stream, whose end they are
+    if given := message.get(ANNOTATIONS):  # as in a stream, whose end they are
+        output.show({"delta": {ANNOTATIONS: given}})
 
 
 def _replay_last_calls(output: OutputBuilder, answer: Respond, events: Sequence[Json]) -> None:
