@@ -636,6 +636,24 @@ async def test_a_search_before_an_answer_that_is_mended_is_told_once(upstream, s
 
 
 @both
+async def test_fields_too_deep_to_be_echoed_are_refused_before_the_model_is_asked(upstream, streaming):
+    upstream.replies = [reply_of(streaming)("Yes.")]
+    answered = refused = 0
+    async with proxy_of(upstream) as url:
+        for depth in range(245, 256):
+            deep = orjson.loads("[" * depth + "]" * depth)
+            response = await raw(url, {**ASK, "metadata": {"a": deep}, "stream": streaming})
+            if response.status_code == 400:
+                refused += 1
+                assert response.json()["error"]["code"] == "invalid_json"
+            else:
+                answered += 1
+                assert '"status":"completed"' in response.text
+    assert (answered > 0, refused > 0) == (True, True)
+    assert len(upstream.requests) == answered
+
+
+@both
 async def test_an_answer_that_does_not_fit_twice_is_no_answer(upstream, streaming):
     upstream.replies = [reply_of(streaming)(UNFIT)]
     async with proxy_of(upstream, config=GLM) as url:

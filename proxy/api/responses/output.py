@@ -5,7 +5,6 @@ is still being written. Each turn's text is a message of its own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -262,13 +261,12 @@ def replay(output: OutputBuilder, answer: Respond, events: Sequence[Json], *, js
 
 def _replay_last_calls(output: OutputBuilder, answer: Respond, events: Sequence[Json]) -> None:
     """Show the calls of the last turn in its order: the client's, and those of the server that have events."""
-    started: dict[str, list[Json]] = {}  # some upstreams use an id again
+    started: dict[object, list[Json]] = {}  # some upstreams use an id again
     for event in events:
         if event["type"] == "tool.started":
             started.setdefault(event["call_id"], []).append(event)
     visible = enumerate(answer.message.get("tool_calls") or ())
-    client_ids = answer.turn.client_ids or repeat(None)
-    for entry, client_id in zip(answer.turn.message.get("tool_calls") or (), client_ids, strict=False):
+    for entry, client_id in answer.turn.entries:
         if client_id:
             index, call = next(visible)
             output.show({"delta": {"tool_calls": [{**call, "index": index}]}})

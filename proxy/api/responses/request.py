@@ -135,7 +135,9 @@ def read_request(fields: Json) -> ResponsesRequest:
         is_met, demand = _DEMANDS[name]
         expect(fields[name] is None or is_met(fields[name]), name, demand)
     _check_inner(fields)
-    rawjson.dumps(fields)  # the answer echoes them, so they have to be writable
+    rawjson.dumps(
+        {"response": fields}
+    )  # the events of the answer echo them, one level deeper: they have to be writable
     items = tuple(_without_secrets(item) for item in read_items(fields.get("input")))
     return ResponsesRequest(_without_secrets(fields), items, _check_format(fields))
 
