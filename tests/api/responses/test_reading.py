@@ -2,6 +2,8 @@
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
+import jsonschema_rs
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,24 +89,61 @@ def test_a_query_for_a_page_is_answered_or_refused(order, limit, after):
     assert page.param in query if isinstance(page, RequestError) else len(page["data"]) <= 1
 
 
-@given(
-    hostile.mutated(
-        st.just(
-            {
-                **SCHEMA,
-                "$defs": {"a": {"$ref": "#/$defs/b", "allOf": [{"minimum": 1}]}, "b": {"$ref": "#"}},
-                "properties": {"query": {"$ref": "#/$defs/a"}, "n": {"type": "string", "pattern": "(?=x)a+"}},
-            }
-        )
-    ),
-    hostile.json_values,
+FLAT = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "minLength": 1},
+        "n": {"type": ["integer", "null"], "minimum": 0, "maximum": 9},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+        "either": {"anyOf": [{"const": "x"}, {"type": "object", "required": ["y"]}]},
+    },
+    "required": ["query"],
+    "additionalProperties": False,
+}
+REFERRING = {
+    **SCHEMA,
+    "$defs": {"a": {"$ref": "#/$defs/b", "allOf": [{"minimum": 1}]}, "b": {"$ref": "#"}},
+    "properties": {"query": {"$ref": "#/$defs/a"}, "n": {"type": "string", "pattern": "(?=x)a+"}},
+}
+answers = hostile.json_values | st.fixed_dictionaries(
+    {"query": st.just("x") | hostile.json_values},
+    optional={
+        "n": st.integers(0, 9) | hostile.json_values,
+        "tags": st.just(["a"]) | hostile.json_values,
+        "either": st.just({"y": 1}) | hostile.json_values,
+    },
 )
-def test_a_schema_is_refused_or_checks_any_answer(schema, answer):
-    wanted = {"format": {"type": "json_schema", "name": "n", "schema": schema}}
-    body = hostile.written({"model": "m", "input": "x", "text": wanted})
-    request = hostile.outcome(RequestError, lambda: read_request(parse_object(body)))
-    if not isinstance(request, RequestError):
-        assert isinstance(request.check.fault(hostile.written(answer).decode()), str | None)
+
+
+@given(hostile.mutated(st.just(FLAT), most=1), answers)
+def test_a_schema_is_refused_or_finds_the_faults_that_another_validator_finds(schema, answer):
+    schema, answer = hostile.written(schema), hostile.written(answer)
+    fault = fault_of(schema, answer)
+    if not isinstance(fault, RequestError):
+        assert (fault is None) is fits(schema, answer)
+
+
+@given(hostile.mutated(st.just(REFERRING)), answers)
+def test_a_schema_with_references_and_patterns_is_refused_or_permits_what_fits_it(schema, answer):
+    schema, answer = hostile.written(schema), hostile.written(answer)
+    fault = fault_of(schema, answer)
+    if not isinstance(fault, RequestError):
+        assert fault is None or not fits(schema, answer)
+
+
+def fault_of(schema, answer):
+    """The fault of an answer to a request with a schema; the error where the request is refused."""
+    wanted = b'{"model":"m","input":"x","text":{"format":{"type":"json_schema","name":"n","schema":%b}}}' % schema
+    request = hostile.outcome(RequestError, lambda: read_request(parse_object(wanted)))
+    return request if isinstance(request, RequestError) else request.check.fault(answer.decode())
+
+
+def fits(schema, answer):
+    """Whether an answer fits a schema, as the library says of both as they are."""
+    try:
+        return jsonschema_rs.is_valid(orjson.loads(schema), orjson.loads(answer))
+    except ValueError:  # one of them cannot be read
+        return False
 
 
 @given(hostile.json_values | st.binary())
