@@ -359,8 +359,11 @@ async def test_what_a_client_carries_is_of_no_use_to_another(upstream):
         (call,) = [item for item in first["output"] if item["type"] == "function_call"]
         output = {"type": "function_call_output", "call_id": call["call_id"], "output": "opened"}
         history = [{"role": "user", "content": "What?"}, *first["output"], output]
-        await ask(url, {**body, "input": history}, streaming=False, authorization="Bearer key-two")
-    assert "https://a.example/" not in str(upstream.requests[1])
+        for key in ("key-one", "key-two"):
+            await ask(url, {**body, "input": history}, streaming=False, authorization=f"Bearer {key}")
+    _, of_owner, of_other = map(str, upstream.requests)
+    assert "https://a.example/" in of_owner
+    assert "https://a.example/" not in of_other
 
 
 @both
