@@ -659,6 +659,7 @@ async def test_without_asking_there_is_no_sign_of_it(upstream, streaming):
     ]
     async with proxy_of(upstream) as url:
         response = await raw(url, {**ASK, "stream": streaming})
+    assert "Done." in response.text
     assert "tool_event" not in response.text
     assert "turn.started" not in response.text
 

@@ -170,6 +170,7 @@ async def test_a_recorded_answer_is_handed_through_byte_for_byte_without_one(ups
         assert response.content == exchange.body.replace(b"\r\n", b"\n")
     elif exchange.request.get("stream"):  # 2025's GLM left it out, and an SDK wants it
         lines = [line for line in response.text.split("\n") if line.startswith("data: {")]
+        assert lines
         assert [orjson.loads(line[6:]).pop("object") for line in lines] == ["chat.completion.chunk"] * len(lines)
     else:
         mended = response.json()

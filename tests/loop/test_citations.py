@@ -90,10 +90,10 @@ pages = st.sampled_from(
 
 @given(st.lists(st.text(" .,)x/🚢\n", max_size=5) | pages), st.sets(pages))
 def test_a_citation_is_where_it_says_and_of_a_page_that_was_found(pieces, found):
-    text, before = "".join(pieces), 0
-    for cited in annotations(text, dict.fromkeys(found, "A title")):
-        span = cited["url_citation"]
-        assert span["url"] in found
+    text, before = "".join([*pieces, *(f" {page} " for page in found)]), 0
+    spans = [cited["url_citation"] for cited in annotations(text, dict.fromkeys(found, "A title"))]
+    assert {span["url"] for span in spans} == found
+    for span in spans:
         assert text[span["start_index"] : span["end_index"]].rstrip("/") == span["url"].rstrip("/")
         assert before <= span["start_index"] < span["end_index"]
         before = span["end_index"]

@@ -455,7 +455,8 @@ async def test_nothing_that_a_request_says_becomes_a_header_or_an_address(upstre
         ((status, headers, _),) = answers(await said(url, post("connection: close", path=path, body=body)))
     assert status == (404 if field == "model" else 200)
     assert "x-injected" not in headers
-    assert {head["path"] for head in upstream.heads} <= {EMBEDDINGS if path == EMBEDDINGS else CHAT}
+    reached = [] if field == "model" else [EMBEDDINGS if path == EMBEDDINGS else CHAT]
+    assert [head["path"] for head in upstream.heads] == reached
     assert all(b"x-injected" not in head["headers"] for head in upstream.heads)
 
 

@@ -99,6 +99,7 @@ def test_open_requests_and_streams_are_counted_while_they_are_open(counted):
 def test_one_that_nobody_waited_for_has_no_first_byte(counted):
     counted("request.started", method="POST", path="/v1/chat/completions")
     counted("request.completed", path="/v1/chat/completions", status=499, seconds=1, first_byte=None, event_stream=None)
+    assert any(name.startswith("requests_total{") and 'status="499"' in name for name in counted.samples)
     assert not any(name.startswith("request_first_byte") for name in counted.samples)
     assert "open_requests" not in counted.samples
 

@@ -185,11 +185,12 @@ def test_a_message_is_bounded():
 
 @pytest.mark.skipif(not recordings.FOLDER.is_dir(), reason="no recordings beside the project")
 def test_recorded_error_bodies_are_understood():
-    for name in ("groq__test_tool_regular_error",):
-        for exchange in recordings.load(name):
-            error = from_response(exchange.status, {}, exchange.body)
-            assert error.status == exchange.status
-            assert error.message in exchange.body.decode()
+    refused = [exchange for exchange in recordings.load("groq__test_tool_regular_error") if exchange.status >= 400]
+    assert refused
+    for exchange in refused:
+        error = from_response(exchange.status, {}, exchange.body)
+        assert error.status == exchange.status
+        assert error.message in exchange.body.decode()
 
 
 @given(

@@ -138,6 +138,7 @@ async def test_a_stream_that_breaks_is_mended_unseen_or_the_client_is_told(llmoc
     asks = conversations(llmock, STREAMED, BROKEN)
     found = await outcomes(client, asks)
     told = unanswered(found)
+    assert told
     assert all(isinstance(found[model], openai.APIError) and "after_chunks=0" not in model for model in told)
     await asyncio.to_thread(lambda: llmock.requests)  # it has seen them all stop, and so counts what follows as retries
     assert unanswered(await outcomes(client, {model: asks[model] for model in told})) == []

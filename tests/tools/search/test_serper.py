@@ -266,4 +266,7 @@ async def test_whatever_serper_answers_is_text_and_its_pages_are_urls_with_title
         except ToolError:
             return
     assert "q" in output.text
-    assert all(isinstance(part, str) for pair in output.sources.items() for part in pair)
+    for url, title in output.sources.items():
+        assert url.startswith(("http://", "https://"))
+        assert isinstance(title, str)
+        assert title

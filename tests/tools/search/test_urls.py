@@ -41,7 +41,7 @@ def test_a_canonical_url_is_of_the_page_that_the_url_is_of(url):
     assert page_key(canonical(canonical(url))) == page_key(canonical(url))
 
 
-@given(st.text(max_size=200))
+@given(st.builds("{}{}{}".format, st.just("") | urls, st.text(max_size=200), st.just("") | paths))
 def test_whatever_a_provider_calls_a_url_is_one_or_nothing(text):
     found = canonical(text)
     assert found is None or (found.startswith(("http://", "https://")) and found.isascii() and urlsplit(found).hostname)

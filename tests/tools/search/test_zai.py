@@ -134,4 +134,7 @@ async def test_whatever_zai_answers_is_text_with_pages_or_an_error_for_the_model
         except ToolError:
             return
     assert "q" in output.text
-    assert all(isinstance(part, str) for pair in output.sources.items() for part in pair)
+    for url, title in output.sources.items():
+        assert url.startswith(("http://", "https://"))
+        assert isinstance(title, str)
+        assert title
