@@ -25,7 +25,6 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 # A CR that ends the buffer may be half of a CRLF; if it is, the LF is an empty line before the next event: harmless.
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
 _LONGEST_END = 4
-_TOO_DEEP = "The upstream's answer is nested too deep."
 _DATA = b"data: "
 _LINE_ENDS = 2  # of one event of one line
 _BLANK_LINE = b"\n\n"
@@ -89,7 +88,7 @@ class Decoder(Struct):
         del self._buffer[:begin]
         self._searched = max(0, len(self._buffer) - _LONGEST_END + 1)
         if len(self._buffer) + len(self._carried) > self.max_event_bytes:
-            raise UpstreamError(f"the upstream sent an event of more than {self.max_event_bytes} bytes")
+            raise UpstreamError(f"The upstream sent an event of more than {self.max_event_bytes} bytes.")
 
     def close(self) -> Iterator[Event]:
         """The event that the stream's end cuts short of its empty line, if there is one: some servers leave it out."""
@@ -137,10 +136,7 @@ def _parse(raw: bytes) -> Event | None:
 
 def encode(payload: Any) -> bytes:
     """An event with `payload` as JSON. Raises `UpstreamError` where it is nested too deep to be written."""
-    try:
-        return b"data: %b\n\n" % orjson.dumps(payload)
-    except orjson.JSONEncodeError as exc:
-        raise UpstreamError(_TOO_DEEP) from exc
+    return b"data: %b\n\n" % dumps(payload)
 
 
 def dumps(payload: Any) -> bytes:
@@ -148,4 +144,4 @@ def dumps(payload: Any) -> bytes:
     try:
         return orjson.dumps(payload)
     except orjson.JSONEncodeError as exc:
-        raise UpstreamError(_TOO_DEEP) from exc
+        raise UpstreamError("The upstream's answer is nested too deep.") from exc
