@@ -21,6 +21,7 @@ INVISIBLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U00
 and the tag characters, with which text is written that people do not see and models read."""
 _CANNOT_STAND_IN_A_TAG = re.compile(r"[^!#-;=?-~]+")
 _LONGEST_SOURCE = 500
+_LONGEST_FAILURE = 2048  # bytes of UTF-8
 
 BEYOND_LIMIT = "budget"
 """The outcome of a call that was not run because of a limit."""
@@ -179,10 +180,10 @@ def unfenced(content: str) -> str:
     return text.partition(">\n")[2] if text.startswith("<tool_result ") else text
 
 
-def failure(message: str, *, outcome: str = "error", max_bytes: int = 2048) -> ToolResult:
+def failure(message: str, *, outcome: str = "error") -> ToolResult:
     """The answer to a call that could not be carried out."""
     encodable = message.encode("utf-8", "replace").decode()  # without lone surrogates, which UTF-8 cannot hold
-    content = orjson.dumps({"error": _cut(encodable, max_bytes)}).decode()
+    content = orjson.dumps({"error": _cut(encodable, _LONGEST_FAILURE)}).decode()
     return ToolResult(content, failed=True, outcome=outcome)
 
 

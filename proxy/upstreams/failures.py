@@ -26,15 +26,8 @@ from proxy.loop.chat import Json
 from proxy.loop.errors import Overloaded, ProxyError, UpstreamDown, UpstreamError, UpstreamRefused, UpstreamTimeout
 from proxy.upstreams.profile import Profile
 
-_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "invalid_request_error",
-    422: "invalid_request_error",
-    429: "rate_limit_error",
-}
+_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+_OTHER_TYPE = "invalid_request_error"
 _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR, _LAST_STATUS = 400, 500, 599
 
 
@@ -135,7 +128,7 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
     return UpstreamRefused(
         _words(message),
         status=status,
-        type=_text(found.get("type")) or _TYPES.get(status, "invalid_request_error"),
+        type=_text(found.get("type")) or _TYPES.get(status, _OTHER_TYPE),
         code=code,
         param=_text(found.get("param")),
         headers=advice,

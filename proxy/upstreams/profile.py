@@ -117,7 +117,6 @@ GLM = Profile(
     failures=frozenset({"network_error"}),
     # The wrong endpoint says that the key is wrong, or has no credit, and no more.
     key_plans={"/api/coding/paas/v4": "coding-plan keys", "/api/paas/v4": "pay-as-you-go keys"},
-    answer_steps=(AnswerStep.NOTICE, AnswerStep.WITHDRAW, AnswerStep.RETELL),
 )
 
 # gpt-oss behind GMI Cloud and servers like it (vLLM, SGLang).
