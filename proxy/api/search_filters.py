@@ -12,7 +12,6 @@ The lists of domains may also stand beside `filters`. Everything may be null. Of
 except that blocked domains add up.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -20,13 +19,12 @@ from proxy.api.body import is_integer
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, web_plugins_in
-from proxy.loop.search import DOMAIN, NO_FILTERS, SIZES, Recency, SearchFilters
+from proxy.loop.search import COUNTRY, DOMAIN, MOST_RESULTS, NO_FILTERS, SIZES, Recency, SearchFilters
 
 FILTER_FIELDS = frozenset({"tools", "web_search_options", "plugins"})
 """The fields of a request that `filters_of` reads."""
 
 MOST_DOMAINS = 100  # as OpenAI permits
-_MOST_RESULTS = 10
 _LONGEST_NAME = 100  # characters of a city's or region's name
 _NATIVE_RECENCIES: Mapping[str, Recency | None] = {
     "oneDay": "day",
@@ -35,7 +33,6 @@ _NATIVE_RECENCIES: Mapping[str, Recency | None] = {
     "oneYear": "year",
     "noLimit": None,
 }
-_COUNTRY = re.compile(r"[A-Za-z]{2}")
 
 
 def filters_of(request: Json, *, native_search: bool = False) -> SearchFilters:
@@ -86,7 +83,7 @@ def read_settings(settings: Json, param: str) -> SearchFilters:
     return SearchFilters(
         allow=domains_in(filters, "allowed_domains", param) or domains_in(settings, "allowed_domains", param),
         block=domains_in(filters, "blocked_domains", param) or domains_in(settings, "blocked_domains", param),
-        country=country.lower() if isinstance(country, str) and _COUNTRY.fullmatch(country) else None,
+        country=country.lower() if isinstance(country, str) and COUNTRY.fullmatch(country) else None,
         region=_name(where.get("region")),
         city=_name(where.get("city")),
         size=size,
@@ -132,7 +129,7 @@ def _read_native(settings: Json) -> SearchFilters:
     return SearchFilters(
         allow=domains_in(listed, "search_domain_filter", "tools"),
         size=size if size in SIZES else None,
-        count=min(count, _MOST_RESULTS) if is_integer(count, 1) else None,
+        count=min(count, MOST_RESULTS) if is_integer(count, 1) else None,
         recency=_NATIVE_RECENCIES[recency] if recency else None,
     )
 
@@ -144,7 +141,7 @@ def _read_plugin(plugin: Json) -> SearchFilters:
     return SearchFilters(
         allow=domains_in(plugin, "include_domains", "plugins"),
         block=domains_in(plugin, "exclude_domains", "plugins"),
-        count=None if most is None else min(most, _MOST_RESULTS),
+        count=None if most is None else min(most, MOST_RESULTS),
     )
 
 

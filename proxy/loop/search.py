@@ -20,6 +20,11 @@ RECENCIES: tuple[Recency, ...] = get_args(Recency)
 DOMAIN = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?(/[^\s?#\\]{0,500})?", re.IGNORECASE)
 """A domain, and possibly a path below it, as a filter names them: `example.com`, `example.com/blog`."""
 
+COUNTRY = re.compile(r"[A-Za-z]{2}")
+"""A country as models and clients name it; `SearchFilters` has it in lower case."""
+
+MOST_RESULTS = 10  # of one search: more cost two credits at Serper, and a model reads no more
+
 
 class SearchHit(Struct, frozen=True):
     """A page that a search found.

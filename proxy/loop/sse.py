@@ -14,7 +14,10 @@ from msgspec.structs import replace
 
 from proxy.loop.errors import UpstreamError
 
-DONE = b"data: [DONE]\n\n"
+DONE_DATA = b"[DONE]"
+"""The data of the event that ends a stream; nothing that follows it counts."""
+
+DONE = b"data: %b\n\n" % DONE_DATA
 KEEPALIVE = b": keep-alive\n\n"
 
 # One event holds at most one chunk. The longest honest one is a whole tool call without `tool_stream`: its arguments

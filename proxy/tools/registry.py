@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from proxy.breaker import BreakerState
 from proxy.loop.chat import Json, ToolCall, ToolSpec
 from proxy.loop.offer import SEARCH
+from proxy.loop.prompts import NO_SUCH_TOOL
 from proxy.loop.results import (
     Cause,
     InvalidArguments,
@@ -155,7 +156,7 @@ class Registry:
         """
         entry = self._entries.get(call.name)
         if entry is None:
-            raise ToolError(f"There is no tool named {call.name!r}.")
+            raise ToolError(NO_SUCH_TOOL.format(name=call.name))
         SCOPE.set(scope)
         # A fallback's own fallbacks are not asked: that would make circles.
         chain = [entry, *filter(None, map(self._entries.get, entry.fallbacks))]

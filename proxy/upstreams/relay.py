@@ -11,13 +11,13 @@ from proxy.loop.calls import inferred_index, is_index
 from proxy.loop.chat import Json, inferred_reason
 from proxy.loop.errors import UpstreamError
 from proxy.loop.patterns import ChunkPattern, only_text_field, pattern_of
+from proxy.loop.sse import DONE_DATA
 from proxy.ports import Write
 from proxy.upstreams.answers import parse_chunk
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
 
-_DONE = b"[DONE]"
 _HEAD = ("id", "object", "created", "model")  # the fields that are equal in every chunk of a stream
 
 
@@ -58,7 +58,7 @@ class RelayReader:
         good: list[bytes] = []
         try:
             for event in self.decoder.feed(data) if data else self.decoder.close():
-                if event.data[:6] == _DONE:
+                if event.data[:6] == DONE_DATA:
                     self.ending = self._missing_end() + event.raw
                     self.done = True
                     break

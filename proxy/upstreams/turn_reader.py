@@ -9,12 +9,11 @@ from proxy.loop import rawjson, sse
 from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json
 from proxy.loop.patterns import ChunkPattern, pattern_of
+from proxy.loop.sse import DONE_DATA
 from proxy.ports import EarlyCalls, Show
 from proxy.upstreams.answers import parse_chunk
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import Profile
-
-_DONE = b"[DONE]"
 
 
 class TurnReader(Struct, eq=False):
@@ -37,7 +36,7 @@ class TurnReader(Struct, eq=False):
     async def take(self, data: bytes) -> bool:
         """Take the bytes of one read, or, where they are empty, the end of the body; whether the stream is done."""
         for event in self.decoder.feed(data) if data else self.decoder.close():
-            if event.data[:6] == _DONE:
+            if event.data[:6] == DONE_DATA:
                 self.done = True
                 break
             text = None if self.pattern is None else self.pattern.text_in(event)

@@ -7,9 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.loop.chat import Json
-from proxy.loop.search import NO_FILTERS, RECENCIES, SearchFilters
+from proxy.loop.search import COUNTRY, MOST_RESULTS, NO_FILTERS, RECENCIES, SearchFilters
 
-MOST_RESULTS = 10  # more than ten cost two credits at Serper, and a model reads no more
 # Results where neither the model nor the request says how many.
 RESULTS_BY_SIZE = {None: 5, "low": 3, "medium": 5, "high": 10}
 
@@ -49,7 +48,6 @@ _AGE = re.compile(
 _ANY_AGE = frozenset(("", "any", "all", "anytime", "any time", "nolimit"))
 _HOURS = {"minute": 0, "n": 0, "h": 1, "d": 24, "w": 168, "m": 732, "y": 8784}  # of which twelve months are one year
 _DIGITS = re.compile(r"[0-9]{1,4}")
-_COUNTRY = re.compile(r"[A-Za-z]{2}")
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 
 
@@ -95,7 +93,7 @@ def query_of(arguments: Json, filters: SearchFilters = NO_FILTERS) -> SearchQuer
         text=arguments["query"],
         count=arguments.get("num_results") or filters.count or RESULTS_BY_SIZE[filters.size],
         recency=arguments.get("recency") or filters.recency,
-        country=country.lower() if _COUNTRY.fullmatch(country) else None,
+        country=country.lower() if COUNTRY.fullmatch(country) else None,
         language=language if _LANGUAGE.fullmatch(language) else None,
         filters=filters,
     )
