@@ -5,7 +5,7 @@ from email import message_from_bytes
 import httpx
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests import hostile
@@ -147,8 +147,13 @@ def check_error(error):
     assert isinstance(error["code"], str | None)
 
 
+STREAMED = [(CHAT, {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}), (RESPONSES, {"model": "m", "input": "Hi", "stream": True})]  # fmt: skip
+
+
 @lasting
-@given(bad_requests, request_headers, st.lists(good_answers, min_size=1, max_size=3))
+@given(asked=bad_requests, headers=request_headers, answers=st.lists(good_answers, min_size=1, max_size=3))
+@example(asked=STREAMED[0], headers={}, answers=[in_the_asked_shape(WHOLE[0])])
+@example(asked=STREAMED[1], headers={}, answers=[in_the_asked_shape(WHOLE[0])])
 async def test_no_request_gets_a_500(proxy, upstream, asked, headers, answers):
     path, body = asked
     upstream.restart(answers)
