@@ -33,7 +33,10 @@ def permitted(output: ToolOutput, filters: SearchFilters, *, is_filtered: bool, 
     if is_filtered:
         return replace(output, sources=sources, hits=hits)
     # A tool that names its sources is taken at its word: the text of a permitted page may link to any other.
-    named = output.sources or (dict.fromkeys(_urls_in(output.text), "") if is_search else {})
+    named = output.sources
+    if is_search and not named:  # the addresses in its text; a bare `www.` name is one too
+        found = (match[0].replace("\\/", "/").rstrip(".,;:!?*") for match in _URL.finditer(output.text))
+        named = dict.fromkeys((url if "://" in url else f"https://{url}" for url in found), "")
     kept = {url: title for url, title in named.items() if filters.permits(url)}
     is_of_unknown_pages = is_search and not named and bool(filters.allow)
     if len(kept) == len(named) and not is_of_unknown_pages:
@@ -41,9 +44,3 @@ def permitted(output: ToolOutput, filters: SearchFilters, *, is_filtered: bool, 
     pages = "\n\n".join(f"{title}\n{url}".strip() for url, title in kept.items())
     text = f"{_WITHHELD}\n\nPermitted pages:\n\n{pages}" if pages else _WITHHELD
     return replace(output, text=text, sources=sources, hits=hits)
-
-
-def _urls_in(text: str) -> list[str]:
-    """The addresses in a text; a bare `www.` name is one too."""
-    found = (match[0].replace("\\/", "/").rstrip(".,;:!?*") for match in _URL.finditer(text))
-    return [url if "://" in url else f"https://{url}" for url in found]

@@ -294,13 +294,9 @@ def page_of(items: Sequence[Json], query: dict[str, str]) -> Json:
         if after not in known:
             raise RequestError("'after' is not the id of an item of this response.", param="after")
         ordered = ordered[known.index(after) + 1 :]
-    page = [_listed(item) for item in ordered[: int(limit)]]
+    page = [{"status": "completed", **item} if item["type"] == "message" else item for item in ordered[: int(limit)]]
     ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
     return {"object": "list", "data": page, **ends, "has_more": len(ordered) > len(page)}
-
-
-def _listed(item: Json) -> Json:
-    return {"status": "completed", **item} if item["type"] == "message" else item
 
 
 def _query(scope: Scope) -> dict[str, str]:

@@ -234,13 +234,10 @@ def _places(value: Any) -> list[str]:
     """Pointers to what an object has, to the keys of its objects too: for a person who looks for the right one."""
     if not isinstance(value, dict):
         return ["a list" if isinstance(value, list) else "no object"]
-    pairs = [(f"/{key}", inner) for key, inner in value.items()]
-    names = [name for outer, inner in pairs for name in (outer, *(f"{outer}/{key}" for key in _keys(inner)))]
+    names: list[str] = []
+    for outer, inner in value.items():
+        names += [f"/{outer}", *(f"/{outer}/{key}" for key in (inner if isinstance(inner, dict) else ()))]
     return names[:_MOST_PLACES] or ["nothing"]
-
-
-def _keys(value: Any) -> list[str]:
-    return list(value) if isinstance(value, dict) else []
 
 
 def _each(value: Any) -> Iterator[Any]:

@@ -120,11 +120,8 @@ class _Reader:
         async with self._client.session() as session:
             answer = await session.get(target, most_bytes=self._most_bytes, wanted=self._wanted, visit=self._robots)
         _check_status(answer)
-        page = await self._threads.run(lambda: self._read(answer))
+        page = await self._threads.run(lambda: read_page(answer, read_pdf=installed_pdf_reader()))
         return replace(page, url=canonical(page.url) or page.url)
-
-    def _read(self, answer: Answer) -> Page:
-        return read_page(answer, read_pdf=installed_pdf_reader())
 
 
 class _Robots:
