@@ -23,7 +23,7 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may stand in a header
 _MAX_IGNORED = 32
 
 CALLER = "toolproxy.caller"
-"""The key of the `Caller` in an ASGI scope, where the auth middleware puts it."""
+"""The key of the `Caller` in an ASGI scope, where `middleware.clients.Auth` puts it."""
 
 TOOL_CALLS_LEFT = "toolproxy.tool_calls_left"
 """The key of the tool calls that are left of the client's budget; absent where it has no budget of tool calls."""

@@ -179,7 +179,10 @@ class Resilient:
         return False
 
     def _count_failure(self, guard: "BreakerGuard", failure: ProxyError, *, spare: bool) -> None:
-        """Count a failure against the upstream, unless it was well enough to refuse, or was not called."""
+        """Count a failure for the breaker.
+
+        A refusal shows that the upstream works, and a call that the breaker stopped shows nothing: neither counts.
+        """
         if not isinstance(failure, UpstreamError) or isinstance(failure, (UpstreamRefused, UpstreamDown)):
             return
         if failure.unreachable or guard.name not in self._blamed:

@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 class Refused(Struct, frozen=True):
-    """Why a search found nothing out.
+    """A provider's refusal of a search.
 
     Attributes:
         means: what kind of refusal it is.

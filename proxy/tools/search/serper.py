@@ -75,7 +75,7 @@ def serper_tool(
 
 
 def provider_of(config: SerperConfig) -> Provider:
-    """The service of an entry."""
+    """The provider of an entry."""
     options = {"endpoint": config.endpoint}
     return Provider(SERVICE, api_key=config.api_key, base_url=config.base_url, options=options, adapt=adapted)
 

@@ -82,7 +82,7 @@ def zai_search_tool(
 
 
 def provider_of(config: ZaiSearchConfig) -> Provider:
-    """The service of an entry."""
+    """The provider of an entry."""
     options = {"search_engine": config.search_engine or _ENGINES[config.mode]}
     if config.mode == "chat":
         options["model"] = config.model
