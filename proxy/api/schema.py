@@ -89,6 +89,8 @@ class SchemaCheck:
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as exc:
             return _short(exc)
+        except ValueError:  # "Recursion limit reached"
+            return "it is nested too deep"
         return None
 
 

@@ -108,3 +108,8 @@ def test_no_schema_keeps_the_event_loop(schema, text):
     began = time.process_time()
     SchemaCheck.of(schema, "schema").fault(text)
     assert time.process_time() - began < 3  # without the bounds it is minutes, or for ever
+
+
+def test_an_answer_nested_too_deep_to_be_checked_does_not_fit():
+    text = '{"city": %s, "degrees": 12}' % ("[" * 500 + "]" * 500)
+    assert SchemaCheck.of(CITY, param="text.format.schema").fault(text) == "it is nested too deep"

@@ -115,7 +115,15 @@ class Provider:
     def read(
         self, query: SearchQuery, status: int, headers: Mapping[str, str], body: bytes, today: date
     ) -> Found | Refused:
-        """The content of an answer; `headers` are in lower case."""
+        """The content of an answer; `headers` are in lower case. One that is nested too deep is as good as none."""
+        try:
+            return self._read(query, status, headers, body, today)
+        except (RecursionError, orjson.JSONEncodeError):
+            return Refused("down", status, said="its answer is nested too deep")
+
+    def _read(
+        self, query: SearchQuery, status: int, headers: Mapping[str, str], body: bytes, today: date
+    ) -> Found | Refused:
         answer = answer_of(self.description, status, headers, body)
         if isinstance(answer, Refused):
             return answer

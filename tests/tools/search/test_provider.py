@@ -303,3 +303,12 @@ def test_an_answer_may_be_the_list_of_results_itself():
 @pytest.mark.parametrize("answer", [7, None, "text", True])
 def test_an_answer_that_is_no_document_is_a_provider_that_does_not_work(answer):
     assert read(described(), 200, orjson.dumps(answer).decode()) == Refused("down", 200)
+
+
+@pytest.mark.parametrize("depth", [300, 1000])
+def test_an_answer_nested_too_deep_is_no_answer(depth):
+    deep = "[" * depth + "]" * depth
+    asked = described(errors=[{"means": "quota", "at": "/error", "text": "credit"}])
+    for answer in (f'{{"error": {deep}}}', f'{{"hits": [{{"u": "https://a.example/", "t": {deep}}}]}}'):
+        found = read(asked, 200, answer)
+        assert isinstance(found, Refused) or found.hits[0].url == "https://a.example/"
