@@ -20,7 +20,7 @@ from proxy.loop.continuation import Continuation, put_back, runs_in
 from proxy.loop.errors import ModelNotAllowed, ModelNotFound
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, ToolSelection
-from proxy.loop.prompts import PICTURES, WHERE, with_guidance
+from proxy.loop.prompts import PICTURES, WHERE, with_system_text
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Model, Ports
 
@@ -119,7 +119,7 @@ class RequestResolver:
         if offer.in_play and not FILTER_FIELDS.isdisjoint(chat):
             filters = filters_of(chat, native_search=policy.selection.native_search)
             if filters.place:
-                chat = {**chat, "messages": with_guidance(chat["messages"], WHERE.format(place=filters.place))}
+                chat = {**chat, "messages": with_system_text(chat["messages"], WHERE.format(place=filters.place))}
         otherwise = caller.tool_events or self._ports.config.offer.tool_events
         events = IN_HEADER.get((header(scope, b"x-tool-events") or "").strip().lower(), otherwise)
         return ResolvedRequest(

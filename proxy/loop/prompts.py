@@ -52,7 +52,7 @@ GRAMMAR = "The input has to follow this {syntax} grammar:\n{definition}"
 
 # The same few texts for most requests; to format one takes 3,000 instructions.
 @lru_cache(maxsize=256)
-def guidance(tools: tuple[str, ...], calls: int, rounds: int) -> str:
+def budget_guidance(tools: tuple[str, ...], calls: int, rounds: int) -> str:
     """The text for the system message on the tools and their budget."""
     return GUIDANCE.format(tools=", ".join(tools), calls=_count(calls, "tool call"), rounds=_count(rounds, "round"))
 
@@ -67,7 +67,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def with_guidance(messages: Sequence[Json], text: str | None) -> list[Json]:
+def with_system_text(messages: Sequence[Json], text: str | None) -> list[Json]:
     """The messages with `text`, if any, added to their system message; one is put in front where there is none."""
     if text is None:
         return [*messages]

@@ -36,7 +36,7 @@ from proxy.loop.decisions import CallDecision, CallHistory, ToolDialect, decide
 from proxy.loop.forcing import Forcing, is_answer, is_blank, is_worth_another_attempt
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, choice_after_first_turn, upstream_request
-from proxy.loop.prompts import ANSWER_NOW, BROKEN_OFF_BEFORE, BUDGET_USED, guidance, with_guidance
+from proxy.loop.prompts import ANSWER_NOW, BROKEN_OFF_BEFORE, BUDGET_USED, budget_guidance, with_system_text
 from proxy.loop.results import ToolResult, failure
 from proxy.loop.tally import Tally, add_usage
 from proxy.loop.texts import DETAILS, count_indices, separator_after
@@ -77,8 +77,8 @@ class Run:
         self._offer = offer
         self._request = upstream_request(request, offer)
         self._client_messages: Sequence[Json] = request["messages"]
-        text = guidance(offer.offered, limits.max_tool_calls, limits.max_turns - 1) if limits.guidance else None
-        self._transcript = Transcript(with_guidance(self._client_messages, text))
+        text = budget_guidance(offer.offered, limits.max_tool_calls, limits.max_turns - 1) if limits.guidance else None
+        self._transcript = Transcript(with_system_text(self._client_messages, text))
         self._calls = CallHistory(offer.server_tools, limits, dialect, self.tally, self.sources)
         self._cite = dialect.cite if dialect else None  # without a dialect, marks in a text mean nothing
         self._turn: Turn  # the latest turn with calls

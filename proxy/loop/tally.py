@@ -22,7 +22,7 @@ class Tally(Struct):
         usage: the upstream's counts of tokens, summed; None: it has sent none.
         web_searches: calls of tools that search the web.
         failed_tool_calls: calls that failed.
-        cost: of the tool calls; None: none of them has a price.
+        tool_cost: of the tool calls; None: none of them has a price.
     """
 
     turns: int = 0
@@ -31,7 +31,7 @@ class Tally(Struct):
     usage: Json | None = None
     web_searches: int = 0
     failed_tool_calls: int = 0
-    cost: float | None = None
+    tool_cost: float | None = None
 
     @property
     def total_tokens(self) -> int:
@@ -48,9 +48,9 @@ class Tally(Struct):
         """The cost of tools and models together; None: neither has one. Some upstreams, as OpenRouter, send it."""
         models = (self.usage or {}).get("cost")
         models = models if isinstance(models, (int, float)) else None
-        if self.cost is None and models is None:
+        if self.tool_cost is None and models is None:
             return None
-        return round((self.cost or 0) + (models or 0), 9)
+        return round((self.tool_cost or 0) + (models or 0), 9)
 
     def count_call(self, tool: ToolSpec) -> None:
         """Count a call of a tool."""
@@ -61,7 +61,7 @@ class Tally(Struct):
     def add_cost(self, result: ToolResult) -> None:
         """Add the cost of a call, if it has one."""
         if result.cost is not None:
-            self.cost = (self.cost or 0) + result.cost
+            self.tool_cost = (self.tool_cost or 0) + result.cost
 
     def as_usage(self) -> Json:
         """OpenAI's `usage`, with `server_tool_use` beside it."""
@@ -113,8 +113,8 @@ def sum_of(tallies: Sequence[Tally]) -> Tally:
         total.web_searches += tally.web_searches
         total.failed_tool_calls += tally.failed_tool_calls
         total.usage = add_usage(total.usage, tally.usage)
-        if tally.cost is not None:
-            total.cost = (total.cost or 0) + tally.cost
+        if tally.tool_cost is not None:
+            total.tool_cost = (total.tool_cost or 0) + tally.tool_cost
         for tool, number in tally.tool_calls.items():
             total.tool_calls[tool] = total.tool_calls.get(tool, 0) + number
     return total

@@ -15,7 +15,7 @@ from proxy.loop.chat import TOOL_REQUEST_FIELDS, Json
 from proxy.loop.errors import RequestError
 from proxy.loop.forcing import AnswerStep
 from proxy.loop.offer import is_hosted_search, narrowed
-from proxy.loop.prompts import ANSWER_AS_JSON, CALL_A_TOOL, CALL_THE_TOOL, NOTHING_RETURNED, with_guidance
+from proxy.loop.prompts import ANSWER_AS_JSON, CALL_A_TOOL, CALL_THE_TOOL, NOTHING_RETURNED, with_system_text
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import OPENAI, Profile
 
@@ -234,7 +234,7 @@ def _demand_call(body: Json, choice: Any) -> None:
         demand = CALL_THE_TOOL.format(name=name)
         named = [tool for tool in body["tools"] if (tool.get("function") or {}).get("name") == name]
         body["tools"] = named or body["tools"]
-    body["messages"] = with_guidance(body["messages"], demand)
+    body["messages"] = with_system_text(body["messages"], demand)
 
 
 def _complete_function(tool: Json) -> Json:
@@ -252,5 +252,5 @@ def _fit_response_format(body: Json, profile: Profile) -> None:
     if profile.json_schema or not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
         return
     schema = rawjson.dumps((wanted.get("json_schema") or {}).get("schema") or {}).decode()
-    body["messages"] = with_guidance(body["messages"], ANSWER_AS_JSON.format(schema=schema))
+    body["messages"] = with_system_text(body["messages"], ANSWER_AS_JSON.format(schema=schema))
     body["response_format"] = {"type": "json_object"}

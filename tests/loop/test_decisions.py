@@ -86,4 +86,4 @@ def test_what_calls_cost_is_added_up():
     decisions = decide([call(id="a"), call(arguments='{"query":"y"}', id="b")], known := history(), None)
     known.begin(decisions)
     known.finish(decisions, [ToolResult("found", cost=0.25), ToolResult("failed", failed=True)])
-    assert known.tally.cost == 0.25
+    assert known.tally.tool_cost == 0.25

@@ -1,22 +1,22 @@
-from proxy.loop.prompts import NOTHING_RETURNED, retell, with_guidance
+from proxy.loop.prompts import NOTHING_RETURNED, retell, with_system_text
 
 
 def test_guidance_is_added_to_a_system_message_in_parts():
     messages = [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}]
-    assert with_guidance(messages, "Budget.")[0] == {
+    assert with_system_text(messages, "Budget.")[0] == {
         "role": "developer",
         "content": [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Budget."}],
     }
 
 
 def test_guidance_fills_an_empty_system_message_and_makes_one_where_there_is_none():
-    assert with_guidance([{"role": "system", "content": None}], "B") == [{"role": "system", "content": "B"}]
-    assert with_guidance([{"role": "user", "content": "Hi"}], "B")[0] == {"role": "system", "content": "B"}
+    assert with_system_text([{"role": "system", "content": None}], "B") == [{"role": "system", "content": "B"}]
+    assert with_system_text([{"role": "user", "content": "Hi"}], "B")[0] == {"role": "system", "content": "B"}
 
 
 def test_a_system_message_of_an_odd_kind_is_left_alone():
     odd = {"role": "system", "content": {"a": 1}}
-    assert with_guidance([odd], "B") == [{"role": "system", "content": "B"}, odd]
+    assert with_system_text([odd], "B") == [{"role": "system", "content": "B"}, odd]
 
 
 def test_retelling_turns_calls_and_results_into_words_and_leaves_what_the_client_said():

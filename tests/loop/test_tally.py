@@ -56,7 +56,7 @@ def test_counts_are_added_down_to_their_details_and_no_deeper():
 def test_what_several_runs_have_used_is_summed():
     one = Tally(2, {"web_search": 1}, 1, {"total_tokens": 5})
     other = Tally(3, {"web_search": 2, "current_time": 1}, 3, {"total_tokens": 7})
-    assert sum_of([Tally(cost=0.5), Tally(), Tally(cost=0.25)]).as_usage()["cost"] == 0.75
+    assert sum_of([Tally(tool_cost=0.5), Tally(), Tally(tool_cost=0.25)]).as_usage()["cost"] == 0.75
     assert sum_of([one, other, Tally()]) == Tally(5, {"web_search": 3, "current_time": 1}, 4, {"total_tokens": 12})
     assert sum_of([one]) == one
 

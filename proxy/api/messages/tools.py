@@ -22,7 +22,7 @@ from proxy.config import ToolConfig, WebFetchConfig
 from proxy.loop.chat import Json, ToolSpec, choice_of
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import SEARCH, make_offer
-from proxy.loop.prompts import WHERE, with_guidance
+from proxy.loop.prompts import WHERE, with_system_text
 
 FETCH = "web_fetch"
 
@@ -152,7 +152,7 @@ def with_hosted(resolved: ResolvedRequest, tools: Tools, own_names: Mapping[str,
     demands = {own: tools.hosted[name].demands for name, own in available.items()}
     filters = merged([one.filters for one in demands.values()])  # they hold for undeclared server tools as well
     if filters.place is not None:
-        chat["messages"] = with_guidance(chat["messages"], WHERE.format(place=filters.place))
+        chat["messages"] = with_system_text(chat["messages"], WHERE.format(place=filters.place))
     server_tools = tuple(usable.values())
     offer = make_offer(chat, server_tools, resolved.selection)
     resolved = replace(resolved, chat=chat, tools=server_tools, offer=offer, body=None, filters=filters)

@@ -32,7 +32,7 @@ DESCRIPTIONS = {
 }
 # A wrong key is 403, which is `key` without a rule.
 ERRORS = (Refusal(means="quota", at="/message", text="credit"),)
-SERVICE = Description(
+SERPER = Description(
     url="https://google.serper.dev/{endpoint}",
     method="POST",
     headers={"x-api-key": "{api_key}"},
@@ -77,11 +77,11 @@ def serper_tool(
 def provider_of(config: SerperConfig) -> Provider:
     """The provider of an entry."""
     options = {"endpoint": config.endpoint}
-    return Provider(SERVICE, api_key=config.api_key, base_url=config.base_url, options=options, adapt=adapted)
+    return Provider(SERPER, api_key=config.api_key, base_url=config.base_url, options=options, adapt=adapted)
 
 
 def adapted(answer: Any) -> Json:
-    """An answer in the form that `SERVICE` reads: every block as rows of a list, and one direct answer."""
+    """An answer in the form that `SERPER` reads: every block as rows of a list, and one direct answer."""
     box, graph = _object(answer, "answerBox"), _row_of_graph(_object(answer, "knowledgeGraph"))
     said = [box.get("title"), box.get("answer"), box.get("snippet")]
     if not box and not graph.get("url"):  # a graph without a page is no hit

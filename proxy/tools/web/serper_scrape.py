@@ -15,7 +15,7 @@ from proxy.loop.search import SearchFilters
 from proxy.tools.search.exchange import refusal, send
 from proxy.tools.search.provider import SearchRequest
 from proxy.tools.search.refusals import Refused, answer_of
-from proxy.tools.search.serper import SERVICE
+from proxy.tools.search.serper import SERPER
 from proxy.tools.tool import Tool
 from proxy.tools.web.page import Page, clean, expect_permitted, page_tool
 from proxy.tools.web.pages import PageCache
@@ -33,7 +33,7 @@ def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.Asyn
 
     async def scraped(url: str) -> Page:
         body = orjson.dumps({"url": await pages.address_of(url), "includeMarkdown": True})
-        answer = answer_of(SERVICE, *await send(client, SearchRequest("POST", config.base_url, headers, body)))
+        answer = answer_of(SERPER, *await send(client, SearchRequest("POST", config.base_url, headers, body)))
         if isinstance(answer, Refused):
             raise refusal(answer)
         return page_in(answer, url)
