@@ -164,7 +164,7 @@ class RawResponse:
     body: AsyncIterator[bytes]
 
 
-Count: TypeAlias = Callable[[Json | None], None]
+CountUsage: TypeAlias = Callable[[Json | None], None]
 """Takes what an upstream call has used, in the words of Chat Completions; None: that is not known."""
 
 
@@ -249,11 +249,11 @@ class Upstream(Protocol):
         """
         ...
 
-    async def relay(self, body: bytes, request: Json, count: Count) -> bytes:
+    async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion. `request` is `body`, parsed. Raises `UpstreamError`."""
         ...
 
-    async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: Count) -> None:
+    async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: CountUsage) -> None:
         """Relay a streamed completion event by event. Raises `UpstreamError`.
 
         Args:
@@ -277,7 +277,7 @@ class Upstream(Protocol):
         ...
 
 
-class ContinuationStore(Protocol):
+class ClientStore(Protocol):
     """Stores values for a while, each for one owner, which is a `Caller.scope`.
 
     Entries expire. When there is no more room, the oldest entry of the owner with the most entries is dropped.
@@ -495,7 +495,7 @@ class Ports:
     router: Router
     toolset: Toolset
     dialect: MakeDialect
-    store: ContinuationStore
+    store: ClientStore
     budgets: Budgets
     observe: Observer
     clock: Clock

@@ -23,7 +23,7 @@ from typing import Any
 
 from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.buffer import PROOF_CHARACTERS, TurnBuffer
-from proxy.loop.calls import CallAssembler
+from proxy.loop.call_assembler import CallAssembler
 from proxy.loop.chat import BROKEN_OFF, JSON_BLANKS, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, inferred_reason
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError

@@ -1,4 +1,4 @@
-"""Drives a Run: with `tool_calls` the only place where the loop meets I/O.
+"""Drives a Run: with `call_runner` the only place where the loop meets I/O.
 
 Upstream calls and tools are awaited here, and events are sent to observers. The only decision made here is about time:
 when the deadline has passed, the run is made to end.
@@ -9,11 +9,11 @@ from contextlib import suppress
 from functools import partial
 
 from proxy.loop.actions import Action, CallTools, CallUpstream, Respond
+from proxy.loop.call_runner import CallRunner
 from proxy.loop.chat import Turn
 from proxy.loop.errors import ProxyError
 from proxy.loop.run import Run
 from proxy.loop.search import NO_FILTERS, SearchFilters
-from proxy.loop.tool_calls import ToolCalls
 from proxy.ports import Clock, EnoughShown, Observer, Report, Show, Tell, Toolset, Upstream, elapsed, fault_of
 from proxy.timeouts import Deadline
 
@@ -54,7 +54,7 @@ class Driver:
         timer = self._clock.monotonic
         deadline = Deadline(timer, timer() + run.limits.deadline)
         execute = partial(self._toolset.execute, scope=scope, filters=filters)
-        calls = ToolCalls(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
+        calls = CallRunner(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
         try:
             action: Action = run.start_turn()
             while True:
@@ -78,7 +78,7 @@ class Driver:
         finally:
             await calls.aclose()
 
-    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: ToolCalls) -> Turn:
+    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: CallRunner) -> Turn:
         """The turn that answers one upstream call, with its events for the observers."""
         began = self._clock.monotonic()
         if self._observe.handles("turn.started"):

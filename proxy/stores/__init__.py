@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from proxy.config import StateConfig
-from proxy.ports import Budgets, Caches, Clock, ContinuationStore, Leases, Observer, Rates, Readiness, Results
+from proxy.ports import Budgets, Caches, ClientStore, Clock, Leases, Observer, Rates, Readiness, Results
 from proxy.stores.budgets import LocalBudgets
 from proxy.stores.memory import LocalLeases, LocalRates, MemoryStore
 from proxy.stores.shared import SharedState
@@ -35,7 +35,7 @@ class State:
         running: runs the background tasks of the stores while the process serves.
     """
 
-    continuations: ContinuationStore
+    continuations: ClientStore
     rates: Rates
     leases: Leases
     budgets: Budgets

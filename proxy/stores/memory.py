@@ -42,7 +42,7 @@ class _OwnerEntries(Struct):
 
 
 class MemoryStore:
-    """Implements `ports.ContinuationStore`.
+    """Implements `ports.ClientStore`.
 
     Beyond a limit the oldest entry goes of the owner that has most of what is short, so that nobody is pushed out by
     another who has more.

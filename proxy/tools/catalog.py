@@ -35,7 +35,7 @@ from proxy.ports import Caches, Clock, Observer
 from proxy.tools import browser
 from proxy.tools.result_cache import local_caches
 from proxy.tools.servers import ToolServer
-from proxy.tools.tool import Run, Tool
+from proxy.tools.tool import RunTool, Tool
 
 if TYPE_CHECKING:
     from proxy.tools.web.pages import PageCache
@@ -176,7 +176,7 @@ def answered_by_fallback(config: Config) -> Iterator[tuple[str, ToolConfig]]:
             yield name, disabled.entry
 
 
-def _refusing_run(why: str) -> Run:
+def _refusing_run(why: str) -> RunTool:
     async def run(_: Json) -> ToolOutput:
         raise NotConfigured("This tool is not configured.", why=why)
 

@@ -19,7 +19,7 @@ from proxy.loop.results import ToolOutput
 from proxy.loop.search import SearchFilters
 from proxy.tools.python.function import Function
 
-Run: TypeAlias = Callable[[Json], Awaitable[str | ToolOutput]]
+RunTool: TypeAlias = Callable[[Json], Awaitable[str | ToolOutput]]
 RunFiltered: TypeAlias = Callable[[Json, SearchFilters], Awaitable[ToolOutput]]
 
 SCOPE: Final[ContextVar[str]] = ContextVar("toolproxy_scope", default="")
@@ -50,7 +50,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
         ValueError: models cannot call a tool of this name.
     """
 
-    run: Run
+    run: RunTool
     repair: Callable[[Json], Json] | None = None
     timeout: float | None = None
     retries: int = 0

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from proxy.loop import rawjson, sse
-from proxy.loop.calls import as_text
+from proxy.loop.call_assembler import as_text
 from proxy.loop.chat import NATIVE_REASON, Json, inferred_reason
 from proxy.loop.errors import UpstreamError
 from proxy.upstreams import failures

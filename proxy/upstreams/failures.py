@@ -32,7 +32,7 @@ _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR, _LAST_STATUS = 400, 500, 599
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class ErrorMeaning:
     """The meaning of an upstream's own code in OpenAI's terms. `status` is for errors inside an HTTP success."""
 
     status: int
@@ -43,25 +43,25 @@ class Meaning:
 
 _ZAI = "https://api.z.ai"
 _KEY_REFUSED, _NO_CREDIT = "upstream_auth_failed", "upstream_quota_exceeded"
-_AUTH = Meaning(401, "invalid_api_key", final=True, operator_code=_KEY_REFUSED)
-_ACCOUNT = Meaning(403, "account_not_usable", final=True, operator_code=_KEY_REFUSED)
-_DENIED = Meaning(403, "permission_denied", final=True, operator_code=_KEY_REFUSED)
-_BACKEND = Meaning(502, "upstream_error")
+_AUTH = ErrorMeaning(401, "invalid_api_key", final=True, operator_code=_KEY_REFUSED)
+_ACCOUNT = ErrorMeaning(403, "account_not_usable", final=True, operator_code=_KEY_REFUSED)
+_DENIED = ErrorMeaning(403, "permission_denied", final=True, operator_code=_KEY_REFUSED)
+_BACKEND = ErrorMeaning(502, "upstream_error")
 
 # Z.AI's codes: strings of digits. What is not here (1210, 1212 ... 1215: faults of the request) stays as it is.
-ZAI_CODES: Mapping[str, Meaning] = {
+ZAI_CODES: Mapping[str, ErrorMeaning] = {
     **dict.fromkeys(("1000", "1001", "1002", "1003", "1004"), _AUTH),
     **dict.fromkeys(("1110", "1111", "1112"), _ACCOUNT),
-    "1113": Meaning(429, "insufficient_quota", final=True, operator_code=_NO_CREDIT),  # no balance; comes as HTTP 429
-    "1211": Meaning(404, "model_not_found"),
+    "1113": ErrorMeaning(429, "insufficient_quota", final=True, operator_code=_NO_CREDIT),  # no balance; comes as 429
+    "1211": ErrorMeaning(404, "model_not_found"),
     **dict.fromkeys(("1220", "1221", "1222"), _DENIED),
     **dict.fromkeys(("1230", "1231", "1234"), _BACKEND),
-    "1261": Meaning(400, "context_length_exceeded"),
-    "1301": Meaning(400, "content_filter"),
-    "1302": Meaning(429, "rate_limit_exceeded"),
-    "1305": Meaning(429, "rate_limit_exceeded"),  # the service is overloaded, not the account
-    "1308": Meaning(429, "insufficient_quota", final=True),  # the window is spent; the message holds its end
-    "1313": Meaning(429, "rate_limit_exceeded", final=True),  # banned for unfair use
+    "1261": ErrorMeaning(400, "context_length_exceeded"),
+    "1301": ErrorMeaning(400, "content_filter"),
+    "1302": ErrorMeaning(429, "rate_limit_exceeded"),
+    "1305": ErrorMeaning(429, "rate_limit_exceeded"),  # the service is overloaded, not the account
+    "1308": ErrorMeaning(429, "insufficient_quota", final=True),  # the window is spent; the message holds its end
+    "1313": ErrorMeaning(429, "rate_limit_exceeded", final=True),  # banned for unfair use
 }
 _TOO_LONG = re.compile(r"maximum context length|context window|prompt is too long|reduce the length", re.IGNORECASE)
 _AUTH_STATUSES = (401, 403)

@@ -16,7 +16,7 @@ from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
 from proxy.loop.tokens import estimated_usage, tokens_of
-from proxy.ports import Count, EarlyCalls, EnoughShown, RawRequest, RawResponse, Show, Write
+from proxy.ports import CountUsage, EarlyCalls, EnoughShown, RawRequest, RawResponse, Show, Write
 from proxy.redact import redactor
 from proxy.upstreams import failures
 from proxy.upstreams.answers import parse_completion, parse_object
@@ -87,7 +87,7 @@ class OpenAICompatible:
             self._redact(exc)
             raise
 
-    async def relay(self, body: bytes, request: Json, count: Count) -> bytes:
+    async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion; its bytes stay as they are wherever they can."""
         content, names = self._relayed_body(body, request)
         try:
@@ -104,7 +104,7 @@ class OpenAICompatible:
         count(usage or self._used(request, sum(tokens_of(choice["message"]) for choice in answer["choices"])))
         return sse.dumps(answer) if changed else raw
 
-    async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: Count) -> None:
+    async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: CountUsage) -> None:
         """Relay a streamed completion event by event, the original bytes wherever they can stay."""
         options = request.get("stream_options") or {}
         shows_usage = not self.counts_use or bool(options.get("include_usage"))

@@ -7,7 +7,7 @@ import orjson
 from proxy.config import PriceConfig
 from proxy.loop import rawjson, sse
 from proxy.loop.assembler import NO_REASON
-from proxy.loop.calls import inferred_index, is_index
+from proxy.loop.call_assembler import inferred_index, is_index
 from proxy.loop.chat import Json, inferred_reason
 from proxy.loop.errors import UpstreamError
 from proxy.loop.patterns import ChunkPattern, only_text_field, pattern_of

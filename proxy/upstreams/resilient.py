@@ -21,7 +21,7 @@ from proxy.loop.chat import Json, Turn
 from proxy.loop.errors import ProxyError, RequestError, UpstreamDown, UpstreamError, UpstreamRefused
 from proxy.ports import (
     Clock,
-    Count,
+    CountUsage,
     EarlyCalls,
     Observer,
     RawRequest,
@@ -95,13 +95,13 @@ class Resilient:
         shown = ShownToClient(show, self._shared.clock, early)
         return self._attempt(lambda one: one.complete(call, shown.show, early, self._latest_requests), shown)
 
-    async def relay(self, body: bytes, request: Json, count: Count) -> bytes:
+    async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion."""
         shown = ShownToClient(_show_nothing, self._shared.clock)
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
             return await self._attempt(lambda one: one.relay(body, request, count), shown)
 
-    async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: Count) -> None:
+    async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: CountUsage) -> None:
         """Relay a streamed completion."""
         shown = ShownToClient(write, self._shared.clock)
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import orjson
 from msgspec import Struct
 
-from proxy.api.messages.blocks import Blocks, Events, ServerCall, is_complete
+from proxy.api.messages.blocks import Blocks, Events, ShownCall, is_complete
 from proxy.api.messages.cited import CitedPages
 from proxy.api.messages.conversation import shown_call_id, tool_use_id
 from proxy.api.messages.pages import (
     SERVER_NAME,
-    Page,
+    FoundPage,
     error_block,
     error_code,
     fetch_block,
@@ -19,7 +19,7 @@ from proxy.api.messages.pages import (
     search_block,
 )
 from proxy.api.messages.stops import StopFilter
-from proxy.api.messages.tools import FETCH, Tools
+from proxy.api.messages.tools import FETCH, MessageTools
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import NATIVE_REASON, Json, ToolCall
 from proxy.loop.citations import CITATIONS, Citation, moved_back
@@ -49,13 +49,13 @@ class AnswerOptions(Struct, frozen=True):
 
     seal: Callable[[str], str]
     now: Callable[[], str]
-    tools: Tools = Tools()
+    tools: MessageTools = MessageTools()
     others: bool = False
     thoughts: bool = False
     omits_thoughts: bool = False
     arguments_of: Callable[[ToolCall], Json | None] = lambda _: None
     stops: tuple[str, ...] = ()
-    pages: Sequence[Page] = ()
+    pages: Sequence[FoundPage] = ()
 
     @property
     def shows_calls(self) -> bool:
@@ -83,7 +83,7 @@ class MessageBuilder:
         self._blank = ""  # text that is a block only if more than blanks follows
         self._turn = 0
         self._has_text = self._has_thoughts = False  # of this turn
-        self._begun: dict[tuple[str, str], list[ServerCall]] = {}  # by the upstream's call id and the tool
+        self._begun: dict[tuple[str, str], list[ShownCall]] = {}  # by the upstream's call id and the tool
         self._numbered = 0
         self._client_calls: dict[int, tuple[str, str]] = {}  # of this turn: index -> id and name
         self._waiting: dict[int, str] = {}  # arguments of client calls that wait until the one before is complete
@@ -142,11 +142,11 @@ class MessageBuilder:
         own_id = shown_call_id(self._run_id, self._numbered, self._turn)
         if shown is not None:
             use = {"type": "server_tool_use", "id": own_id, "name": shown}
-            call = ServerCall(use, arguments, error_block(shown, own_id))
+            call = ShownCall(use, arguments, error_block(shown, own_id))
         else:
             own_id = own_id.replace("srvtoolu_", "mcptoolu_")
             use = {"type": "mcp_tool_use", "id": own_id, "name": tool, "server_name": SERVER_NAME}
-            call = ServerCall(use, arguments, other_block(own_id, "", is_error=True))
+            call = ShownCall(use, arguments, other_block(own_id, "", is_error=True))
         self._begun.setdefault((call_id, tool), []).append(call)
         return self._flush() + self.blocks.add_server_call(call)
 
@@ -260,7 +260,7 @@ class MessageBuilder:
             events += self._write_waiting(index)
         return events
 
-    def _result(self, call: ServerCall, answered: AnsweredCall) -> Json:
+    def _result(self, call: ShownCall, answered: AnsweredCall) -> Json:
         """The block with the result of a call."""
         call_id, kind, is_error = call.use["id"], call.use["name"], answered.result.failed
         if call.use["type"] == "mcp_tool_use":

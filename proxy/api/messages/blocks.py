@@ -19,7 +19,7 @@ from proxy.loop.chat import Json
 Events: TypeAlias = list[Json]
 
 
-class ServerCall(Struct):
+class ShownCall(Struct):
     """A call of a server tool that the client is shown.
 
     Attributes:
@@ -52,8 +52,8 @@ class Blocks:
         self.open_type = ""
         self._pieces: list[str] = []  # of its text, its thoughts or its input
         self._shows_thoughts = True
-        self._calls: list[ServerCall] = []  # of this turn
-        self._waiting: list[ServerCall] = []  # until the client's call before them is complete
+        self._calls: list[ShownCall] = []  # of this turn
+        self._waiting: list[ShownCall] = []  # until the client's call before them is complete
 
     @property
     def open_input(self) -> str:
@@ -92,7 +92,7 @@ class Blocks:
         self._pieces.append(text)
         return [self._delta({"type": "input_json_delta", "partial_json": text})] if text else []
 
-    def add_server_call(self, call: ServerCall) -> Events:
+    def add_server_call(self, call: ShownCall) -> Events:
         """Add a complete call of a server tool; it waits while a call of the client's is being written."""
         self._calls.append(call)
         written = self.open_input if self.open_type == "tool_use" else "{}"
@@ -135,7 +135,7 @@ class Blocks:
             events += self._whole_call(call)
         return events
 
-    def _whole_call(self, call: ServerCall) -> Events:
+    def _whole_call(self, call: ShownCall) -> Events:
         given = parsed_input(call.arguments)
         if call.use["type"] == "mcp_tool_use":  # Claude Code 2.1 fails at a delta of its input, and SDKs drop it
             return self._whole({**call.use, "input": given})

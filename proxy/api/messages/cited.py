@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from proxy.api.messages.pages import Page
+from proxy.api.messages.pages import FoundPage
 from proxy.loop.chat import Json
 from proxy.loop.citations import Citation, annotations
 
@@ -15,12 +15,12 @@ class CitedPages:
         pages: those of searches earlier in the conversation.
     """
 
-    def __init__(self, seal: Callable[[str], str], pages: Iterable[Page]) -> None:
+    def __init__(self, seal: Callable[[str], str], pages: Iterable[FoundPage]) -> None:
         self._seal = seal
         self._pages = {page.url: page for page in pages if page.url}
         self._marks: list[Citation] = []  # of gpt-oss's in the text, where it was written
 
-    def add(self, pages: Iterable[Page]) -> None:
+    def add(self, pages: Iterable[FoundPage]) -> None:
         """Add the pages that a search has found."""
         self._pages |= {page.url: page for page in pages}
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from proxy.api.messages.pages import SERVER_NAME, Page, model_text_of, other_text_of, search_in
+from proxy.api.messages.pages import SERVER_NAME, FoundPage, model_text_of, other_text_of, search_in
 from proxy.api.messages.parts import (
     as_blocks,
     content_of,
@@ -72,7 +72,7 @@ def _client_id(block_id: str) -> str:
     return f"call_{match[1]}_{match[2]}" if match else block_id
 
 
-class Conversation(Struct, frozen=True):
+class BlockConversation(Struct, frozen=True):
     """A conversation as a chat request has it.
 
     Attributes:
@@ -81,10 +81,10 @@ class Conversation(Struct, frozen=True):
     """
 
     messages: list[Json]
-    pages: Sequence[Page]
+    pages: Sequence[FoundPage]
 
 
-def read_conversation(system: Any, messages: Any, unseal: Unseal, own_names: Mapping[str, str]) -> Conversation:
+def read_conversation(system: Any, messages: Any, unseal: Unseal, own_names: Mapping[str, str]) -> BlockConversation:
     """The conversation of a request.
 
     Args:
@@ -103,7 +103,7 @@ def read_conversation(system: Any, messages: Any, unseal: Unseal, own_names: Map
     chat += reader.read(messages)
     if all(message["role"] == "system" for message in chat):
         refuse("messages", "must hold a message that is not empty")
-    return Conversation(chat, reader.pages)
+    return BlockConversation(chat, reader.pages)
 
 
 def system_text(system: Any, where: str = "system") -> str:
@@ -124,7 +124,7 @@ class _Reader:
         self._own_names = own_names
         self._open: ReplayedTurn | None = None
         self._chat: list[Json] = []
-        self.pages: list[Page] = []  # of the searches in it
+        self.pages: list[FoundPage] = []  # of the searches in it
         self._system: list[Json] = []  # system messages that stand between calls and their results
 
     def read(self, messages: list[Any]) -> list[Json]:

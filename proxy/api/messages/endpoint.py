@@ -20,7 +20,7 @@ from proxy.api.messages.conversation import read_conversation
 from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.hosted import DemandingToolset
 from proxy.api.messages.request import MessagesRequest, read_request
-from proxy.api.messages.stream import Head, MessageStream
+from proxy.api.messages.stream import MessageHead, MessageStream
 from proxy.api.messages.tools import hosted_names, read_tools, with_hosted
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
@@ -190,9 +190,9 @@ class _Prepared(Struct, frozen=True):
         return False
 
     @property
-    def head(self) -> Head:
+    def head(self) -> MessageHead:
         """The properties of the message that answers."""
-        return Head(self.run_id, self.request.model, self.input_tokens)
+        return MessageHead(self.run_id, self.request.model, self.input_tokens)
 
     def input_tokens(self) -> int:
         """The estimated tokens of the request, with every tool that its model is offered."""

@@ -31,7 +31,7 @@ _CODES = {BEYOND_LIMIT: "max_uses_exceeded", "invalid_arguments": "invalid_tool_
 _CODES_OF_PAGES = {name: name for name in ("url_not_allowed", "unsupported_content_type")}
 
 
-class Page(Struct, frozen=True):
+class FoundPage(Struct, frozen=True):
     """A page that a search has found.
 
     Attributes:
@@ -56,7 +56,7 @@ class Page(Struct, frozen=True):
         return (said or self.title)[:_MOST_CITED]
 
 
-def pages_of(answered: AnsweredCall) -> list[Page]:
+def pages_of(answered: AnsweredCall) -> list[FoundPage]:
     """The pages that a search has found, in the order in which the model has read of them."""
     sources, text, said = answered.result.sources, answered.content, answered.result.text
     found = sorted((at, url) for url in sources if (at := _place_of(url, text)) >= 0)
@@ -68,7 +68,7 @@ def pages_of(answered: AnsweredCall) -> list[Page]:
     texts = {hit.url: hit.text for hit in answered.result.hits}
     days = {hit.url: hit.published for hit in answered.result.hits}
     return [
-        Page(url, sources[url] or url, pieces.get(url, ""), texts.get(url) or _said(said, url), days.get(url))
+        FoundPage(url, sources[url] or url, pieces.get(url, ""), texts.get(url) or _said(said, url), days.get(url))
         for url in ordered
     ]
 
@@ -108,7 +108,7 @@ def error_code(answered: AnsweredCall, *, is_page: bool) -> str:
     return _CODES.get(outcome, "unavailable")
 
 
-def search_block(call_id: str, pages: list[Page], seal: Callable[[str], str]) -> Json:
+def search_block(call_id: str, pages: list[FoundPage], seal: Callable[[str], str]) -> Json:
     """The result block of a search."""
     listed = [
         {
@@ -174,7 +174,7 @@ def model_text_of(content: Any, tool: str) -> str:
             return EMPTY_RESULT
 
 
-def search_in(content: list[Any], tool: str, unseal: Callable[[Any], str | None]) -> tuple[list[Page], str]:
+def search_in(content: list[Any], tool: str, unseal: Callable[[Any], str | None]) -> tuple[list[FoundPage], str]:
     """The pages in a search's result as the client sends it back, and the text that the model has read of them.
 
     Args:
@@ -182,7 +182,7 @@ def search_in(content: list[Any], tool: str, unseal: Callable[[Any], str | None]
         tool: the name of the server's tool.
         unseal: opens what was sealed for this client; title and URL stand in for a piece that was not.
     """
-    pages: list[Page] = []
+    pages: list[FoundPage] = []
     is_ours = False
     for page in content:
         if not isinstance(page, dict):
@@ -191,6 +191,6 @@ def search_in(content: list[Any], tool: str, unseal: Callable[[Any], str | None]
         piece = unseal(page.get("encrypted_content"))
         is_ours = is_ours or piece is not None
         said = _said(results.unfenced(piece), url) if piece is not None and url else ""
-        pages.append(Page(url, title or url, f"{title}\n{url}\n\n" if piece is None else piece, said))
+        pages.append(FoundPage(url, title or url, f"{title}\n{url}\n\n" if piece is None else piece, said))
     text = "".join([page.piece for page in pages])
     return pages, text if is_ours or not pages else results.fenced(tool, text.strip())

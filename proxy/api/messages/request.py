@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from proxy.api.messages.parts import refuse
-from proxy.api.messages.tools import Tools
+from proxy.api.messages.tools import MessageTools
 from proxy.api.schema import SchemaCheck
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
@@ -93,7 +93,7 @@ class MessagesRequest(Struct, frozen=True):
             refuse(_FORMAT_FIELD, "must be an object of type `json_schema`")
         return SchemaCheck.of(wanted.get("schema"), f"{_FORMAT_FIELD}.schema")
 
-    def as_chat(self, messages: list[Json], tools: Tools, check: SchemaCheck | None) -> Json:
+    def as_chat(self, messages: list[Json], tools: MessageTools, check: SchemaCheck | None) -> Json:
         """The chat request, but for what depends on the upstream (`fields_for`)."""
         chat: Json = {"model": self.model, "messages": messages, **tools.for_chat()}
         if self.temperature is not None:

@@ -24,7 +24,7 @@ _TEXT = (
 )
 
 
-class Head(Struct, frozen=True):
+class MessageHead(Struct, frozen=True):
     """The properties of one message in all its states.
 
     Attributes:
@@ -53,7 +53,7 @@ class Head(Struct, frozen=True):
 class Opening:
     """The first event of a stream, which is sent with whatever comes first; `head`: of the message."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: MessageHead) -> None:
         self._head = head
         self._is_sent = False
 
@@ -77,7 +77,7 @@ class MessageStream:
     """
 
     def __init__(
-        self, stream: EventStream, head: Head, message: MessageBuilder, request_id: str, *, hold_text: bool
+        self, stream: EventStream, head: MessageHead, message: MessageBuilder, request_id: str, *, hold_text: bool
     ) -> None:
         self._outbox = Outbox(stream)
         self._head = head

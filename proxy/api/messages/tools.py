@@ -46,7 +46,7 @@ class HostedTool(Struct, frozen=True):
     demands: Demands = NO_DEMANDS
 
 
-class Tools(Struct, frozen=True):
+class MessageTools(Struct, frozen=True):
     """The tools of one request.
 
     Attributes:
@@ -77,10 +77,10 @@ class Tools(Struct, frozen=True):
         return fields
 
 
-NO_TOOLS = Tools()
+NO_TOOLS = MessageTools()
 
 
-def read_tools(fields: Json, server_names: Collection[str]) -> Tools:
+def read_tools(fields: Json, server_names: Collection[str]) -> MessageTools:
     """The tools of a request.
 
     Args:
@@ -115,10 +115,12 @@ def read_tools(fields: Json, server_names: Collection[str]) -> Tools:
     if ignored and not functions and not hosted:
         _refuse_tool(kinds[0], where="tools")
     choice, parallel = _choice(fields.get("tool_choice"), {*functions, *hosted, *server_names}, ignored)
-    return Tools(tuple(functions.values()), hosted, kinds, choice, parallel)
+    return MessageTools(tuple(functions.values()), hosted, kinds, choice, parallel)
 
 
-def with_hosted(resolved: ResolvedRequest, tools: Tools, own_names: Mapping[str, str]) -> tuple[ResolvedRequest, Tools]:
+def with_hosted(
+    resolved: ResolvedRequest, tools: MessageTools, own_names: Mapping[str, str]
+) -> tuple[ResolvedRequest, MessageTools]:
     """A resolved request with the hosted tools that it declares, as far as its client may use them.
 
     Args:
@@ -160,7 +162,7 @@ def with_hosted(resolved: ResolvedRequest, tools: Tools, own_names: Mapping[str,
     return resolved, replace(tools, ignored=(*tools.ignored, *missing), shown=shown, demands=demands)
 
 
-def _entries(tools: Tools, specs: Sequence[ToolSpec]) -> Iterator[Json]:
+def _entries(tools: MessageTools, specs: Sequence[ToolSpec]) -> Iterator[Json]:
     """The entries of the chat request's `tools` for hosted tools that the client does not declare by name as well."""
     declared = {entry["function"]["name"] for entry in tools.functions}
     for spec in specs:

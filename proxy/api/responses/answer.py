@@ -47,7 +47,7 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
-class Head(Struct, frozen=True):
+class ResponseHead(Struct, frozen=True):
     """The properties of one response in all its states.
 
     Attributes:
@@ -141,7 +141,7 @@ class ResponseStream:
         hold_text: hold the text back until the end, for it may have to be dropped.
     """
 
-    def __init__(self, stream: EventStream, head: Head, output: OutputBuilder, *, hold_text: bool) -> None:
+    def __init__(self, stream: EventStream, head: ResponseHead, output: OutputBuilder, *, hold_text: bool) -> None:
         self.head = head
         self.output = output
         self._outbox = Outbox(stream)

@@ -92,7 +92,7 @@ class SearchCall(Item):
         return ended + super().close(status)
 
 
-class ServerCall(Item):
+class McpCall(Item):
     """A call of another server tool, for clients that ask for progress events."""
 
     name: str

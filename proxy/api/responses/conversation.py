@@ -45,7 +45,7 @@ _STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
 }
 
 
-class Conversation(Struct, frozen=True):
+class ItemConversation(Struct, frozen=True):
     """The messages of a chat request, and by run the hidden part that the client has brought back."""
 
     messages: tuple[Json, ...]
@@ -108,7 +108,7 @@ def converse(
     instructions: str | None,
     name_of: Callable[[Json], str],
     unseal: Callable[[Any], Thoughts | Hidden | None],
-) -> Conversation:
+) -> ItemConversation:
     """The items as messages.
 
     Args:
@@ -176,14 +176,14 @@ class _Writer:
                 self.messages += item["messages"][:-1]
                 self._write(item["messages"][-1])
 
-    def finish(self) -> Conversation:
+    def finish(self) -> ItemConversation:
         """The conversation, once every item is added."""
         self._flush()
         for call_id, unpaired in self._outputs.items():
             if unpaired:
                 message = f"No tool call found for function call output with call_id {call_id}."
                 raise RequestError(message, param="input")
-        return Conversation(tuple(self.messages), self._hidden)
+        return ItemConversation(tuple(self.messages), self._hidden)
 
     def _add_reasoning(self, item: Json) -> None:
         match self._unseal(item.get("encrypted_content")):

@@ -15,14 +15,14 @@ from proxy.api.body_memory import share_of
 from proxy.api.checked import CheckingSurface, is_broken_off, needs_check
 from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers
 from proxy.api.request import ResolvedRequest
-from proxy.api.responses.answer import Head, ResponseStream
+from proxy.api.responses.answer import ResponseHead, ResponseStream
 from proxy.api.responses.content import Seal
 from proxy.api.responses.conversation import converse
 from proxy.api.responses.declared import declared_in
 from proxy.api.responses.output import OutputBuilder, OutputOptions, replay
 from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, read_request
 from proxy.api.responses.stored import History, ResponseStore, StoredResponse, response_id, with_ids
-from proxy.api.responses.tools import Tools, read_tools
+from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, sealing_keys
 from proxy.api.surface import Callbacks, collect, keep_all, tool_headers
@@ -94,7 +94,7 @@ class CreateResponse(CheckingSurface):
             items=history.own,
             tools=tools,
             resolved=resolved,
-            head=Head(response_id(run_id), int(self.ports.clock.time()), resolved.model.name, request),
+            head=ResponseHead(response_id(run_id), int(self.ports.clock.time()), resolved.model.name, request),
             seal=seal,
             toolset=self.ports.toolset,
             responses=responses,
@@ -123,7 +123,7 @@ class CreateResponse(CheckingSurface):
         keep = keep_all if prepared.request.store else None
         return await self.run_checked(prepared.resolved, prepared.run_id, prepared.check, callbacks, keep=keep)
 
-    async def _finish(self, prepared: "_Prepared", head: Head, answer: Respond, output: OutputBuilder) -> Json:
+    async def _finish(self, prepared: "_Prepared", head: ResponseHead, answer: Respond, output: OutputBuilder) -> Json:
         """The finished response, stored before the client can know of it."""
         now = int(self.ports.clock.time())
         response = head.finished(output.items, answer.finish_reason, answer.tally, at=now)
@@ -132,7 +132,7 @@ class CreateResponse(CheckingSurface):
         return response
 
 
-def _with_available_tools(resolved: ResolvedRequest, tools: Tools) -> tuple[ResolvedRequest, Tools]:
+def _with_available_tools(resolved: ResolvedRequest, tools: ResponseTools) -> tuple[ResolvedRequest, ResponseTools]:
     """The request and its tools without the server tools that it asks for and cannot have. Raises `RequestError`."""
     callable_names = frozenset(name for tool in resolved.tools for name in tool.names)
     available = tools.within(callable_names, withdrawn=resolved.narrows_tools)
@@ -160,9 +160,9 @@ class _Prepared(Struct, frozen=True):
     request: ResponsesRequest
     run_id: str
     items: Sequence[Json]
-    tools: Tools
+    tools: ResponseTools
     resolved: ResolvedRequest
-    head: Head
+    head: ResponseHead
     seal: Seal
     toolset: Toolset
     responses: ResponseStore

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from proxy.api.responses.call_items import ClientCall, SearchCall, ServerCall
+from proxy.api.responses.call_items import ClientCall, McpCall, SearchCall
 from proxy.api.responses.items import Events, Item, Message, Reasoning, Status
-from proxy.api.responses.tools import Tools
+from proxy.api.responses.tools import ResponseTools
 from proxy.api.surface import delta_of
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, ToolCall
@@ -37,7 +37,7 @@ class OutputOptions(Struct, frozen=True):
         seal: makes the `encrypted_content` of reasoning; None: it is not wanted.
     """
 
-    tools: Tools = Tools()
+    tools: ResponseTools = ResponseTools()
     arguments_of: Callable[[ToolCall], Json | None] = lambda _: None
     server_calls: bool = False
     sources: bool = False
@@ -62,7 +62,7 @@ class OutputBuilder:
         self._items: list[Item] = []
         self._current: Message | Reasoning | None = None
         self._calls: dict[int, ClientCall] = {}
-        self._tools: dict[tuple[int, str, str], list[SearchCall | ServerCall]] = {}
+        self._tools: dict[tuple[int, str, str], list[SearchCall | McpCall]] = {}
         self._sources = {**sources}
         self._turn_text = False
 
@@ -132,7 +132,7 @@ class OutputBuilder:
         match item:
             case SearchCall() if self._options.sources:
                 item.sources = [] if failed else list(found)
-            case ServerCall() if failed:
+            case McpCall() if failed:
                 item.error = event.get("error")
         return item.close("failed" if failed else "completed")
 
@@ -144,7 +144,7 @@ class OutputBuilder:
             carried: the sealed content that the client is to bring back; it becomes an item without text.
         """
         # Calls of the server's that are still open were begun early, by a turn that did not come to its end.
-        written = (item for item in self._items if not isinstance(item, (SearchCall, ServerCall)))
+        written = (item for item in self._items if not isinstance(item, (SearchCall, McpCall)))
         last = max((item.index for item in written if item.status == "in_progress"), default=None)
         events: Events = []
         for item in self._items:
@@ -159,7 +159,7 @@ class OutputBuilder:
     def _end(self, item: Item, status: Status) -> Events:
         if isinstance(item, Message):
             item.sources = self._sources
-        if isinstance(item, (SearchCall, ServerCall)):  # begun in a turn that failed and was asked for again
+        if isinstance(item, (SearchCall, McpCall)):  # begun in a turn that failed and was asked for again
             status = "failed"
         return item.close(status)
 
@@ -194,7 +194,7 @@ class OutputBuilder:
         self._tools.setdefault(key, []).append(item)
         return self._end_current() + item.open()
 
-    def _server_item(self, event: Json) -> SearchCall | ServerCall | None:
+    def _server_item(self, event: Json) -> SearchCall | McpCall | None:
         """The item for a call of a server tool; None: the client does not want it."""
         if event["tool"] == SEARCH and self._options.tools.search:
             arguments = self._options.arguments_of(ToolCall(event["call_id"], SEARCH, event["arguments"])) or {}
@@ -202,7 +202,7 @@ class OutputBuilder:
             query = next((arguments[name] for name in ("query", "q") if isinstance(arguments.get(name), str)), "")
             return self._new(SearchCall, "ws", query)
         if self._options.server_calls:
-            return self._new(ServerCall, "mcp", event["tool"], event["arguments"])
+            return self._new(McpCall, "mcp", event["tool"], event["arguments"])
         return None
 
     def _new(self, kind: Callable[..., ItemT], prefix: str, *fields: Any, **named: Any) -> ItemT:

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from proxy.api.body import MOST_TOOLS, expect, is_integer
-from proxy.api.responses.conversation import Conversation, read_items
-from proxy.api.responses.tools import Tools
+from proxy.api.responses.conversation import ItemConversation, read_items
+from proxy.api.responses.tools import ResponseTools
 from proxy.api.schema import SchemaCheck
 from proxy.loop import rawjson
 from proxy.loop.chat import Json
@@ -94,7 +94,7 @@ class ResponsesRequest(Struct, frozen=True):
         reasoning = self.fields.get("reasoning") or {}
         return bool(reasoning.get("summary") or reasoning.get("generate_summary"))
 
-    def as_chat(self, conversation: Conversation, tools: Tools) -> Json:
+    def as_chat(self, conversation: ItemConversation, tools: ResponseTools) -> Json:
         """The request in the words of Chat Completions."""
         fields = self.fields
         chat: Json = {"model": fields["model"], "messages": list(conversation.messages)}

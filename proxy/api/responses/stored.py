@@ -28,7 +28,7 @@ from proxy.api.responses.conversation import TURNS
 from proxy.loop import sse
 from proxy.loop.chat import Json
 from proxy.loop.errors import ItemNotFound, NotFound, PreviousResponseNotFound, RequestError
-from proxy.ports import ContinuationStore, Ports
+from proxy.ports import ClientStore, Ports
 
 _DEFAULT_LIMIT, _MAX_LIMIT = 20, 100  # OpenAI's
 _COUNT = re.compile(r"[0-9]{1,9}")
@@ -118,7 +118,7 @@ class ResponseStore:
         share: counts the memory for the responses that are read; None: it is not counted.
     """
 
-    def __init__(self, store: ContinuationStore, owner: str, share: Share | None = None) -> None:
+    def __init__(self, store: ClientStore, owner: str, share: Share | None = None) -> None:
         self._store = store
         self._owner = owner
         self._share = share

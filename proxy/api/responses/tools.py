@@ -41,7 +41,7 @@ class ClientToolName(Struct, frozen=True):
         return self.kind == "function" and self.namespace is None
 
 
-class Tools(Struct, frozen=True):
+class ResponseTools(Struct, frozen=True):
     """The tools of one request.
 
     Attributes:
@@ -84,7 +84,7 @@ class Tools(Struct, frozen=True):
         """The client's name for a tool that the model called."""
         return self.client_names.get(flat) or ClientToolName("function", flat)
 
-    def within(self, callable_names: Collection[str], *, withdrawn: bool) -> "Tools":
+    def within(self, callable_names: Collection[str], *, withdrawn: bool) -> "ResponseTools":
         """These tools without the server tools that are asked for and cannot be called; itself where there are none.
 
         Args:
@@ -115,7 +115,7 @@ class Tools(Struct, frozen=True):
         if names and not any(name in self.client_names or name in callable_names for name in names):
             _refuse(names[0], "tool_choice")
 
-    def _without_search(self, *, withdrawn: bool) -> "Tools":
+    def _without_search(self, *, withdrawn: bool) -> "ResponseTools":
         forced = self.choice == choice_of(SEARCH)
         if not withdrawn and (forced or not self.functions):
             _refuse(SEARCH, "tool_choice" if forced else self.declared_as)
@@ -125,7 +125,7 @@ class Tools(Struct, frozen=True):
 
 def read_tools(
     declared: Sequence[Json], choice: Any, server_names: Collection[str] = (), *, where: str = "tools"
-) -> Tools:
+) -> ResponseTools:
     """The tools of a request.
 
     Args:
@@ -152,7 +152,7 @@ def read_tools(
     search = _search(newest) if newest and _is_live_search(newest) else None
     ignored = tuple(dict.fromkeys(_named(tool) for tool in hosted if search is None or _named(tool) != SEARCH))
     offline = newest is not None and search is None
-    tools = Tools(tuple(functions), client_names, flat_names, search, offline, ignored, declared_as=where)
+    tools = ResponseTools(tuple(functions), client_names, flat_names, search, offline, ignored, declared_as=where)
     if ignored and not functions and search is None:
         _refuse(ignored[0], where)
     return _chosen(tools, choice, server_names)
@@ -214,7 +214,7 @@ def _named(tool: Json) -> str:
 # -- tool_choice --
 
 
-def _chosen(tools: Tools, choice: Any, server_names: Collection[str]) -> Tools:
+def _chosen(tools: ResponseTools, choice: Any, server_names: Collection[str]) -> ResponseTools:
     """The tools with the `tool_choice` of the request."""
     if choice is None:
         return tools
@@ -230,7 +230,7 @@ def _chosen(tools: Tools, choice: Any, server_names: Collection[str]) -> Tools:
     return replace(tools, choice=choice_of(_pick(tools, choice, server_names)), search=search)
 
 
-def _narrowed(tools: Tools, choice: Json, server_names: Collection[str]) -> Tools:
+def _narrowed(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> ResponseTools:
     """The tools with `tool_choice: allowed_tools`: those alone, and its mode as the choice."""
     mode = choice.get("mode") or "auto"
     if mode not in _MODES:
@@ -251,14 +251,14 @@ def _narrowed(tools: Tools, choice: Json, server_names: Collection[str]) -> Tool
     return replace(tools, choice=narrowed, search=tools.search or _ANY_SEARCH)
 
 
-def _is_available(entry: Json, tools: Tools, server_names: Collection[str]) -> bool:
+def _is_available(entry: Json, tools: ResponseTools, server_names: Collection[str]) -> bool:
     """Whether a choice names no hosted tool, or one that is available here."""
     if entry["type"] in HOSTED_SEARCHES:
         return not tools.offline and (tools.search is not None or SEARCH in server_names)
     return entry["type"] in ("function", "custom")
 
 
-def _picked(tools: Tools, entry: Json, server_names: Collection[str]) -> Sequence[str]:
+def _picked(tools: ResponseTools, entry: Json, server_names: Collection[str]) -> Sequence[str]:
     """The flat names of the tools that an entry of `allowed_tools` names: one, or all of a namespace."""
     if entry["type"] != "namespace":
         return [_pick(tools, entry, server_names)]
@@ -270,7 +270,7 @@ def _picked(tools: Tools, entry: Json, server_names: Collection[str]) -> Sequenc
     return flats
 
 
-def _pick(tools: Tools, choice: Json, server_names: Collection[str]) -> str:
+def _pick(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> str:
     """The flat name of the one tool that a choice names. Raises `RequestError` where there is none.
 
     A server tool may be chosen without being declared.

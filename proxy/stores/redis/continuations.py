@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from proxy.config import StateConfig
-from proxy.ports import ContinuationStore
+from proxy.ports import ClientStore
 from proxy.stores.redis import SharedRedis, key
 from proxy.stores.shared import StateUnavailable
 
@@ -109,7 +109,7 @@ _DELETE: Final = _COMMON + "forget(ARGV[1])\n"
 
 
 class RedisContinuations:
-    """Implements `ports.ContinuationStore`.
+    """Implements `ports.ClientStore`.
 
     Args:
         shared: where they are kept.
@@ -119,7 +119,7 @@ class RedisContinuations:
     """
 
     def __init__(
-        self, shared: SharedRedis, config: StateConfig, *, local: ContinuationStore, max_bytes: int = MAX_BYTES
+        self, shared: SharedRedis, config: StateConfig, *, local: ClientStore, max_bytes: int = MAX_BYTES
     ) -> None:
         self._shared = shared
         self._local = local

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 from proxy.config import StateConfig
-from proxy.ports import Budgets, Clock, ContinuationStore, Rate, Rates, Results, Use
+from proxy.ports import Budgets, ClientStore, Clock, Rate, Rates, Results, Use
 from proxy.stores.budgets import first_day_kept, periods_of, total
 from proxy.stores.memory import WINDOW_SECONDS, rate_of
 from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable
@@ -21,7 +21,7 @@ _MOST_DROPPED: Final = 500  # entries that one write drops at most, lest a lower
 
 
 class SqliteContinuations:
-    """Implements `ports.ContinuationStore`.
+    """Implements `ports.ClientStore`.
 
     Args:
         shared: the database.
@@ -29,7 +29,7 @@ class SqliteContinuations:
         local: keeps what the database cannot take at the moment; this process finds it again.
     """
 
-    def __init__(self, shared: SharedSqlite, config: StateConfig, *, local: ContinuationStore) -> None:
+    def __init__(self, shared: SharedSqlite, config: StateConfig, *, local: ClientStore) -> None:
         self._shared = shared
         self._config = config
         self._local = local

@@ -24,7 +24,7 @@ from mcp_types import Tool as ListedTool
 
 from proxy.loop.chat import Json
 from proxy.loop.results import ToolOutput
-from proxy.tools.tool import Run, Tool
+from proxy.tools.tool import RunTool, Tool
 
 # `limits.max_result_bytes` cuts to what a model should read; this much may be joined before that.
 MOST_CHARACTERS = 4 * 1024 * 1024
@@ -34,7 +34,7 @@ _LONGEST_LABEL = 200
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: Run) -> Tool:
+def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> Tool:
     """A server's tool as one of ours.
 
     A call starts early only if the tool declares that it only reads: by MCP's own default a tool changes things.

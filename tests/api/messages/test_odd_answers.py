@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from proxy.api.messages.blocks import Blocks, ServerCall
+from proxy.api.messages.blocks import Blocks, ShownCall
 from proxy.loop.results import unfenced
 from tests.api.messages.asking import (
     ASK,
@@ -513,9 +513,9 @@ def test_a_call_of_the_servers_is_shown_as_soon_as_the_clients_call_before_it_is
     blocks = Blocks(sign=str, cite=lambda _: ())
     use = {"type": "server_tool_use", "id": "s", "name": "web_search"}
     blocks.begin_tool_use("c", "open_door")
-    assert blocks.add_server_call(ServerCall(use, "{}", {"type": "web_search_tool_result"})) == []  # it may go on
+    assert blocks.add_server_call(ShownCall(use, "{}", {"type": "web_search_tool_result"})) == []  # it may go on
     blocks.add_input('{"door": 1}')
-    events = blocks.add_server_call(ServerCall({**use, "id": "t"}, "{}", {"type": "web_search_tool_result"}))
+    events = blocks.add_server_call(ShownCall({**use, "id": "t"}, "{}", {"type": "web_search_tool_result"}))
     started = [event["content_block"]["id"] for event in events if event["type"] == "content_block_start"]
     assert started == ["s", "t"]
 

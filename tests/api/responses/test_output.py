@@ -6,11 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.responses.output import OutputBuilder, OutputOptions
-from proxy.api.responses.tools import Tools, read_tools
+from proxy.api.responses.tools import ResponseTools, read_tools
 from tests.api.responses.folding import fold
 
 RUN = "a" * 32
-SEARCHING = OutputOptions(Tools(search={"type": "web_search"}), lambda call: orjson.loads(call.arguments), sources=True)
+SEARCHING = OutputOptions(
+    ResponseTools(search={"type": "web_search"}), lambda call: orjson.loads(call.arguments), sources=True
+)
 FOUND = [{"title": "A page", "url": "https://a.example/"}]
 
 
@@ -272,7 +274,7 @@ STEPS = st.lists(
 @given(STEPS, st.booleans())
 def test_whatever_happens_folding_the_events_gives_the_items(steps, broken_off):
     options = OutputOptions(
-        Tools(search={"type": "web_search"}), sources=True, summary=True, seal=lambda text: text[::-1]
+        ResponseTools(search={"type": "web_search"}), sources=True, summary=True, seal=lambda text: text[::-1]
     )
     _, items = built(*steps, options=options, broken_off=broken_off)
     assert len({item["id"] for item in items}) == len(items)

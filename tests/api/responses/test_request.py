@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.api.responses.conversation import Conversation
+from proxy.api.responses.conversation import ItemConversation
 from proxy.api.responses.request import read_request
 from proxy.api.responses.tools import read_tools
 from proxy.loop.errors import RequestError
@@ -10,7 +10,9 @@ MESSAGES = ({"role": "user", "content": "Hi"},)
 
 
 def chat(tools=(), **fields):
-    return read_request({**ASK, **fields}).as_chat(Conversation(MESSAGES), read_tools(tools, fields.get("tool_choice")))
+    return read_request({**ASK, **fields}).as_chat(
+        ItemConversation(MESSAGES), read_tools(tools, fields.get("tool_choice"))
+    )
 
 
 def test_a_plain_request_is_a_plain_chat_request():

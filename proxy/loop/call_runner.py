@@ -14,7 +14,7 @@ from proxy.ports import MODEL, Clock, Observer, Tell, elapsed
 from proxy.timeouts import Deadline, within
 
 
-class ToolCalls:
+class CallRunner:
     """The tool calls of one run, and the owner of their tasks: none outlives `aclose`. Implements `ports.EarlyCalls`.
 
     A call starts while its turn is still being written where the run permits that (`start`). When the turn is complete,

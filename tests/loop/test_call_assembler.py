@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.calls import ObjectScanner, is_index
+from proxy.loop.call_assembler import ObjectScanner, is_index
 
 
 @given(
