@@ -12,8 +12,8 @@
     python -m bench.instructions --write    record the counts
     python -m bench.instructions --traces   count with all traces sent to a receiver on loopback, and print how much
                                             more that is than without; with --check, exit with 1 above 25 %
-    python -m bench.instructions --surface messages    print the counts of the Messages API beside those recorded of
-                                                       Chat Completions
+    python -m bench.instructions --surface messages    count on the Messages API, or on the Responses API, and on Chat
+                                                       Completions, and print the difference
 
 The proxy runs under valgrind with one worker. Client and upstream are one process and act in lockstep: a chunk is sent
 when the chunk before it has reached the client, so every run reads the same bytes in the same pieces. Counted are
@@ -73,18 +73,19 @@ class Surface:
 
     Attributes:
         path: of its endpoint.
-        fields: that its requests must have beside those of Chat Completions.
+        fields: of its requests, beside model, temperature and stream.
         end: a line of its streams with this in it is the last one.
     """
 
     path: str
-    fields: dict[str, int]
+    fields: dict[str, object]
     end: bytes
 
 
 SURFACES = {
-    "chat": Surface("/v1/chat/completions", {}, b"[DONE]"),
-    "messages": Surface("/v1/messages", {"max_tokens": 1000}, b'data: {"type":"message_stop"'),
+    "chat": Surface("/v1/chat/completions", {"messages": _MESSAGE}, b"[DONE]"),
+    "responses": Surface("/v1/responses", {"input": _MESSAGE, "store": False}, b"event: response.completed"),
+    "messages": Surface("/v1/messages", {"messages": _MESSAGE, "max_tokens": 1000}, b'data: {"type":"message_stop"'),
 }
 
 
@@ -185,8 +186,7 @@ class Measurement:
 
     async def ask(self, client: Connection, *, stream: bool, model: str) -> None:
         """Send one request and read its answer to the end; the model decides whether tools are in play."""
-        fields = {"model": model, "messages": _MESSAGE, "temperature": 0.5, "stream": stream}
-        body = orjson.dumps(fields | self._surface.fields)
+        body = orjson.dumps({"model": model, **self._surface.fields, "temperature": 0.5, "stream": stream})
         choice = _TOOLS_OF.get(model, "current_time")
         head = (
             f"POST {self._surface.path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
@@ -329,6 +329,8 @@ def main() -> int:
     surface, tolerance = SURFACES[options.surface], TOLERANCE
     if options.traces:
         expected, tolerance = asyncio.run(measure(surface)), TRACES_COST
+    elif options.surface != "chat":
+        expected = asyncio.run(measure(SURFACES["chat"]))
     counts = asyncio.run(measure(surface, traces=options.traces))
     off = False
     for name, count in counts.items():
