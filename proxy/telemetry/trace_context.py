@@ -76,11 +76,8 @@ class IncomingTrace:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one ASGI connection."""
         if scope["type"] == "http":
-            parent.set(None)
-            for name, _ in scope["headers"]:
-                if name in _HEADERS:
-                    parent.set(_take_caller(scope))
-                    break
+            is_traced = not _HEADERS.isdisjoint(dict(scope["headers"]))
+            parent.set(_take_caller(scope) if is_traced else None)
         return self._app(scope, receive, send)
 
 
