@@ -135,7 +135,7 @@ class CreateResponse(CheckingSurface):
 def _with_available_tools(resolved: ResolvedRequest, tools: ResponseTools) -> tuple[ResolvedRequest, ResponseTools]:
     """The request and its tools without the server tools that it asks for and cannot have. Raises `RequestError`."""
     callable_names = frozenset(name for tool in resolved.tools for name in tool.names)
-    available = tools.within(callable_names, withdrawn=resolved.narrows_tools)
+    available = tools.within(callable_names, leave_out=resolved.narrows_tools)
     if available is tools and not tools.offline:
         return resolved, tools
     chat, usable = resolved.chat, resolved.tools

@@ -84,25 +84,25 @@ class ResponseTools(Struct, frozen=True):
         """The client's name for a tool that the model called."""
         return self.client_names.get(flat) or ClientToolName("function", flat)
 
-    def within(self, callable_names: Collection[str], *, withdrawn: bool) -> "ResponseTools":
+    def within(self, callable_names: Collection[str], *, leave_out: bool) -> "ResponseTools":
         """These tools without the server tools that are asked for and cannot be called; itself where there are none.
 
         Args:
             callable_names: the names of the server tools that this request may call.
-            withdrawn: the client itself has ruled others out, by `max_tool_calls: 0` or a header.
+            leave_out: leave out what the request cannot have, instead of refusing it: see `narrows_tools`.
 
         Raises:
             RequestError: such a tool is all that the client wants.
         """
         tools = self
-        if not withdrawn:
+        if not leave_out:
             self._expect_an_allowed_one(callable_names)
         if tools.search and SEARCH not in callable_names:
-            tools = tools._without_search(withdrawn=withdrawn)
+            tools = tools._without_search(leave_out=leave_out)
         chosen = name_of(tools.choice) if isinstance(tools.choice, dict) else None
         if chosen is None or chosen in tools.client_names or chosen in callable_names:
             return tools
-        if not withdrawn:
+        if not leave_out:
             _refuse(chosen, "tool_choice")
         return replace(tools, choice=None)
 
@@ -115,9 +115,9 @@ class ResponseTools(Struct, frozen=True):
         if names and not any(name in self.client_names or name in callable_names for name in names):
             _refuse(names[0], "tool_choice")
 
-    def _without_search(self, *, withdrawn: bool) -> "ResponseTools":
+    def _without_search(self, *, leave_out: bool) -> "ResponseTools":
         forced = self.choice == choice_of(SEARCH)
-        if not withdrawn and (forced or not self.functions):
+        if not leave_out and (forced or not self.functions):
             _refuse(SEARCH, "tool_choice" if forced else self.declared_as)
         choice = None if forced else self.choice
         return replace(self, search=None, ignored=(*self.ignored, SEARCH), choice=choice)
