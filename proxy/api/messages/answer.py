@@ -283,6 +283,17 @@ def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:
     return next((stop for stop in said if isinstance(stop, str) and stop in stops), None)
 
 
+def _estimated_input(answer: Respond, first: int) -> int:
+    """The tokens that all turns of a run have read: `first` the request's, and then what each turn has added to it."""
+    turns = len(answer.earlier_turns) + 1
+    added: list[float] = []  # by each turn but the last
+    for message in answer.added:
+        if message["role"] == "assistant" or not added:
+            added.append(0.0)
+        added[-1] += tokens_of(message)
+    return round(turns * first + sum(size * (turns - 1 - at) for at, size in enumerate(added)))
+
+
 def usage_of(answer: Respond, server_tool_use: Json | None, input_tokens: Callable[[], int]) -> Json:
     """The tokens of all turns, as this API counts them: cached ones apart; and `cost` where prices are configured.
 
@@ -294,7 +305,7 @@ def usage_of(answer: Respond, server_tool_use: Json | None, input_tokens: Callab
     usage = answer.tally.usage
     if usage is None:
         written = sum(tokens_of(turn.message) for turn in (*answer.earlier_turns, answer.turn))
-        usage = {"prompt_tokens": input_tokens(), "completion_tokens": round(written)}
+        usage = {"prompt_tokens": _estimated_input(answer, input_tokens()), "completion_tokens": round(written)}
     cached = token_count(usage, "prompt_tokens_details", "cached_tokens") or 0
     counted: Json = {
         "input_tokens": max(0, (token_count(usage, "prompt_tokens") or 0) - cached),

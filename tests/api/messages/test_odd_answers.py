@@ -533,3 +533,15 @@ async def test_the_model_reads_again_what_an_app_was_shown_as_events(upstream, s
     ]
     assert unfenced(again[0]) == unfenced(first[0]) != again[0]
     assert again[1] == '{"error":"There is no tool named \'nobody\'."}'
+
+
+async def test_the_estimate_for_an_upstream_that_does_not_count_has_the_input_of_every_turn(upstream):
+    calling, final = completion(calls=[SEARCH_CALL]), completion("Yes.")
+    for answer in (calling, final):
+        del answer["usage"]
+    upstream.replies = [Reply([orjson.dumps(answer)]) for answer in (calling, final, final)]
+    async with proxy_of(upstream) as url:
+        searched = await ask(url, streaming=False, tools=[SEARCH])
+        direct = await ask(url, streaming=False, tools=[SEARCH])
+    once, twice = direct["usage"]["input_tokens"], searched["usage"]["input_tokens"]
+    assert 2 * once < twice < 4 * once
