@@ -15,13 +15,14 @@ from proxy.api.access import CALLER, names_for_header
 from proxy.api.body import parse_object, read_body
 from proxy.api.checked import CheckingSurface, needs_check
 from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers, send_json
-from proxy.api.messages.answer import AnswerOptions, MessageBuilder, usage_of
+from proxy.api.messages.answer import AnswerOptions, MessageBuilder
 from proxy.api.messages.conversation import read_conversation
 from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.hosted import DemandingToolset
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.stream import MessageHead, MessageStream
 from proxy.api.messages.tools import hosted_names, read_tools, with_hosted
+from proxy.api.messages.usage import usage_of
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, sealer_for, sealing_keys

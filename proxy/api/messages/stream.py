@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from proxy.api.exchange import EventStream, Outbox
 from proxy.api.messages import errors
-from proxy.api.messages.answer import MessageBuilder, usage_of
+from proxy.api.messages.answer import MessageBuilder
 from proxy.api.messages.blocks import Events
+from proxy.api.messages.usage import usage_of
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond, Stop
 from proxy.loop.chat import Json
