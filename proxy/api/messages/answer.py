@@ -225,7 +225,11 @@ class MessageBuilder:
         held = self._stop.close() if self._stop is not None else ""
         text, self._blank = self._blank + held, ""
         self._text_length = 0
-        return self.blocks.add_text(text) if held else []
+        if held:
+            return self.blocks.add_text(text)
+        if self.blocks.open_type != "text":
+            self._cited.forget_marks()
+        return []
 
     # -- calls --
 

@@ -28,6 +28,10 @@ class CitedPages:
         """Add marks of a piece of text that begins at `offset`."""
         self._marks += [(offset + at, url) for at, url in marks]
 
+    def forget_marks(self) -> None:
+        """Forget the marks of a text that is dropped."""
+        self._marks.clear()
+
     def citations(self, text: str) -> list[Json]:
         """The citations of a text that is complete: of each page that it names, once. Its marks are forgotten."""
         marks, self._marks = self._marks, []

@@ -545,3 +545,13 @@ async def test_the_estimate_for_an_upstream_that_does_not_count_has_the_input_of
         direct = await ask(url, streaming=False, tools=[SEARCH])
     once, twice = direct["usage"]["input_tokens"], searched["usage"]["input_tokens"]
     assert 2 * once < twice < 4 * once
+
+
+@BOTH
+async def test_a_mark_in_a_text_of_blanks_cites_nothing_in_the_next_text(upstream, streaming):
+    make = streamed if streaming else whole
+    upstream.replies = [make("  【0†L1-L2】", calls=[search("u1", "news")]), make("Nothing new.")]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH])
+    assert message["content"][-1]["text"] == "Nothing new."
+    assert not message["content"][-1].get("citations")
