@@ -550,8 +550,8 @@ async def test_the_estimate_for_an_upstream_that_does_not_count_has_the_input_of
 @BOTH
 async def test_a_mark_in_a_text_of_blanks_cites_nothing_in_the_next_text(upstream, streaming):
     make = streamed if streaming else whole
-    upstream.replies = [make("  【0†L1-L2】", calls=[search("u1", "news")]), make("Nothing new.")]
+    upstream.replies = [make("  【0†L1-L2】", calls=[search("u1", "news")]), make("Nothing.")]
     async with proxy_of(upstream) as url:
         message = await ask(url, streaming=streaming, tools=[SEARCH])
-    assert message["content"][-1]["text"] == "Nothing new."
+    assert message["content"][-1]["text"] == "Nothing."
     assert not message["content"][-1].get("citations")
