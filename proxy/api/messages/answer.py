@@ -81,7 +81,8 @@ class MessageBuilder:
         self._blank = ""  # text that is a block only if more than blanks follows
         self._turn = 0
         self._has_text = self._has_thoughts = False  # of this turn
-        self._begun: dict[tuple[str, str], list[ShownCall]] = {}  # by the upstream's call id and the tool
+        # By the upstream's call id, which some upstreams use again, the tool and the arguments.
+        self._begun: dict[tuple[str, str, str], list[ShownCall]] = {}
         self._numbered = 0
         self._client_calls: dict[int, tuple[str, str]] = {}  # of this turn: index -> id and name
         self._waiting: dict[int, str] = {}  # arguments of client calls that wait until the one before is complete
@@ -134,6 +135,7 @@ class MessageBuilder:
         shown = self._options.tools.shown.get(tool)
         if shown is None and not self._options.others:
             return []
+        key = call_id, tool, arguments
         if not is_complete(arguments) and (repaired := self._options.arguments_of(ToolCall(call_id, tool, arguments))):
             arguments = orjson.dumps(repaired).decode()
         self._numbered += 1
@@ -145,17 +147,17 @@ class MessageBuilder:
             own_id = own_id.replace("srvtoolu_", "mcptoolu_")
             use = {"type": "mcp_tool_use", "id": own_id, "name": tool, "server_name": SERVER_NAME}
             call = ShownCall(use, arguments, other_block(own_id, "", is_error=True))
-        self._begun.setdefault((call_id, tool), []).append(call)
+        self._begun.setdefault(key, []).append(call)
         return self._flush() + self.blocks.add_server_call(call)
 
     def end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
         """Add the results of a turn's calls, and the calls that were answered without being run."""
         events = self._flush() + self._write_all_waiting()
         for one in answered:
-            key = call_id, tool = one.call.id, one.tool or one.call.name
+            key = one.call.id, one.tool or one.call.name, one.call.arguments
             begun = self._begun.get(key)
             if not begun:
-                events += self.begin_call(call_id, tool, one.call.arguments)
+                events += self.begin_call(*key)
                 begun = self._begun.get(key)
             if begun:
                 call = begun.pop(0)

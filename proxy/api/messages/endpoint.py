@@ -234,15 +234,11 @@ def _replay(
 
 def _replay_calls(message: MessageBuilder, turn: Turn, answered: Sequence[AnsweredCall]) -> None:
     """Show the calls of a turn in their order, the client's and those that the server has run."""
-    run: dict[object, list[AnsweredCall]] = {}  # some upstreams use an id again
-    for one in answered:
-        if one.was_run:
-            run.setdefault(one.call.id, []).append(one)
+    server_calls = iter(answered)
     shown = 0
     for entry, client_id in turn.entries:
         if client_id:
             message.show({"tool_calls": [{**entry, "index": shown, "id": client_id}]})
             shown += 1
-        elif same_id := run.get(entry.get("id")):
-            one = same_id.pop(0)
+        elif entry.get("type", "function") == "function" and (one := next(server_calls, None)) and one.was_run:
             message.begin_call(one.call.id, one.tool, one.call.arguments)

@@ -555,3 +555,20 @@ async def test_a_mark_in_a_text_of_blanks_cites_nothing_in_the_next_text(upstrea
         message = await ask(url, streaming=streaming, tools=[SEARCH])
     assert message["content"][-1]["text"] == "Nothing."
     assert not message["content"][-1].get("citations")
+
+
+@BOTH
+async def test_a_call_that_is_repeated_under_the_id_of_another_one_has_its_own_result(upstream, streaming):
+    upstream.search = page_of
+    first, again, other = search("u1", "one"), search("u1", "one"), search("u1", "two")
+    upstream.replies = replies(streaming, [first], [again, other], "Done.")
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH])
+    asked = {block["id"]: block["input"]["query"] for block in message["content"] if block["type"] == "server_tool_use"}
+    found = {
+        asked[block["tool_use_id"]]: [page["url"] for page in block["content"]]
+        for block in message["content"]
+        if block["type"] == "web_search_tool_result"
+    }
+    assert len(asked) == 3
+    assert found == {"one": ["https://one.example/"], "two": ["https://two.example/"]}
