@@ -91,7 +91,7 @@ class InvalidApiKey(RequestError, status=401, code="invalid_api_key"):
     def __init__(self) -> None:
         super().__init__(
             "No valid API key was given. Send the key that the operator of this proxy gave you as "
-            "'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
+            "'Authorization: Bearer KEY'.",  # not 'x-api-key' as well: Claude Code replaces messages with that in them
             headers={"www-authenticate": "Bearer", "x-should-retry": "false"},
         )
 

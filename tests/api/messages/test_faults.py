@@ -92,6 +92,7 @@ async def test_an_error_has_anthropics_envelope_and_the_requests_id(upstream):
         bad = await raw(url, ASK, path="/v1/messages/batches", **{"x-api-key": "key-of-the-app"})
         elsewhere = await raw(url, ASK, path="/v1/chat/completions")
     assert (refused.status_code, refused.headers["x-should-retry"]) == (401, "false")
+    assert "x-api-key" not in refused.text.lower()  # Claude Code 2.1 would show `Please run /login` in place of it
     assert refused.json()["error"]["type"] == "authentication_error"
     assert refused.json()["request_id"] == refused.headers["request-id"] == refused.headers["x-request-id"]
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
