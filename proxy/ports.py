@@ -238,7 +238,7 @@ class Upstream(Protocol):
 
     @property
     def traits(self) -> UpstreamTraits:
-        """Its traits."""
+        """The traits of the upstream that answers now."""
         ...
 
     def complete(self, call: CallUpstream, show: Show, early: EarlyCalls) -> Awaitable[Turn]:

@@ -51,8 +51,7 @@ class Driver:
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
         """
-        timer = self._clock.monotonic
-        deadline = Deadline(timer, timer() + run.limits.deadline)
+        deadline = Deadline(self._clock.monotonic, self._clock.monotonic() + run.limits.deadline)
         execute = partial(self._toolset.execute, scope=scope, filters=filters)
         calls = CallRunner(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
         try:

@@ -87,7 +87,7 @@ class Registry:
 
     @property
     def kept_states(self) -> dict[str, KeptState]:
-        """What is kept of each tool between calls, by the tool's name."""
+        """The circuit breaker, cache and slots of each tool, by the tool's name."""
         return {name: entry.kept for name, entry in self._entries.items()}
 
     def group_of(self, name: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import orjson
 from msgspec import Struct
 
 from proxy.api.messages.blocks import Blocks, Events, ShownCall, is_complete
@@ -20,6 +19,7 @@ from proxy.api.messages.pages import (
 )
 from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, MessageTools
+from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import NATIVE_REASON, Json, ToolCall
 from proxy.loop.citations import CITATIONS, Citation, moved_back
@@ -137,7 +137,7 @@ class MessageBuilder:
             return []
         key = call_id, tool, arguments
         if not is_complete(arguments) and (repaired := self._options.arguments_of(ToolCall(call_id, tool, arguments))):
-            arguments = orjson.dumps(repaired).decode()
+            arguments = sse.dumps(repaired).decode()
         self._numbered += 1
         own_id = shown_call_id(self._run_id, self._numbered, self._turn)
         if shown is not None:
