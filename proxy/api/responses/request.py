@@ -135,9 +135,8 @@ def read_request(fields: Json) -> ResponsesRequest:
         is_met, demand = _DEMANDS[name]
         expect(fields[name] is None or is_met(fields[name]), name, demand)
     _check_inner(fields)
-    rawjson.dumps(
-        {"response": fields}
-    )  # the events of the answer echo them, one level deeper: they have to be writable
+    # The events of the answer echo the fields one level deeper, and have to be writable.
+    rawjson.dumps({"response": fields})
     items = tuple(_without_secrets(item) for item in read_items(fields.get("input")))
     return ResponsesRequest(_without_secrets(fields), items, _check_format(fields))
 
