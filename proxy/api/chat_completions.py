@@ -20,6 +20,7 @@ from proxy.loop import rawjson, sse
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, text_of
 from proxy.loop.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
+from proxy.loop.patterns import ChunkPattern, pattern_of
 from proxy.loop.tally import Tally, sum_of
 from proxy.ports import MODEL
 
@@ -95,6 +96,19 @@ class Completion(Struct, frozen=True):
     model: str
 
 
+class _LatestChunk(Struct):
+    """The latest chunk of a choice. One that comes again has another delta and is otherwise the same (`ports.Show`).
+
+    Attributes:
+        field: of the text that was all of its delta when it came again; empty: it has not.
+        pattern: of the event that it became then; None: it had no text.
+    """
+
+    chunk: Json
+    field: str = ""
+    pattern: ChunkPattern | None = None
+
+
 class CompletionStream(Struct):
     """Writes a completion of one choice or several to a client with `stream: true`.
 
@@ -112,9 +126,21 @@ class CompletionStream(Struct):
     _citations: dict[int, list[Citation]] = {}
     _annotations: dict[int, list[Json]] = {}  # the upstream's own; SDKs cannot join two lists of a stream
     _events: list[Json] = []
+    _latest: dict[int, "_LatestChunk"] = {}
 
     def show(self, index: int, chunk: Json) -> Awaitable[None]:
         """Write the visible part of an upstream chunk as a chunk of choice `index`."""
+        latest = self._latest.get(index)
+        if latest is None or latest.chunk is not chunk:
+            latest = self._latest[index] = _LatestChunk(chunk)
+        elif not self._events and len(delta := chunk["choices"][0]["delta"]) == 1:
+            [(field, text)] = delta.items()
+            if latest.field != field and isinstance(text, str):
+                latest.field, latest.pattern = field, pattern_of(sse.encode(chunk), field)
+            if latest.pattern is not None and isinstance(text, str):
+                if field == "content":
+                    self._texts[index].append(text)
+                return self.stream.write(latest.pattern.with_text(text))
         opening = self._opening(index, chunk) if self._events or index not in self._texts else b""
         for choice in chunk["choices"]:
             choice["index"] = index

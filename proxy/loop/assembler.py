@@ -69,7 +69,7 @@ class Assembler:
         self._buffer = TurnBuffer(call.buffering)
         self._is_proven: bool | None = None  # to be an answer; None: it is too short to tell
         self.text_field = ""
-        self._around: tuple[Json, Json] = {}, {}  # the latest chunk with only a text, and its choice
+        self._repeated: Json = {}  # the latest chunk with only a text; of those like it, only the delta is new
 
     def feed(self, chunk: Json) -> list[Json]:
         """Take in a chunk, which is changed, and return what may be shown now, in order."""
@@ -90,13 +90,14 @@ class Assembler:
         if _SEARCH_RESULTS in chunk:
             self.text_field = ""
         if self.text_field:
-            self._around = {**chunk}, {**choices[0]}
+            self._repeated = {**chunk, "choices": [{**choices[0]}]}
         return visible
 
     def feed_text(self, text: str) -> list[Json]:
         """Take in a chunk that is the latest one with another text in `text_field`, and return what may be shown now.
 
-        The next chunk is such a one if it fits the latest one's pattern (`patterns`).
+        The next chunk is such a one if it fits the latest one's pattern (`patterns`). What is shown is one and the same
+        chunk each time, with another delta, so that its callee need not look at the rest again.
         """
         field, known = self.text_field, self._texts.fields[self.text_field]
         if known.leaks is not None:
@@ -109,8 +110,8 @@ class Assembler:
                 return []
         elif not text:
             return []
-        chunk, choice = self._around
-        return [{**chunk, "choices": [{**choice, "delta": delta}]}]
+        self._repeated["choices"][0]["delta"] = delta
+        return [self._repeated]
 
     def feed_whole(self, completion: Json) -> None:
         """Take in a whole completion, of which nothing is shown yet. Raises `UpstreamError` without a finish_reason."""

@@ -34,6 +34,10 @@ class ChunkPattern(Struct, frozen=True):
             return None
         return text or None
 
+    def with_text(self, text: str) -> bytes:
+        """The chunk with these bytes around a text."""
+        return b"%b%b%b" % (self.before[:-1], orjson.dumps(text), self.after[1:])
+
 
 def pattern_of(data: bytes, field: str) -> ChunkPattern | None:
     """The pattern of a chunk whose text is the value of `field`; None: it has no text, or the key more than once.

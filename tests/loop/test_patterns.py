@@ -99,10 +99,10 @@ def test_a_key_that_stands_in_a_chunk_twice_has_no_pattern():
 def read(field, *texts, tools=TOOLS):
     """The texts that are shown of a stream whose first chunk has the first text, and the others by its pattern."""
     assembler = Assembler(CallUpstream({}, number=1, tools=tools))
-    shown = assembler.feed(chunk({field: texts[0]}))
+    shown = [one["choices"][0]["delta"][field] for one in assembler.feed(chunk({field: texts[0]}))]
     for text in texts[1:]:
-        shown += assembler.feed_text(text)
-    return [one["choices"][0]["delta"][field] for one in shown]
+        shown += [one["choices"][0]["delta"][field] for one in assembler.feed_text(text)]
+    return shown
 
 
 def test_where_nothing_can_be_called_every_text_is_shown_at_once():

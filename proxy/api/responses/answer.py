@@ -167,7 +167,7 @@ class ResponseStream:
         for choice in chunk["choices"]:
             calls = bool(choice["delta"].get("tool_calls"))
             if self._hold_text and not calls and any(choice["delta"].get(key) for key in _TEXT):
-                self._held.append(choice)
+                self._held.append({**choice})
                 continue
             if calls:  # of the client's: the turn is the last one, and its text stands before them
                 await self._write_held()
