@@ -5,7 +5,7 @@
 Filters that a provider cannot apply are applied here afterwards, and those that it can apply as well: providers leak.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
@@ -21,7 +21,7 @@ from proxy.tools.search.description import Description
 from proxy.tools.search.hits import first_of, hit_of, merged_by_page, passage, steps_of
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.refusals import Refused, answer_of
-from proxy.tools.search.template import ABSENT, as_text, filled, names_in
+from proxy.tools.search.template import ABSENT, as_text, filled, names_in, parsed
 from proxy.tools.search.urls import canonical
 
 KEYLESS = "none"
@@ -83,33 +83,40 @@ class Provider:
     ) -> None:
         self.description = description
         self._adapt = adapt
-        self._api_key = api_key or ""
-        self._options = {**description.options, **(options or {})}
         keyless = description.keyless if api_key == KEYLESS else None
-        self._url = _with_base((keyless and keyless.url) or description.url, base_url)
+        url = _with_base((keyless and keyless.url) or description.url, base_url)
         self._page = extra = description.page if page else None
-        self._headers = {**(keyless.headers if keyless else description.headers), **(extra.headers if extra else {})}
-        self._query = {**description.query, **(extra.query if extra else {})}
-        self._body = {**description.body, **extra.body} if extra and extra.body else description.body
+        headers = {**(keyless.headers if keyless else description.headers), **(extra.headers if extra else {})}
+        parameters = {**description.query, **(extra.query if extra else {})}
+        body = {**description.body, **extra.body} if extra and extra.body else description.body
         self._lists = (description.results,) if isinstance(description.results, str) else description.results or ()
-        self._names_in_url = frozenset(names_in(self._url))
-        names = self._names_in_url.union(names_in([self._query, self._body]))
-        self._sends_allow, self._sends_block = "allow" in names, "block" in names
+        self._names_in_url = frozenset(names_in(url))
+        self._names = self._names_in_url.union(names_in([parameters, body]))
+        self._sends_allow, self._sends_block = "allow" in self._names, "block" in self._names
+        key = {"api_key": api_key or ""}
+        self._constants = {**description.options, **(options or {})} | key
+        self._headers = {name: as_text(filled(parsed(value), key)) for name, value in headers.items()}
+        self._url, self._parameters, self._body = parsed(url), parsed(parameters), parsed(body)
 
     def request(self, query: SearchQuery, today: date) -> SearchRequest:
         """The request to send for a query."""
-        key = {"api_key": self._api_key}
-        values = self._values(query, today) | key
-        pairs = [(name, filled(part, values)) for name, part in self._query.items()]
+        values = self._values(query, today)
         in_url = {name: quote(as_text(value), safe="") for name in self._names_in_url if (value := values.get(name))}
         parts = urlsplit(filled(self._url, in_url))
-        added = urlencode([(name, as_text(item)) for name, value in pairs for item in _each(value)], quote_via=quote)
-        body = ABSENT if self._body is None else filled(self._body, values)
+        added: list[tuple[str, str]] = []
+        for name, parameter in self._parameters.items():
+            value = filled(parameter, values)
+            if isinstance(value, list):
+                added += [(name, as_text(item)) for item in value]
+            elif value is not ABSENT:
+                added.append((name, as_text(value)))
+        in_query = "&".join(filter(None, (parts.query, urlencode(added, quote_via=quote))))
+        body = filled(self._body, values)
         return SearchRequest(
             method=self.description.method,
-            url=urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, added))))),
-            headers={name: as_text(filled(value, key)) for name, value in self._headers.items()},
-            body=None if body is ABSENT else orjson.dumps(body),
+            url=urlunsplit(parts._replace(query=in_query)),
+            headers=self._headers,
+            body=None if body is None or body is ABSENT else orjson.dumps(body),
         )
 
     def read(
@@ -117,22 +124,18 @@ class Provider:
     ) -> Found | Refused:
         """The content of an answer; `headers` are in lower case. One that is nested too deep is as good as none."""
         try:
-            return self._read(query, status, headers, body, today)
+            answer = answer_of(self.description, status, headers, body)
+            if isinstance(answer, Refused):
+                return answer
+            answer = self._adapt(answer) if self._adapt else answer
+            hits = self._permitted(answer, self._lists, query, today)
+            for pointers in self.description.beside:
+                hits += self._permitted(answer, (pointers,), query, today)
+            found = tuple(merged_by_page(hits))
+            note = None if found or answer == {} else self._why_nothing(answer, today)
+            return Found(found, *self._said(answer, query.filters), note)
         except (RecursionError, orjson.JSONEncodeError):
             return Refused("down", status, said="its answer is nested too deep")
-
-    def _read(
-        self, query: SearchQuery, status: int, headers: Mapping[str, str], body: bytes, today: date
-    ) -> Found | Refused:
-        answer = answer_of(self.description, status, headers, body)
-        if isinstance(answer, Refused):
-            return answer
-        answer = self._adapt(answer) if self._adapt else answer
-        hits = self._permitted(answer, self._lists, query, today)
-        beside = [hit for name in self.description.beside for hit in self._permitted(answer, (name,), query, today)]
-        found = tuple(merged_by_page([*hits, *beside]))
-        note = None if found or answer == {} else self._why_nothing(answer, today)
-        return Found(found, *self._said(answer, query.filters), note)
 
     def _why_nothing(self, answer: Any, today: date) -> str | None:
         """Why an answer without hits may have been misread; None where its lists of results are empty, or filtered."""
@@ -145,11 +148,15 @@ class Provider:
             return None
         return f"no result has a page's URL at {fields.url}; the first has {', '.join(_places(rows[0]))}"
 
-    def _permitted(self, answer: Any, lists: tuple[str, ...], query: SearchQuery, today: date) -> Sequence[SearchHit]:
+    def _permitted(self, answer: Any, lists: tuple[str, ...], query: SearchQuery, today: date) -> list[SearchHit]:
         """The permitted pages in lists of results, as many as were asked for; a list that is not there is empty."""
-        rows = [row for pointers in lists for row in _list_at(answer, pointers) or () if isinstance(row, dict)]
-        hits = merged_by_page(hit_of(row, self.description.fields, today, page=self._page) for row in rows)
-        return [hit for hit in hits if query.filters.permits(hit.url)][: query.count]
+        found = []
+        for pointers in lists:
+            for row in _list_at(answer, pointers) or ():
+                hit = hit_of(row, self.description.fields, today, page=self._page) if isinstance(row, dict) else None
+                if hit is not None:
+                    found.append(hit)
+        return [hit for hit in merged_by_page(found) if query.filters.permits(hit.url)][: query.count]
 
     def _said(self, answer: Any, filters: SearchFilters) -> tuple[str | None, str | None]:
         """A direct answer and its page. Where pages are filtered it has to come from one that is permitted."""
@@ -161,16 +168,15 @@ class Provider:
 
     def cannot(self) -> list[str]:
         """The filters that the provider itself does not have, and what becomes of them, for `toolproxy check`."""
-        names = set(names_in([self._url, self._query, self._body]))
         operator = self.description.site_operator
         missing = []
         if not (self._sends_allow or operator):
             missing.append("allowed_domains (filtered afterwards)")
         if not (self._sends_block or operator):
             missing.append("blocked_domains (filtered afterwards)")
-        if not names & {"recency", "since"}:
+        if not self._names & {"recency", "since"}:
             missing.append("recency")
-        missing += [name for name in ("country", "language") if name not in names and "place" not in names]
+        missing += [name for name in ("country", "language") if not self._names & {name, "place"}]
         return missing
 
     def _values(self, query: SearchQuery, today: date) -> dict[str, Any]:
@@ -180,9 +186,11 @@ class Provider:
         block = _bounded(filters.block, most.block) if self._sends_block else ()
         if self.description.exclusive and allow:
             block = ()
+        # Unless the provider applies all filters by itself, some of its results are dropped afterwards.
+        applies_all = self.description.site_operator or (filters.allow == allow and filters.block == block)
         values: dict[str, Any] = {
             "query": self._text(query),
-            "count": min(query.count if self._applies(filters, allow, block) else 2 * query.count, most.count),
+            "count": min(query.count if applies_all else 2 * query.count, most.count),
             "recency": query.recency,
             "since": days_before(today, query.recency).isoformat() if query.recency else None,
             "country": query.country,
@@ -194,27 +202,24 @@ class Provider:
             "place": filters.place,
             "size": filters.size or "medium",
         }
-        return {**self._options, **{name: self._worded(name, value) for name, value in values.items()}}
-
-    def _worded(self, name: str, value: Any) -> Any:
-        """A value in the provider's words; one that it has no word for is left out."""
-        words = self.description.values.get(name)
-        if value is None or words is None:
-            return value
-        return ENGLISH_NAMES.get(value) if words == "names" else words.get(str(value))
-
-    def _applies(self, filters: SearchFilters, allow: tuple[str, ...], block: tuple[str, ...]) -> bool:
-        """Whether the provider applies all filters by itself, so that nothing is dropped afterwards."""
-        return self.description.site_operator or (filters.allow == allow and filters.block == block)
+        for name, words in self.description.values.items():
+            value = values.get(name)
+            if value is not None and words is not None:  # a value that the provider has no word for is left out
+                values[name] = ENGLISH_NAMES.get(value) if words == "names" else words.get(str(value))
+        return {**self._constants, **values}
 
     def _text(self, query: SearchQuery) -> str:
         """The query as the provider takes it, with `site:` operators where they fit."""
         text = self._cut(query.text)
         if not self.description.site_operator:
             return text
-        sites = " OR ".join(f"site:{rule}" for rule in query.filters.allow) if not self._sends_allow else ""
-        without = " ".join(f"-site:{rule}" for rule in query.filters.block) if not self._sends_block else ""
-        with_sites = " ".join(part for part in (text, sites and f"({sites})", without) if part)
+        parts = [text] if text else []
+        if query.filters.allow and not self._sends_allow:
+            sites = " OR ".join([f"site:{rule}" for rule in query.filters.allow])
+            parts.append(f"({sites})")
+        if query.filters.block and not self._sends_block:
+            parts += [f"-site:{rule}" for rule in query.filters.block]
+        with_sites = " ".join(parts)
         return with_sites if self._cut(with_sites) == with_sites else text
 
     def _cut(self, text: str) -> str:
@@ -234,8 +239,14 @@ def _bounded(rules: tuple[str, ...], most: int | None) -> tuple[str, ...]:
 
 def _list_at(answer: Any, pointers: str) -> list[Any] | None:
     """The list at the first pointer that leads to one with results, or else to an empty one; None: no list."""
-    lists = [found for steps in steps_of(pointers) if isinstance(found := resolve(answer, steps), list)]
-    return next(filter(None, lists), lists[0] if lists else None)
+    empty = None
+    for steps in steps_of(pointers):
+        found = resolve(answer, steps)
+        if isinstance(found, list):
+            if found:
+                return found
+            empty = found if empty is None else empty
+    return empty
 
 
 def _places(value: Any) -> list[str]:
@@ -246,12 +257,6 @@ def _places(value: Any) -> list[str]:
     for outer, inner in value.items():
         names += [f"/{outer}", *(f"/{outer}/{key}" for key in (inner if isinstance(inner, dict) else ()))]
     return names[:_MOST_PLACES] or ["nothing"]
-
-
-def _each(value: Any) -> Iterator[Any]:
-    """The values of one parameter: a list repeats its name."""
-    if value is not ABSENT:
-        yield from value if isinstance(value, list) else [value]
 
 
 def _with_base(url: str, base_url: str | None) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 ABSENT: Final = object()
 """What is left out."""
@@ -26,19 +27,66 @@ _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}|\{(\w+)((?:\|[a-z]+(?::(?:\|(?=\})|[^{
 _OPERATOR = re.compile(r"\|([a-z]+)(?::(\|\Z|[^{}|]*))?")
 
 
-def filled(template: Any, values: Mapping[str, Any]) -> Any:
-    """A template with its values in place, or `ABSENT`."""
+class _Placeholder(Struct, frozen=True):
+    """A placeholder: the name of its value, and the operators that change it, each with its argument."""
+
+    name: str
+    operators: tuple[tuple[Callable[[Any, str], Any], str], ...]
+
+    def value_in(self, values: Mapping[str, Any]) -> Any:
+        """Its value, or `ABSENT`."""
+        value = values.get(self.name)
+        for operator, argument in self.operators:
+            if value is None or value == []:
+                return ABSENT
+            value = operator(value, argument)
+        return ABSENT if value is None or value == [] else value
+
+
+class _Text(Struct, frozen=True):
+    """A string with placeholders in it, in pieces from left to right."""
+
+    pieces: tuple[str | _Placeholder, ...]
+
+
+def parsed(template: Any) -> Any:
+    """A template as `filled` takes it: its strings are searched for placeholders once, and not for every query."""
     match template:
         case str():
-            return _filled_text(template, values)
+            return _parsed_text(template)
         case list() | tuple():
-            items = [item for part in template for item in _spliced(part, filled(part, values))]
-            return items if items or not template else ABSENT
+            return [parsed(part) for part in template]
         case dict():
-            pairs = {key: item for key, part in template.items() if (item := filled(part, values)) is not ABSENT}
-            return pairs if pairs or not template else ABSENT
+            return {key: parsed(part) for key, part in template.items()}
         case _:
             return template
+
+
+def filled(template: Any, values: Mapping[str, Any]) -> Any:
+    """A parsed template with its values in place, or `ABSENT`."""
+    content: Any
+    match template:
+        case _Placeholder():
+            return template.value_in(values)
+        case _Text(pieces):
+            content = [filled(piece, values) for piece in pieces]
+            return ABSENT if ABSENT in content else "".join(map(as_text, content))
+        case list():
+            content = []
+            for part in template:
+                item = filled(part, values)
+                if isinstance(part, _Placeholder) and isinstance(item, list):
+                    content += item
+                elif item is not ABSENT:
+                    content.append(item)
+        case dict():
+            content = {}
+            for key, part in template.items():
+                if (item := filled(part, values)) is not ABSENT:
+                    content[key] = item
+        case _:
+            return template
+    return content if content or not template else ABSENT
 
 
 def names_in(template: Any) -> Iterator[str]:
@@ -77,31 +125,23 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _spliced(part: Any, value: Any) -> list[Any]:
-    """The items that an item of a list becomes: a placeholder that means a list becomes its items."""
-    if value is ABSENT:
-        return []
-    return value if isinstance(part, str) and isinstance(value, list) else [value]
-
-
-def _filled_text(template: str, values: Mapping[str, Any]) -> Any:
-    whole = _PLACEHOLDER.fullmatch(template)
-    if whole and whole[2]:
-        return _value(whole[2], whole[3], values)
-    found = [(place, _value(place[2], place[3], values)) for place in _PLACEHOLDER.finditer(template) if place[2]]
-    if any(value is ABSENT for _, value in found):
-        return ABSENT
-    by_place = {place.start(): as_text(value) for place, value in found}
-    return _PLACEHOLDER.sub(lambda place: f"{{{place[1]}}}" if place[1] else by_place[place.start()], template)
-
-
-def _value(name: str, operators: str, values: Mapping[str, Any]) -> Any:
-    value = values.get(name)
-    for operator, argument in _OPERATOR.findall(operators):
-        if value is None or value == []:
-            return ABSENT
-        value = _OPERATORS[operator](value, argument)
-    return ABSENT if value is None or value == [] else value
+def _parsed_text(template: str) -> str | _Placeholder | _Text:
+    pieces: list[str | _Placeholder] = []
+    end = 0
+    for found in _PLACEHOLDER.finditer(template):
+        literal, name, operators = found.groups()
+        pieces.append(template[end : found.start()])
+        if name:
+            applied = [(_OPERATORS[operator], argument) for operator, argument in _OPERATOR.findall(operators)]
+            pieces.append(_Placeholder(name, tuple(applied)))
+        else:
+            pieces.append(f"{{{literal}}}")
+        end = found.end()
+    pieces = [piece for piece in (*pieces, template[end:]) if piece]
+    texts = [piece for piece in pieces if isinstance(piece, str)]
+    if len(texts) == len(pieces):
+        return "".join(texts)
+    return _Text(tuple(pieces)) if len(pieces) > 1 else pieces[0]
 
 
 def _items(value: Any) -> list[Any]:
