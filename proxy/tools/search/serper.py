@@ -82,21 +82,32 @@ def provider_of(config: SerperConfig) -> Provider:
 
 def adapted(answer: Any) -> Json:
     """An answer in the form that `SERPER` reads: every block as rows of a list, and one direct answer."""
-    box, graph = _object(answer, "answerBox"), _row_of_graph(_object(answer, "knowledgeGraph"))
+    blocks = answer if isinstance(answer, dict) else {}
+    box, graph = _object(blocks, "answerBox"), _object(blocks, "knowledgeGraph")
+    about = _row_of_graph(graph) if graph else {}
     said = [box.get("title"), box.get("answer"), box.get("snippet")]
-    if not box and not graph.get("url"):  # a graph without a page is no hit
-        said = [graph.get("title"), graph.get("text")]
+    if not box and not about.get("url"):  # a graph without a page is no hit
+        said = [about.get("title"), about.get("text")]
     return {
-        "results": [_row(item) for name in _RESULTS for item in _items(answer, name)],
-        "stories": [_row(item) for item in _items(answer, "topStories")],
-        "questions": [{**_row(item), "title": item.get("question")} for item in _items(answer, "peopleAlsoAsk")],
-        "graph": [graph],
-        "answer": "\n".join(text for part in said if (text := passage(part))),
+        "results": _rows(blocks, *_RESULTS),
+        "stories": _rows(blocks, "topStories"),
+        "questions": _rows(blocks, "peopleAlsoAsk", title="question"),
+        "graph": [about],
+        "answer": "\n".join(filter(None, map(passage, said))),
         "answer_url": box.get("link"),
     }
 
 
-def _row(item: Json) -> Json:
+def _rows(blocks: Json, *names: str, title: str = "title") -> list[Json]:
+    """The objects in the lists of those names as rows, with the field that has their title."""
+    rows: list[Json] = []
+    for name in names:
+        if isinstance(listed := blocks.get(name), list):
+            rows += [_row(item, title) for item in listed if isinstance(item, dict)]
+    return rows
+
+
+def _row(item: Json, title: str) -> Json:
     """A result of any kind, with the details that its kind has."""
     details: list[str] = []
     if not _DETAILS.keys().isdisjoint(item):
@@ -106,7 +117,7 @@ def _row(item: Json) -> Json:
         details.insert(0, f"rated {rating} by {votes}" if votes else f"rated {rating}")
     return {
         "url": item.get("link") or item.get("website") or _on_the_map(item),
-        "title": item.get("title"),
+        "title": item.get(title),
         "text": "; ".join([*details, *filter(None, [line(item.get("snippet"))])]),
         "date": item.get("date"),
         "site": item.get("source") or item.get("publicationInfo"),
@@ -121,15 +132,11 @@ def _on_the_map(place: Json) -> str | None:
 
 def _row_of_graph(graph: Json) -> Json:
     kind, title = line(graph.get("type")), line(graph.get("title")) or "About"
-    return (
-        {
-            "url": graph.get("website") or graph.get("descriptionLink"),
-            "title": f"{title} ({kind})" if kind else title,
-            "text": "; ".join([*filter(None, [line(graph.get("description"))]), *_facts(graph)]),
-        }
-        if graph
-        else {}
-    )
+    return {
+        "url": graph.get("website") or graph.get("descriptionLink"),
+        "title": f"{title} ({kind})" if kind else title,
+        "text": "; ".join([*filter(None, [line(graph.get("description"))]), *_facts(graph)]),
+    }
 
 
 def _facts(graph: Json) -> Iterator[str]:
@@ -138,12 +145,6 @@ def _facts(graph: Json) -> Iterator[str]:
             yield f"{key}: {text}"
 
 
-def _object(holder: Any, key: str) -> Json:
-    value = holder.get(key) if isinstance(holder, dict) else None
+def _object(holder: Json, key: str) -> Json:
+    value = holder.get(key)
     return value if isinstance(value, dict) else {}
-
-
-def _items(answer: Any, key: str) -> list[Json]:
-    """The objects in the list of that name."""
-    listed = answer.get(key) if isinstance(answer, dict) else None
-    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
