@@ -1,7 +1,6 @@
 """What a search is asked: the schema that models see, the words that they use instead, and the query made of them."""
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -73,16 +72,21 @@ class SearchQuery(Struct, frozen=True):
 
 def repair(arguments: Json) -> Json:
     """The request in the schema's words; what is not understood is left for the schema to refuse."""
-    repaired = {key: value for key, value in arguments.items() if key not in _ALL_NAMES}
-    for name, names in _NAMES.items():
-        value = _first(arguments, names)
-        if value is not None:
-            repaired[name] = value
+    repaired = {key: value for key, value in arguments.items() if key not in _ALL_NAMES and value is not None}
+    for name, synonyms in _NAMES.items():
+        for synonym in synonyms:
+            if (value := arguments.get(synonym)) is not None:
+                repaired[name] = value
+                break
     if "num_results" in repaired:
         repaired["num_results"] = _count(repaired["num_results"])
-    if isinstance(recency := repaired.get("recency"), str):
-        repaired["recency"] = _recency(recency)
-    return {key: value for key, value in repaired.items() if value is not None}
+    if isinstance(asked := repaired.get("recency"), str):
+        recency = _recency(asked)
+        if recency is None:
+            del repaired["recency"]
+        else:
+            repaired["recency"] = recency
+    return repaired
 
 
 def query_of(arguments: Json, filters: SearchFilters = NO_FILTERS) -> SearchQuery:
@@ -120,7 +124,3 @@ def _count(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return min(max(value, 1), MOST_RESULTS)
     return value
-
-
-def _first(arguments: Json, names: Iterable[str]) -> Any:
-    return next((arguments[name] for name in names if arguments.get(name) is not None), None)
