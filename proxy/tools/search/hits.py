@@ -43,6 +43,7 @@ def hit_of(row: Json, fields: Fields, today: date, *, page: PageText | None = No
     url = canonical(given)
     if url is None:
         return None
+    given = given.strip()
     score = first_of(row, fields.score)
     text = passage(first_of(row, page.text)) if page else ""
     return SearchHit(
@@ -54,7 +55,7 @@ def hit_of(row: Json, fields: Fields, today: date, *, page: PageText | None = No
         site=line(first_of(row, fields.site)) or None,
         score=float(score) if isinstance(score, (int, float)) and not isinstance(score, bool) else None,
         is_page=bool(page and page.whole and text),
-        address=given.strip() if is_address_of(given, url) else None,
+        address=given if given != url and is_address_of(given, url) else None,
     )
 
 
@@ -88,16 +89,23 @@ def output_of(
         answer_url: the page that it comes from.
         most_characters: of each hit's text; the rest is cut off.
     """
-    cut = tuple(replace(hit, text=_cut(hit.text, most_characters)) for hit in hits)
-    if not cut and not answer:
+    if not hits and not answer:
         return ToolOutput(f'No results for "{query}".')
-    sources = {hit.url: hit.title for hit in cut}
     blocks = [f'Results for "{query}":']
     if answer:
         blocks.append("\n".join(filter(None, ("Direct answer:", _cut(answer, most_characters), answer_url))))
+    shown, sources = [], {}
+    for hit in hits:
+        text = _cut(hit.text, most_characters)
+        dated = hit.published or (f"updated {hit.updated}" if hit.updated else "")
+        where = " - ".join(filter(None, (hit.site, dated)))
+        # Without a number: gpt-oss would take it for a page of a browser that it may not have.
+        blocks.append("\n".join(filter(None, (hit.title, hit.url, where, text))))
+        shown.append(replace(hit, text=text))
+        sources[hit.url] = hit.title
     if answer and answer_url:
         sources.setdefault(answer_url, host_of(answer_url))
-    return ToolOutput("\n\n".join([*blocks, *map(_entry, cut)]), sources, cut)
+    return ToolOutput("\n\n".join(blocks), sources, tuple(shown))
 
 
 def line(value: object) -> str:
@@ -128,13 +136,6 @@ def _plain(text: str) -> str:
     if "&" not in text:
         return _MARKUP.sub(" ", text) if "<" in text else text
     return _MARKUP.sub(" ", html.unescape(_MARKUP.sub(" ", text)))
-
-
-def _entry(hit: SearchHit) -> str:
-    """A hit as a paragraph, without a number: gpt-oss would take it for a page of a browser that it may not have."""
-    dated = hit.published or (f"updated {hit.updated}" if hit.updated else "")
-    where = " - ".join(filter(None, (hit.site, dated)))
-    return "\n".join(filter(None, (hit.title, hit.url, where, hit.text)))
 
 
 def _cut(text: str, most: int) -> str:

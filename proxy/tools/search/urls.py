@@ -53,7 +53,9 @@ def canonical(url: object) -> str | None:
     Scheme and host are in lower case; the default port, tracking parameters and text fragments are gone; characters
     that a URL cannot hold are encoded. Redirects of search engines are replaced by their target if they name it.
     """
-    if isinstance(url, str) and _is_plain(url):
+    if not isinstance(url, str):
+        return None
+    if len(url) <= _LONGEST and _PLAIN.fullmatch(url) and not (_ENGINES.search(url) or _TRACKS.search(url)):
         return url
     for _ in range(_MOST_HOPS + 1):
         split = _split(url)
@@ -70,17 +72,9 @@ def canonical(url: object) -> str | None:
     return None
 
 
-def _is_plain(url: str) -> bool:
-    """Whether a URL is one of the many that nothing has to be changed in."""
-    is_plain = len(url) <= _LONGEST and _PLAIN.fullmatch(url) is not None
-    return is_plain and not (_ENGINES.search(url) or _TRACKS.search(url))
-
-
 def is_address_of(given: str, url: str) -> bool:
-    """Whether a URL as a provider gave it is another one than the canonical `url`, and no redirect to it."""
-    if given.strip() == url:
-        return False
-    parts, canonical_parts = urlsplit(given.strip()), urlsplit(url)
+    """Whether a URL that a provider gave is one of the page itself, whose canonical URL is `url`: no redirect to it."""
+    parts, canonical_parts = urlsplit(given), urlsplit(url)
     return (parts.hostname, _encoded(parts.path)) == (canonical_parts.hostname, canonical_parts.path)
 
 
@@ -98,11 +92,10 @@ def host_of(url: str) -> str:
     return (urlsplit(url).hostname or "").removeprefix("www.")
 
 
-def _split(url: object) -> tuple[SplitResult, str, int | None] | None:
+def _split(url: str) -> tuple[SplitResult, str, int | None] | None:
     """The parts of an absolute http(s) URL that a browser could open, its host and its port; None for anything else."""
-    if not isinstance(url, str) or not 0 < len(url := url.strip()) <= _LONGEST:
-        return None
-    if not url.isprintable() or _NOT_IN_A_URL.search(url):
+    url = url.strip()
+    if not 0 < len(url) <= _LONGEST or not url.isprintable() or _NOT_IN_A_URL.search(url):
         return None
     try:
         parts = urlsplit(url)
