@@ -53,22 +53,20 @@ def answer_of(
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         answer = None
-    rule = next((rule for rule in description.errors if _fits(rule, status, answer)), None)
-    means = rule.means if rule else _meaning_of(status)
+    means: Meaning
+    for rule in description.errors:
+        if _fits(rule, status, answer):
+            means, hint = rule.means, rule.hint
+            break
+    else:
+        if status in _SUCCESS:
+            return answer if isinstance(answer, (dict, list)) else Refused("down", status)
+        means = _MEANINGS.get(status, "input" if status in _CLIENT_ERRORS else "down")
+        hint = _HINTS.get(status)
     if means == "empty":
         return {}
-    if means is not None:
-        hint = rule.hint if rule else _HINTS.get(status)
-        return Refused(
-            means, status, _wait(description, headers, answer), hint, line(first_of(answer, _WORDS))[:_MOST_SAID]
-        )
-    return answer if isinstance(answer, (dict, list)) else Refused("down", status)
-
-
-def _meaning_of(status: int) -> Meaning | None:
-    if status in _SUCCESS:
-        return None
-    return _MEANINGS.get(status, "input" if status in _CLIENT_ERRORS else "down")
+    said = line(first_of(answer, _WORDS))[:_MOST_SAID]
+    return Refused(means, status, _wait(description, headers, answer), hint, said)
 
 
 def _wait(description: Description, headers: Mapping[str, str], answer: Any) -> float | None:
