@@ -101,8 +101,7 @@ class Provider:
     def request(self, query: SearchQuery, today: date) -> SearchRequest:
         """The request to send for a query."""
         values = self._values(query, today)
-        in_url = {name: quote(as_text(value), safe="") for name in self._names_in_url if (value := values.get(name))}
-        parts = urlsplit(filled(self._url, in_url))
+        parts = urlsplit(filled(self._url, {name: _in_url(values.get(name)) for name in self._names_in_url}))
         added: list[tuple[str, str]] = []
         for name, parameter in self._parameters.items():
             value = filled(parameter, values)
@@ -257,6 +256,13 @@ def _places(value: Any) -> list[str]:
     for outer, inner in value.items():
         names += [f"/{outer}", *(f"/{outer}/{key}" for key in (inner if isinstance(inner, dict) else ()))]
     return names[:_MOST_PLACES] or ["nothing"]
+
+
+def _in_url(value: Any) -> str | list[str]:
+    """A value, or each of several, percent-encoded; empty where there is none, for a URL has no key to leave out."""
+    if isinstance(value, list):
+        return [quote(as_text(item), safe="") for item in value] or ""
+    return "" if value is None else quote(as_text(value), safe="")
 
 
 def _with_base(url: str, base_url: str | None) -> str:

@@ -146,6 +146,26 @@ def test_dates_are_counted_back_from_today_and_empty_objects_are_left_out():
     assert plain["advanced_settings"] == {"max_results": 5}
 
 
+@pytest.mark.parametrize(
+    ("url", "sent"),
+    [
+        ("https://s.example/{country}/s?q={query}&c={country}", "https://s.example//s?q=who%20%26%20what&c="),
+        ("https://s.example/s?q={query}&d={allow|join:,}", "https://s.example/s?q=who%20%26%20what&d="),
+        ("https://s.example/s?q={query}&e={edition}", "https://s.example/s?q=who%20%26%20what&e=0"),
+    ],
+)
+def test_a_placeholder_without_a_value_is_empty_in_a_url(url, sent):
+    asked = described(url=url, query={}, options={"edition": 0})
+    assert asked.request(SearchQuery("who & what", 5), TODAY).url == sent
+
+
+def test_a_list_is_joined_in_a_url_as_anywhere_else():
+    asked = described(url="https://s.example/s?q={query}&d={allow|join:,}", query={})
+    filters = SearchFilters(allow=("a.example", "b.example/p"))
+    sent = "https://s.example/s?q=who&d=a.example,b.example%2Fp"
+    assert asked.request(SearchQuery("who", 5, filters=filters), TODAY).url == sent
+
+
 def test_with_both_lists_a_provider_that_takes_one_gets_the_allowed_domains_and_twice_the_count():
     query = SearchQuery("x", 5, filters=SearchFilters(allow=("a.com",), block=("a.com/private",)))
     body = orjson.loads(provider("exa").request(query, TODAY).body)
