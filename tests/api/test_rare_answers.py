@@ -136,3 +136,14 @@ async def test_a_file_in_a_plain_data_url_is_read(upstream):
     async with proxy_of(upstream) as url:
         await respond(url, streaming=False, input=[{"role": "user", "content": [part]}])
     assert "hello world" in orjson.dumps(upstream.requests[0]["messages"]).decode()
+
+
+async def test_a_checked_answer_that_comes_in_many_chunks_is_all_of_its_text(upstream):
+    upstream.replies = [streamed('{"a": 1234, "b": 5}')]
+    async with proxy_of(upstream, config=CONFIG.replace("openai", "glm")) as url:
+        body = {**HI, "text": FORMAT, "stream": True}
+        response = await post(url, "/v1/responses", body, **{"x-server-tools": "none"})
+    events = [orjson.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+    deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+    assert "".join(deltas) == '{"a":1234,"b":5}'
+    assert events[-1]["response"]["output"][-1]["content"][0]["text"] == '{"a":1234,"b":5}'
