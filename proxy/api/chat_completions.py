@@ -135,9 +135,10 @@ class CompletionStream(Struct):
             latest = self._latest[index] = _LatestChunk(chunk)
         elif not self._events and len(delta := chunk["choices"][0]["delta"]) == 1:
             [(field, text)] = delta.items()
-            if latest.field != field and isinstance(text, str):
+            is_text = isinstance(text, str)
+            if is_text and latest.field != field:
                 latest.field, latest.pattern = field, pattern_of(sse.encode(chunk), field)
-            if latest.pattern is not None and isinstance(text, str):
+            if is_text and latest.pattern is not None:
                 if field == "content":
                     self._texts[index].append(text)
                 return self.stream.write(latest.pattern.with_text(text))

@@ -72,9 +72,7 @@ class Driver:
                             run.expire()
                         action = run.receive_results(answers)
                     case Respond():
-                        with suppress(EnoughShown):  # what of the answering turn has waited for its end
-                            for chunk in (*action.turn.buffered, *action.turn.aside):
-                                await show(chunk)
+                        await _show_rest(action.turn, show)
                         return action
         finally:
             await calls.aclose()
@@ -117,3 +115,10 @@ class Driver:
             **({"rung": turn.step} if turn.step else {}),
         )
         return turn
+
+
+async def _show_rest(turn: Turn, show: Show) -> None:
+    """Show what of the answering turn has waited for its end."""
+    with suppress(EnoughShown):
+        for chunk in (*turn.buffered, *turn.aside):
+            await show(chunk)
