@@ -117,11 +117,10 @@ class RequestResolver:
         limits, tools, offer = policy.applied_to(chat, calls_left=scope.get(TOOL_CALLS_LEFT))
         filters = NO_FILTERS
         if offer.in_play and not FILTER_FIELDS.isdisjoint(chat):
-            filters = filters_of(chat, native_search=policy.selection.native_search)
-            if filters.place:
-                chat = {**chat, "messages": with_system_text(chat["messages"], WHERE.format(place=filters.place))}
-        otherwise = caller.tool_events or self._ports.config.offer.tool_events
-        events = IN_HEADER.get((header(scope, b"x-tool-events") or "").strip().lower(), otherwise)
+            chat, filters = _with_filters(chat, native_search=policy.selection.native_search)
+        events = caller.tool_events or self._ports.config.offer.tool_events
+        if (wanted := header(scope, b"x-tool-events")) is not None:
+            events = IN_HEADER.get(wanted.strip().lower(), events)
         return ResolvedRequest(
             chat,
             caller,
@@ -163,6 +162,14 @@ class RequestResolver:
         if messages is None:
             return chat, name, has_suffix
         return {**chat, "messages": messages}, name, True
+
+
+def _with_filters(chat: Json, *, native_search: bool) -> tuple[Json, SearchFilters]:
+    """The request, in which its model is told where its user is, and the filters of its searches."""
+    filters = filters_of(chat, native_search=native_search)
+    if filters.place:
+        chat = {**chat, "messages": with_system_text(chat["messages"], WHERE.format(place=filters.place))}
+    return chat, filters
 
 
 def take_prefix(messages: Sequence[Json], prefix: str) -> list[Json] | None:

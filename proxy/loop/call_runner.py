@@ -1,7 +1,7 @@
 """The tool calls of one run: started, awaited under the deadline, and ended with it."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -67,10 +67,9 @@ class CallRunner:
             self._started[resolved] = self._begin(resolved)
         self._complete.append(call)
 
-    @property
-    def ended(self) -> Collection[ToolCall]:
-        """The calls of the turn that were started early and have a result by now."""
-        return {call for call, task in self._started.items() if task.done()} if self._started else ()
+    def has_ended(self, call: ToolCall) -> bool:
+        """Whether a resolved call of the turn was started early and has a result by now."""
+        return call in self._started and self._started[call].done()
 
     def drop(self) -> None:
         """Cancel and count the calls that were started early and are not wanted."""

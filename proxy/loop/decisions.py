@@ -6,8 +6,8 @@ written (`Run.may_start`). It is pure; `CallHistory` records the outcome. Two ki
 of the client's.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,9 @@ from proxy.loop.limits import Limits
 from proxy.loop.prompts import BUDGET_USED, NO_SUCH_TOOL, REPEATED
 from proxy.loop.results import BEYOND_LIMIT, ToolError, ToolResult, failure
 from proxy.loop.tally import Tally
+
+HasEnded: TypeAlias = Callable[[ToolCall], bool]
+"""Whether a resolved call has a result already, because it was started early."""
 
 
 class ToolDialect(Protocol):
@@ -141,7 +144,7 @@ class CallHistory(Struct):
 
 
 def decide(
-    calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None, ended: Container[ToolCall] = ()
+    calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None, has_ended: HasEnded | None = None
 ) -> list[CallDecision]:
     """Decide what is done with the calls of one turn, in order.
 
@@ -149,7 +152,7 @@ def decide(
         calls: the server's calls of the turn, as the model wrote them.
         history: the calls of the turns before.
         stop: a limit that was reached before, so that no call is run; None: calls run while the budget lasts.
-        ended: resolved calls that have a result already, which is used whatever limit has been reached meanwhile.
+        has_ended: tells which calls have a result already, which is used whatever limit has been reached meanwhile.
     """
     most, total, by_tool = history.limits.max_tool_calls, history.tally.total_tool_calls, {**history.tally.tool_calls}
     first: dict[tuple[str, str], CallDecision] = {}  # of equal calls
@@ -169,7 +172,7 @@ def decide(
                 stop, result = stop or Stop.REPEATED_CALL, failure(REPEATED, outcome=BEYOND_LIMIT)
             elif known := history.results.get(key):
                 result = replace(known, content=f"{REPEATED}\n\n{known.content}")
-            elif (stop or total >= most) and resolved not in ended:
+            elif (stop or total >= most) and not (has_ended and has_ended(resolved)):
                 stop, result = stop or history.limits.calls_stop, failure(BUDGET_USED, outcome=BEYOND_LIMIT)
             elif tool.max_calls is not None and used >= tool.max_calls:
                 result = failure(BUDGET_USED, outcome=BEYOND_LIMIT)

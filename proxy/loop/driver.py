@@ -65,7 +65,7 @@ class Driver:
                         turn = await self._complete(action, upstream, show, calls)
                         if not deadline.seconds_left():
                             run.expire()
-                        action = run.receive_turn(turn, calls.ended)
+                        action = run.receive_turn(turn, calls.has_ended)
                     case CallTools():
                         answers = await calls.run_all(action.calls, turn.envelope.get("model"))
                         if not deadline.seconds_left():

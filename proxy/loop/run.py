@@ -12,7 +12,7 @@ one. From the moment a limit permits no further round of tools, every turn has t
 attempts at that (`forcing`), which may take two upstream calls more than `max_turns`.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -32,7 +32,7 @@ from proxy.loop.actions import (
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
 from proxy.loop.citations import without_marks
 from proxy.loop.continuation import Continuation, visible_message
-from proxy.loop.decisions import CallDecision, CallHistory, ToolDialect, decide
+from proxy.loop.decisions import CallDecision, CallHistory, HasEnded, ToolDialect, decide
 from proxy.loop.forcing import Forcing, is_answer, is_blank, is_worth_another_attempt
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, choice_after_first_turn, upstream_request
@@ -103,12 +103,12 @@ class Run:
         """Count early calls that were dropped, with their results if they have any."""
         self._calls.count_dropped(calls)
 
-    def receive_turn(self, turn: Turn, ended: Container[ToolCall] = ()) -> Action:
+    def receive_turn(self, turn: Turn, has_ended: HasEnded | None = None) -> Action:
         """Take the upstream's answer to the last `CallUpstream`.
 
         Args:
             turn: the answer.
-            ended: the resolved calls of the turn that were started early and have a result by now.
+            has_ended: tells which calls of the turn were started early and have a result by now; None: none were.
 
         Raises:
             NoFinalAnswer: after the last attempt.
@@ -127,7 +127,7 @@ class Run:
         if not turn.buffered and (text := turn.text).strip():
             self._shown_text = text
         if calls_client or (turn.calls and not self._forcing):
-            return self._decide_calls(turn, ended)
+            return self._decide_calls(turn, has_ended)
         if self._forcing:
             if self._is_answer(turn):
                 return self._respond(turn)
@@ -173,10 +173,10 @@ class Run:
         resolved = decide([*earlier, call], self._calls, None)[-1].to_run
         return resolved if resolved is not None and self._offer.server_tools[call.name].eager else None
 
-    def _decide_calls(self, turn: Turn, ended: Container[ToolCall]) -> Action:
+    def _decide_calls(self, turn: Turn, has_ended: HasEnded | None) -> Action:
         self._stop = self.limits.exhausted(self.tally, expired=self._expired) or self._stop
         calls = [call for call in turn.calls if call.name not in self._offer.client_tools]
-        self._turn, self._decisions = turn, decide(calls, self._calls, self._stop, ended)
+        self._turn, self._decisions = turn, decide(calls, self._calls, self._stop, has_ended)
         if self._decisions:
             self._stop = self._decisions[-1].stop
         runnable = self._calls.begin(self._decisions)
