@@ -21,8 +21,8 @@ from proxy.loop.search import SearchFilters
 Show: TypeAlias = Callable[[Json], Awaitable[None]]
 """Called with each chunk that the client may see, as it comes. Awaiting it is the back-pressure.
 
-The callee may change the chunk but must not keep it: the next one may be the same object, with another delta and with
-what the callee has changed in the rest.
+The callee may change the chunk but must not count on its contents later: the next one may be the same object, with
+another delta and with what the callee has changed in the rest.
 
 A delta may have `citations.CITATIONS` beside its `content`, which is for the callee and not for the client.
 """

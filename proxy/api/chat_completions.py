@@ -61,14 +61,14 @@ class ChatCompletions(Surface):
 
 
 async def _relay(request: ResolvedRequest) -> tuple[bytes, Headers]:
-    return await request.model.upstream.relay(*_for_upstream(request), _count), ()
+    return await request.model.upstream.relay(*_for_upstream(request), _note_usage), ()
 
 
 async def _relay_stream(request: ResolvedRequest, stream: EventStream) -> None:
-    await request.model.upstream.relay_stream(*_for_upstream(request), stream.write, stream.finish, _count)
+    await request.model.upstream.relay_stream(*_for_upstream(request), stream.write, stream.finish, _note_usage)
 
 
-def _count(usage: Json | None) -> None:
+def _note_usage(usage: Json | None) -> None:
     note_use(Tally(usage=usage))
 
 
@@ -84,7 +84,7 @@ class Completion(Struct, frozen=True):
     """The properties that all parts of one completion share.
 
     Attributes:
-        id: of the completion.
+        id: of the completion, as the client sees it.
         run_ids: of its runs, one for each choice.
         created: seconds since 1970.
         model: the model's name where the upstream does not give one.
@@ -97,11 +97,12 @@ class Completion(Struct, frozen=True):
 
 
 class _LatestChunk(Struct):
-    """The latest chunk of a choice. One that comes again has another delta and is otherwise the same (`ports.Show`).
+    """The latest chunk of a choice. When the same object comes again, only its delta is new (`ports.Show`).
 
     Attributes:
-        field: of the text that was all of its delta when it came again; empty: it has not.
-        pattern: of the event that it became then; None: it had no text.
+        chunk: the object.
+        field: the text that was its whole delta when it came again, such as `content`; empty: it has come once.
+        pattern: the bytes around that text in the event that was written then; None: the text was empty.
     """
 
     chunk: Json
@@ -121,11 +122,11 @@ class CompletionStream(Struct):
     stream: EventStream
     completion: Completion
     include_usage: bool
-    _head: Json = {}
-    _texts: dict[int, list[str]] = {}
-    _citations: dict[int, list[Citation]] = {}
+    _head: Json = {}  # the fields that all chunks share; empty until the first one
+    _texts: dict[int, list[str]] = {}  # written so far, by choice; a choice is there once it is opened
+    _citations: dict[int, list[Citation]] = {}  # in that text
     _annotations: dict[int, list[Json]] = {}  # the upstream's own; SDKs cannot join two lists of a stream
-    _events: list[Json] = []
+    _events: list[Json] = []  # progress that waits for the next chunk
     _latest: dict[int, "_LatestChunk"] = {}
 
     def show(self, index: int, chunk: Json) -> Awaitable[None]:
@@ -170,7 +171,7 @@ class CompletionStream(Struct):
         return True
 
     async def finish(self, answers: Sequence[Respond]) -> None:
-        """Write the finish reasons, the usage if it was asked for, and the end mark."""
+        """Write the annotations and finish reasons, the usage if it was asked for, and the end mark."""
         chunks: list[bytes] = []
         for index, answer in enumerate(answers):
             chunks.append(self._opening(index, answer.turn.envelope))
@@ -209,7 +210,7 @@ class CompletionStream(Struct):
 
 
 def whole_completion(answers: Sequence[Respond], completion: Completion, *, events: list[Json] | None = None) -> Json:
-    """The answer of a client that does not stream: the last turns as they came, as one completion.
+    """The answer for a client that does not stream: the last turns as they came, as one completion.
 
     Args:
         answers: of one run for each choice that the client wants.

@@ -141,7 +141,7 @@ class Surface:
         tallies, works = [], []
         for index, run_id in enumerate(run_ids):
             dialect = self.ports.dialect(request.offer.server_tools) if request.offer.in_play else None
-            run = Run(request.chat, request.offer, limits, run_id, dialect=dialect, sources=request.sources)
+            run = Run(request.chat, request.offer, limits, run_id, dialect=dialect, earlier_sources=request.sources)
             work = driver.drive(
                 run,
                 upstream=upstream,

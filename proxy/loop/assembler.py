@@ -1,7 +1,7 @@
 """Chunks -> one Turn, and what of each chunk may be shown now.
 
 The assembler *removes* from a chunk what must not be shown and never rebuilds one from known keys: a field that a
-provider adds tomorrow survives. What it takes away:
+provider adds tomorrow survives. What it takes away or changes:
 
     role              the client's stream has one role delta, sent before anything else
     tool calls        the server's are hidden; the client's own are re-indexed without gaps and shown as they come
@@ -34,7 +34,7 @@ from proxy.loop.texts import DETAILS, ShownText, TurnTexts, shifted
 NO_REASON = "The upstream's stream ended without a finish_reason."
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
 _FOLDED_KEYS = frozenset({*TEXT_FIELDS, "tool_calls"})
-_LIVE_KEYS = frozenset({*_FOLDED_KEYS, DETAILS, CITATIONS, "audio"})  # what a stream is made of
+_LIVE_KEYS = frozenset({*_FOLDED_KEYS, DETAILS, CITATIONS, "audio"})  # shown as they come
 _NOTHING: tuple[Any, ...] = (None, "", [])  # values of fields that show nothing
 _SEARCH_RESULTS = "web_search"  # of GLM's native search, beside the choices
 
@@ -45,14 +45,15 @@ class Assembler:
     `finish` may also be called without `close`, for a stream that broke off, or that the client wants no more of: the
     turn then holds what has come.
 
-    (feed(chunk)  feed_text(text)*  take_ready())*  -->  close()  -->  finish()
+    (feed(chunk)  take_ready()  feed_text(text)*)*  -->  close()  -->  finish()
     feed_whole(completion)  --------------------------------------->  finish()
 
     Args:
         call: names the client's tools, and how the text is to be set apart from the turn before.
 
     Attributes:
-        text_field: the field of the text that was all that the latest chunk held; empty: it held something else, too.
+        text_field: the field of the text in which alone the next chunk may differ from the latest one, to be taken by
+            `feed_text`; empty: the next one has to be fed whole.
     """
 
     def __init__(self, call: CallUpstream) -> None:
@@ -63,7 +64,7 @@ class Assembler:
         self._message: Json = {"role": "assistant"}  # without its texts and calls
         self._aside: list[Json] = []  # deltas that are shown if this is the last turn
         self._choice: Json = {}
-        self._envelope: Json = {}  # the first value of each field beside the choices
+        self._envelope: Json = {}  # the first value of each field of the chunks
         self._usage: Json | None = None
         self._finish_reason = ""
         self._buffer = TurnBuffer(call.buffering)
@@ -72,7 +73,10 @@ class Assembler:
         self._repeated: Json = {}  # the latest chunk with only a text; of those like it, only the delta is new
 
     def feed(self, chunk: Json) -> list[Json]:
-        """Take in a chunk, which is changed, and return what may be shown now, in order."""
+        """Take in a chunk, which is changed, and return what may be shown now, in order.
+
+        A run asks for one choice; any other choice is ignored.
+        """
         self.text_field = only_text_field(chunk)
         if usage := chunk.pop("usage", None):
             self._usage = usage
@@ -104,7 +108,7 @@ class Assembler:
             text = known.leaks.feed(text)
         known.pieces.append(text)
         delta: Json = {field: text}
-        if field == "content" and (OPENING in text or text[-1:] <= " " or self._shown.needs_look):
+        if field == "content" and (OPENING in text or text[-1:].isspace() or self._shown.needs_look):
             self._shown.show(delta)
             if not (delta.get("content") or CITATIONS in delta):
                 return []
@@ -128,7 +132,7 @@ class Assembler:
             self._calls.add_leaked(leak)
 
     def take_ready(self) -> list[ToolCall]:
-        """The server's calls that have become complete since the last time: none before one that is not."""
+        """The server's calls that are complete and were not returned before, in order, up to the first incomplete one."""
         if not (calls := self._calls.calls):
             return []
         ready: list[ToolCall] = []
@@ -144,7 +148,7 @@ class Assembler:
         return ready
 
     def close(self, *, done: bool = False) -> list[Json]:
-        """End the stream, and return text that was buffered as a possible leak and is none.
+        """End the stream, and return what was buffered: the end of its text, and leaked calls of the client's tools.
 
         Args:
             done: whether `[DONE]` has come.
@@ -190,6 +194,7 @@ class Assembler:
         )
 
     def _release(self, visible: list[Json]) -> list[Json]:
+        """What of this, and of what was buffered, may be shown now that the turn has come so far."""
         if self._is_proven is None and self._shown.length >= PROOF_CHARACTERS:
             text = "".join(self._texts.fields["content"].pieces)
             self._is_proven = not may_be_bare_call(text, self._upstream_call.tools)
@@ -227,7 +232,9 @@ class Assembler:
         if fragments:
             active.append("tool_calls")
         if active:
-            self._texts.close(delta, but=active)  # the rest of a text is shown with what the model goes on to
+            self._texts.close(
+                delta, but=active
+            )  # the rest of a text is shown before the field with which the model goes on
         self._shown.show(delta)
         if fragments:
             if shown := self._calls.add(fragments):
@@ -235,7 +242,7 @@ class Assembler:
             self._shown.close(delta, is_followed=not shown)  # the turn's text stands before its calls
         if not delta.keys() <= _FOLDED_KEYS:
             self._show_others(delta)
-        return not all(map(_NOTHING.__contains__, delta.values()))
+        return any(value not in _NOTHING for value in delta.values())
 
     def _show_others(self, delta: Json) -> None:
         """Show the other fields: text until the turn has called a server tool, the rest if the turn is the last one.
@@ -244,7 +251,7 @@ class Assembler:
         """
         if details := delta.get(DETAILS):
             delta[DETAILS] = shifted(details, self._upstream_call.first_detail)
-        is_hidden = self._calls.calls and not self._calls.client_calls
-        later = [key for key in delta if key not in _LIVE_KEYS and (is_hidden or not isinstance(delta[key], str))]
+        is_followed = self._calls.calls and not self._calls.client_calls
+        later = [key for key in delta if key not in _LIVE_KEYS and (is_followed or not isinstance(delta[key], str))]
         if aside := {key: value for key in later if (value := delta.pop(key)) is not None}:
             self._aside.append(aside)

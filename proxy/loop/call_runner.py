@@ -93,7 +93,10 @@ class CallRunner:
         tasks = [self._started.pop(call) if call in self._started else self._begin(call) for call in calls]
         if self._started:
             self.drop()
-        return [await task for task in tasks]  # `gather` would cost another round of the event loop
+        # Not task by task: a cancellation would end the first alone, and its slot would go to a call that nobody wants.
+        if running := [task for task in tasks if not task.done()]:
+            await asyncio.wait(running)
+        return [task.result() for task in tasks]
 
     async def aclose(self) -> None:
         """Cancel the calls that are still under way, and wait for their end."""

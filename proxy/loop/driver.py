@@ -37,10 +37,10 @@ class Driver:
         report: Report | None = None,
         filters: SearchFilters = NO_FILTERS,
     ) -> Respond:
-        """Run the conversation to its answer.
+        """Drive a run to its answer.
 
         Args:
-            run: the conversation.
+            run: the run.
             upstream: answers its turns.
             scope: the caller; tools share results between requests of the same caller only.
             show: takes what the client may see, as it comes.
@@ -53,7 +53,7 @@ class Driver:
         """
         deadline = Deadline(self._clock.monotonic, self._clock.monotonic() + run.limits.deadline)
         execute = partial(self._toolset.execute, scope=scope, filters=filters)
-        calls = CallRunner(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
+        runner = CallRunner(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
         try:
             action: Action = run.start_turn()
             while True:
@@ -61,13 +61,13 @@ class Driver:
                     await report(answered)
                 match action:
                     case CallUpstream():
-                        await calls.begin_turn(action.number)
-                        turn = await self._complete(action, upstream, show, calls)
+                        await runner.begin_turn(action.number)
+                        turn = await self._complete(action, upstream, show, runner)
                         if not deadline.seconds_left():
                             run.expire()
-                        action = run.receive_turn(turn, calls.has_ended)
-                    case CallTools():
-                        answers = await calls.run_all(action.calls, turn.envelope.get("model"))
+                        action = run.receive_turn(turn, runner.has_ended)
+                    case CallTools():  # of the turn that was completed last
+                        answers = await runner.run_all(action.calls, turn.envelope.get("model"))
                         if not deadline.seconds_left():
                             run.expire()
                         action = run.receive_results(answers)
@@ -75,9 +75,9 @@ class Driver:
                         await _show_rest(action.turn, show)
                         return action
         finally:
-            await calls.aclose()
+            await runner.aclose()
 
-    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, calls: CallRunner) -> Turn:
+    async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, runner: CallRunner) -> Turn:
         """The turn that answers one upstream call, with its events for the observers."""
         began = self._clock.monotonic()
         if self._observe.handles("turn.started"):
@@ -91,7 +91,7 @@ class Driver:
                 **({"rung": made.step} if made.step else {}),
             )
         try:
-            turn = await upstream.complete(call, show, calls)
+            turn = await upstream.complete(call, show, runner)
         except (ProxyError, asyncio.CancelledError) as exc:
             where, seconds = {"turn": call.number, "upstream": upstream.name}, elapsed(self._clock, began)
             if step := call.step_among(upstream.traits.answer_steps):
@@ -118,7 +118,7 @@ class Driver:
 
 
 async def _show_rest(turn: Turn, show: Show) -> None:
-    """Show what of the answering turn has waited for its end."""
+    """Show what was held back of the turn that answers."""
     with suppress(EnoughShown):
         for chunk in (*turn.buffered, *turn.aside):
             await show(chunk)

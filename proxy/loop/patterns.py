@@ -53,7 +53,10 @@ def pattern_of(data: bytes, field: str) -> ChunkPattern | None:
 
 
 def only_text_field(chunk: Json) -> str:
-    """The field of the text that is all that a chunk holds; empty: it holds something else, too, or nothing."""
+    """The field of the only text that a chunk adds; empty: it adds something else, or nothing.
+
+    Fields such as `id` do not matter here: the next chunk fits the pattern only if they are the same, byte for byte.
+    """
     choices: Sequence[Json] = chunk.get("choices") or ()
     choice: Json = choices[0] if len(choices) == 1 else {}
     if choice.get("index") or choice.get("finish_reason") or choice.get("logprobs") or chunk.get("usage"):

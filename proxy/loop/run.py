@@ -52,7 +52,7 @@ class Run:
         limits: how far the run may go.
         run_id: 32 hexadecimal digits, unique: the ids of the client's own calls are made of it.
         dialect: for models with calls and citation marks of their own; None: such marks stay in the text.
-        sources: URL -> title of the pages that earlier runs have found.
+        earlier_sources: URL -> title of the pages that earlier runs have found.
 
     Attributes:
         id: the `run_id`.
@@ -69,11 +69,11 @@ class Run:
         run_id: str = "0" * 32,
         *,
         dialect: ToolDialect | None = None,
-        sources: Mapping[str, str] = MappingProxyType({}),
+        earlier_sources: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.id, self.limits, self.tally = run_id, limits, Tally()
         self.sources: dict[str, str] = {}
-        self._earlier_sources = sources
+        self._earlier_sources = earlier_sources
         self._offer = offer
         self._request = upstream_request(request, offer)
         self._client_messages: Sequence[Json] = request["messages"]
@@ -86,7 +86,8 @@ class Run:
         self._answers: Sequence[ToolResult] = ()
         self._earlier_turns: list[Turn] = []
         self._buffering = Buffering.ALL if offer.in_play and demands_json(request) else Buffering.NONE
-        self._shown_text, self._details = "", 0  # in the client's stream; entries of `reasoning_details`
+        self._shown_text = ""  # of the latest turn of which the client was shown any
+        self._detail_count = 0  # entries of `reasoning_details` in the client's stream
         self._stop: Stop | None = None
         self._forcing: Forcing | None = None
         self._expired = False
@@ -103,6 +104,28 @@ class Run:
         """Count early calls that were dropped, with their results if they have any."""
         self._calls.count_dropped(calls)
 
+    def start_turn(self) -> CallUpstream:
+        """Ask for the next turn, the first one included: the client's request, with the messages of the run."""
+        body = {**self._request, "messages": [*self._transcript.given, *self._transcript.added]}
+        if "tool_choice" in body and (self._transcript.added or self._forcing):
+            body["tool_choice"] = choice_after_first_turn(body["tool_choice"], self._offer)
+        if (left := self.limits.output_left(self.tally)) is not None:
+            body["max_tokens"] = max(1, left)
+        text = without_marks(self._shown_text, self._cite)[0] if self._shown_text else ""
+        return CallUpstream(
+            body,
+            number=self.tally.turns + 1,
+            client_tools=self._offer.client_tools,
+            client_messages=self._client_messages,
+            run_id=self.id,
+            separator=separator_after(text) if text else None,
+            first_detail=self._detail_count,
+            forcing=self._forcing,
+            buffering=Buffering.START if self._forcing and self._buffering is Buffering.NONE else self._buffering,
+            tools=self._offer.schemas,
+            cite=self._cite,
+        )
+
     def receive_turn(self, turn: Turn, has_ended: HasEnded | None = None) -> Action:
         """Take the upstream's answer to the last `CallUpstream`.
 
@@ -116,11 +139,11 @@ class Run:
         self.tally.turns += 1
         self.tally.usage = add_usage(self.tally.usage, turn.usage)
         if DETAILS in turn.message:
-            self._details += count_indices(turn.message)
+            self._detail_count += count_indices(turn.message)
         calls_client = any(turn.client_ids)
         out_of_tokens = self.limits.output_left(self.tally) == 0
         if out_of_tokens and not (self._forcing or calls_client or self._is_answer(turn)):
-            turn = replace(turn, finish_reason="length")  # it asks for another turn, for which no token is left
+            turn = replace(turn, finish_reason="length")  # it needs another turn to follow, for which no token is left
         if turn.finish_reason in BROKEN_OFF and (calls_client or not is_worth_another_attempt(turn, self._forcing)):
             not_run = [failure(BROKEN_OFF_BEFORE) for call in turn.calls if call.name not in self._offer.client_tools]
             return self._respond(turn, continuation=self._hidden_part(turn, not_run) if calls_client else None)
@@ -139,7 +162,7 @@ class Run:
         return self._respond(turn)
 
     def _receive_blank(self, turn: Turn) -> CallUpstream:
-        """Ask once more after a blank first turn, and make the model answer after any other."""
+        """Ask once more after a blank first turn; force an answer after a later or garbled one, or at a limit."""
         if not turn.buffered:  # its thoughts were shown
             self._earlier_turns.append(turn)
         is_first = self.tally.turns == 1 and not turn.garbled
@@ -174,6 +197,7 @@ class Run:
         return resolved if resolved is not None and self._offer.server_tools[call.name].eager else None
 
     def _decide_calls(self, turn: Turn, has_ended: HasEnded | None) -> Action:
+        """Run those of the turn's server calls that may run; without any, the run goes on as after their results."""
         self._stop = self.limits.exhausted(self.tally, expired=self._expired) or self._stop
         calls = [call for call in turn.calls if call.name not in self._offer.client_tools]
         self._turn, self._decisions = turn, decide(calls, self._calls, self._stop, has_ended)
@@ -193,29 +217,8 @@ class Run:
         self._transcript.demand_answer()
         return self.start_turn()
 
-    def start_turn(self) -> CallUpstream:
-        """Ask for the next turn, the first one included: the client's request, with the messages of the run."""
-        body = {**self._request, "messages": [*self._transcript.given, *self._transcript.added]}
-        if "tool_choice" in body and (self._transcript.added or self._forcing):
-            body["tool_choice"] = choice_after_first_turn(body["tool_choice"], self._offer)
-        if (left := self.limits.output_left(self.tally)) is not None:
-            body["max_tokens"] = max(1, left)
-        text = without_marks(self._shown_text, self._cite)[0] if self._shown_text else ""
-        return CallUpstream(
-            body,
-            number=self.tally.turns + 1,
-            client_tools=self._offer.client_tools,
-            client_messages=self._client_messages,
-            run_id=self.id,
-            separator=separator_after(text) if text else None,
-            first_detail=self._details,
-            forcing=self._forcing,
-            buffering=Buffering.START if self._forcing and self._buffering is Buffering.NONE else self._buffering,
-            tools=self._offer.schemas,
-            cite=self._cite,
-        )
-
     def _hidden_part(self, turn: Turn, answers: Sequence[ToolResult]) -> Continuation:
+        """What a client whose own calls end the run is not shown of it."""
         return Continuation.of_turn(turn, answers, self._transcript.added, self._offer.client_tools, self.sources)
 
     def _respond(self, turn: Turn, stop: Stop | None = None, continuation: Continuation | None = None) -> Respond:

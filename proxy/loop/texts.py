@@ -173,7 +173,7 @@ class ShownText(Struct):
     Attributes:
         separator: what sets it apart from text that the client has already; None: there is none.
         marks: the filter that takes gpt-oss's marks out of it.
-        length: of the text so far, in characters other than blanks around its pieces.
+        length: of the text that `show` was given, in characters other than blanks around its pieces.
         needs_look: whether a plain piece must go through `show` as well: before the first word, after a line end,
             inside a mark.
     """

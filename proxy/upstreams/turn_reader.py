@@ -48,18 +48,19 @@ class TurnReader(Struct, eq=False):
         return self.done
 
     async def _feed(self, event: sse.Event) -> None:
+        """Take any other event than one that repeats the pattern."""
         assembler = self.assembler
         chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
         for part in _call_by_call(chunk):
             shown, ready = assembler.feed(part), assembler.take_ready()
-            # The client is told of a call behind the text of its chunk, and before what follows the call.
+            # The client is told of a call after the text of its chunk, and before what follows the call.
             shown, client_calls = _split(shown) if ready else (shown, [])
             for visible in shown:
                 await self.show(visible)
             for call in ready:
                 self.early.start(call, chunk.get("model"))
             if ready:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # the calls announce themselves in their first step
             for visible in client_calls:
                 await self.show(visible)
         self.pattern = pattern_of(event.data, assembler.text_field)

@@ -148,6 +148,23 @@ async def test_no_more_calls_run_at_a_time_than_permitted():
     assert toolset.most == 2
 
 
+async def test_a_call_that_waits_for_a_slot_is_not_begun_when_the_run_is_cancelled():
+    began, first = [], asyncio.Event()
+
+    async def work(one):
+        began.append(one.id)
+        first.set()
+        await asyncio.Event().wait()
+
+    wanted = [call(arguments=f'{{"query":"{n}"}}', id=str(n)) for n in range(3)]
+    run = asyncio.create_task(drive(Upstream(calls(*wanted)), work, max_parallel_tools=1))
+    await first.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert began == ["0"]
+
+
 async def test_one_failing_call_does_not_touch_another():
     async def work(one):
         if one.id == "a":

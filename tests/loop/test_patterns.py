@@ -114,6 +114,10 @@ def test_what_may_be_a_leak_waits_in_thoughts_as_in_text():
     assert read("content", "Hm", " ", "<tool_call>", "x") == ["Hm", " "]
 
 
+def test_blanks_of_other_scripts_wait_as_spaces_do():
+    assert read("content", "Hm", "\n\n\n ") == read("content", "Hm", "\n\n\n\u3000") == ["Hm", "\n\n"]
+
+
 DELTAS = st.fixed_dictionaries(
     {},
     optional={
@@ -123,7 +127,9 @@ DELTAS = st.fixed_dictionaries(
         "x": st.sampled_from([None, [1]]),
     },
 )
-TEXTS = st.sampled_from(["It", " is", " a", "\n", "  ", '"b"', "ä\u2028", "<tool", "_call>search", "【0†", "L1】"])
+TEXTS = st.sampled_from(
+    ["It", " is", " a", "\n", "  ", "\n\n\n\u3000", '"b"', "ä\u2028", "<tool", "_call>search", "【0†", "L1】"]
+)
 WORDS = st.builds(lambda field, text: {field: text}, st.sampled_from(["content", "content", "reasoning"]), TEXTS)
 CHUNKS = st.builds(
     lambda delta, choice, rest: chunk(delta, choice, **rest),
