@@ -146,7 +146,7 @@ def _kind(kind: object) -> str:
     arguments = typing.get_args(kind)
     match typing.get_origin(kind):
         case typing.Union | types.UnionType:
-            words = _kind(next(one for one in arguments if one is not type(None)))
+            words = " or ".join(dict.fromkeys(_kind(one) for one in arguments if one is not type(None)))
         case typing.Literal:
             words = _cell(" | ".join(f"`{one}`" for one in arguments))
         case typing.Annotated:

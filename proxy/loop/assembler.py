@@ -132,7 +132,7 @@ class Assembler:
             self._calls.add_leaked(leak)
 
     def take_ready(self) -> list[ToolCall]:
-        """The server's calls that are complete and were not returned before, in order, up to the first incomplete one."""
+        """The server's calls that are complete and not yet returned, in order, up to the first incomplete one."""
         if not (calls := self._calls.calls):
             return []
         ready: list[ToolCall] = []

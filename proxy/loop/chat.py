@@ -30,7 +30,7 @@ _TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
 
 
 NATIVE_REASON = "native_finish_reason"
-"""The field of a choice with the upstream's own finish reason, where that is not OpenAI's; OpenRouter's name for it."""
+"""The field of a choice with the upstream's own finish reason, where its profile translates that; OpenRouter's name."""
 
 
 class ToolCall(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Making a model answer: from the moment a limit permits no further round of tools, in at most three attempts.
+"""Making a model answer, at a limit or after a second blank turn, in at most three attempts.
 
 The step of an attempt depends on the upstream that answers, and a fallback may change the upstream in the middle of a
 turn. So a call has only the number of the attempt; the upstream that takes the call picks the step from its profile and

@@ -2,7 +2,7 @@
 
 To add a quirk: give `Profile` a field with OpenAI's behaviour as its default, set it in the profile of the upstream,
 and apply it in `request_body.prepare` if it concerns requests, in `answers.mend` if it concerns answers.
-`docs/upstreams.md` lists the quirks for readers; `tests/upstreams/test_profile.py` tests each.
+`docs/upstreams.md` lists the quirks for readers, each with its test.
 
 To add a kind of upstream: another `Profile` here and among `PROFILES`, and its name in `config.UpstreamConfig.profile`.
 """
@@ -40,7 +40,7 @@ class Profile:
         thinking_switch: whether that field, or what replaces it, keeps the models from thinking.
         top_k: whether the upstream takes `top_k`, which OpenAI refuses; a Messages request may have it.
         retelling: fields that the step RETELL adds to its request.
-        finish_reasons: the upstream's own finish reasons -> OpenAI's. Any other unknown reason becomes `stop`.
+        finish_reasons: the upstream's own finish reasons -> OpenAI's; `answers` translates any other unknown one.
         failures: finish reasons that stand for a failure.
         answer_steps: the steps by which the models are made to answer, one for each attempt.
         key_plans: the paths of the upstream's base URLs -> the keys that each takes, where they take different ones.
