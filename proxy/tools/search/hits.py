@@ -45,14 +45,14 @@ def hit_of(row: Json, fields: Fields, today: date, *, page: PageText | None = No
         return None
     given = given.strip()
     score = first_of(row, fields.score)
-    text = passage(first_of(row, page.text)) if page else ""
+    text = plain_text(first_of(row, page.text), keep_lines=True) if page else ""
     return SearchHit(
         url=url,
-        title=line(first_of(row, fields.title))[:_LONGEST_TITLE] or host_of(url),
-        text=text or line(first_of(row, fields.text)),
+        title=plain_text(first_of(row, fields.title))[:_LONGEST_TITLE] or host_of(url),
+        text=text or plain_text(first_of(row, fields.text)),
         published=day_of(first_of(row, fields.published), today),
         updated=day_of(first_of(row, fields.updated), today),
-        site=line(first_of(row, fields.site)) or None,
+        site=plain_text(first_of(row, fields.site)) or None,
         score=float(score) if isinstance(score, (int, float)) and not isinstance(score, bool) else None,
         is_page=bool(page and page.whole and text),
         address=given if given != url and is_address_of(given, url) else None,
@@ -108,34 +108,25 @@ def output_of(
     return ToolOutput("\n\n".join(blocks), sources, tuple(shown))
 
 
-def line(value: object) -> str:
-    """A provider's words on one line, without markup and entities; the items of a list follow each other."""
-    if value is None:
+def plain_text(value: object, *, keep_lines: bool = False) -> str:
+    """A provider's words without markup and entities; the items of a list follow each other.
+
+    Args:
+        value: a string, a number, or a list of them; anything else has no words.
+        keep_lines: whether line breaks are kept; else all is on one line.
+    """
+    if value is None:  # most results lack some field
         return ""
-    text = _plain(value) if isinstance(value, str) else passage(value)
-    return " ".join(text.split())
-
-
-def passage(value: object) -> str:
-    """A provider's words with their line breaks, without markup and entities."""
-    match value:
-        case str():
-            return _BLANK_LINES.sub("\n\n", _BLANKS.sub(" ", _plain(value))).strip()
-        case bool() | None:
-            return ""
-        case int() | float():
-            return str(value)
-        case list():
-            return " … ".join(text for item in value if (text := passage(item)))
-        case _:
-            return ""
-
-
-def _plain(text: str) -> str:
-    """A text without markup and entities, whose blanks are as they were."""
-    if "&" not in text:
-        return _MARKUP.sub(" ", text) if "<" in text else text
-    return _MARKUP.sub(" ", html.unescape(_MARKUP.sub(" ", text)))
+    if isinstance(value, str):  # entities may stand for markup
+        text = html.unescape(_MARKUP.sub(" ", value)) if "&" in value else value
+        text = _MARKUP.sub(" ", text) if "<" in text else text
+        if keep_lines:
+            return _BLANK_LINES.sub("\n\n", _BLANKS.sub(" ", text)).strip()
+        return " ".join(text.split())
+    if isinstance(value, list):
+        return " … ".join([text for item in value if (text := plain_text(item, keep_lines=keep_lines))])
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return str(value) if is_number else ""
 
 
 def _cut(text: str, most: int) -> str:

@@ -18,7 +18,7 @@ from proxy.tools.json_pointer import resolve
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
 from proxy.tools.search.description import Description
-from proxy.tools.search.hits import first_of, hit_of, merged_by_page, passage, steps_of
+from proxy.tools.search.hits import first_of, hit_of, merged_by_page, plain_text, steps_of
 from proxy.tools.search.query import SearchQuery
 from proxy.tools.search.refusals import Refused, answer_of
 from proxy.tools.search.template import ABSENT, as_text, filled, names_in, parsed
@@ -159,7 +159,7 @@ class Provider:
 
     def _said(self, answer: Any, filters: SearchFilters) -> tuple[str | None, str | None]:
         """A direct answer and its page. Where pages are filtered it has to come from one that is permitted."""
-        said = passage(first_of(answer, self.description.answer))
+        said = plain_text(first_of(answer, self.description.answer), keep_lines=True)
         url = canonical(first_of(answer, self.description.answer_url))
         if not said or (filters.rules and not (url and filters.permits(url))):
             return None, None

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from proxy.loop.results import Cause
 from proxy.tools.search.description import Description, Meaning, Refusal
-from proxy.tools.search.hits import first_of, line
+from proxy.tools.search.hits import first_of, plain_text
 from proxy.tools.search.template import as_text
 
 # What a status means where a description has no rule for it. Nothing in a query makes its URL one that there is not.
@@ -65,7 +65,7 @@ def answer_of(
         hint = _HINTS.get(status)
     if means == "empty":
         return {}
-    said = line(first_of(answer, _WORDS))[:_MOST_SAID]
+    said = plain_text(first_of(answer, _WORDS))[:_MOST_SAID]
     return Refused(means, status, _wait(description, headers, answer), hint, said)
 
 

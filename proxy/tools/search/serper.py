@@ -15,7 +15,7 @@ from proxy.config import SerperConfig
 from proxy.loop.chat import Json
 from proxy.ports import Clock
 from proxy.tools.search.description import Description, Fields, Most, Refusal
-from proxy.tools.search.hits import line, passage
+from proxy.tools.search.hits import plain_text
 from proxy.tools.search.provider import Provider
 from proxy.tools.search.tool import search_tool_of
 from proxy.tools.tool import Tool
@@ -93,7 +93,7 @@ def adapted(answer: Any) -> Json:
         "stories": _rows(blocks, "topStories"),
         "questions": _rows(blocks, "peopleAlsoAsk", title="question"),
         "graph": [about],
-        "answer": "\n".join(filter(None, map(passage, said))),
+        "answer": "\n".join([text for words in said if (text := plain_text(words, keep_lines=True))]),
         "answer_url": box.get("link"),
     }
 
@@ -111,14 +111,14 @@ def _row(item: Json, title: str) -> Json:
     """A result of any kind, with the details that its kind has."""
     details: list[str] = []
     if not _DETAILS.keys().isdisjoint(item):
-        details += [f"{label}: {text}" for key, label in _DETAILS.items() if (text := line(item.get(key)))]
-    if rating := line(item.get("rating")):
-        votes = line(item.get("ratingCount"))
+        details += [f"{label}: {text}" for key, label in _DETAILS.items() if (text := plain_text(item.get(key)))]
+    if rating := plain_text(item.get("rating")):
+        votes = plain_text(item.get("ratingCount"))
         details.insert(0, f"rated {rating} by {votes}" if votes else f"rated {rating}")
     return {
         "url": item.get("link") or item.get("website") or _on_the_map(item),
         "title": item.get(title),
-        "text": "; ".join([*details, *filter(None, [line(item.get("snippet"))])]),
+        "text": "; ".join([*details, *filter(None, [plain_text(item.get("snippet"))])]),
         "date": item.get("date"),
         "site": item.get("source") or item.get("publicationInfo"),
     }
@@ -126,22 +126,22 @@ def _row(item: Json, title: str) -> Json:
 
 def _on_the_map(place: Json) -> str | None:
     """The page of a place that has no website."""
-    number = line(place.get("cid"))
+    number = plain_text(place.get("cid"))
     return f"https://www.google.com/maps?cid={number}" if number.isdigit() else None
 
 
 def _row_of_graph(graph: Json) -> Json:
-    kind, title = line(graph.get("type")), line(graph.get("title")) or "About"
+    kind, title = plain_text(graph.get("type")), plain_text(graph.get("title")) or "About"
     return {
         "url": graph.get("website") or graph.get("descriptionLink"),
         "title": f"{title} ({kind})" if kind else title,
-        "text": "; ".join([*filter(None, [line(graph.get("description"))]), *_facts(graph)]),
+        "text": "; ".join([*filter(None, [plain_text(graph.get("description"))]), *_facts(graph)]),
     }
 
 
 def _facts(graph: Json) -> Iterator[str]:
     for key, value in list(_object(graph, "attributes").items())[:_MOST_DETAILS]:
-        if text := line(value):
+        if text := plain_text(value):
             yield f"{key}: {text}"
 
 
