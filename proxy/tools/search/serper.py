@@ -5,7 +5,6 @@ peopleAlsoAsk beside one list of results, whose name depends on the endpoint. Ev
 field in it.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -48,8 +47,16 @@ SERPER = Description(
     answer_url="/answer_url",
     errors=ERRORS,
 )
-# `scholar` has its results under `organic` too.
-_RESULTS = ("organic", "news", "images", "places", "shopping")
+# Each list of an answer, the list of `SERPER` that its items are added to, and the field with the title of an item.
+_LISTS = (
+    ("organic", "results", "title"),  # of `scholar` too
+    ("news", "results", "title"),
+    ("images", "results", "title"),
+    ("places", "results", "title"),
+    ("shopping", "results", "title"),
+    ("topStories", "stories", "title"),
+    ("peopleAlsoAsk", "questions", "question"),
+)
 # Fields that only pictures, places, products and papers have.
 _DETAILS = {
     "imageUrl": "image",
@@ -61,7 +68,8 @@ _DETAILS = {
     "pdfUrl": "PDF",
     "citedBy": "cited by",
 }
-_MOST_DETAILS = 30  # facts of the knowledge graph
+_DETAIL_FIELDS = frozenset(("rating", *_DETAILS))
+_MOST_FACTS = 30  # of the knowledge graph
 
 
 def serper_tool(
@@ -83,45 +91,40 @@ def provider_of(config: SerperConfig) -> Provider:
 def adapted(answer: Any) -> Json:
     """An answer in the form that `SERPER` reads: every block as rows of a list, and one direct answer."""
     blocks = answer if isinstance(answer, dict) else {}
-    box, graph = _object(blocks, "answerBox"), _object(blocks, "knowledgeGraph")
-    about = _row_of_graph(graph) if graph else {}
-    said = [box.get("title"), box.get("answer"), box.get("snippet")]
-    if not box and not about.get("url"):  # a graph without a page is no hit
-        said = [about.get("title"), about.get("text")]
-    return {
-        "results": _rows(blocks, *_RESULTS),
-        "stories": _rows(blocks, "topStories"),
-        "questions": _rows(blocks, "peopleAlsoAsk", title="question"),
-        "graph": [about],
-        "answer": "\n".join([text for words in said if (text := plain_text(words, keep_lines=True))]),
-        "answer_url": box.get("link"),
-    }
+    adapted_answer: dict[str, Any] = {"results": [], "stories": [], "questions": [], "graph": []}
+    for name, target, title in _LISTS:
+        listed = blocks.get(name)
+        for item in listed if isinstance(listed, list) else ():
+            if not isinstance(item, dict):
+                continue
+            text = plain_text(item.get("snippet"))
+            row = {
+                "url": item.get("link") or item.get("website") or _on_the_map(item),
+                "title": item.get(title),
+                "text": text if _DETAIL_FIELDS.isdisjoint(item) else _with_details(item, text),
+                "date": item.get("date"),
+                "site": item.get("source") or item.get("publicationInfo"),
+            }
+            adapted_answer[target].append(row)
+    box, graph = blocks.get("answerBox"), blocks.get("knowledgeGraph")
+    if isinstance(graph, dict) and graph:
+        about = _row_of_graph(graph)
+        adapted_answer["graph"].append(about)
+        if not about["url"]:  # a graph without a page is no hit
+            adapted_answer["answer"] = _lines(about["title"], about["text"])
+    if isinstance(box, dict) and box:
+        adapted_answer["answer"] = _lines(box.get("title"), box.get("answer"), box.get("snippet"))
+        adapted_answer["answer_url"] = box.get("link")
+    return adapted_answer
 
 
-def _rows(blocks: Json, *names: str, title: str = "title") -> list[Json]:
-    """The objects in the lists of those names as rows, with the field that has their title."""
-    rows: list[Json] = []
-    for name in names:
-        if isinstance(listed := blocks.get(name), list):
-            rows += [_row(item, title) for item in listed if isinstance(item, dict)]
-    return rows
-
-
-def _row(item: Json, title: str) -> Json:
-    """A result of any kind, with the details that its kind has."""
-    details: list[str] = []
-    if not _DETAILS.keys().isdisjoint(item):
-        details += [f"{label}: {text}" for key, label in _DETAILS.items() if (text := plain_text(item.get(key)))]
+def _with_details(item: Json, text: str) -> str:
+    """The text of a picture, place, product or paper: its rating and its details before its snippet."""
+    parts = [f"{label}: {detail}" for key, label in _DETAILS.items() if (detail := plain_text(item.get(key)))]
     if rating := plain_text(item.get("rating")):
         votes = plain_text(item.get("ratingCount"))
-        details.insert(0, f"rated {rating} by {votes}" if votes else f"rated {rating}")
-    return {
-        "url": item.get("link") or item.get("website") or _on_the_map(item),
-        "title": item.get(title),
-        "text": "; ".join([*details, *filter(None, [plain_text(item.get("snippet"))])]),
-        "date": item.get("date"),
-        "site": item.get("source") or item.get("publicationInfo"),
-    }
+        parts.insert(0, f"rated {rating} by {votes}" if votes else f"rated {rating}")
+    return "; ".join([*parts, text] if text else parts)
 
 
 def _on_the_map(place: Json) -> str | None:
@@ -131,20 +134,19 @@ def _on_the_map(place: Json) -> str | None:
 
 
 def _row_of_graph(graph: Json) -> Json:
+    """The subject of a knowledge graph as a row, with its attributes in the text."""
     kind, title = plain_text(graph.get("type")), plain_text(graph.get("title")) or "About"
+    attributes = graph.get("attributes")
+    facts = list(attributes.items())[:_MOST_FACTS] if isinstance(attributes, dict) else []
+    texts = [plain_text(graph.get("description"))]
+    texts += [f"{key}: {text}" for key, value in facts if (text := plain_text(value))]
     return {
         "url": graph.get("website") or graph.get("descriptionLink"),
         "title": f"{title} ({kind})" if kind else title,
-        "text": "; ".join([*filter(None, [plain_text(graph.get("description"))]), *_facts(graph)]),
+        "text": "; ".join(filter(None, texts)),
     }
 
 
-def _facts(graph: Json) -> Iterator[str]:
-    for key, value in list(_object(graph, "attributes").items())[:_MOST_DETAILS]:
-        if text := plain_text(value):
-            yield f"{key}: {text}"
-
-
-def _object(holder: Json, key: str) -> Json:
-    value = holder.get(key)
-    return value if isinstance(value, dict) else {}
+def _lines(*words: object) -> str:
+    """A provider's words below each other."""
+    return "\n".join([text for said in words if (text := plain_text(said, keep_lines=True))])
