@@ -9,7 +9,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json
 from proxy.loop.results import ToolOutput
 from proxy.loop.search import SearchHit
 from proxy.tools.json_pointer import MISSING, parse, resolve
@@ -30,8 +29,8 @@ _NOTHING: tuple[Any, ...] = (MISSING, None, "", [], {})
 _LONGEST_TITLE = 300  # characters; a title is a line
 
 
-def hit_of(row: Json, fields: Fields, today: date, *, page: PageText | None = None) -> SearchHit | None:
-    """A result as a hit; None: it has no URL of a page.
+def hit_of(row: Any, fields: Fields, today: date, *, page: PageText | None = None) -> SearchHit | None:
+    """A result as a hit; None: it is no object with the URL of a page.
 
     Args:
         row: the provider's own object.
@@ -39,7 +38,7 @@ def hit_of(row: Json, fields: Fields, today: date, *, page: PageText | None = No
         today: what dates such as `2 days ago` are counted from.
         page: where it has the page's text; if there is none, its snippet is taken.
     """
-    given = first_of(row, fields.url)
+    given: Any = first_of(row, fields.url) if isinstance(row, dict) else None
     url = canonical(given)
     if url is None:
         return None

@@ -7,13 +7,14 @@ Filters that a provider cannot apply are applied here afterwards, and those that
 
 from collections.abc import Callable, Mapping
 from datetime import date
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 import orjson
 from msgspec import Struct
 
-from proxy.loop.search import SearchFilters, SearchHit
+from proxy.loop.search import NO_FILTERS, SearchHit
 from proxy.tools.json_pointer import resolve
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
@@ -89,7 +90,9 @@ class Provider:
         headers = {**(keyless.headers if keyless else description.headers), **(extra.headers if extra else {})}
         parameters = {**description.query, **(extra.query if extra else {})}
         body = {**description.body, **extra.body} if extra and extra.body else description.body
-        self._lists = (description.results,) if isinstance(description.results, str) else description.results or ()
+        self._results = (description.results,) if isinstance(description.results, str) else description.results or ()
+        # A search gets as many pages of the results as it asks for, and as many of each list beside them.
+        self._lists = (self._results, *((pointers,) for pointers in description.beside))
         self._names_in_url = frozenset(names_in(url))
         self._names = self._names_in_url.union(names_in([parameters, body]))
         self._sends_allow, self._sends_block = "allow" in self._names, "block" in self._names
@@ -122,48 +125,40 @@ class Provider:
         self, query: SearchQuery, status: int, headers: Mapping[str, str], body: bytes, today: date
     ) -> Found | Refused:
         """The content of an answer; `headers` are in lower case. One that is nested too deep is as good as none."""
+        filters = query.filters
         try:
             answer = answer_of(self.description, status, headers, body)
             if isinstance(answer, Refused):
                 return answer
             answer = self._adapt(answer) if self._adapt else answer
-            hits = self._permitted(answer, self._lists, query, today)
-            for pointers in self.description.beside:
-                hits += self._permitted(answer, (pointers,), query, today)
-            found = tuple(merged_by_page(hits))
-            note = None if found or answer == {} else self._why_nothing(answer, today)
-            return Found(found, *self._said(answer, query.filters), note)
+            as_hit = partial(hit_of, fields=self.description.fields, today=today, page=self._page)
+            hits: list[SearchHit] = []
+            for lists in self._lists:
+                pages = merged_by_page(map(as_hit, _rows_in(answer, lists) or ()))
+                if filters != NO_FILTERS:
+                    pages = [hit for hit in pages if filters.permits(hit.url)]
+                hits += pages[: query.count]
+            hits = merged_by_page(hits)
+            note = None if hits or answer == {} else self._why_nothing(answer, today)
+            said = plain_text(first_of(answer, self.description.answer), keep_lines=True) or None
+            url = canonical(first_of(answer, self.description.answer_url))
+            # Where pages are filtered, a direct answer has to come from one that is permitted.
+            if said and filters.rules and not (url and filters.permits(url)):
+                said = None
+            return Found(tuple(hits), said, url if said else None, note)
         except (RecursionError, orjson.JSONEncodeError):
             return Refused("down", status, said="its answer is nested too deep")
 
     def _why_nothing(self, answer: Any, today: date) -> str | None:
         """Why an answer without hits may have been misread; None where its lists of results are empty, or filtered."""
-        found = [_list_at(answer, pointers) for pointers in self._lists]
-        if all(rows is None for rows in found):
-            return f"the answer has no list at {' or '.join(self._lists)}; it has {', '.join(_places(answer))}"
-        rows = [row for rows in found for row in rows or () if isinstance(row, dict)]
+        listed = _rows_in(answer, self._results)
+        if listed is None:
+            return f"the answer has no list at {' or '.join(self._results)}; it has {', '.join(_places(answer))}"
+        rows = [row for row in listed if isinstance(row, dict)]
         fields = self.description.fields
         if not rows or any(hit_of(row, fields, today) for row in rows):
             return None
         return f"no result has a page's URL at {fields.url}; the first has {', '.join(_places(rows[0]))}"
-
-    def _permitted(self, answer: Any, lists: tuple[str, ...], query: SearchQuery, today: date) -> list[SearchHit]:
-        """The permitted pages in lists of results, as many as were asked for; a list that is not there is empty."""
-        found = []
-        for pointers in lists:
-            for row in _list_at(answer, pointers) or ():
-                hit = hit_of(row, self.description.fields, today, page=self._page) if isinstance(row, dict) else None
-                if hit is not None:
-                    found.append(hit)
-        return [hit for hit in merged_by_page(found) if query.filters.permits(hit.url)][: query.count]
-
-    def _said(self, answer: Any, filters: SearchFilters) -> tuple[str | None, str | None]:
-        """A direct answer and its page. Where pages are filtered it has to come from one that is permitted."""
-        said = plain_text(first_of(answer, self.description.answer), keep_lines=True)
-        url = canonical(first_of(answer, self.description.answer_url))
-        if not said or (filters.rules and not (url and filters.permits(url))):
-            return None, None
-        return said, url
 
     def cannot(self) -> list[str]:
         """The filters that the provider itself does not have, and what becomes of them, for `toolproxy check`."""
@@ -236,16 +231,17 @@ def _bounded(rules: tuple[str, ...], most: int | None) -> tuple[str, ...]:
     return rules if most is None or len(rules) <= most else ()
 
 
-def _list_at(answer: Any, pointers: str) -> list[Any] | None:
-    """The list at the first pointer that leads to one with results, or else to an empty one; None: no list."""
-    empty = None
-    for steps in steps_of(pointers):
-        found = resolve(answer, steps)
-        if isinstance(found, list):
-            if found:
-                return found
-            empty = found if empty is None else empty
-    return empty
+def _rows_in(answer: Any, lists: tuple[str, ...]) -> list[Any] | None:
+    """The results in some lists, each list at the first of its pointers that leads to one; None: there is no list."""
+    rows = None
+    for pointers in lists:
+        for steps in steps_of(pointers):
+            found = resolve(answer, steps)
+            if isinstance(found, list):
+                rows = [*(rows or ()), *found]
+                if found:  # an empty list may have another one beside it
+                    break
+    return rows
 
 
 def _places(value: Any) -> list[str]:
