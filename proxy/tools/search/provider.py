@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 import orjson
 from msgspec import Struct
 
-from proxy.loop.search import NO_FILTERS, SearchHit
+from proxy.loop.search import NO_FILTERS, SearchFilters, SearchHit
 from proxy.tools.json_pointer import resolve
 from proxy.tools.search.countries import ENGLISH_NAMES
 from proxy.tools.search.dates import days_before
@@ -100,11 +100,13 @@ class Provider:
         self._constants = {**description.options, **(options or {})} | key
         self._headers = {name: as_text(filled(parsed(value), key)) for name, value in headers.items()}
         self._url, self._parameters, self._body = parsed(url), parsed(parameters), parsed(body)
+        # With nothing of the query in it, the URL is the same for all searches.
+        self._fixed_url = self._url_with(self._constants) if self._names_in_url.isdisjoint(PLACEHOLDERS) else None
 
     def request(self, query: SearchQuery, today: date) -> SearchRequest:
         """The request to send for a query."""
         values = self._values(query, today)
-        parts = urlsplit(filled(self._url, {name: _in_url(values.get(name)) for name in self._names_in_url}))
+        parts = urlsplit(self._fixed_url or self._url_with(values))
         added: list[tuple[str, str]] = []
         for name, parameter in self._parameters.items():
             value = filled(parameter, values)
@@ -120,6 +122,11 @@ class Provider:
             headers=self._headers,
             body=None if body is None or body is ABSENT else orjson.dumps(body),
         )
+
+    def _url_with(self, values: Mapping[str, Any]) -> str:
+        """The URL with percent-encoded values in place of its placeholders."""
+        url: str = filled(self._url, {name: _in_url(values.get(name)) for name in self._names_in_url})
+        return url
 
     def read(
         self, query: SearchQuery, status: int, headers: Mapping[str, str], body: bytes, today: date
@@ -180,11 +187,15 @@ class Provider:
         block = _bounded(filters.block, most.block) if self._sends_block else ()
         if self.description.exclusive and allow:
             block = ()
-        # Unless the provider applies all filters by itself, some of its results are dropped afterwards.
-        applies_all = self.description.site_operator or (filters.allow == allow and filters.block == block)
+        text, count = self._cut(query.text), query.count
+        if filters.allow != allow or filters.block != block:
+            if self.description.site_operator:
+                text = self._with_sites(text, filters)
+            else:  # some of its results are dropped afterwards
+                count *= 2
         values: dict[str, Any] = {
-            "query": self._text(query),
-            "count": min(query.count if applies_all else 2 * query.count, most.count),
+            "query": text,
+            "count": min(count, most.count),
             "recency": query.recency,
             "since": days_before(today, query.recency).isoformat() if query.recency else None,
             "country": query.country,
@@ -202,17 +213,14 @@ class Provider:
                 values[name] = ENGLISH_NAMES.get(value) if words == "names" else words.get(str(value))
         return {**self._constants, **values}
 
-    def _text(self, query: SearchQuery) -> str:
-        """The query as the provider takes it, with `site:` operators where they fit."""
-        text = self._cut(query.text)
-        if not self.description.site_operator:
-            return text
+    def _with_sites(self, text: str, filters: SearchFilters) -> str:
+        """A query with `site:` operators for what the provider takes no other way, if it is not too long with them."""
         parts = [text] if text else []
-        if query.filters.allow and not self._sends_allow:
-            sites = " OR ".join([f"site:{rule}" for rule in query.filters.allow])
+        if filters.allow and not self._sends_allow:
+            sites = " OR ".join([f"site:{rule}" for rule in filters.allow])
             parts.append(f"({sites})")
-        if query.filters.block and not self._sends_block:
-            parts += [f"-site:{rule}" for rule in query.filters.block]
+        if filters.block and not self._sends_block:
+            parts += [f"-site:{rule}" for rule in filters.block]
         with_sites = " ".join(parts)
         return with_sites if self._cut(with_sites) == with_sites else text
 
