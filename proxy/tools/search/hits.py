@@ -94,13 +94,14 @@ def output_of(
     if answer:
         blocks.append("\n".join(filter(None, ("Direct answer:", _cut(answer, most_characters), answer_url))))
     shown, sources = [], {}
-    for hit in hits:
-        text = _cut(hit.text, most_characters)
+    for found in hits:
+        is_too_long = len(found.text) > most_characters
+        hit = replace(found, text=_cut(found.text, most_characters)) if is_too_long else found
         dated = hit.published or (f"updated {hit.updated}" if hit.updated else "")
         where = " - ".join(filter(None, (hit.site, dated)))
         # Without a number: gpt-oss would take it for a page of a browser that it may not have.
-        blocks.append("\n".join(filter(None, (hit.title, hit.url, where, text))))
-        shown.append(replace(hit, text=text))
+        blocks.append("\n".join(filter(None, (hit.title, hit.url, where, hit.text))))
+        shown.append(hit)
         sources[hit.url] = hit.title
     if answer and answer_url:
         sources.setdefault(answer_url, host_of(answer_url))
