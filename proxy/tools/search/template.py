@@ -33,15 +33,6 @@ class _Placeholder(Struct, frozen=True):
     name: str
     operators: tuple[tuple[Callable[[Any, str], Any], str], ...]
 
-    def value_in(self, values: Mapping[str, Any]) -> Any:
-        """Its value, or `ABSENT`."""
-        value = values.get(self.name)
-        for operator, argument in self.operators:
-            if value is None or value == []:
-                return ABSENT
-            value = operator(value, argument)
-        return ABSENT if value is None or value == [] else value
-
 
 class _Text(Struct, frozen=True):
     """A string with placeholders in it, in pieces from left to right."""
@@ -66,19 +57,18 @@ def filled(template: Any, values: Mapping[str, Any]) -> Any:
     """A parsed template with its values in place, or `ABSENT`."""
     content: Any
     match template:
-        case _Placeholder():
-            return template.value_in(values)
+        case _Placeholder(name, operators):
+            value = values.get(name)
+            for operator, argument in operators:
+                if value is None or value == []:
+                    break
+                value = operator(value, argument)
+            return ABSENT if value is None or value == [] else value
         case _Text(pieces):
             content = [filled(piece, values) for piece in pieces]
             return ABSENT if ABSENT in content else "".join(map(as_text, content))
         case list():
-            content = []
-            for part in template:
-                item = filled(part, values)
-                if isinstance(part, _Placeholder) and isinstance(item, list):
-                    content += item
-                elif item is not ABSENT:
-                    content.append(item)
+            content = _filled_list(template, values)
         case dict():
             content = {}
             for key, part in template.items():
@@ -87,6 +77,18 @@ def filled(template: Any, values: Mapping[str, Any]) -> Any:
         case _:
             return template
     return content if content or not template else ABSENT
+
+
+def _filled_list(parts: list[Any], values: Mapping[str, Any]) -> list[Any]:
+    """The parts that are not absent; a placeholder for a list stands for its items."""
+    content = []
+    for part in parts:
+        item = filled(part, values)
+        if isinstance(part, _Placeholder) and isinstance(item, list):
+            content += item
+        elif item is not ABSENT:
+            content.append(item)
+    return content
 
 
 def names_in(template: Any) -> Iterator[str]:
