@@ -89,8 +89,7 @@ class SearchFilters(Struct, frozen=True):
     @property
     def place(self) -> str | None:
         """The user's city, region and country in one line."""
-        named = [name for name in (self.city, self.region, self.country and self.country.upper()) if name]
-        return ", ".join(named) or None
+        return ", ".join(filter(None, (self.city, self.region, self.country and self.country.upper()))) or None
 
 
 NO_FILTERS = SearchFilters()
