@@ -240,14 +240,14 @@ def _bounded(rules: tuple[str, ...], most: int | None) -> tuple[str, ...]:
 
 
 def _rows_in(answer: Any, lists: tuple[str, ...]) -> list[Any] | None:
-    """The results in some lists, each list at the first of its pointers that leads to one; None: there is no list."""
+    """The results in lists, each taken from the first of its pointers that leads to any; None: there is no list."""
     rows = None
     for pointers in lists:
         for steps in steps_of(pointers):
             found = resolve(answer, steps)
             if isinstance(found, list):
                 rows = [*(rows or ()), *found]
-                if found:  # an empty list may have another one beside it
+                if found:  # where the list is empty, the next pointer may lead to results
                     break
     return rows
 
