@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+import orjson
+
 from proxy.config import SERVER, SearchConfig, address_fault
 from proxy.loop.search import DOMAIN
 from proxy.tools import json_pointer
@@ -12,20 +14,14 @@ from proxy.tools.search.provider import KEYLESS, PLACEHOLDERS
 from proxy.tools.search.template import faults_in, names_in
 
 _BEGINNING: Final = re.compile(rf"https?://{SERVER}([/?]|\Z)")
+_NO_JSON = "cannot be written as JSON (a key such as on, yes or 1 needs quotes)"
 _WRONG_URL = "must begin with http:// or https:// and a host, without user and placeholders"
 
 
 def faults(description: Description) -> Iterator[tuple[str, str]]:
     """The faults of a description beyond its types: the key that is at fault, empty for all of it, and why."""
-    known = PLACEHOLDERS | description.options.keys() | {"api_key"}
     yield from _address_faults(description)
-    for name in ("url", "query", "body"):
-        yield from ((name, fault) for fault in faults_in(getattr(description, name), known))
-    for name, value in description.headers.items():
-        if set(names_in(value)) - {"api_key"}:
-            yield f"headers.{name}", "{api_key} is the only placeholder that a header may have"
-    if "query" not in names_in([description.url, description.query, description.body]):
-        yield "", "{query} must be in url, query or body: without it nothing is searched for"
+    yield from _template_faults(description)
     if description.method == "GET" and description.body is not None:
         yield "body", "a GET request has no body: use query, or method: POST"
     if description.results is None and not description.answer:
@@ -36,6 +32,29 @@ def faults(description: Description) -> Iterator[tuple[str, str]]:
                 json_pointer.parse(pointer.strip())
             except ValueError as exc:
                 yield where, f"{pointer!r}: {exc}"
+
+
+def _template_faults(description: Description) -> Iterator[tuple[str, str]]:
+    """Placeholders that there are not, or not there, and templates that cannot be sent."""
+    known = PLACEHOLDERS | description.options.keys() | {"api_key"}
+    for name in ("url", "query", "body"):
+        yield from ((name, fault) for fault in faults_in(getattr(description, name), known))
+    for name in ("query", "body", "options"):
+        if not _is_json(getattr(description, name)):
+            yield name, _NO_JSON
+    for name, value in description.headers.items():
+        if set(names_in(value)) - {"api_key"}:
+            yield f"headers.{name}", "{api_key} is the only placeholder that a header may have"
+    if "query" not in names_in([description.url, description.query, description.body]):
+        yield "", "{query} must be in url, query or body: without it nothing is searched for"
+
+
+def _is_json(value: object) -> bool:
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return False
+    return True
 
 
 def _address_faults(description: Description) -> Iterator[tuple[str, str]]:
@@ -84,6 +103,8 @@ def config_faults(config: SearchConfig) -> Iterator[tuple[str, str]]:
     for name in config.options.keys() - described.options.keys():
         known = ", ".join(sorted(described.options)) or "none"
         yield f"options.{name}", f"there is no such option of this provider; there are: {known}"
+    if not _is_json(config.options):
+        yield "options", _NO_JSON
     for rule in config.block_domains:
         if not DOMAIN.fullmatch(rule):
             yield "block_domains", f"{rule!r} is no domain such as example.com, or example.com/path"

@@ -228,6 +228,8 @@ def test_options_of_the_tool_replace_those_of_the_description():
         ({"url": "h.example/s"}, "url: must begin with http:// or https:// and a host"),
         ({"url": "https://{place}.h.example/s"}, "url: must begin with http:// or https:// and a host"),
         ({"keyless": {"url": "https://h:99999/s"}}, "keyless.url: has a port that is not from 1 to 65535"),
+        ({"options": {"n": 2**64}}, "options: cannot be written as JSON"),
+        ({"query": {"q": "{query}", "raw": b"a"}}, "query: cannot be written as JSON"),
         ({"body": {"q": "{query}"}}, "body: a GET request has no body: use query, or method: POST"),
     ],
 )
@@ -250,6 +252,7 @@ def test_a_fault_in_a_description_is_named(changes, fault):
         ("page: {txt: /a}", 12, ".page.txt: unknown key; known are body, headers, query, text, whole"),
         ('headers: {x: "a\\nb"}', 12, ".headers: has characters that are not allowed here"),
         ("method: PUT", 12, ".method: must be one of GET, POST"),
+        ("options: {a: !!binary aGk=}", 12, ".options: cannot be written as JSON"),
         ("answer: [a]", 12, ".answer: must be text, not a list"),
         ("errors: [{status: 403}]", 12, ".errors[0].means: is missing"),
         ("beside: [hits]", 12, ".beside: 'hits': a JSON pointer is empty or begins with '/'"),
@@ -273,6 +276,13 @@ tools:
         parse(text, {})
     (said,) = raised.value.faults
     assert said.startswith(f"config.yaml:{line}: tools.web_search.provider{fault}")
+
+
+def test_an_option_that_is_no_json_is_named():
+    with pytest.raises(ConfigurationError) as raised:
+        parse("tools: {s: {type: search, provider: brave, api_key: k, options: {extra_snippets: !!binary aGk=}}}", {})
+    [said] = raised.value.faults
+    assert said.startswith("config.yaml:1: tools.s.options: cannot be written as JSON")
 
 
 def test_a_description_says_where_the_results_are():
