@@ -110,13 +110,12 @@ class Decoder(Struct):
 
 def _whole_events(data: bytes) -> list[Event]:
     """The events of a read without CR, if it holds nothing but whole ones of one `data: ` line each; else none."""
-    lines = data[:-2].split(b"\n\n")
-    if data.count(b"\n") != _LINE_ENDS * len(lines):
-        return []
-    for line in lines:
+    events: list[Event] = []
+    for line in data[:-2].split(b"\n\n"):
         if len(line) <= len(_DATA) or not line.startswith(_DATA):
             return []
-    return [Event(line + b"\n\n", line[len(_DATA) :]) for line in lines]
+        events.append(Event(line + b"\n\n", line[len(_DATA) :]))
+    return events if data.count(b"\n") == _LINE_ENDS * len(events) else []
 
 
 def _parse(raw: bytes) -> Event | None:

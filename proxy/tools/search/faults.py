@@ -35,7 +35,7 @@ def faults(description: Description) -> Iterator[tuple[str, str]]:
 
 
 def _template_faults(description: Description) -> Iterator[tuple[str, str]]:
-    """Placeholders that there are not, or not there, and templates that cannot be sent."""
+    """Placeholders that are unknown or misplaced, and templates that cannot be sent."""
     known = PLACEHOLDERS | description.options.keys() | {"api_key"}
     for name in ("url", "query", "body"):
         yield from ((name, fault) for fault in faults_in(getattr(description, name), known))
