@@ -123,7 +123,7 @@ class CompletionStream(Struct):
     completion: Completion
     include_usage: bool
     _head: Json = {}  # the fields that all chunks share; empty until the first one
-    _texts: dict[int, list[str]] = {}  # written so far, by choice; a choice is there once it is opened
+    _texts: list[list[str]] = []  # written so far, by choice; empty until the first chunk
     _citations: dict[int, list[Citation]] = {}  # in that text
     _annotations: dict[int, list[Json]] = {}  # the upstream's own; SDKs cannot join two lists of a stream
     _events: list[Json] = []  # progress that waits for the next chunk
@@ -143,7 +143,7 @@ class CompletionStream(Struct):
                 if field == "content":
                     self._texts[index].append(text)
                 return self.stream.write(latest.pattern.with_text(text))
-        opening = self._opening(index, chunk) if self._events or index not in self._texts else b""
+        opening = self._opening(chunk) if self._events or not self._head else b""
         for choice in chunk["choices"]:
             choice["index"] = index
             delta = choice["delta"]
@@ -165,16 +165,15 @@ class CompletionStream(Struct):
         """
         model = event.pop(MODEL, None)
         self._events.append(event)
-        if not self._texts and event["type"] == "turn.started":
+        if not self._head and event["type"] == "turn.started":
             return False
-        await self.stream.write(self._opening(0, {"model": model}))
+        await self.stream.write(self._opening({"model": model}))
         return True
 
     async def finish(self, answers: Sequence[Respond]) -> None:
         """Write the annotations and finish reasons, the usage if it was asked for, and the end mark."""
-        chunks: list[bytes] = []
+        chunks = [self._opening(answers[0].turn.envelope)]
         for index, answer in enumerate(answers):
-            chunks.append(self._opening(index, answer.turn.envelope))
             cited = annotations("".join(self._texts[index]), answer.sources, self._citations.get(index, ()))
             if theirs := self._annotations.get(index):
                 cited = joined_annotations(theirs, cited)
@@ -187,23 +186,26 @@ class CompletionStream(Struct):
         chunks.append(sse.DONE)
         await self.stream.finish(b"".join(chunks))
 
-    def _opening(self, index: int, seen: Mapping[str, Any]) -> bytes:
-        """A choice's role, once, before anything else of it; then the progress events that wait."""
+    def _opening(self, seen: Mapping[str, Any]) -> bytes:
+        """The roles of all choices, once, before anything else; then the progress events that wait.
+
+        The stream helper of OpenAI's SDK for Python fails unless the choices begin in the order of their indices.
+        """
         chunks: list[bytes] = []
-        if index not in self._texts:
-            self._texts[index] = []
-            if not self._head:
-                self._head = {
-                    "id": self.completion.id,
-                    "object": "chat.completion.chunk",
-                    "created": self.completion.created,
-                    "model": seen.get("model") or self.completion.model,
-                }
-                if self.include_usage:
-                    self._head["usage"] = None
-            delta = {"role": "assistant", "content": ""}
-            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-            chunks.append(sse.encode({**self._head, "choices": [choice]}))
+        if not self._head:
+            self._head = {
+                "id": self.completion.id,
+                "object": "chat.completion.chunk",
+                "created": self.completion.created,
+                "model": seen.get("model") or self.completion.model,
+            }
+            if self.include_usage:
+                self._head["usage"] = None
+            for index in range(len(self.completion.run_ids)):
+                self._texts.append([])
+                delta = {"role": "assistant", "content": ""}
+                choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+                chunks.append(sse.encode({**self._head, "choices": [choice]}))
         while self._events:
             chunks.append(sse.encode({**self._head, "choices": [], "tool_event": self._events.pop(0)}))
         return b"".join(chunks)

@@ -379,6 +379,21 @@ async def test_several_choices_are_streamed_side_by_side_in_one_completion(upstr
     assert [one.usage.total_tokens for one in chunks if one.usage] == [44]
 
 
+async def test_choices_begin_in_order_whichever_is_answered_first(upstream, sdk):
+    second_answered = asyncio.Event()
+
+    def model(_):
+        if len(upstream.requests) == 1:
+            return Reply([second_answered, *streamed("slow").body], content_type="text/event-stream")
+        second_answered.set()
+        return streamed("quick")
+
+    upstream.replies = [model]
+    async with proxy_of(upstream) as url, sdk(url) as client, client.chat.completions.stream(**ASK, n=2) as stream:
+        answer = await stream.get_final_completion()
+    assert sorted(choice.message.content for choice in answer.choices) == ["quick", "slow"]
+
+
 async def test_when_one_of_several_choices_fails_the_request_fails_and_nothing_goes_on(upstream, sdk):
     failing = Reply([b'{"error":{"message":"bad"}}'], status=400)
     upstream.replies = [Reply([asyncio.Event()]), failing]
