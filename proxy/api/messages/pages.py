@@ -8,6 +8,7 @@ beside its page as `encrypted_content`. All pieces together are the text again, 
 page is in its block as it is; the note on the budget behind it, which is out of date by then, does not come back.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
@@ -24,6 +25,7 @@ from proxy.loop.results import BEYOND_LIMIT
 SERVER_NAME = "toolproxy"
 """The `server_name` of the blocks of tools that this API has no type for."""
 
+_DAY = re.compile(r"(?:.{1,100} - )?(?:updated )?\d{4}-\d\d-\d\d")  # the line of a hit that says where and when
 _MOST_CITED = 150  # characters; Anthropic's own bound
 # The outcome of a call that failed -> its `error_code`. Every other search is `unavailable`, every other page
 # `url_not_accessible`.
@@ -52,7 +54,8 @@ class FoundPage(Struct, frozen=True):
     def cited(self) -> str:
         """The beginning of what the search said of it."""
         lines = [line.strip() for line in self.said.split("\n")]
-        said = " ".join(line for line in lines if line and line not in (self.title, self.url))
+        own = [line for line in lines if line and line not in (self.title, self.url) and not _DAY.fullmatch(line)]
+        said = " ".join(own)
         return (said or self.title)[:_MOST_CITED]
 
 

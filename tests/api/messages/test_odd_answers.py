@@ -223,8 +223,14 @@ async def test_a_list_of_one_hosted_tool_holds_for_the_other_unless_that_has_its
 
 async def test_pages_whose_urls_begin_alike_are_told_apart(upstream):
     found = [
-        {"title": "Deep", "link": "https://ex.example/deep", "snippet": "Deep words."},
-        {"title": "Root", "link": "https://ex.example/", "snippet": "Root words."},
+        {"title": "Deep", "link": "https://ex.example/deep", "snippet": "Deep words.", "date": "Nov 3, 2020"},
+        {
+            "title": "Root",
+            "link": "https://ex.example/",
+            "snippet": "Root words.",
+            "date": "1 May 2021",
+            "source": "Ex",
+        },
     ]
     upstream.search = Reply([orjson.dumps({"organic": found})])
     text = "See https://ex.example/ and https://ex.example/deep."
