@@ -142,8 +142,12 @@ def with_hosted(
             _refuse_tool(tools.hosted[str(chosen)].type, where="tool_choice")
         if not available and not tools.functions:
             _refuse_tool(missing[0], where="tools")
+    declared = {entry["function"]["name"] for entry in tools.functions}
     for name, own in available.items():
-        usable[own] = _limited(usable[own], tools.hosted[name])
+        spec = _limited(usable[own], tools.hosted[name])
+        # A prompt may speak of the tool by the name that the client has for it.
+        is_free = name not in declared and not any(name in other.names for other in usable.values())
+        usable[own] = replace(spec, aliases=(*spec.aliases, name)) if is_free else spec
     entries = [*tools.functions, *_entries(tools, [usable[own] for own in available.values()])]
     chat = {key: value for key, value in resolved.chat.items() if key not in ("tools", "tool_choice")}
     if entries:

@@ -61,11 +61,12 @@ async def test_a_busy_search_service_is_too_many_requests(upstream):
 
 
 @BOTH
-async def test_a_fetched_page_is_a_document_and_comes_back(upstream, streaming):
+@pytest.mark.parametrize("name", ["fetch_page", "web_fetch"])
+async def test_a_fetched_page_is_a_document_and_comes_back(upstream, streaming, name):
     async with running(Site()) as site, proxy_of(upstream, more=READER) as url:
         site.pages["/ferry"] = html("<title>Ferry</title><p>It sails at nine.</p>")
         page = f"http://127.0.0.1:{site.port}/ferry"
-        upstream.replies = answers(streaming, ("u1", "fetch_page", {"url": page}))
+        upstream.replies = answers(streaming, ("u1", name, {"url": page}))
         message = await ask(url, streaming=streaming, tools=[FETCH])
         assert kinds(message) == ["server_tool_use", "web_fetch_tool_result", "text"]
         use, result, _ = message["content"]
