@@ -1,7 +1,8 @@
 """The beginning of a turn that is held back until it shows whether the turn is the answer.
 
 A turn that was *made* to answer is shown from the moment when it is long enough to be an answer. Of a turn that has to
-be JSON only the text waits, for only the last turn's may be shown.
+be JSON only the text waits, for only the answer's may be shown: words beside calls, the client's own ones too, are no
+JSON, and SDKs that parse the text would fail.
 """
 
 from msgspec import Struct
@@ -34,7 +35,7 @@ class TurnBuffer(Struct):
             is_answer: whether the turn is one, as far as it has come.
             calls_client: whether it calls tools of the client's: these calls are never held back.
         """
-        if self.mode is Buffering.ALL and not calls_client:
+        if self.mode is Buffering.ALL:
             return [rest for chunk in visible if (rest := self._hold_text(chunk))]
         self.chunks += visible
         if not (calls_client or is_answer):

@@ -105,9 +105,11 @@ class Continuation(Struct, frozen=True):
         return restored
 
 
-def visible_message(turn: Turn) -> tuple[Json, str]:
+def visible_message(turn: Turn, *, with_text: bool = True) -> tuple[Json, str]:
     """A turn's message with the client's calls only, under the client's ids, and the finish_reason that fits it."""
     message = {**in_plain_text(turn.message)}
+    if not with_text:
+        message["content"] = None
     entries: list[Json] = []
     if message.pop("tool_calls", None):
         entries = [{**entry, "id": client_id} for entry, client_id in turn.entries if client_id]

@@ -222,7 +222,11 @@ class Run:
         return Continuation.of_turn(turn, answers, self._transcript.added, self._offer.client_tools, self.sources)
 
     def _respond(self, turn: Turn, stop: Stop | None = None, continuation: Continuation | None = None) -> Respond:
-        message, finish_reason = visible_message(turn)
+        if self._buffering is Buffering.ALL and any(turn.client_ids):
+            turn = replace(turn, buffered=())
+            message, finish_reason = visible_message(turn, with_text=False)
+        else:
+            message, finish_reason = visible_message(turn)
         return Respond(
             turn,
             message,

@@ -5,6 +5,7 @@ import asyncio
 import httpx
 import openai
 import orjson
+import pydantic
 import pytest
 
 from proxy.stores.memory import MemoryStore
@@ -248,3 +249,30 @@ async def test_the_clients_calls_of_a_whole_answer_are_numbered_without_gaps(ups
         got = (await client.post(f"{url}/v1/chat/completions", json=body)).json()
     calls = got["choices"][0]["message"]["tool_calls"]
     assert [(call["index"], call["function"]["arguments"]) for call in calls] == [(0, '{"n":1}'), (1, '{"n":2}')]
+
+
+class Code(pydantic.BaseModel):
+    code: str
+
+
+class OpenDoor(pydantic.BaseModel):
+    door: int
+
+
+@pytest.mark.parametrize("calls", [MIXED, MIXED[1:]])
+async def test_a_turn_with_words_and_calls_can_be_parsed_by_the_sdk_where_json_is_demanded(upstream, sdk, calls):
+    door = {**openai.pydantic_function_tool(OpenDoor, name="open_door")}
+    asked = {"model": "m", "messages": QUESTION, "tools": [door], "response_format": Code}
+    upstream.replies = [whole("I open it.", calls=calls), streamed("I open it.", calls=calls), whole('{"code": "7"}')]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        message = (await client.chat.completions.parse(**asked)).choices[0].message
+        async with client.chat.completions.stream(**asked) as stream:
+            streamed_message = (await stream.get_final_completion()).choices[0].message
+        for parsed in (message, streamed_message):
+            assert (parsed.content or None, parsed.tool_calls[0].function.parsed_arguments) == (None, OpenDoor(door=1))
+        history = [*QUESTION, message.model_dump(exclude_none=True, exclude={"parsed"})]
+        history.append({"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "open"})
+        answer = await client.chat.completions.parse(**{**asked, "messages": history})
+    assert answer.choices[0].message.parsed == Code(code="7")
+    [spoken] = [one for one in upstream.requests[-1]["messages"] if one["role"] == "assistant"]
+    assert spoken["content"] == "I open it."  # the model reads what it has written

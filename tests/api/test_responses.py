@@ -1277,11 +1277,11 @@ async def test_an_answer_that_is_checked_has_no_text_of_other_turns(upstream, st
 
 
 @both
-async def test_text_that_was_held_back_stands_before_the_clients_call(upstream, streaming):
+async def test_words_beside_a_call_of_the_clients_are_not_shown_as_json(upstream, streaming):
     upstream.replies = [cut_or_whole(streaming, "I will open.", DOOR_CALL)]
     async with proxy_of(upstream, config=GLM) as url:
         response = await ask(url, {"tools": [DOOR], "text": {"format": SCHEMA}}, streaming=streaming)
-    assert kinds(response) == ["message", "function_call"]
+    assert kinds(response) == ["function_call"]
 
 
 @both
