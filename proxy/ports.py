@@ -49,8 +49,11 @@ Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 Write: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 
-ExtraHeaders: TypeAlias = Callable[[], Iterable[tuple[bytes, bytes]]]
-"""Called for each request that goes out; gives headers that it has beside its own."""
+ExtraHeaders: TypeAlias = Callable[[], bytes]
+"""Called for each request that goes out; gives the lines of its head that it has beside its own, each with its end.
+
+They are sent unchecked, so whoever gives them vouches that they are well-formed.
+"""
 
 
 class Clock(Protocol):

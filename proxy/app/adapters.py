@@ -64,7 +64,8 @@ def tool_client(
     """
 
     async def add_headers(request: httpx.Request) -> None:
-        request.headers.update(list(extra_headers() if extra_headers else ()))
+        lines = extra_headers().splitlines() if extra_headers else ()
+        request.headers.update([line.partition(b": ")[::2] for line in lines])
 
     return httpx.AsyncClient(
         # Not the stock transport, which keeps connections of calls that were given up, as those of clients that leave.

@@ -59,7 +59,8 @@ class HttpClient:
         transport: has the connections; closed with the client.
         base_url: of the upstream.
         timeouts: of each request.
-        extra_headers: called for each request; gives headers beside the prepared ones, such as those of its trace.
+        extra_headers: called for each request; gives lines of its head beside the prepared ones, such as those of its
+            trace. They are not checked.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class HttpClient:
         if not (key.isascii() and key.isprintable()):
             raise httpx.LocalProtocolError("The key cannot stand in a header.")
         length = b"content-length: %d\r\n" % len(content) if content or request.method in _HAVE_A_LENGTH else b""
-        extra = header_lines(self._extra_headers()) if self._extra_headers else b""
+        extra = self._extra_headers() if self._extra_headers else b""
         head = b"%b%bauthorization: Bearer %b\r\n%b\r\n" % (request.head, extra, key.encode(), length)
         return self._transport.send(self._origin, request.method, head, content, self._timeouts)
 

@@ -23,7 +23,7 @@ from proxy.loop.chat import Json
 from proxy.ports import Clock, Content
 from proxy.telemetry import trace_context
 from proxy.telemetry.events import Handler, level_of
-from proxy.telemetry.trace_context import HEADER, STATE_HEADER, SpanId
+from proxy.telemetry.trace_context import SpanId
 
 Fields: TypeAlias = dict[str, Any]
 
@@ -189,13 +189,10 @@ def current_span() -> SpanId | None:
     return current.span if current else None
 
 
-def trace_headers() -> Sequence[tuple[bytes, bytes]]:
+def trace_headers() -> bytes:
     """The current span as headers of a request that is sent within it; implements `ports.ExtraHeaders`."""
     span = current_span()
-    if span is None:
-        return ()
-    parent = (HEADER, span.header().encode("ascii"))
-    return (parent, (STATE_HEADER, span.state.encode("latin-1"))) if span.state else (parent,)
+    return span.headers() if span else b""
 
 
 def _end(step: Step, at: float, outcome: str, fields: Mapping[str, Any]) -> None:

@@ -33,9 +33,11 @@ class SpanId(Struct, frozen=True):
         """A new span of the same trace."""
         return SpanId(self.trace, random.getrandbits(64).to_bytes(8, "big"), self.sampled, self.state)
 
-    def header(self) -> str:
-        """The `traceparent` of requests that are sent within this span."""
-        return f"00-{self.trace.hex()}-{self.span.hex()}-{'01' if self.sampled else '00'}"
+    def headers(self) -> bytes:
+        """The headers of requests that are sent within this span, as lines of their heads."""
+        flags = "01" if self.sampled else "00"
+        lines = f"traceparent: 00-{self.trace.hex()}-{self.span.hex()}-{flags}\r\n"
+        return (f"{lines}tracestate: {self.state}\r\n" if self.state else lines).encode("latin-1")
 
     @property
     def trace_hex(self) -> str:
@@ -61,7 +63,9 @@ def parse(header: str, state: str = "") -> SpanId | None:
     trace, span = bytes.fromhex(match[2]), bytes.fromhex(match[3])
     if not any(trace) or not any(span):
         return None
-    return SpanId(trace, span, bool(int(match[4], 16) & _SAMPLED), state if len(state) <= _LONGEST_STATE else "")
+    # It is sent on as it is, in the head of a request, so it must not bring a line break along.
+    passed_on = len(state) <= _LONGEST_STATE and state.replace("\t", " ").isprintable()
+    return SpanId(trace, span, bool(int(match[4], 16) & _SAMPLED), state if passed_on else "")
 
 
 class IncomingTrace:
