@@ -59,8 +59,8 @@ class Telemetry:
         """Go on under another configuration. What was counted and recorded stays; metrics and traces stay on or off."""
         if self.metrics is not None:
             self.metrics.change(config)
-        self.observe.change(content=config.telemetry.log_content)
         self.record(config)
+        self.observe.change(content=config.telemetry.log_content)
 
     def record(self, config: Config) -> None:
         """Record requests from now on, if anyone may read the records."""

@@ -115,8 +115,12 @@ def level_of(event: str) -> int:
     return known.level if known else logging.INFO
 
 
-Handler: TypeAlias = Callable[[Mapping[str, Any]], None]
-"""What one subscriber does about one kind of event, given its fields. All handlers are given the same mapping."""
+Handler: TypeAlias = Callable[[dict[str, Any]], None]
+"""What one subscriber does about one kind of event, given its fields.
+
+All handlers are given the same dict, which is of this event alone: a handler may keep it, but not change it before all
+of them have returned.
+"""
 
 
 class Subscriber(Protocol):

@@ -31,6 +31,8 @@ class Recent:
         most_bytes: the bytes of all of them together.
     """
 
+    ignored: Final[frozenset[str]] = frozenset()
+
     def __init__(
         self,
         directory: str | None = None,

@@ -13,7 +13,6 @@ belongs to.
 import logging
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import Struct, field
@@ -62,10 +61,7 @@ class Step(Struct):
 
 
 class RequestRecord(Struct):
-    """A request: `began` is on the monotonic clock, `began_at` in seconds since 1970; `left_out` counts steps.
-
-    `at` is the start of its span, as a step has it: zero seconds after the start of the request.
-    """
+    """A request: `began` is on the monotonic clock, `began_at` in seconds since 1970; `left_out` counts steps."""
 
     request_id: str
     began: float
@@ -77,7 +73,6 @@ class RequestRecord(Struct):
     steps: list[Step] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     left_out: int = 0
-    at: float = 0.0
 
     def as_json(self) -> Json:
         """The record as the debug pages have it."""
@@ -96,6 +91,11 @@ class RequestRecord(Struct):
 class RecordSink(Protocol):
     """Takes the records of requests."""
 
+    @property
+    def ignored(self) -> frozenset[str]:
+        """The events whose notes it has no use for."""
+        ...
+
     def started(self, record: RequestRecord) -> None:
         """A request has begun; its record grows until `completed`."""
         ...
@@ -112,22 +112,22 @@ class RequestRecorder:
         self._sinks = sinks
         self._clock = clock
 
-    def handler(self, event: str) -> Handler:
-        """A function that adds events of that name to the record of their request."""
+    def handler(self, event: str) -> Handler | None:
+        """A function that adds events of that name to the record of their request; None: all sinks ignore them."""
         subject, _, what = event.partition(".")
         if event == "request.started":
             return self._start
         if event == "request.completed":
             return self._complete
         if subject in KINDS and what == "started":
-            return partial(self._start_step, subject)
+            return self._starter_of(subject)
         if subject in KINDS and what in _OUTCOMES:
-            return partial(self._end_step, what)
+            return self._ender_of(what)
         if event == "upstream.answered":
             return _add_first
-        return partial(self._note, event)
+        return None if all(event in sink.ignored for sink in self._sinks) else self._noter_of(event)
 
-    def _start(self, fields: Mapping[str, Any]) -> None:
+    def _start(self, fields: Fields) -> None:
         caller = trace_context.parent.get()
         request_id = str(request_context.fields.get({}).get("request_id", ""))
         span = caller.child() if caller else trace_context.root()
@@ -136,7 +136,7 @@ class RequestRecorder:
         for sink in self._sinks:
             sink.started(record)
 
-    def _complete(self, fields: Mapping[str, Any]) -> None:
+    def _complete(self, fields: Fields) -> None:
         record = _record.get()
         if record is None:
             return
@@ -144,39 +144,58 @@ class RequestRecorder:
         record.fields = {**request_context.fields.get({}), **fields}
         for step in record.steps:
             if step.outcome is None:
-                _end(step, at, "abandoned", {})
+                step.outcome, step.seconds = "abandoned", at - step.at
         _record.set(None)
         for sink in self._sinks:
             sink.completed(record)
 
-    def _start_step(self, kind: str, fields: Mapping[str, Any]) -> None:
-        record = _record.get()
-        if record is not None:
-            step = Step(kind, self._clock.monotonic() - record.began, record.span.child(), {**fields})
-            _step.set(step)
-            if len(record.steps) < MOST_STEPS:
-                record.steps.append(step)
-            else:
-                record.left_out += 1
+    # The handlers of steps and notes are closures: a `partial` of a method would take three times as long to call.
 
-    def _end_step(self, outcome: str, fields: Mapping[str, Any]) -> None:
-        record, step = _record.get(), _step.get()
-        if record is not None and step is not None:
-            _end(step, self._clock.monotonic() - record.began, outcome, fields)
-        _step.set(None)
+    def _starter_of(self, kind: str) -> Handler:
+        monotonic = self._clock.monotonic
 
-    def _note(self, event: str, fields: Mapping[str, Any]) -> None:
-        record = _record.get()
-        if record is None:
-            return
-        notes = (_step.get() or record).notes
-        if len(notes) < MOST_NOTES:
-            if "exc_info" in fields:
-                fields = {name: value for name, value in fields.items() if name != "exc_info"}
-            notes.append(Note(self._clock.monotonic() - record.began, event, fields))
+        def start_step(fields: Fields) -> None:
+            record = _record.get()
+            if record is not None:
+                step = Step(kind, monotonic() - record.began, record.span.child(), fields)
+                _step.set(step)
+                if len(record.steps) < MOST_STEPS:
+                    record.steps.append(step)
+                else:
+                    record.left_out += 1
+
+        return start_step
+
+    def _ender_of(self, outcome: str) -> Handler:
+        monotonic = self._clock.monotonic
+
+        def end_step(fields: Fields) -> None:
+            record, step = _record.get(), _step.get()
+            if record is not None and step is not None:
+                step.seconds = monotonic() - record.began - step.at
+                step.outcome = str(fields["outcome"]) if "outcome" in fields else outcome
+                step.fields.update(fields)
+            _step.set(None)
+
+        return end_step
+
+    def _noter_of(self, event: str) -> Handler:
+        monotonic = self._clock.monotonic
+
+        def note(fields: Fields) -> None:
+            record = _record.get()
+            if record is None:
+                return
+            notes = (_step.get() or record).notes
+            if len(notes) < MOST_NOTES:
+                if "exc_info" in fields:
+                    fields = {name: value for name, value in fields.items() if name != "exc_info"}
+                notes.append(Note(monotonic() - record.began, event, fields))
+
+        return note
 
 
-def _add_first(fields: Mapping[str, Any]) -> None:
+def _add_first(fields: Fields) -> None:
     """Add the time to the first part of an upstream's answer to the step that waits for it."""
     step = _step.get()
     if step is not None:
@@ -193,12 +212,6 @@ def trace_headers() -> bytes:
     """The current span as headers of a request that is sent within it; implements `ports.ExtraHeaders`."""
     span = current_span()
     return span.headers() if span else b""
-
-
-def _end(step: Step, at: float, outcome: str, fields: Mapping[str, Any]) -> None:
-    step.seconds = at - step.at
-    step.outcome = str(fields.get("outcome", outcome))
-    step.fields.update(fields)
 
 
 def _step_as_json(step: Step) -> Json:

@@ -25,6 +25,7 @@ from opentelemetry.util.re import parse_env_headers
 from proxy import request_context
 from proxy.http.connect import client_context
 from proxy.redact import Redact
+from proxy.telemetry.conventions import EVENTS_IN_ATTRIBUTES
 from proxy.telemetry.otlp import RESOURCE_ATTRIBUTE, SpanEncoder, delimited, text
 from proxy.telemetry.records import RequestRecord
 
@@ -45,6 +46,8 @@ class Exporter:
         version: the version of the proxy.
         redact: masks secrets in a text.
     """
+
+    ignored: Final = EVENTS_IN_ATTRIBUTES
 
     def __init__(self, endpoint: str, *, version: str, redact: Redact = str) -> None:
         url = endpoint.rstrip("/")

@@ -127,3 +127,19 @@ async def test_events_outside_of_a_request_belong_to_no_story():
     told.tell("turn.completed", turn=1)  # of which no beginning was told
     assert told.end()["steps"] == []
     assert current_span() is None
+
+
+class Ignoring:
+    """A sink that has no use for notes of some events."""
+
+    def __init__(self, *ignored):
+        self.ignored = frozenset(ignored)
+
+
+def test_an_event_that_all_sinks_ignore_is_not_handled():
+    sinks = [Ignoring("response.started", "tool.retried"), Ignoring("response.started")]
+    recorder = RequestRecorder(sinks, clock=FakeClock())
+    assert recorder.handler("response.started") is None
+    assert recorder.handler("tool.retried") is not None
+    sinks.append(Ignoring())
+    assert recorder.handler("response.started") is not None
