@@ -83,7 +83,9 @@ def token_count(usage: Any, name: str, detail: str | None = None) -> int | None:
     count = usage.get(name) if isinstance(usage, dict) else None
     if detail is not None:
         count = count.get(detail) if isinstance(count, dict) else None
-    return max(0, int(count)) if isinstance(count, _NUMBER) else None
+    if not isinstance(count, _NUMBER):
+        return None
+    return int(count) if count > 0 else 0
 
 
 def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = True) -> Json | None:

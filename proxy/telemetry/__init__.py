@@ -14,7 +14,7 @@ from proxy.telemetry.events import FanOut, Subscriber
 from proxy.telemetry.log import LogObserver
 from proxy.telemetry.recent import Recent
 from proxy.telemetry.records import RecordSink, RequestRecorder, trace_headers
-from proxy.telemetry.trace_context import IncomingTrace
+from proxy.telemetry.trace_context import incoming_trace
 
 if TYPE_CHECKING:
     from proxy.telemetry.metrics import Metrics
@@ -96,7 +96,7 @@ def build_telemetry(config: Config, clock: Clock, *, version: str) -> Telemetry:
 
         exporter = Exporter(config.telemetry.otlp_endpoint, version=version, redact=redact)
         telemetry.add_sink(exporter)
-        telemetry.extra_headers, telemetry.incoming, telemetry.close = trace_headers, IncomingTrace, exporter.close
+        telemetry.extra_headers, telemetry.incoming, telemetry.close = trace_headers, incoming_trace, exporter.close
     return telemetry
 
 

@@ -9,18 +9,19 @@ encoded once, and so are the beginnings of attributes.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
 from proxy.redact import Redact
 from proxy.telemetry import conventions
 from proxy.telemetry.conventions import EVENTS_IN_ATTRIBUTES, Attributes, Shape
-from proxy.telemetry.records import Note, RequestRecord, Step
-from proxy.telemetry.trace_context import SpanId
+from proxy.telemetry.records import Note, RequestRecord
 
 RESOURCE_ATTRIBUTE: Final = b"\x0a"
-_SPAN, _SPAN_NAME, _SPAN_ATTRIBUTE, _SPAN_EVENT, _PARENT = b"\x12", b"\x2a", b"\x4a", b"\x5a", b"\x22\x08"
+_TRACE_ID, _SPAN_ID, _PARENT = b"\x0a\x10", b"\x12\x08", b"\x22\x08"  # with their lengths
+_SPAN, _SPAN_NAME, _SPAN_ATTRIBUTE, _SPAN_EVENT, _START, _END = b"\x12", b"\x2a", b"\x4a", b"\x5a", b"\x39", b"\x41"
 _EVENT_NAME, _EVENT_ATTRIBUTE = b"\x12", b"\x1a"
 
 _KINDS: Final = {"request": b"\x30\x02", "tool": b"\x30\x01"}  # Span.kind: SERVER, INTERNAL
@@ -28,12 +29,12 @@ _CLIENT: Final = b"\x30\x03"
 _FAILED: Final = b"\x7a\x02\x18\x02"  # Span.status {code: ERROR}
 _TEXT, _BOOL, _INT, _DOUBLE, _ARRAY = b"\x0a", b"\x10", b"\x18", b"\x21", b"\x2a"  # AnyValue
 
-# trace_id and span_id with their lengths, start and end in nanoseconds since 1970.
-_pack_times = struct.Struct("<2s16s2s8scQcQ").pack
+_pack_times = struct.Struct("<cQcQ").pack  # of a span
 _pack_time = struct.Struct("<cQ").pack  # of an event
 _pack_double = struct.Struct("<d").pack
 
 _MOST_KEPT: Final = 2048
+_MOST: Final = 1 << 64  # integers have 64 bits
 _LONGEST_KEPT: Final = 128  # characters; clients choose some of the texts
 
 
@@ -46,60 +47,62 @@ class SpanEncoder:
 
     def encode(self, record: RequestRecord) -> bytes:
         """The spans of a request, its own first."""
-        began = int(record.began_at * 1e9)
-        shape, attributes = conventions.request_shape(record), conventions.request_attributes(record)
-        spans = [self._span(record, record.parent, began, shape, attributes)]
+        began, span, caller, fields = int(record.began_at * 1e9), record.span, record.parent, record.fields
+        trace = _TRACE_ID + span.trace
+        times = _pack_times(_START, began, _END, began + int((record.seconds or 0) * 1e9))
+        place = [trace + _SPAN_ID + span.span, times]
+        if caller is not None:
+            place.append(_PARENT + caller.span)
+        shape, details = conventions.request_shape(fields), conventions.request_details(fields)
+        spans = [self._span(place, shape, details, record.notes, began)]
+        ids = trace + _PARENT + span.span + _SPAN_ID
         for step in record.steps:
-            shape, attributes = conventions.step_shape(step), conventions.step_attributes(step)
-            spans.append(self._span(step, record.span, began, shape, attributes))
+            start = began + int(step.at * 1e9)
+            times = _pack_times(_START, start, _END, start + int((step.seconds or 0) * 1e9))
+            shape, details = conventions.step_shape(step), conventions.step_details(step)
+            spans.append(self._span([ids, step.span, times], shape, details, step.notes, began))
         return b"".join(spans)
 
-    def _span(
-        self, timed: RequestRecord | Step, parent: SpanId | None, began: int, shape: Shape, attributes: Attributes
-    ) -> bytes:
+    def _span(self, fields: list[bytes], shape: Shape, details: Attributes, notes: Sequence[Note], began: int) -> bytes:
         """A span as a field of `ScopeSpans`.
 
         Args:
-            timed: what it is made of.
-            parent: of the span; None: it is the first one of its trace.
-            began: the start of the request, in nanoseconds since 1970.
+            fields: those with its ids and times.
             shape: of the span.
-            attributes: those that are no part of the shape.
+            details: the attributes that are no part of the shape.
+            notes: its events.
+            began: the start of the request, in nanoseconds since 1970.
         """
-        own, start = timed.span, began + int(timed.at * 1e9)
-        end = start + int((timed.seconds or 0) * 1e9)
-        fields = [
-            self._common_fields(shape),
-            _pack_times(b"\x0a\x10", own.trace, b"\x12\x08", own.span, b"\x39", start, b"\x41", end),
-        ]
-        if parent is not None:
-            fields += (_PARENT, parent.span)
-        for name, value in attributes.items():
-            fields.append(self._attribute(_SPAN_ATTRIBUTE, name, value))
-        for note in timed.notes:
-            if note.event not in EVENTS_IN_ATTRIBUTES:
-                fields.append(self._event(note, began))
-        return delimited(_SPAN, b"".join(fields))
+        try:
+            fields.append(self._common[shape])
+        except (KeyError, TypeError):
+            fields.append(self._common_fields(shape))
+        for name, value in details.items():
+            of = type(value)
+            if of is float:
+                fields.append(_number_heads[name][0] + _pack_double(value))
+            elif of is int and 0 <= value < _MOST:
+                number = _varint(value)
+                fields.append(_number_heads[name][len(number)] + number)
+            else:
+                fields.append(self._attribute(_SPAN_ATTRIBUTE, name, value))
+        if notes:
+            fields += [self._event(note, began) for note in notes if note.event not in EVENTS_IN_ATTRIBUTES]
+        span = b"".join(fields)
+        return _SPAN + _varint(len(span)) + span
 
     def _common_fields(self, shape: Shape) -> bytes:
         """The fields that all spans of a shape have; kept unless there is a long text, for clients choose some."""
-        try:
-            common = self._common.get(shape)
-        except TypeError:  # an upstream gave a list or an object where a text belongs
-            return self._described(shape)
-        if common is None:
-            common = self._described(shape)
-            if all(len(one) <= _LONGEST_KEPT for one in shape if isinstance(one, str)):
-                if len(self._common) >= _MOST_KEPT:
-                    self._common.clear()
-                self._common[shape] = common
-        return common
-
-    def _described(self, shape: Shape) -> bytes:
         described = conventions.describe(shape)
         kind = _KINDS.get(str(shape[0]), _CLIENT) + (_FAILED if described.failed else b"")
         name = text(_SPAN_NAME, self._redact(described.name))
-        return kind + name + self.attributes(_SPAN_ATTRIBUTE, described.attributes)
+        common = kind + name + self.attributes(_SPAN_ATTRIBUTE, described.attributes)
+        if all(len(one) <= _LONGEST_KEPT for one in shape if isinstance(one, str)):
+            if len(self._common) >= _MOST_KEPT:
+                self._common.clear()
+            with suppress(TypeError):  # an upstream gave a list or an object where a text belongs
+                self._common[shape] = common
+        return common
 
     def _event(self, note: Note, began: int) -> bytes:
         """An event of a span; fields without a value are left out."""
@@ -111,19 +114,23 @@ class SpanEncoder:
         """Attributes as the field `tag` of a message, which is repeated."""
         return b"".join([self._attribute(tag, name, value) for name, value in attributes.items()])
 
-    def _attribute(self, tag: bytes, name: str, value: object) -> bytes:
+    def _attribute(self, tag: bytes, name: str, value: Any) -> bytes:
         """An attribute; a value of a type that OTLP does not have becomes a text."""
-        if isinstance(value, float):
-            return _head(tag, name, _DOUBLE, 8) + _pack_double(value)
-        if isinstance(value, bool):
+        of = type(value)  # `isinstance` takes several times as long to say no
+        if of is str:
+            kind, data = _TEXT, self._redact(value).encode("utf-8", "replace")
+        elif of is int:
+            kind, data = _INT, _varint(value % _MOST)
+        elif of is float:
+            kind, data = _DOUBLE, _pack_double(value)
+        elif of is bool:
             kind, data = _BOOL, b"\x01" if value else b"\x00"
-        elif isinstance(value, int):
-            kind, data = _INT, _varint(value % (1 << 64))
-        elif isinstance(value, tuple):
+        elif of is tuple:
             kind = _ARRAY
             data = b"".join([delimited(b"\x0a", text(_TEXT, self._redact(str(one)))) for one in value])
         else:
-            kind, data = _TEXT, self._redact(str(value)).encode("utf-8", "replace")
+            plain = next((one for one in (int, float, tuple) if isinstance(value, one)), str)
+            return self._attribute(tag, name, plain(value))
         return _head(tag, name, kind, len(data)) + data
 
 
@@ -133,6 +140,18 @@ def _head(tag: bytes, name: str, value_tag: bytes, size: int) -> bytes:
     value_head = value_tag + _varint(size) if value_tag in {_TEXT, _ARRAY} else value_tag
     head = text(b"\x0a", name) + b"\x12" + _varint(len(value_head) + size) + value_head
     return tag + _varint(len(head) + size) + head
+
+
+class _NumberHeads(dict[str, tuple[bytes, ...]]):
+    """By name, all of a span's attribute that stands before a float, then before integers of 1 to 10 bytes."""
+
+    def __missing__(self, name: str) -> tuple[bytes, ...]:
+        integers = [_head(_SPAN_ATTRIBUTE, name, _INT, size) for size in range(1, 11)]
+        heads = self[name] = (_head(_SPAN_ATTRIBUTE, name, _DOUBLE, 8), *integers)
+        return heads
+
+
+_number_heads: Final = _NumberHeads()
 
 
 def text(tag: bytes, value: str) -> bytes:

@@ -6,7 +6,7 @@
                           v
                     request.completed
 
-The debug pages and the traces are both made from it. Context variables tell which request and which step an event
+The debug pages and the traces are both made from it. A context variable tells which request and which step an event
 belongs to.
 """
 
@@ -36,8 +36,7 @@ MOST_NOTES: Final = 50
 # Clients and upstreams choose some of the texts in events.
 _LONGEST_TEXT: Final = 300
 
-_record: ContextVar["RequestRecord | None"] = ContextVar("toolproxy_record", default=None)
-_step: ContextVar["Step | None"] = ContextVar("toolproxy_step", default=None)
+_current: ContextVar["tuple[RequestRecord, Step | None] | None"] = ContextVar("toolproxy_record", default=None)
 
 
 class Note(Struct):
@@ -49,11 +48,11 @@ class Note(Struct):
 
 
 class Step(Struct):
-    """A turn, a relay or a tool call; `seconds` and `outcome` are None while it is running."""
+    """A turn, a relay or a tool call, and the number of its span; `seconds` and `outcome` are None while it runs."""
 
     kind: str
     at: float
-    span: SpanId
+    span: bytes
     fields: Fields
     seconds: float | None = None
     outcome: str | None = None
@@ -78,7 +77,7 @@ class RequestRecord(Struct):
         """The record as the debug pages have it."""
         return {
             "request_id": self.request_id,
-            "trace_id": self.span.trace_hex,
+            "trace_id": self.span.trace.hex(),
             "began_at": self.began_at,
             "seconds": None if self.seconds is None else round(self.seconds, 6),
             **_plain(self.fields),
@@ -115,16 +114,13 @@ class RequestRecorder:
     def handler(self, event: str) -> Handler | None:
         """A function that adds events of that name to the record of their request; None: all sinks ignore them."""
         subject, _, what = event.partition(".")
-        if event == "request.started":
-            return self._start
-        if event == "request.completed":
-            return self._complete
+        known = {"request.started": self._start, "request.completed": self._complete, "upstream.answered": _add_first}
+        if event in known:
+            return known[event]
         if subject in KINDS and what == "started":
             return self._starter_of(subject)
         if subject in KINDS and what in _OUTCOMES:
             return self._ender_of(what)
-        if event == "upstream.answered":
-            return _add_first
         return None if all(event in sink.ignored for sink in self._sinks) else self._noter_of(event)
 
     def _start(self, fields: Fields) -> None:
@@ -132,20 +128,21 @@ class RequestRecorder:
         request_id = str(request_context.fields.get({}).get("request_id", ""))
         span = caller.child() if caller else trace_context.root()
         record = RequestRecord(request_id, self._clock.monotonic(), self._clock.time(), span, caller, fields)
-        _record.set(record)
+        _current.set((record, None))
         for sink in self._sinks:
             sink.started(record)
 
     def _complete(self, fields: Fields) -> None:
-        record = _record.get()
-        if record is None:
+        current = _current.get()
+        if current is None:
             return
+        record, _ = current
         record.seconds = at = self._clock.monotonic() - record.began
         record.fields = {**request_context.fields.get({}), **fields}
         for step in record.steps:
             if step.outcome is None:
                 step.outcome, step.seconds = "abandoned", at - step.at
-        _record.set(None)
+        _current.set(None)
         for sink in self._sinks:
             sink.completed(record)
 
@@ -155,14 +152,16 @@ class RequestRecorder:
         monotonic = self._clock.monotonic
 
         def start_step(fields: Fields) -> None:
-            record = _record.get()
-            if record is not None:
-                step = Step(kind, monotonic() - record.began, record.span.child(), fields)
-                _step.set(step)
-                if len(record.steps) < MOST_STEPS:
-                    record.steps.append(step)
-                else:
-                    record.left_out += 1
+            current = _current.get()
+            if current is None:
+                return
+            record, _ = current
+            step = Step(kind, monotonic() - record.began, trace_context.new_number(), fields)
+            _current.set((record, step))
+            if len(record.steps) < MOST_STEPS:
+                record.steps.append(step)
+            else:
+                record.left_out += 1
 
         return start_step
 
@@ -170,12 +169,15 @@ class RequestRecorder:
         monotonic = self._clock.monotonic
 
         def end_step(fields: Fields) -> None:
-            record, step = _record.get(), _step.get()
-            if record is not None and step is not None:
+            current = _current.get()
+            if current is None:
+                return
+            record, step = current
+            if step is not None:
                 step.seconds = monotonic() - record.began - step.at
-                step.outcome = str(fields["outcome"]) if "outcome" in fields else outcome
+                step.outcome = str(fields.get("outcome", outcome))
                 step.fields.update(fields)
-            _step.set(None)
+                _current.set((record, None))
 
         return end_step
 
@@ -183,10 +185,11 @@ class RequestRecorder:
         monotonic = self._clock.monotonic
 
         def note(fields: Fields) -> None:
-            record = _record.get()
-            if record is None:
+            current = _current.get()
+            if current is None:
                 return
-            notes = (_step.get() or record).notes
+            record, step = current
+            notes = (step or record).notes
             if len(notes) < MOST_NOTES:
                 if "exc_info" in fields:
                     fields = {name: value for name, value in fields.items() if name != "exc_info"}
@@ -197,21 +200,18 @@ class RequestRecorder:
 
 def _add_first(fields: Fields) -> None:
     """Add the time to the first part of an upstream's answer to the step that waits for it."""
-    step = _step.get()
-    if step is not None:
+    current = _current.get()
+    if current is not None and (step := current[1]) is not None:
         step.fields["first"] = fields["first"]
 
 
-def current_span() -> SpanId | None:
-    """The span of the step, or of the request, that is running in this context."""
-    current = _step.get() or _record.get()
-    return current.span if current else None
-
-
 def trace_headers() -> bytes:
-    """The current span as headers of a request that is sent within it; implements `ports.ExtraHeaders`."""
-    span = current_span()
-    return span.headers() if span else b""
+    """The headers of a request that is sent within the current step or request; implements `ports.ExtraHeaders`."""
+    current = _current.get()
+    if current is None:
+        return b""
+    record, step = current
+    return record.span.headers(step.span if step else record.span.span)
 
 
 def _step_as_json(step: Step) -> Json:
@@ -220,7 +220,7 @@ def _step_as_json(step: Step) -> Json:
         "at": round(step.at, 6),
         "seconds": None if step.seconds is None else round(step.seconds, 6),
         "outcome": step.outcome,
-        "span_id": step.span.span.hex(),
+        "span_id": step.span.hex(),
         **_plain({name: value for name, value in step.fields.items() if name not in _NOT_SHOWN}),
         "notes": [_note_as_json(note) for note in step.notes],
     }

@@ -31,22 +31,22 @@ class SpanId(Struct, frozen=True):
 
     def child(self) -> "SpanId":
         """A new span of the same trace."""
-        return SpanId(self.trace, random.getrandbits(64).to_bytes(8, "big"), self.sampled, self.state)
+        return SpanId(self.trace, new_number(), self.sampled, self.state)
 
-    def headers(self) -> bytes:
-        """The headers of requests that are sent within this span, as lines of their heads."""
+    def headers(self, span: bytes) -> bytes:
+        """The headers of requests that are sent within a span of this trace, as lines of their heads."""
         flags = "01" if self.sampled else "00"
-        lines = f"traceparent: 00-{self.trace.hex()}-{self.span.hex()}-{flags}\r\n"
+        lines = f"traceparent: 00-{self.trace.hex()}-{span.hex()}-{flags}\r\n"
         return (f"{lines}tracestate: {self.state}\r\n" if self.state else lines).encode("latin-1")
-
-    @property
-    def trace_hex(self) -> str:
-        """The trace's number in hexadecimal, as headers and logs have it."""
-        return self.trace.hex()
 
 
 parent: ContextVar[SpanId | None] = ContextVar("toolproxy_parent", default=None)
 """The caller's span, if the request that is being answered has one."""
+
+
+def new_number() -> bytes:
+    """A number for a span."""
+    return random.getrandbits(64).to_bytes(8, "big")
 
 
 def root() -> SpanId:
@@ -68,21 +68,22 @@ def parse(header: str, state: str = "") -> SpanId | None:
     return SpanId(trace, span, bool(int(match[4], 16) & _SAMPLED), state if passed_on else "")
 
 
-class IncomingTrace:
-    """ASGI middleware: removes the caller's `traceparent` and `tracestate` from the request and notes them as `parent`.
+def incoming_trace(app: ASGIApp) -> ASGIApp:
+    """ASGI middleware: removes the caller's `traceparent` and `tracestate` from a request and notes them as `parent`.
 
     Upstreams and tools receive headers of their own, which name the span of ours that calls them.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Handle one ASGI connection."""
+    def with_parent(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
-            is_traced = not _HEADERS.isdisjoint(dict(scope["headers"]))
-            parent.set(_take_caller(scope) if is_traced else None)
-        return self._app(scope, receive, send)
+            parent.set(None)
+            for name, _ in scope["headers"]:
+                if name in _HEADERS:
+                    parent.set(_take_caller(scope))
+                    break
+        return app(scope, receive, send)
+
+    return with_parent
 
 
 def _take_caller(scope: Scope) -> SpanId | None:

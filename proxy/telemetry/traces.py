@@ -58,7 +58,7 @@ class Exporter:
 
     def started(self, record: RequestRecord) -> None:
         """Add the trace's id to the log lines of the request."""
-        request_context.add({"trace_id": record.span.trace_hex})
+        request_context.add({"trace_id": record.span.trace.hex()})
 
     def completed(self, record: RequestRecord) -> None:
         """Export the trace if it is sampled."""

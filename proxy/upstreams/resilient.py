@@ -11,7 +11,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -254,27 +254,34 @@ async def _show_nothing(_: object) -> None:
 class RelayEvents:
     """Emits the events of a relayed request as a `with`; where relays are not observed, only that of a failure."""
 
-    def __init__(self, upstream: Resilient, shared: SharedUpstreamState, **fields: object) -> None:
+    def __init__(
+        self,
+        upstream: Resilient,
+        shared: SharedUpstreamState,
+        *,
+        path: str | None = None,
+        content: Mapping[str, Any] | None = None,
+    ) -> None:
         self._upstream = upstream
         self._shared = shared
-        self._fields = fields
+        self._path = path
+        self._content = content
 
     def __enter__(self) -> None:
-        self._began = self._shared.clock.monotonic()
-        if self._shared.observes_relays:
-            self._observe("relay.started", **self._fields)
+        shared, name, model = self._shared, self._upstream.name, self._upstream.model
+        self._began = shared.clock.monotonic()
+        if shared.observes_relays:
+            shared.observe("relay.started", upstream=name, upstream_model=model, path=self._path, content=self._content)
 
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        seconds = elapsed(self._shared.clock, self._began)
+        shared, name, model = self._shared, self._upstream.name, self._upstream.model
+        seconds = elapsed(shared.clock, self._began)
         match exc:
             case None:
-                if self._shared.observes_relays:
-                    self._observe("relay.completed", seconds=seconds)
+                if shared.observes_relays:
+                    shared.observe("relay.completed", upstream=name, upstream_model=model, seconds=seconds)
             case Exception():
-                fault = exc if isinstance(exc, ProxyError) else ProxyError("")
-                self._observe("relay.failed", seconds=seconds, **fault_of(fault))
+                fault = fault_of(exc if isinstance(exc, ProxyError) else ProxyError(""))
+                shared.observe("relay.failed", upstream=name, upstream_model=model, seconds=seconds, **fault)
             case _:
-                self._observe("relay.abandoned", seconds=seconds)
-
-    def _observe(self, event: str, **fields: object) -> None:
-        self._shared.observe(event, upstream=self._upstream.name, upstream_model=self._upstream.model, **fields)
+                shared.observe("relay.abandoned", upstream=name, upstream_model=model, seconds=seconds)

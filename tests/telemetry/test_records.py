@@ -4,7 +4,7 @@ from proxy import request_context
 from proxy.ports import Content
 from proxy.telemetry.events import FanOut
 from proxy.telemetry.recent import Recent
-from proxy.telemetry.records import MOST_NOTES, MOST_STEPS, RequestRecorder, current_span
+from proxy.telemetry.records import MOST_NOTES, MOST_STEPS, RequestRecorder, trace_headers
 from proxy.telemetry.trace_context import parent, parse
 from tests.fakes import FakeClock
 
@@ -25,6 +25,12 @@ class Told:
     def end(self):
         self.tell("request.completed", status=200, seconds=1.0)
         return self.recent.find("r")
+
+
+def current_span():
+    """The trace and the span that a request would be sent within."""
+    _, trace, span, _ = trace_headers().split(b"-")
+    return trace.decode(), span.decode()
 
 
 async def test_steps_stand_at_their_time_with_what_befell_them():
@@ -64,16 +70,18 @@ async def test_calls_that_run_at_the_same_time_keep_their_notes_apart():
 
 async def test_what_is_called_within_a_step_is_told_its_span_and_afterwards_the_requests():
     told = Told()
-    assert current_span() is None
+    assert trace_headers() == b""
     told.begin()
     outer = current_span()
     told.tell("turn.started", turn=1)
     inner = current_span()
     told.tell("turn.completed", turn=1)
     assert current_span() == outer
-    assert inner.trace == outer.trace
-    assert told.end()["steps"][0]["span_id"] == inner.span.hex()
-    assert current_span() is None
+    story = told.end()
+    assert inner == (story["trace_id"], story["steps"][0]["span_id"])
+    assert outer[0] == inner[0]
+    assert outer[1] != inner[1]
+    assert trace_headers() == b""
 
 
 async def test_a_caller_that_has_a_trace_gets_the_request_as_a_part_of_it():
@@ -82,7 +90,7 @@ async def test_a_caller_that_has_a_trace_gets_the_request_as_a_part_of_it():
     token = parent.set(caller)
     told.begin()
     parent.reset(token)
-    assert told.end()["trace_id"] == caller.trace_hex
+    assert told.end()["trace_id"] == caller.trace.hex()
 
 
 async def test_what_was_still_going_on_when_the_request_ended_was_abandoned():
@@ -126,7 +134,7 @@ async def test_events_outside_of_a_request_belong_to_no_story():
     told.begin()
     told.tell("turn.completed", turn=1)  # of which no beginning was told
     assert told.end()["steps"] == []
-    assert current_span() is None
+    assert trace_headers() == b""
 
 
 class Ignoring:

@@ -9,7 +9,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 from proxy.telemetry import conventions
 from proxy.telemetry.otlp import SpanEncoder
 from proxy.telemetry.records import Note, RequestRecord, Step
-from proxy.telemetry.trace_context import SpanId, root
+from proxy.telemetry.trace_context import SpanId, new_number, root
 from proxy.telemetry.traces import Exporter
 
 
@@ -68,8 +68,8 @@ def test_an_attribute_has_the_type_of_its_value(value, found):
 
 def test_a_step_that_failed_has_the_status_error_and_the_request_has_not():
     made = record(status=200)
-    made.steps.append(Step("turn", 0.5, made.span.child(), {"finish_reason": "stop"}, seconds=1.0, outcome="completed"))
-    made.steps.append(Step("tool", 1.5, made.span.child(), {"tool": "t"}, seconds=1.0, outcome="timeout"))
+    made.steps.append(Step("turn", 0.5, new_number(), {"finish_reason": "stop"}, seconds=1.0, outcome="completed"))
+    made.steps.append(Step("tool", 1.5, new_number(), {"tool": "t"}, seconds=1.0, outcome="timeout"))
     request, turn, tool = spans_of(made)
     assert [span.status.code for span in (request, turn, tool)] == [0, 0, Status.STATUS_CODE_ERROR]
     assert {turn.parent_span_id, tool.parent_span_id} == {request.span_id}
@@ -152,7 +152,7 @@ def test_a_span_has_its_own_values_however_many_were_like_it_before(kind, change
         result = record(**fields)
         result.parent = None if "parent" in changes else root()
         ended = {"seconds": 1.0, "outcome": fields.get("outcome", "completed")}
-        result.steps.append(Step("tool" if kind == "tool" else "relay", 0.5, result.span.child(), fields, **ended))
+        result.steps.append(Step("tool" if kind == "tool" else "relay", 0.5, new_number(), fields, **ended))
         for timed in (result, result.steps[0]):
             timed.notes.append(Note(0.75, "upstream.retried", {"code": fields.get("note", "c"), "wait": 0.25}))
         return result
