@@ -194,7 +194,7 @@ class Assembler:
         )
 
     def _release(self, visible: list[Json]) -> list[Json]:
-        """What of this, and of what was buffered, may be shown now that the turn has come so far."""
+        """The chunks that may be shown now, of these and of those that were buffered."""
         if self._is_proven is None and self._shown.length >= PROOF_CHARACTERS:
             text = "".join(self._texts.fields["content"].pieces)
             self._is_proven = not may_be_bare_call(text, self._upstream_call.tools)
@@ -232,9 +232,7 @@ class Assembler:
         if fragments:
             active.append("tool_calls")
         if active:
-            self._texts.close(
-                delta, but=active
-            )  # the rest of a text is shown before the field with which the model goes on
+            self._texts.close(delta, but=active)  # the rest of one text is shown before the next one goes on
         self._shown.show(delta)
         if fragments:
             if shown := self._calls.add(fragments):

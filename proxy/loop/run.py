@@ -218,7 +218,7 @@ class Run:
         return self.start_turn()
 
     def _hidden_part(self, turn: Turn, answers: Sequence[ToolResult]) -> Continuation:
-        """What a client whose own calls end the run is not shown of it."""
+        """The part of the run that its client is not shown, where it ends in the client's own calls."""
         return Continuation.of_turn(turn, answers, self._transcript.added, self._offer.client_tools, self.sources)
 
     def _respond(self, turn: Turn, stop: Stop | None = None, continuation: Continuation | None = None) -> Respond:

@@ -5,16 +5,17 @@ the names with those of the installed package `opentelemetry-semantic-convention
 begin with `toolproxy.`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
+import orjson
 from msgspec import Struct
 
+from proxy.loop.chat import Json
 from proxy.loop.tally import token_count
 from proxy.ports import Content
-from proxy.telemetry.messages import messages
-from proxy.telemetry.records import Fields, Step, short
+from proxy.telemetry.records import Fields, RequestRecord, Step, short
 
 Attributes: TypeAlias = dict[str, Any]
 Shape: TypeAlias = tuple[object, ...]
@@ -83,11 +84,7 @@ RESULT_CHARACTERS: Final = "toolproxy.result_characters"
 ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 RESULT: Final = "gen_ai.tool.call.result"
 
-_USAGE: Final = (
-    (INPUT_TOKENS, "prompt_tokens", None), (OUTPUT_TOKENS, "completion_tokens", None),
-    (REASONING_TOKENS, "completion_tokens_details", "reasoning_tokens"),
-    (CACHED_TOKENS, "prompt_tokens_details", "cached_tokens"),
-)  # fmt: skip
+_SIZES: Final = {"argument_bytes": ARGUMENT_BYTES, "characters": RESULT_CHARACTERS}
 EVENTS_IN_ATTRIBUTES: Final = frozenset({"response.started"})
 """Events that a span does not repeat, for its attributes say the same."""
 
@@ -100,24 +97,15 @@ class SpanDescription(Struct, frozen=True):
     attributes: Attributes
 
 
-def request_shape(fields: Mapping[str, Any]) -> Shape:
-    """The shape of a request's span, written out: a loop over the table takes twice as long."""
-    get = fields.get
-    return (
-        "request", get("method"), get("path"), get("status"), get("error"), get("model"), get("client"), get("turns"),
-        get("tool_calls"), get("stop"), get("rung"),
-    )  # fmt: skip
+def request_shape(record: RequestRecord) -> Shape:
+    """The shape of a request's span."""
+    return ("request", *map(record.fields.get, REQUEST))
 
 
 def step_shape(step: Step) -> Shape:
     """The shape of a step's span."""
-    kind, get = step.kind, step.fields.get
-    if kind == "tool":
-        return kind, step.outcome, get("tool"), get("turn")
-    return (
-        kind, step.outcome, get("upstream"), get("upstream_model"), get("response_model"), get("code"), get("turn"),
-        get("rung"), get("path"), get("finish_reason"),
-    )  # fmt: skip
+    table = TOOL if step.kind == "tool" else _CALL_SHAPE
+    return (step.kind, step.outcome, *map(step.fields.get, table))
 
 
 def describe(shape: Shape) -> SpanDescription:
@@ -159,46 +147,41 @@ def _call(fields: Fields, outcome: str) -> SpanDescription:
     return SpanDescription(name, outcome != "completed", attributes)
 
 
-def request_details(fields: Mapping[str, Any]) -> Attributes:
+def request_attributes(record: RequestRecord) -> Attributes:
     """The attributes of a request's span that are no part of its shape."""
-    details = {}
+    fields, attributes = record.fields, {}
     if (request_id := fields.get("request_id")) is not None:
-        details[REQUEST_ID] = request_id
+        attributes[REQUEST_ID] = request_id
     if (first_byte := fields.get("first_byte")) is not None:
-        details[FIRST_BYTE] = first_byte
-    return details
+        attributes[FIRST_BYTE] = first_byte
+    return attributes
 
 
-def step_details(step: Step) -> Attributes:
+def step_attributes(step: Step) -> Attributes:
     """The attributes of a step's span that are no part of its shape."""
-    return _tool_details(step.fields) if step.kind == "tool" else _call_details(step.fields)
+    fields = step.fields
+    return _tool_attributes(fields) if step.kind == "tool" else _call_attributes(fields)
 
 
-def _call_details(fields: Fields) -> Attributes:
-    details = usage(fields["usage"]) if "usage" in fields else {}
-    if (first := fields.get("first")) is not None:
-        details[FIRST_CHUNK] = first
-    # Absent fields are looked for with `in`: `isinstance` takes several times as long to say no.
-    if "messages" in fields and isinstance(content := fields["messages"], Content):
-        details[INPUT_MESSAGES] = Content(messages(content.value)).text()
-    if "message" in fields and isinstance(content := fields["message"], Content):
-        details[OUTPUT_MESSAGES] = messages([content.value], finish_reason=str(fields.get("finish_reason")))
-    return details
-
-
-def _tool_details(fields: Fields) -> Attributes:
-    details = {}
-    if (size := fields.get("argument_bytes")) is not None:
-        details[ARGUMENT_BYTES] = size
-    if (size := fields.get("characters")) is not None:
-        details[RESULT_CHARACTERS] = size
+def _tool_attributes(fields: Fields) -> Attributes:
+    attributes = {name: value for field, name in _SIZES.items() if (value := fields.get(field)) is not None}
     if "call_id" in fields:
-        details[CALL_ID] = short(str(fields["call_id"]))
-    if "arguments" in fields and isinstance(content := fields["arguments"], Content):
-        details[ARGUMENTS] = content.text()
-    if "result" in fields and isinstance(content := fields["result"], Content):
-        details[RESULT] = content.text()
-    return details
+        attributes[CALL_ID] = short(str(fields["call_id"]))
+    for field, name in ("arguments", ARGUMENTS), ("result", RESULT):
+        if isinstance(content := fields.get(field), Content):
+            attributes[name] = content.text()
+    return attributes
+
+
+def _call_attributes(fields: Fields) -> Attributes:
+    attributes = usage(fields["usage"]) if "usage" in fields else {}
+    if (first := fields.get("first")) is not None:
+        attributes[FIRST_CHUNK] = first
+    if isinstance(content := fields.get("messages"), Content):
+        attributes[INPUT_MESSAGES] = Content(messages(content.value)).text()
+    if isinstance(content := fields.get("message"), Content):
+        attributes[OUTPUT_MESSAGES] = messages([content.value], finish_reason=str(fields.get("finish_reason")))
+    return attributes
 
 
 def _named(fields: Fields, table: Mapping[str, str]) -> Attributes:
@@ -214,11 +197,42 @@ def usage(counted: Any) -> Attributes:
     """An upstream's `usage`, if it is one: the tokens that it read and wrote, thought, and found in its cache."""
     if not isinstance(counted, dict):
         return {}
-    counts = {}
-    for name, field, detail in _USAGE:
-        if field in counted and (count := token_count(counted, field, detail)) is not None:
-            counts[name] = count
-    return counts
+    counts = {
+        INPUT_TOKENS: token_count(counted, "prompt_tokens"),
+        OUTPUT_TOKENS: token_count(counted, "completion_tokens"),
+        REASONING_TOKENS: token_count(counted, "completion_tokens_details", "reasoning_tokens"),
+        CACHED_TOKENS: token_count(counted, "prompt_tokens_details", "cached_tokens"),
+    }
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+def messages(chat: Iterable[Json], *, finish_reason: str | None = None) -> str:
+    """Chat messages in the conventions' form, role and parts, as JSON."""
+    extra = {"finish_reason": finish_reason} if finish_reason else {}
+    written = [{"role": str(message.get("role")), "parts": list(_parts(message)), **extra} for message in chat]
+    return orjson.dumps(written, default=str).decode()
+
+
+def _parts(message: Json) -> Iterable[Json]:
+    content = message.get("content")
+    if message.get("role") == "tool":
+        yield {"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}
+        return
+    if thoughts := message.get("reasoning_content") or message.get("reasoning"):
+        yield {"type": "reasoning", "content": thoughts}
+    if isinstance(content, str) and content:
+        yield {"type": "text", "content": content}
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict):
+            yield {"type": "text", "content": part["text"]} if "text" in part else {"type": str(part.get("type"))}
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        yield {
+            "type": "tool_call",
+            "id": call.get("id"),
+            "name": function.get("name"),
+            "arguments": function.get("arguments"),
+        }
 
 
 def route_of(path: str) -> str:

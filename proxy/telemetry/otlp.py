@@ -34,7 +34,6 @@ _pack_time = struct.Struct("<cQ").pack  # of an event
 _pack_double = struct.Struct("<d").pack
 
 _MOST_KEPT: Final = 2048
-_MOST: Final = 1 << 64  # integers have 64 bits
 _LONGEST_KEPT: Final = 128  # characters; clients choose some of the texts
 
 
@@ -47,29 +46,31 @@ class SpanEncoder:
 
     def encode(self, record: RequestRecord) -> bytes:
         """The spans of a request, its own first."""
-        began, span, caller, fields = int(record.began_at * 1e9), record.span, record.parent, record.fields
+        began, span, caller = int(record.began_at * 1e9), record.span, record.parent
         trace = _TRACE_ID + span.trace
         times = _pack_times(_START, began, _END, began + int((record.seconds or 0) * 1e9))
         place = [trace + _SPAN_ID + span.span, times]
         if caller is not None:
             place.append(_PARENT + caller.span)
-        shape, details = conventions.request_shape(fields), conventions.request_details(fields)
-        spans = [self._span(place, shape, details, record.notes, began)]
+        shape, attributes = conventions.request_shape(record), conventions.request_attributes(record)
+        spans = [self._span(place, shape, attributes, record.notes, began)]
         ids = trace + _PARENT + span.span + _SPAN_ID
         for step in record.steps:
             start = began + int(step.at * 1e9)
             times = _pack_times(_START, start, _END, start + int((step.seconds or 0) * 1e9))
-            shape, details = conventions.step_shape(step), conventions.step_details(step)
-            spans.append(self._span([ids, step.span, times], shape, details, step.notes, began))
+            shape, attributes = conventions.step_shape(step), conventions.step_attributes(step)
+            spans.append(self._span([ids, step.span, times], shape, attributes, step.notes, began))
         return b"".join(spans)
 
-    def _span(self, fields: list[bytes], shape: Shape, details: Attributes, notes: Sequence[Note], began: int) -> bytes:
+    def _span(
+        self, fields: list[bytes], shape: Shape, attributes: Attributes, notes: Sequence[Note], began: int
+    ) -> bytes:
         """A span as a field of `ScopeSpans`.
 
         Args:
             fields: those with its ids and times.
             shape: of the span.
-            details: the attributes that are no part of the shape.
+            attributes: those that are no part of the shape.
             notes: its events.
             began: the start of the request, in nanoseconds since 1970.
         """
@@ -77,15 +78,7 @@ class SpanEncoder:
             fields.append(self._common[shape])
         except (KeyError, TypeError):
             fields.append(self._common_fields(shape))
-        for name, value in details.items():
-            of = type(value)
-            if of is float:
-                fields.append(_number_heads[name][0] + _pack_double(value))
-            elif of is int and 0 <= value < _MOST:
-                number = _varint(value)
-                fields.append(_number_heads[name][len(number)] + number)
-            else:
-                fields.append(self._attribute(_SPAN_ATTRIBUTE, name, value))
+        fields += [self._attribute(_SPAN_ATTRIBUTE, name, value) for name, value in attributes.items()]
         if notes:
             fields += [self._event(note, began) for note in notes if note.event not in EVENTS_IN_ATTRIBUTES]
         span = b"".join(fields)
@@ -114,23 +107,19 @@ class SpanEncoder:
         """Attributes as the field `tag` of a message, which is repeated."""
         return b"".join([self._attribute(tag, name, value) for name, value in attributes.items()])
 
-    def _attribute(self, tag: bytes, name: str, value: Any) -> bytes:
+    def _attribute(self, tag: bytes, name: str, value: object) -> bytes:
         """An attribute; a value of a type that OTLP does not have becomes a text."""
-        of = type(value)  # `isinstance` takes several times as long to say no
-        if of is str:
-            kind, data = _TEXT, self._redact(value).encode("utf-8", "replace")
-        elif of is int:
-            kind, data = _INT, _varint(value % _MOST)
-        elif of is float:
-            kind, data = _DOUBLE, _pack_double(value)
-        elif of is bool:
+        if isinstance(value, float):
+            return _head(tag, name, _DOUBLE, 8) + _pack_double(value)
+        if isinstance(value, bool):
             kind, data = _BOOL, b"\x01" if value else b"\x00"
-        elif of is tuple:
+        elif isinstance(value, int):
+            kind, data = _INT, _varint(value % (1 << 64))
+        elif isinstance(value, tuple):
             kind = _ARRAY
             data = b"".join([delimited(b"\x0a", text(_TEXT, self._redact(str(one)))) for one in value])
         else:
-            plain = next((one for one in (int, float, tuple) if isinstance(value, one)), str)
-            return self._attribute(tag, name, plain(value))
+            kind, data = _TEXT, self._redact(str(value)).encode("utf-8", "replace")
         return _head(tag, name, kind, len(data)) + data
 
 
@@ -140,18 +129,6 @@ def _head(tag: bytes, name: str, value_tag: bytes, size: int) -> bytes:
     value_head = value_tag + _varint(size) if value_tag in {_TEXT, _ARRAY} else value_tag
     head = text(b"\x0a", name) + b"\x12" + _varint(len(value_head) + size) + value_head
     return tag + _varint(len(head) + size) + head
-
-
-class _NumberHeads(dict[str, tuple[bytes, ...]]):
-    """By name, all of a span's attribute that stands before a float, then before integers of 1 to 10 bytes."""
-
-    def __missing__(self, name: str) -> tuple[bytes, ...]:
-        integers = [_head(_SPAN_ATTRIBUTE, name, _INT, size) for size in range(1, 11)]
-        heads = self[name] = (_head(_SPAN_ATTRIBUTE, name, _DOUBLE, 8), *integers)
-        return heads
-
-
-_number_heads: Final = _NumberHeads()
 
 
 def text(tag: bytes, value: str) -> bytes:

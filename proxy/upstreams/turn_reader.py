@@ -48,7 +48,7 @@ class TurnReader(Struct, eq=False):
         return self.done
 
     async def _feed(self, event: sse.Event) -> None:
-        """Take any other event than one that repeats the pattern."""
+        """Take an event that does not fit the pattern of the chunk before."""
         assembler = self.assembler
         chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
         for part in _call_by_call(chunk):

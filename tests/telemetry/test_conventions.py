@@ -4,7 +4,6 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv.attributes import error_attributes, http_attributes, url_attributes
 
 from proxy.telemetry import conventions as names
-from proxy.telemetry.messages import messages
 
 STANDARD = {
     value
@@ -47,9 +46,9 @@ def test_messages_are_told_as_roles_and_parts():
         },
         {"role": "tool", "tool_call_id": "c", "content": "found"},
     ]
-    user, assistant, tool = orjson.loads(messages(said))
+    user, assistant, tool = orjson.loads(names.messages(said))
     assert user["parts"] == [{"type": "text", "content": "Hi"}, {"type": "image_url"}]
     assert [part["type"] for part in assistant["parts"]] == ["reasoning", "text", "tool_call"]
     assert tool["parts"] == [{"type": "tool_call_response", "id": "c", "response": "found"}]
-    (answer,) = orjson.loads(messages([{"role": "assistant", "content": "Yes"}], finish_reason="stop"))
+    (answer,) = orjson.loads(names.messages([{"role": "assistant", "content": "Yes"}], finish_reason="stop"))
     assert answer["finish_reason"] == "stop"
