@@ -78,10 +78,16 @@ def elapsed(clock: Clock, began: float) -> float:
     return (clock.monotonic() - began) * 1e6 // 1.0 / 1e6
 
 
-class Content(Struct, frozen=True):
-    """Messages, arguments or results as a field of an event, where `telemetry.log_content` is set."""
+class Content:
+    """Messages, arguments or results as a field of an event, where `telemetry.log_content` is set.
 
-    value: Any
+    It is no struct, so that an encoder asks for its text and does not write all of the value.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def text(self, most: int = 16384) -> str:
         """As text of at most so many characters: pictures come in megabytes."""

@@ -10,7 +10,6 @@ The debug pages and the traces are both made from it. A context variable tells w
 belongs to.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -19,18 +18,15 @@ from typing import Any, Final, Protocol, TypeAlias
 from msgspec import Struct, field
 
 from proxy import request_context
-from proxy.loop.chat import Json
-from proxy.ports import Clock, Content
+from proxy.ports import Clock
 from proxy.telemetry import trace_context
-from proxy.telemetry.events import Handler, level_of
+from proxy.telemetry.events import Handler
 from proxy.telemetry.trace_context import SpanId
 
 Fields: TypeAlias = dict[str, Any]
 
 KINDS: Final = frozenset({"turn", "relay", "tool"})
 _OUTCOMES: Final = frozenset({"completed", "failed", "crashed", "abandoned"})
-# A traceback is for the log only; a step has its outcome and its time itself.
-_NOT_SHOWN: Final = frozenset({"exc_info", "outcome", "seconds"})
 # A request with many choices has many turns.
 MOST_STEPS: Final = 200
 MOST_NOTES: Final = 50
@@ -74,19 +70,6 @@ class RequestRecord(Struct):
     steps: list[Step] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     left_out: int = 0
-
-    def as_json(self) -> Json:
-        """The record as the debug pages have it."""
-        return {
-            "request_id": self.request_id,
-            "trace_id": self.span.trace.hex(),
-            "began_at": self.began_at,
-            "seconds": None if self.seconds is None else round(self.seconds, 6),
-            **_plain(self.fields),
-            "notes": [_note_as_json(note) for note in self.notes],
-            "steps": [_step_as_json(step) for step in self.steps],
-            "left_out": self.left_out,
-        }
 
 
 class RecordSink(Protocol):
@@ -188,37 +171,6 @@ def trace_headers() -> bytes:
     """The headers of a request that is sent within the current step or request; implements `ports.ExtraHeaders`."""
     record, step = _current.get()
     return record.span.headers((step or record.span).span) if record is not None else b""
-
-
-def _step_as_json(step: Step) -> Json:
-    return {
-        "kind": step.kind,
-        "at": round(step.at, 6),
-        "seconds": None if step.seconds is None else round(step.seconds, 6),
-        "outcome": step.outcome,
-        "span_id": step.span.hex(),
-        **_plain({name: value for name, value in step.fields.items() if name not in _NOT_SHOWN}),
-        "notes": [_note_as_json(note) for note in step.notes],
-    }
-
-
-def _note_as_json(note: Note) -> Json:
-    level = logging.getLevelName(level_of(note.event)).lower()
-    return {"at": round(note.at, 6), "event": note.event, "level": level, **_plain(note.fields)}
-
-
-def _plain(fields: Mapping[str, Any]) -> Json:
-    """Fields that are not None, with bounded texts."""
-    return {name: _bounded(value) for name, value in fields.items() if value is not None}
-
-
-def _bounded(value: object) -> object:
-    match value:
-        case Content():
-            return value.text()
-        case int() | float() | dict():
-            return value
-    return short(str(value))
 
 
 def short(text: str) -> str:

@@ -1,3 +1,4 @@
+from proxy.ports import Content
 from proxy.telemetry.recent import Journal, Recent
 from proxy.telemetry.records import RequestRecord
 from proxy.telemetry.trace_context import root
@@ -51,9 +52,35 @@ def test_of_two_requests_with_one_id_the_newer_is_found():
 
 
 def test_several_workers_remember_together(tmp_path):
+    answered(Recent(str(tmp_path)), "b", at=2)
+    (own,) = tmp_path.glob("recent-*")
+    entry = own.read_bytes()
+    own.rename(tmp_path / "recent-1.jsonl")
     answered(Recent(str(tmp_path)), "a", at=1)
-    (tmp_path / "recent-1.jsonl").write_bytes(b'{"request_id": "b", "began_at": 2}\n{"request_id": "half')
+    with (tmp_path / "recent-1.jsonl").open("ab") as file:
+        file.write(entry[: len(entry) // 2])  # a worker is just writing it
     assert names(Recent(str(tmp_path))) == ["b", "a"]
+
+
+def test_texts_are_whole_unless_the_record_is_long():
+    recent = Recent()
+    answered(recent, "short", path="/" + "x" * 999)
+    answered(recent, "long", path="/" + "x" * 999_999, prompt=Content("y" * 999_999), usage={"tokens": 1})
+    short, long = recent.find("short"), recent.find("long")
+    assert short["path"] == "/" + "x" * 999
+    assert long["path"] == "/" + "x" * 299 + "..."
+    assert long["prompt"] == "y" * 16384 + "..."
+    assert long["usage"] == {"tokens": 1}
+
+
+def test_what_is_no_json_is_shown_as_text():
+    recent = Recent()
+    answered(recent, "r", error=ValueError("odd"), result=Content({"found": 1}), rate=float("nan"), count=10**30)
+    shown = recent.find("r")
+    assert shown["error"] == "odd"
+    assert shown["result"] == '{"found":1}'
+    assert shown["count"] == 10**30
+    assert "rate" not in shown
 
 
 def test_what_workers_remember_together_is_bounded_too(tmp_path):
