@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextvars import ContextVar
 from typing import Final
 
@@ -76,18 +76,15 @@ def incoming_trace(app: ASGIApp) -> ASGIApp:
 
     def with_parent(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
-            parent.set(None)
-            for name, _ in scope["headers"]:
-                if name in _HEADERS:
-                    parent.set(_take_caller(scope))
-                    break
+            sent = dict(scope["headers"])
+            parent.set(None if _HEADERS.isdisjoint(sent) else _take_caller(scope, sent))
         return app(scope, receive, send)
 
     return with_parent
 
 
-def _take_caller(scope: Scope) -> SpanId | None:
+def _take_caller(scope: Scope, sent: Mapping[bytes, bytes]) -> SpanId | None:
     """The caller's span, whose headers are removed."""
-    sent = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _HEADERS}
     scope["headers"] = [header for header in scope["headers"] if header[0] not in _HEADERS]
-    return parse(sent.get(HEADER, ""), sent.get(STATE_HEADER, ""))
+    header, state = (sent.get(name, b"").decode("latin-1") for name in (HEADER, STATE_HEADER))
+    return parse(header, state)
