@@ -42,6 +42,12 @@ def test_another_text_between_the_same_bytes_is_read(data):
 DATA = b'{"id":"1","choices":[{"index":0,"delta":{"content":"%b"}}]}'
 
 
+def test_a_chunk_is_written_with_another_text_between_the_same_bytes():
+    pattern = pattern_of(DATA % b"It", "content")
+    assert pattern.with_text('"ä" \\') == DATA % rb"\"%b\" \\" % "ä".encode()
+    assert pattern.text_in(event(pattern.with_text("7 %"))) == "7 %"
+
+
 def test_an_error_that_looks_like_the_chunk_before_it_is_none():
     assert pattern_of(DATA % b"It", "content").text_in(event(DATA % b"overloaded", "error")) is None
 

@@ -618,6 +618,15 @@ def test_json_is_held_to_its_end_only_where_another_turn_may_follow(tools, hold)
     assert run.start_turn().buffering is hold
 
 
+def test_with_json_asked_for_the_words_beside_a_call_of_the_clients_stay_hidden_but_are_kept_for_the_model():
+    run = run_of({"response_format": {"type": "json_object"}, "tools": [OPEN_DOOR]})
+    turn = calls(call("open_door", "{}"), text="A moment.", buffered=({"choices": []},))
+    play = Playbook(run) << asks() >> turn << responds(stop="client_tool_calls", finish_reason="tool_calls")
+    assert play.pending.message["content"] is None
+    assert play.pending.turn.buffered == ()
+    assert play.pending.continuation.message["content"] == "A moment."
+
+
 @pytest.mark.parametrize(("buffered", "earlier"), [((), 1), (({"choices": []},), 0)])
 def test_a_blank_first_turn_is_part_of_the_answer_if_it_was_shown(buffered, earlier):
     play = Playbook(run_of()) << asks() >> says("", buffered=buffered) << asks() >> says("Done") << responds("Done")
