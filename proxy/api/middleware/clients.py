@@ -148,16 +148,13 @@ class Quota:
         self._leases = leases
         self._limited = {client.name: client for client in clients}
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            caller: Caller = scope[CALLER]
-            client = self._limited.get(caller.name or "")
-            if client is not None:
-                return self._limit(client, scope, receive, send)
-        return self._app(scope, receive, send)
-
-    async def _limit(self, client: ClientConfig, scope: Scope, receive: Receive, send: Send) -> None:
+        is_open = scope["type"] != "http" or scope["path"] in OPEN_PATHS
+        client = None if is_open else self._limited.get(scope[CALLER].name or "")
+        if client is None:
+            await self._app(scope, receive, send)
+            return
         limit = None if scope["path"] in UNCOUNTED_PATHS else client.requests_per_minute
         headers = _NO_HEADERS
         try:
@@ -195,20 +192,15 @@ class _LimitedResponse(Struct):
     client: str
     lease: str | None
 
-    def send(self, message: Message) -> Awaitable[None]:
+    async def send(self, message: Message) -> None:
         """Pass an ASGI message on."""
-        if message.get("more_body"):
-            return self.server_send(message)
-        if message["type"] == "http.response.body":
-            return self._finish(message)
-        if self.headers:
-            # An upstream's own rate is the proxy's affair, and would contradict these headers.
-            others = [header for header in message["headers"] if header[0].lower() not in _RATE_HEADERS]
-            message = {**message, "headers": [*others, *self.headers]}
-        return self.server_send(message)
-
-    async def _finish(self, message: Message) -> None:
-        await self.release()
+        if message["type"] == "http.response.start":
+            if self.headers:
+                # An upstream's own rate is the proxy's affair, and would contradict these headers.
+                others = [header for header in message["headers"] if header[0].lower() not in _RATE_HEADERS]
+                message = {**message, "headers": [*others, *self.headers]}
+        elif not message.get("more_body"):
+            await self.release()
         await self.server_send(message)
 
     async def release(self) -> None:
