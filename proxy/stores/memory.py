@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.config import StateConfig
 from proxy.ports import Clock, NoObserver, Observer, Rate
@@ -138,6 +138,13 @@ class MemoryStore:
             del self._shares[name.owner]
 
 
+class _Minute(Struct):
+    """The requests of one client in the last minute: a pair of second and number for each second, the oldest first."""
+
+    seconds: deque[list[int]] = field(default_factory=deque)
+    total: int = 0
+
+
 class LocalRates:
     """Implements `ports.Rates` for one process: a number for each second, so time and memory are constant.
 
@@ -147,37 +154,21 @@ class LocalRates:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._clients: dict[str, _Minute] = {}
+        self._clients: defaultdict[str, _Minute] = defaultdict(_Minute)
 
     async def hit(self, client: str, limit: int) -> Rate:
         """Count one request unless it is beyond `limit`."""
-        minute = self._clients.get(client)
-        if minute is None:
-            minute = self._clients[client] = _Minute()
-        return minute.hit(self._clock.monotonic(), limit)
-
-
-class _Minute:
-    """The requests of one client in the last minute: a pair of second and number for each second with requests."""
-
-    __slots__ = ("_seconds", "_total")
-
-    def __init__(self) -> None:
-        self._seconds: deque[list[int]] = deque()  # the oldest first
-        self._total = 0
-
-    def hit(self, now: float, limit: int) -> Rate:
-        """Count one request at `now` unless it is beyond `limit`."""
-        second, seconds = int(now), self._seconds
+        minute, now = self._clients[client], self._clock.monotonic()
+        second, seconds = int(now), minute.seconds
         while seconds and seconds[0][0] <= second - WINDOW_SECONDS:
-            self._total -= seconds.popleft()[1]
-        allowed = self._total < limit
+            minute.total -= seconds.popleft()[1]
+        allowed = minute.total < limit
         if allowed:
             if not seconds or seconds[-1][0] != second:
                 seconds.append([second, 0])
             seconds[-1][1] += 1
-            self._total += 1
-        return rate_of(limit, self._total, allowed=allowed, reset=seconds[0][0] + WINDOW_SECONDS - now)
+            minute.total += 1
+        return rate_of(limit, minute.total, allowed=allowed, reset=seconds[0][0] + WINDOW_SECONDS - now)
 
 
 def rate_of(limit: int, total: int, *, allowed: bool, reset: float) -> Rate:
