@@ -90,11 +90,17 @@ class CallRunner:
         self._model = model
         if len(calls) == 1 and not self._started:
             return [await self._call(calls[0])]  # without a task, which costs a loop 5 % of its instructions
-        tasks = [self._started.pop(call) if call in self._started else self._begin(call) for call in calls]
+        tasks: list[asyncio.Task[ToolResult]] = []
+        running: list[asyncio.Task[ToolResult]] = []
+        for call in calls:
+            task = self._started.pop(call, None) or self._begin(call)
+            tasks.append(task)
+            if not task.done():
+                running.append(task)
         if self._started:
             self.drop()
         # Not task by task: a cancellation would end the first alone, and its slot would go to a call that nobody wants.
-        if running := [task for task in tasks if not task.done()]:
+        if running:
             await asyncio.wait(running)
         return [task.result() for task in tasks]
 
