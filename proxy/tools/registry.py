@@ -30,7 +30,7 @@ from proxy.loop.results import (
     ToolUnavailable,
 )
 from proxy.loop.search import NO_FILTERS, SearchFilters
-from proxy.ports import Caches, Clock, NoObserver, Observer
+from proxy.ports import Caches, Clock, NoObserver, Observer, Results
 from proxy.timeouts import within
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.browser import PARAMETERS
@@ -179,7 +179,11 @@ class Registry:
         tool = entry.tool
         arguments = parse_arguments(call.arguments, entry.validator, repair=tool.repair)
         try:
-            output = await self._cached(entry, arguments, seconds, scope, filters)
+            if entry.kept.cache is None:
+                output = await within(seconds, self._with_retries(entry, arguments, filters))
+            else:
+                async with asyncio.timeout(seconds):
+                    output = await self._cached(entry, entry.kept.cache, arguments, scope, filters)
         except TimeoutError as exc:
             self._failed(entry)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
@@ -191,11 +195,9 @@ class Registry:
         return permitted(output, filters, is_filtered=tool.run_filtered is not None, is_search=is_search)
 
     async def _cached(
-        self, entry: "_Entry", arguments: Json, seconds: float, scope: str, filters: SearchFilters
+        self, entry: "_Entry", cache: Results, arguments: Json, scope: str, filters: SearchFilters
     ) -> ToolOutput:
-        """The result of a call, from the tool or from its cache. Raises `TimeoutError`."""
-        if entry.kept.cache is None:
-            return await within(seconds, self._with_retries(entry, arguments, filters))
+        """The result of a call, from the cache or from the tool."""
         was_run = False
 
         async def run() -> ToolOutput:
@@ -205,8 +207,7 @@ class Registry:
 
         asked = [arguments, filters] if entry.tool.run_filtered and filters != NO_FILTERS else arguments
         key = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=to_builtins).decode()
-        async with asyncio.timeout(seconds):
-            output = await entry.kept.cache.get_or_run(f"{scope}\n{entry.tool.version}\n{key}", run)
+        output = await cache.get_or_run(f"{scope}\n{entry.tool.version}\n{key}", run)
         if was_run:
             return output
         self._observe("tool.cache_hit", tool=entry.tool.name)
