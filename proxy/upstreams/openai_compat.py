@@ -59,26 +59,28 @@ class OpenAICompatible:
     counts_use: bool = False
 
     async def complete(self, call: CallUpstream, show: Show, early: EarlyCalls, latest: LatestRequests) -> Turn:
-        """Make one upstream call of a run; `latest`: the requests that this one may extend."""
+        """Make one upstream call of a run; `latest`: the requests that this one may extend.
+
+        The count of tokens has its cost; where use is counted, and the upstream does not count, it is an estimate.
+        """
         call = call.for_upstream(self.profile.answer_steps)
         content, names = serialize(call, self.profile, self.model, latest)
         if names is not None:
             call = replace(call, renamed=names.originals)
         assembler = Assembler(call)
         try:
-            if not call.body.get("stream"):
-                raw = await self.connection.whole(content, key=self.api_key)
-                answer, _ = parse_completion(raw, self.profile, names, call.body)
-                assembler.feed_whole(answer)
-                return self._counted(assembler.finish(), call.body)
-            reader = TurnReader(self.profile, names, assembler, show, early, sse.Decoder())
-            try:
+            if call.body.get("stream"):
+                reader = TurnReader(self.profile, names, assembler, show, early, sse.Decoder())
                 await self._read_stream(content, reader)
                 for visible in assembler.close(done=reader.done):
                     await show(visible)
-            except EnoughShown:  # the connection is closed by now, so the upstream writes no more
-                return self._counted(_ended_early(assembler.finish(), call.body), call.body)
-            return self._counted(assembler.finish(), call.body)
+            else:
+                raw = await self.connection.whole(content, key=self.api_key)
+                answer, _ = parse_completion(raw, self.profile, names, call.body)
+                assembler.feed_whole(answer)
+            turn = assembler.finish()
+        except EnoughShown:  # the connection is closed by now, so the upstream writes no more
+            turn = _ended_early(assembler.finish(), call.body)
         except (ProxyError, asyncio.CancelledError) as exc:
             turn = assembler.finish()
             written = tokens_of(turn.message) if turn.envelope else 0
@@ -86,6 +88,11 @@ class OpenAICompatible:
             early.count_unfinished(self._used(call.body, written, turn.usage, failed=isinstance(exc, ProxyError)))
             self._redact(exc)
             raise
+        if self.counts_use and not turn.usage:
+            return replace(turn, usage=self._used(call.body, tokens_of(turn.message)))
+        if turn.usage and self.price is not None:
+            return replace(turn, usage=with_cost(turn.usage, self.price))
+        return turn
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion; its bytes stay as they are wherever they can."""
@@ -162,13 +169,6 @@ class OpenAICompatible:
         if not self.counts_use or (failed and not written):
             return None
         return self.with_cost(usage or estimated_usage(request, written))
-
-    def _counted(self, turn: Turn, request: Json) -> Turn:
-        """The turn with its cost, and with an estimate of its tokens if use is counted and the upstream does not."""
-        if not turn.usage:
-            used = self._used(request, tokens_of(turn.message)) if self.counts_use else None
-            return turn if used is None else replace(turn, usage=used)
-        return turn if self.price is None else replace(turn, usage=with_cost(turn.usage, self.price))
 
     async def _body(self, response: Response) -> AsyncIterator[bytes]:
         while part := await self.connection.read(response):
