@@ -56,12 +56,9 @@ class Driver:
         runner = CallRunner(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
         try:
             action: Action = run.start_turn()
-            while True:
-                if report is not None and (answered := run.take_answered()):
-                    await report(answered)
+            while not isinstance(action, Respond):
                 match action:
                     case CallUpstream():
-                        await runner.begin_turn(action.number)
                         turn = await self._complete(action, upstream, show, runner)
                         if not deadline.seconds_left():
                             run.expire()
@@ -71,14 +68,18 @@ class Driver:
                         if not deadline.seconds_left():
                             run.expire()
                         action = run.receive_results(answers)
-                    case Respond():
-                        await _show_rest(action.turn, show)
-                        return action
+                if report is not None and (answered := run.take_answered()):
+                    await report(answered)
+            with suppress(EnoughShown):
+                for chunk in (*action.turn.buffered, *action.turn.aside):  # held back until now
+                    await show(chunk)
+            return action
         finally:
             await runner.aclose()
 
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, runner: CallRunner) -> Turn:
-        """The turn that answers one upstream call, with its events for the observers."""
+        """The turn that answers one upstream call, with its events for the client and the observers."""
+        await runner.begin_turn(call.number)
         began = self._clock.monotonic()
         if self._observe.handles("turn.started"):
             made = call.for_upstream(upstream.traits.answer_steps)
@@ -115,10 +116,3 @@ class Driver:
             **({"rung": turn.step} if turn.step else {}),
         )
         return turn
-
-
-async def _show_rest(turn: Turn, show: Show) -> None:
-    """Show what was held back of the turn that answers."""
-    with suppress(EnoughShown):
-        for chunk in (*turn.buffered, *turn.aside):
-            await show(chunk)
