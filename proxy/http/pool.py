@@ -49,16 +49,6 @@ class Pool:
         self._waiting: OrderedDict[_Waiter, Origin] = OrderedDict()
         self._sweep: asyncio.TimerHandle | None = None
 
-    def take(self, origin: Origin) -> Http1Connection | None:
-        """An idle connection that can be used, the latest first; None: there is none, or requests wait for one."""
-        same = self._idle.get(origin)
-        while same and not self._waiting:
-            connection, _ = same.popitem()
-            if connection.is_usable():
-                return connection
-            connection.close()
-        return None
-
     async def acquire(self, origin: Origin, timeouts: RequestTimeouts, *, fresh: bool = False) -> Http1Connection:
         """A connection for one request; it comes back by itself.
 
@@ -72,12 +62,14 @@ class Pool:
             httpx.ConnectError, httpx.ConnectTimeout: a new one could not be made.
         """
         while True:
-            connection = None if fresh else self.take(origin)
-            if connection is not None:
-                return connection
-            connection = await self._place(origin, timeouts.pool)
-            if connection is None:
-                return await self._make(origin, timeouts.connect)
+            same = self._idle.get(origin)
+            if same and not self._waiting and not fresh:
+                connection, _ = same.popitem()
+            else:
+                place = await self._place(origin, timeouts.pool)
+                if place is None:
+                    return await self._make(origin, timeouts.connect)
+                connection = place
             if connection.is_usable() and not fresh:
                 return connection
             connection.close()

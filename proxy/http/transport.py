@@ -74,9 +74,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
         """The response to a request whose head was serialized in advance. Raises `httpx.TransportError`."""
         fresh = False
         while True:
-            connection = None if fresh else self._pool.take(origin)
-            if connection is None:
-                connection = await self._pool.acquire(origin, timeouts, fresh=fresh)
+            connection = await self._pool.acquire(origin, timeouts, fresh=fresh)
             try:
                 return await connection.request(head, body, timeouts, is_head_request=method == "HEAD")
             except (httpx.NetworkError, httpx.RemoteProtocolError):
