@@ -4,7 +4,7 @@ The layer is there where a client has a budget, or a model or tool a price. Requ
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -39,13 +39,11 @@ class UseMeter:
         self._budget_of = {client.name: client.budget for client in ports.config.clients if client.budget}
         self._models = frozenset(name for name in ports.config.models if "*" not in name)
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         if scope["type"] != "http" or scope["method"] in _FREE_METHODS or scope["path"] in _FREE_PATHS:
-            return self._app(scope, receive, send)
-        return self._meter(scope, receive, send)
-
-    async def _meter(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await self._app(scope, receive, send)
+            return
         caller: Caller = scope[CALLER]
         client = caller.name or ANYONE
         if (budget := self._budget_of.get(client)) is not None:
@@ -118,14 +116,10 @@ class _Booking:
         self._book = book
         self._task: asyncio.Task[None] | None = None
 
-    def send(self, message: Message) -> Awaitable[None]:
+    async def send(self, message: Message) -> None:
         """Pass an ASGI message on."""
         if message["type"] == "http.response.body" and not message.get("more_body"):
-            return self._finish(message)
-        return self._send(message)
-
-    async def _finish(self, message: Message) -> None:
-        await self.settle()
+            await self.settle()
         await self._send(message)
 
     async def settle(self) -> None:
