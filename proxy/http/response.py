@@ -128,10 +128,10 @@ class Http1Response(Response):
         """
         self._context = copy_context()
         try:
-            while data := await self.read():
-                if await handle(data):
-                    return
-                if self.parser.pieces or self.parser.complete or self.connection is None:
+            while self.parser.pieces or not self.parser.complete:
+                if self.parser.pieces:
+                    if await handle(self._take()):
+                        return
                     continue
                 self._handle = handle
                 if await self.wait(self._seconds, httpx.ReadTimeout):
