@@ -22,7 +22,7 @@ from proxy.api.body import HEADERS, header
 from proxy.api.exchange import Headers
 from proxy.config import ClientConfig
 from proxy.loop.errors import InvalidApiKey, ProxyError, RateLimitExceeded
-from proxy.ports import Leases, Rate, Rates
+from proxy.ports import Leases, Rates
 
 OPEN_PATHS = frozenset({"/chat", "/healthz", "/metrics", "/readyz"})
 
@@ -30,7 +30,10 @@ _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 _BASIC = re.compile(r"basic +([A-Za-z0-9+/]+=*)", re.IGNORECASE)
 _KEY = re.compile(r"[\x21-\x7e]+")
 _KEY_HEADERS = (b"authorization", b"api-key", b"x-api-key")
-_RATE_HEADERS = (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests")
+_LIMIT = b"x-ratelimit-limit-requests"
+_REMAINING = b"x-ratelimit-remaining-requests"
+_RESET = b"x-ratelimit-reset-requests"
+_RATE_HEADERS = (_LIMIT, _REMAINING, _RESET)
 _NO_HEADERS: Headers = ()
 # Editors count the tokens of fifty texts at once, which costs nobody anything.
 UNCOUNTED_PATHS = frozenset({"/v1/messages/count_tokens"})
@@ -160,7 +163,11 @@ class Quota:
         try:
             if limit is not None:
                 rate = await self._rates.hit(client.name, limit)
-                headers = rate_headers(rate)
+                headers = (
+                    (_LIMIT, b"%d" % rate.limit),
+                    (_REMAINING, b"%d" % rate.remaining),
+                    (_RESET, duration(rate.reset).encode()),
+                )
                 if not rate.allowed:
                     message = f"This key is limited to {rate.limit} requests per minute, and the limit is reached."
                     raise RateLimitExceeded(message, retry_after=max(1, math.ceil(rate.reset)))
@@ -208,16 +215,6 @@ class _LimitedResponse(Struct):
         lease, self.lease = self.lease, None
         if lease is not None:
             await self.leases.release(self.client, lease)
-
-
-def rate_headers(rate: Rate) -> Headers:
-    """OpenAI's headers for what is left of a rate."""
-    limit, remaining, reset = _RATE_HEADERS
-    return (
-        (limit, b"%d" % rate.limit),
-        (remaining, b"%d" % rate.remaining),
-        (reset, duration(rate.reset).encode()),
-    )
 
 
 def duration(seconds: float) -> str:
