@@ -108,8 +108,8 @@ class _Output:
     stream: LineStream
     hides: Callable[[str], bool]
 
-    def line(self, level: str, event: object, fields: Line) -> dict[str, Any]:
-        """The fields of a line: time, level and event, then those of the request, then those of the event."""
+    def text(self, level: str, event: object, fields: Line) -> str:
+        """The text of a line: time, level and event, then the fields of the request, then those of the event."""
         if "exc_info" in fields:
             style = _exception_in_full if self.content else exception_without_message
             fields = structlog.processors.ExceptionRenderer(style)(None, "", {**fields})
@@ -118,15 +118,12 @@ class _Output:
         if None in fields.values():
             fields = {name: value for name, value in fields.items() if value is not None}
         # orjson writes the time, in a quarter of the time that `isoformat` takes.
-        return {"timestamp": _now(), "level": level, "event": event, **request_context.fields.get({}), **fields}
-
-    def foreign_line(self, _: object, level: str, fields: MutableMapping[str, Any]) -> dict[str, Any]:
-        """The line of a library, or of a tool that logs; a processor of structlog."""
-        return self.line(level, fields.pop("event", None), fields)
-
-    def foreign_text(self, _: object, __: str, line: Line) -> str:
-        """The text of such a line; a processor of structlog."""
+        line = {"timestamp": _now(), "level": level, "event": event, **request_context.fields.get({}), **fields}
         return self.render(line)
+
+    def foreign_text(self, _: object, level: str, fields: MutableMapping[str, Any]) -> str:
+        """The text of a line of a library, or of a tool that logs; a processor of structlog."""
+        return self.text(level, fields.pop("event", None), fields)
 
 
 _output: _Output | None = None  # as `configure` has set it up
@@ -151,15 +148,14 @@ def configure(config: TelemetryConfig, *, secrets: Iterable[str] = (), stream: T
     else:
         _output = output = _Output(level, config.log_content, _json, lines, lambda _: False)
     structlog.configure(
-        processors=[output.foreign_line, output.foreign_text],
+        processors=[output.foreign_text],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(lines),
     )
     handler = logging.StreamHandler(lines)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, output.foreign_text],
-            foreign_pre_chain=[output.foreign_line],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, output.foreign_text]
         )
     )
     root = logging.getLogger()
@@ -202,7 +198,7 @@ class LogObserver:
         name = logging.getLevelName(level).lower()
 
         def write(fields: Line) -> None:
-            if text := output.render(output.line(name, event, fields)):
+            if text := output.text(name, event, fields):
                 output.stream.write(f"{text}\n")
 
         return write
