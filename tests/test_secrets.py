@@ -24,14 +24,20 @@ CONFIG = """
 clients:
   - {{name: app, key: canary-client-key}}
 upstreams:
-  up: {{base_url: {upstream}/v1, api_key: "${{UP_KEY}}", profile: openai, retries: 0}}
+  up:
+    base_url: {upstream}/v1
+    api_key: "${{UP_KEY}}"
+    profile: openai
+    retries: 0
+    headers: {{x-organisation: "${{UP_HEADER}}", x-proxy: "Basic ${{UP_HEADER}}2"}}
 models:
   m: {{upstream: up}}
 tools:
   web_search: {{type: serper, api_key: canary-tool-key, base_url: {upstream}}}
 {more}
 """
-ENVIRON = {"UP_KEY": "canary-upstream-key"}
+UPSTREAM_KEY, UPSTREAM_HEADER = "canary-upstream-key", "canary-upstream-header"
+ENVIRON = {"UP_KEY": UPSTREAM_KEY, "UP_HEADER": UPSTREAM_HEADER}
 HEADERS = {
     "authorization": "Bearer canary-client-key",
     "cookie": "canary-cookie",
@@ -57,7 +63,6 @@ async def broken(arguments):
     raise ValueError(f"canary-content in {arguments} with canary-upstream-key")
 
 
-UPSTREAM_KEY = "canary-upstream-key"
 BROKEN = Tool(name="broken", description="", parameters={"type": "object"}, run=broken)
 REPLIES = {
     "an answer": [whole("canary-content")],
@@ -67,6 +72,12 @@ REPLIES = {
     "an error that quotes the key": [Reply([b'{"error":{"message":"bad canary-upstream-key"}}'], status=401)],
     "an error that is nothing but the key": [
         Reply([orjson.dumps({"error": dict.fromkeys(("message", "type", "code", "param"), UPSTREAM_KEY)})], status=400)
+    ],
+    "an error that quotes headers of the operator's": [
+        Reply(
+            [b'{"error":{"message":"x-organisation: canary-upstream-header, Basic canary-upstream-header2"}}'],
+            status=400,
+        )
     ],
     "an error page": [Reply([b"<html>canary-upstream-key</html>"], status=500)],
     "nonsense": [Reply([b"canary-upstream-key"])],
@@ -82,7 +93,7 @@ REPLIES = {
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/embeddings"])
 async def test_no_secret_and_no_content_is_logged_and_no_error_body_holds_a_secret(lines, replies, path):
     upstream = FakeUpstream(replies)
-    config = CONFIG.replace("${{UP_KEY}}", "canary-upstream-key")
+    config = CONFIG.replace("${{UP_KEY}}", UPSTREAM_KEY).replace("${{UP_HEADER}}", UPSTREAM_HEADER)
     async with proxy_of(upstream, config=config, tools=[BROKEN]) as url, httpx.AsyncClient(headers=HEADERS) as client:
         answer = ""
         for stream in (False, True):
@@ -97,7 +108,8 @@ async def test_no_secret_and_no_content_is_logged_and_no_error_body_holds_a_secr
         answer += (await client.get(f"{url}/nowhere", headers={"x-request-id": "canary-\x7f"})).text
     assert "canary" not in lines.getvalue()
     if path != "/v1/embeddings":  # there a success is handed through, whatever it says
-        assert "canary-upstream-key" not in answer
+        assert UPSTREAM_KEY not in answer
+        assert UPSTREAM_HEADER not in answer
     assert "canary-client-key" not in answer
     assert "canary-tool-key" not in answer
 

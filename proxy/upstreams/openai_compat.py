@@ -42,6 +42,7 @@ class OpenAICompatible:
         connection: the way to the upstream.
         profile: its quirks.
         api_key: sent with each request.
+        hidden: other values that are sent with each request, and that no error may quote.
         of_client: whether the key is the client's own, so that errors about it are for the client.
         key_advice: what the operator may try where the key is refused.
         price: of its tokens; None: no cost is added to its counts.
@@ -53,6 +54,7 @@ class OpenAICompatible:
     connection: Connection
     profile: Profile
     api_key: str = field(repr=False)
+    hidden: tuple[str, ...] = field(default=(), repr=False)
     of_client: bool = False
     key_advice: str = ""
     price: PriceConfig | None = None
@@ -213,10 +215,10 @@ class OpenAICompatible:
                         pass
 
     def _redact(self, error: BaseException) -> None:
-        """Mask the upstream's key in an error that quotes it, and report one about the operator's account as a 502."""
+        """Mask secrets that an error quotes, and report one about the operator's account as a 502."""
         if not isinstance(error, ProxyError):
             return
-        redact = redactor([self.api_key])
+        redact = redactor([self.api_key, *self.hidden])
         for name in ("message", "type", "code", "param"):
             if text := getattr(error, name):
                 setattr(error, name, failures.clipped(redact(text)))

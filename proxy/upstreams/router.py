@@ -141,6 +141,7 @@ class ConfigRouter:
                 connection=self._connections[model.upstream],
                 profile=PROFILES[upstream.profile],
                 api_key=key,
+                hidden=tuple(part for value in upstream.headers.values() for part in (value, *value.split())),
                 of_client=upstream.api_key == FROM_CLIENT,
                 key_advice=key_advice(PROFILES[upstream.profile], upstream.base_url),
                 price=model.price,
