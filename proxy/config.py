@@ -404,6 +404,11 @@ class Config(Value, frozen=True, kw_only=True):
         return any(price is not None for price in prices)
 
     @property
+    def offers_on_request(self) -> bool:
+        """Whether any tool is offered on request, so that a prefix and a suffix of `offer:` mean something."""
+        return "on_request" in {self.offer.mode, *(tool.offer for tool in self.tools.values())}
+
+    @property
     def counts_use(self) -> bool:
         """Whether it is counted what clients use: one of them has a budget, or something has a price."""
         return self.has_prices or any(client.budget for client in self.clients)

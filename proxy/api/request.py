@@ -14,7 +14,7 @@ from proxy.api.body import header, list_header
 from proxy.api.body_memory import Share, share_of
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
 from proxy.api.tool_events import IN_HEADER
-from proxy.config import ToolEvents
+from proxy.config import OfferConfig, ToolEvents
 from proxy.loop.chat import Json, ToolSpec, text_of
 from proxy.loop.continuation import Continuation, put_back, runs_in
 from proxy.loop.errors import ModelNotAllowed, ModelNotFound
@@ -73,6 +73,7 @@ class RequestResolver:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
+        self._offer = ports.config.offer if ports.config.offers_on_request else OfferConfig()
         self._policies = AccessPolicies(ports.config.limits, ports.toolset)
 
     async def resolve(
@@ -155,7 +156,7 @@ class RequestResolver:
 
     def _without_tool_marks(self, chat: Json) -> tuple[Json, str, bool]:
         """The request and its model's name without what asks for tools in them, and whether anything did."""
-        offer, name = self._ports.config.offer, chat["model"]
+        offer, name = self._offer, chat["model"]
         has_suffix = bool(offer.model_suffix) and name.endswith(offer.model_suffix)
         name = name.removesuffix(offer.model_suffix) if has_suffix else name
         messages = take_prefix(chat["messages"], offer.prefix) if offer.prefix else None

@@ -341,6 +341,18 @@ async def test_a_prefix_is_taken_off_where_nothing_is_offered_as_well(upstream):
     assert upstream.requests[0]["messages"] == [{"role": "user", "content": "hello"}]
 
 
+@pytest.mark.parametrize("mode", ["always", "never", "declared"])
+async def test_where_no_tool_is_offered_on_request_a_prefix_and_a_suffix_mean_nothing(upstream, mode):
+    upstream.replies = [whole("Hi")]
+    more = f'offer: {{mode: {mode}, prefix: "//", model_suffix: ":online"}}'
+    asked = {**ASK, "model": "m:online", "messages": [{"role": "user", "content": "// a comment"}]}
+    config = CONFIG.replace("  m: {{", '  "m:*": {{')
+    async with proxy_of(upstream, more=more, config=config) as url:
+        await post(url, asked)
+    (request,) = upstream.requests
+    assert (request["model"], request["messages"][-1]["content"]) == ("m:online", "// a comment")
+
+
 @pytest.mark.parametrize("coding", ["gzip", "zstd", "gzip, identity"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"])
 async def test_a_compressed_body_is_refused_by_the_name_of_its_coding(upstream, path, coding):

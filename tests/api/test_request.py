@@ -33,7 +33,7 @@ class Ports:
     observe = NoObserver()
 
     def __init__(self, *specs):
-        self.config = Config(server=ServerConfig(), offer=OfferConfig(prefix="//"))
+        self.config = Config(server=ServerConfig(), offer=OfferConfig(mode="on_request", prefix="//"))
         self.router = self.toolset = self
         self.specs = {spec.name: spec for spec in specs}
 
