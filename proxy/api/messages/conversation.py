@@ -208,6 +208,8 @@ class _Reader:
                 rest += parts_of(block, place)
         self._close_turn()
         if rest:
+            if self._chat and self._chat[-1]["role"] == "user":  # the message between was empty, or it holds pictures
+                rest = as_blocks(self._chat.pop()["content"], "") + rest
             self._chat.append({"role": "user", "content": content_of(rest)})
 
     def _read_result(self, block: Json, tool: str) -> str:

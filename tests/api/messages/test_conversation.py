@@ -80,13 +80,13 @@ def test_results_stand_after_the_calls_in_call_order_with_their_pictures_behind_
         {"type": "tool_result", "tool_use_id": "b", "content": [picture, {"type": "tool_reference", "tool_name": "g"}]},
         {"type": "tool_result", "tool_use_id": "a", "content": "broke", "is_error": True},
     ]
-    _, _, first, second, pictures, text = read(
+    _, _, first, second, rest = read(
         [USER, {"role": "assistant", "content": uses}, {"role": "user", "content": results}]
     )
     assert (first["tool_call_id"], first["content"]) == ("a", "The tool failed:\nbroke")
     assert (second["tool_call_id"], second["content"]) == ("b", "[tool g is available]")
-    assert pictures["content"] == [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
-    assert text["content"] == "Here."
+    shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    assert rest == {"role": "user", "content": [shown, {"type": "text", "text": "Here."}]}
 
 
 @pytest.mark.parametrize(
