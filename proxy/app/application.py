@@ -20,6 +20,9 @@ from proxy.ports import Clock, Lifecycle, Observer
 from proxy.tools.servers import start_tool_servers
 from proxy.tools.tool import Tool
 
+_ROOT = "/v1"
+_TWICE = f"{_ROOT}{_ROOT}/"  # where a base URL ends in /v1, and the SDK adds it: Anthropic's do
+
 
 def create_app(
     config: Config,
@@ -72,6 +75,8 @@ class Application:
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
             return
+        if scope["path"].startswith(_TWICE):
+            scope["path"], scope["raw_path"] = scope["path"].removeprefix(_ROOT), scope["raw_path"][len(_ROOT) :]
         generation = self.current
         generation.open_requests += 1
         try:

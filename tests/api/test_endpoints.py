@@ -121,6 +121,26 @@ async def test_a_body_that_is_too_large_is_refused_whatever_it_says_of_its_lengt
     assert (response.status_code, response.json()["error"]["code"]) == (413, "request_too_large")
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "shape"),
+    [
+        ("/v1/v1/messages", {"model": "m", "max_tokens": 9, "messages": ASK["messages"]}, "message"),
+        ("/v1/v1/chat/completions", ASK, "chat.completion"),
+        ("/v1/v1/embeddings", ASK, "chat.completion"),  # of the fake upstream
+    ],
+)
+async def test_a_base_url_that_ends_in_v1_serves_an_sdk_that_adds_it_too(upstream, path, body, shape):
+    upstream.replies = [whole("Hi")]
+    async with proxy_of(upstream) as url:
+        response = await post(url, body, path=path)
+        refused = await post(url, b"{", path="/v1/v1/messages")
+    answer = response.json()
+    assert shape in (answer.get("type"), answer.get("object"))
+    assert refused.json()["type"] == "error"  # as the Messages API has it
+    (head,) = upstream.heads
+    assert head["path"] == path.replace("/v1/v1/", "/v1/").replace("messages", "chat/completions")
+
+
 @pytest.mark.parametrize("path", ["/", "/v2/models", "/v1", "/healthz/", "/v1/files"])
 async def test_an_unknown_path_is_a_404(upstream, path):
     async with proxy_of(upstream) as url:

@@ -84,7 +84,9 @@ class BlockConversation(Struct, frozen=True):
     pages: Sequence[FoundPage]
 
 
-def read_conversation(system: Any, messages: Any, unseal: Unseal, own_names: Mapping[str, str]) -> BlockConversation:
+def read_conversation(
+    system: Any, messages: Any, unseal: Unseal, own_names: Mapping[str, str], *, for_answer: bool = True
+) -> BlockConversation:
     """The conversation of a request.
 
     Args:
@@ -92,6 +94,7 @@ def read_conversation(system: Any, messages: Any, unseal: Unseal, own_names: Map
         messages: its `messages`.
         unseal: opens what this proxy sealed for the client.
         own_names: the client's names of server tools -> the names of the tools.
+        for_answer: whether it is to be answered, so that it must not end with an assistant message.
 
     Raises:
         RequestError: it is no conversation; `param` is the place, as in `messages.1.content.0.source`.
@@ -101,8 +104,11 @@ def read_conversation(system: Any, messages: Any, unseal: Unseal, own_names: Map
     chat = [{"role": "system", "content": text}] if (text := system_text(system)) else []
     reader = _Reader(unseal, own_names)
     chat += reader.read(messages)
-    if all(message["role"] == "system" for message in chat):
+    roles = [role for message in chat if (role := message["role"]) != "system"]
+    if not roles:
         refuse("messages", "must hold a message that is not empty")
+    if for_answer and roles[-1] == "assistant":
+        refuse("messages", "the last message must be the user's: prefill is not supported")
     return BlockConversation(chat, reader.pages)
 
 
@@ -138,9 +144,6 @@ class _Reader:
                 case _:
                     self._read_system(blocks, where)
         self._close_turn()
-        last = next((role for message in reversed(self._chat) if (role := message["role"]) != "system"), None)
-        if last == "assistant":
-            refuse("messages", "the last message must be the user's: prefill is not supported")
         return self._chat
 
     def _read_system(self, blocks: Mapping[str, Any], where: str) -> None:

@@ -44,17 +44,19 @@ class _MessagesSurface(CheckingSurface):
         self._server_names: frozenset[str] = frozenset()
         self._own_names: Mapping[str, str] = {}
 
-    async def _prepare(self, scope: Scope, fields: Json, *, needs_max_tokens: bool) -> "_Prepared":
-        """Read, check, translate and resolve a request."""
+    async def _prepare(self, scope: Scope, fields: Json, *, for_answer: bool) -> "_Prepared":
+        """Read, check, translate and resolve a request, for an answer or for a count of its tokens."""
         if self._specs is not self.ports.toolset.specs:  # tools of MCP servers come and go
             self._specs = self.ports.toolset.specs
             self._server_names = frozenset(name for spec in self._specs.values() for name in spec.names)
             self._own_names = hosted_names(self.ports.config.tools, self._specs)
         own_names = self._own_names
-        request = read_request(fields, needs_max_tokens=needs_max_tokens)
+        request = read_request(fields, needs_max_tokens=for_answer)
         declared, check = read_tools(fields, self._server_names), request.schema_check()
         seal = Seal(sealer_for(scope[CALLER], self._secrets))
-        conversation = read_conversation(fields.get("system"), fields.get("messages"), seal.open, own_names)
+        conversation = read_conversation(
+            fields.get("system"), fields.get("messages"), seal.open, own_names, for_answer=for_answer
+        )
         resolved = await self.resolver.resolve(scope, request.as_chat(conversation.messages, declared, check))
         resolved, tools = with_hosted(resolved, declared, own_names)
         ignored = resolved.ignored
@@ -88,7 +90,7 @@ class CreateMessage(_MessagesSurface):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
-        prepared = await self._prepare(scope, parse_object(body), needs_max_tokens=True)
+        prepared = await self._prepare(scope, parse_object(body), for_answer=True)
         if prepared.request.stream:
             await self.send_stream(prepared.resolved, partial(self._stream, prepared, scope), scope, receive, send)
         else:
@@ -131,7 +133,7 @@ class CountTokens(_MessagesSurface):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
-        prepared = await self._prepare(scope, parse_object(body), needs_max_tokens=False)
+        prepared = await self._prepare(scope, parse_object(body), for_answer=False)
         headers = {REQUEST_ID.decode(): _request_id()}
         await send_json(send, {"input_tokens": prepared.declared_tokens()}, headers=headers)
 

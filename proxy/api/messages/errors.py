@@ -10,6 +10,8 @@ from proxy.loop.errors import Overloaded, ProxyError, RequestError
 ROOT = "/v1/messages"
 REQUEST_ID = b"request-id"  # beside our own x-request-id
 _OVERLOADED = 529  # Anthropic's own status
+# Claude Code, LangChain, pydantic-ai and LiteLLM know a conversation that has become too long by these words alone.
+_TOO_LONG = "prompt is too long"
 _CLIENT_FAULTS = range(400, 500)
 # Any other status of a client's fault has `invalid_request_error`, and any other of a server's `api_error`.
 _TYPES = {
@@ -56,8 +58,10 @@ def encode_error(error: ProxyError, request_id: str) -> bytes:
 
 
 def _message(error: ProxyError) -> str:
-    """The message, which begins with the place of the field that is at fault."""
+    """The message, which begins with the place of the field that is at fault, or with the words that clients know."""
     where, message = error.param, error.message
+    if error.code == "context_length_exceeded" and _TOO_LONG not in message.lower():
+        return f"{_TOO_LONG}: {message}"
     if not isinstance(error, RequestError) or not where or message.startswith(where):
         return message
     return f"{where}: " + message.removeprefix(f"'{where}' ")

@@ -32,6 +32,14 @@ async def test_an_empty_conversation_is_refused(upstream):
     assert refused.status_code == 400
 
 
+async def test_a_part_of_a_history_that_ends_with_an_answer_is_counted(upstream):
+    answered = [*COUNTED["messages"], {"role": "assistant", "content": "Nothing, or hardly anything."}]
+    async with proxy_of(upstream) as url, client(url) as sdk:
+        question = await sdk.messages.count_tokens(**COUNTED)
+        both = await sdk.messages.count_tokens(**{**COUNTED, "messages": answered})
+    assert both.input_tokens > question.input_tokens
+
+
 async def test_a_tool_that_is_nested_too_deep_is_refused(upstream):
     schema = orjson.loads('{"a":' * 300 + "1" + "}" * 300)
     async with proxy_of(upstream) as url:

@@ -123,6 +123,23 @@ def test_the_status_decides_the_type(error, status, kind):
     assert (status_of(error), envelope(error, "r")["error"]["type"]) == (status, kind)
 
 
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("This model's maximum context length is 8192 tokens.", "prompt is too long: This model's maximum context"),
+        ("Prompt is too long: 9 tokens > 8 maximum", "Prompt is too long: 9 tokens > 8 maximum"),
+    ],
+)
+async def test_a_conversation_that_is_too_long_is_named_as_clients_know_it(upstream, said, message):
+    refusal = {"error": {"message": said, "code": "context_length_exceeded"}}
+    upstream.replies = [Reply([orjson.dumps(refusal)], status=400)] * 2
+    async with proxy_of(upstream) as url:
+        whole, streamed = [await raw(url, {**ASK, "stream": stream}) for stream in (False, True)]
+    for response in (whole, streamed):
+        assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert response.json()["error"]["message"].startswith(message)
+
+
 async def test_a_thread_is_refused_so_that_the_sdk_sends_the_whole_history(upstream):
     async with proxy_of(upstream) as url:
         thread = await raw(url, {**ASK, "thread": {"type": "create"}})
