@@ -24,17 +24,16 @@ from typing import Any
 from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.buffer import PROOF_CHARACTERS, TurnBuffer
 from proxy.loop.call_assembler import CallAssembler
-from proxy.loop.chat import BROKEN_OFF, JSON_BLANKS, TEXT_FIELDS, Json, ToolCall, Turn, calls_of, inferred_reason
+from proxy.loop.chat import BROKEN_OFF, JSON_BLANKS, Json, ToolCall, Turn, calls_of, inferred_reason
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError
 from proxy.loop.leaks import may_be_bare_call
+from proxy.loop.other_fields import FOLDED_KEYS, HeldLogprobs, OtherFields
 from proxy.loop.patterns import only_text_field
 from proxy.loop.texts import DETAILS, ShownText, TurnTexts, shifted
 
 NO_REASON = "The upstream's stream ended without a finish_reason."
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
-_FOLDED_KEYS = frozenset({*TEXT_FIELDS, "tool_calls"})
-_LIVE_KEYS = frozenset({*_FOLDED_KEYS, DETAILS, CITATIONS, "audio"})  # shown as they come
 _NOTHING: tuple[Any, ...] = (None, "", [])  # values of fields that show nothing
 _SEARCH_RESULTS = "web_search"  # of GLM's native search, beside the choices
 
@@ -61,8 +60,8 @@ class Assembler:
         self._calls = CallAssembler(call)
         self._texts = TurnTexts(call)
         self._shown = ShownText(call.separator, MarkFilter(call.cite))
-        self._message: Json = {"role": "assistant"}  # without its texts and calls
-        self._aside: list[Json] = []  # deltas that are shown if this is the last turn
+        self._others = OtherFields(call.first_detail)
+        self._logprobs = HeldLogprobs()
         self._choice: Json = {}
         self._envelope: Json = {}  # the first value of each field of the chunks
         self._usage: Json | None = None
@@ -81,6 +80,8 @@ class Assembler:
         if usage := chunk.pop("usage", None):
             self._usage = usage
         self._envelope = {**chunk, **self._envelope}
+        if not self._envelope.get("model") and (model := chunk.get("model")):
+            self._envelope["model"] = model  # Azure's first chunk has an empty one
         choices: Sequence[Json] = chunk.get("choices") or ()
         visible: list[Json] = []
         for choice in choices:
@@ -124,7 +125,7 @@ class Assembler:
         if not self._finish_reason:
             raise UpstreamError("The upstream's answer has no finish_reason.")
         self._usage, self._envelope, self._choice = completion.pop("usage", None) or None, completion, choice
-        self._message = message
+        self._others.message = message
         self._texts.fold_whole(message)
         if entries := message.get("tool_calls"):
             self._calls.add_whole(entries)
@@ -172,6 +173,8 @@ class Assembler:
         is_followed = self._calls.calls and not self._calls.client_calls and self._finish_reason not in BROKEN_OFF
         self._shown.close(delta, is_followed=bool(is_followed))
         visible = [self._chunk(delta)] if any(delta.values()) else []
+        for chunk in visible:
+            self._logprobs.join(chunk["choices"][0], is_shown=True)
         return visible if self._buffer.mode is Buffering.NONE else self._release(visible)
 
     def finish(self) -> Turn:
@@ -186,7 +189,7 @@ class Assembler:
             calls_of(message),
             self._usage,
             buffered=tuple(self._buffer.chunks),
-            aside=tuple(map(self._chunk, self._aside)),
+            aside=tuple(map(self._chunk, self._others.aside)),
             garbled=self._texts.garbled,
             client_ids=tuple([calls[index].client_id for index in sorted(calls)]) if self._calls.client_calls else (),
             step=self._upstream_call.step,
@@ -203,7 +206,7 @@ class Assembler:
 
     def _whole_message(self) -> Json:
         """The assistant message as received, its leaked calls among its calls."""
-        message = {**self._message}
+        message = {**self._others.message}
         if self._texts.fields:
             self._texts.complete(message)
         if calls := self._calls.calls:
@@ -224,10 +227,8 @@ class Assembler:
                 self._choice[key] = value
         delta = choice["delta"] = choice.get("delta") or {}
         delta.pop("role", None)
-        for key in delta.keys() - _FOLDED_KEYS:
-            if (value := delta[key]) is not None:
-                known = self._message.get(key)
-                self._message[key] = known + value if isinstance(known, list) and isinstance(value, list) else value
+        if not delta.keys() <= FOLDED_KEYS:
+            self._others.fold(delta)
         active, fragments = self._texts.fold(delta), delta.pop("tool_calls", None)
         if fragments:
             active.append("tool_calls")
@@ -238,18 +239,10 @@ class Assembler:
             if shown := self._calls.add(fragments):
                 delta["tool_calls"] = shown
             self._shown.close(delta, is_followed=not shown)  # the turn's text stands before its calls
-        if not delta.keys() <= _FOLDED_KEYS:
-            self._show_others(delta)
-        return any(value not in _NOTHING for value in delta.values())
-
-    def _show_others(self, delta: Json) -> None:
-        """Show the other fields: text until the turn has called a server tool, the rest if the turn is the last one.
-
-        SDKs would take objects and lists of several turns for pieces of one, and fail to put them together.
-        """
-        if details := delta.get(DETAILS):
-            delta[DETAILS] = shifted(details, self._upstream_call.first_detail)
-        is_followed = self._calls.calls and not self._calls.client_calls
-        later = [key for key in delta if key not in _LIVE_KEYS and (is_followed or not isinstance(delta[key], str))]
-        if aside := {key: value for key in later if (value := delta.pop(key)) is not None}:
-            self._aside.append(aside)
+        if not delta.keys() <= FOLDED_KEYS:
+            is_followed = bool(self._calls.calls) and not self._calls.client_calls
+            self._others.show(delta, is_followed=is_followed)
+        is_shown = any(value not in _NOTHING for value in delta.values())
+        if self._logprobs.held or choice.get("logprobs"):
+            self._logprobs.join(choice, is_shown=is_shown)
+        return is_shown

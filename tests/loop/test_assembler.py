@@ -57,6 +57,39 @@ def deltas(shown):
     return [one["choices"][0]["delta"] for one in shown]
 
 
+def rated(text, **rest):
+    one = chunk({"content": text}, **rest)
+    one["choices"][0]["logprobs"] = {"content": [{"token": text, "logprob": -1}], "refusal": None}
+    return one
+
+
+def tokens(shown):
+    return [[one["token"] for one in (choice.get("logprobs") or {}).get("content", ())] for choice in choices(shown)]
+
+
+def choices(shown):
+    return [choice for one in shown for choice in one["choices"]]
+
+
+def test_the_log_probabilities_of_text_that_was_held_back_are_shown_with_the_text_that_follows():
+    assembler = Assembler()
+    shown = feed(assembler, rated("a"), rated("nother"), rated(" one, "), rated("a"), chunk({"content": "nd"}))
+    assert [one["delta"]["content"] for one in choices(shown)] == ["another", " one, ", "and"]
+    assert tokens(shown) == [["a", "nother"], [" one, "], ["a"]]
+    rest = [*feed(assembler, rated(" a"), chunk({}, "stop")), *assembler.close()]
+    assert "".join(one["delta"]["content"] for one in choices(rest)) == " a"
+    assert [token for one in tokens(rest) for token in one] == [" a"]
+
+
+def test_an_empty_model_in_the_first_chunk_is_none():
+    assembler = Assembler()
+    feed(
+        assembler, {"id": "", "model": "", "choices": [], "prompt_filter_results": []}, chunk({"content": "a"}, "stop")
+    )
+    assert assembler.close()[0]["model"] == "m"
+    assert assembler.finish().envelope["model"] == "m"
+
+
 def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
     assembler = Assembler()
     feed(assembler, chunk({"reasoning_content": "Hm"}))

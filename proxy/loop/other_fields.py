@@ -1,0 +1,62 @@
+"""What a turn's chunks hold beside text and calls: fields that nobody here knows, and log probabilities."""
+
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from proxy.loop.chat import TEXT_FIELDS, Json
+from proxy.loop.citations import CITATIONS
+from proxy.loop.texts import DETAILS, shifted
+
+FOLDED_KEYS: Final = frozenset({*TEXT_FIELDS, "tool_calls"})
+"""The keys of a delta with text and calls."""
+_LIVE_KEYS = frozenset({*FOLDED_KEYS, DETAILS, CITATIONS, "audio"})  # shown as they come
+
+
+class OtherFields(Struct):
+    """The other fields of one turn's deltas.
+
+    Attributes:
+        first_detail: by how much the indices of `reasoning_details` are raised for the client.
+        message: the assistant message so far, without its texts and calls.
+        aside: deltas that are shown if this is the last turn.
+    """
+
+    first_detail: int
+    message: Json = field(default_factory=lambda: {"role": "assistant"})
+    aside: list[Json] = []
+
+    def fold(self, delta: Json) -> None:
+        """Fold the fields of a delta into the message; lists grow, of other values the last one stands."""
+        for key in delta.keys() - FOLDED_KEYS:
+            if (value := delta[key]) is not None:
+                known = self.message.get(key)
+                self.message[key] = known + value if isinstance(known, list) and isinstance(value, list) else value
+
+    def show(self, delta: Json, *, is_followed: bool) -> None:
+        """Leave in a delta what is shown: text unless another turn will follow, the rest if the turn is the last one.
+
+        SDKs would take objects and lists of several turns for pieces of one, and fail to put them together.
+        """
+        if details := delta.get(DETAILS):
+            delta[DETAILS] = shifted(details, self.first_detail)
+        later = [key for key in delta if key not in _LIVE_KEYS and (is_followed or not isinstance(delta[key], str))]
+        if aside := {key: value for key in later if (value := delta.pop(key)) is not None}:
+            self.aside.append(aside)
+
+
+class HeldLogprobs(Struct):
+    """The log probabilities of text that was held back: they are shown with the text that follows."""
+
+    held: list[Any] = []
+
+    def join(self, choice: Json, *, is_shown: bool) -> None:
+        """Put those that were held back before those of a choice that is shown; hold back those of another one."""
+        given = choice.get("logprobs")
+        if not isinstance(given, dict):
+            given = {}
+        entries = [*self.held, *(given.get("content") or ())]
+        if not is_shown:
+            self.held = entries
+        elif entries:
+            choice["logprobs"], self.held = {**given, "content": entries}, []
