@@ -24,6 +24,8 @@ from proxy.loop.patterns import ChunkPattern, pattern_of
 from proxy.loop.tally import Tally, sum_of
 from proxy.ports import MODEL
 
+_OF_ALL_CHUNKS = ("system_fingerprint", "service_tier")  # where the upstream gives them
+
 
 class ChatCompletions(Surface):
     """The endpoint, as an ASGI callable."""
@@ -198,6 +200,7 @@ class CompletionStream(Struct):
                 "object": "chat.completion.chunk",
                 "created": self.completion.created,
                 "model": seen.get("model") or self.completion.model,
+                **{name: value for name in _OF_ALL_CHUNKS if (value := seen.get(name)) is not None},
             }
             if self.include_usage:
                 self._head["usage"] = None

@@ -113,6 +113,14 @@ async def test_between_the_texts_of_two_turns_is_one_blank_line_however_they_are
     assert upstream.requests[1]["messages"][-2]["content"] == first
 
 
+async def test_every_chunk_of_a_stream_has_the_upstreams_fingerprint_and_tier(upstream, sdk):
+    kept = {"system_fingerprint": "fp_1", "service_tier": "default"}
+    upstream.replies = [stream(chunk({"content": "Hi"}, **kept), chunk({}, "stop", **kept))]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        chunks = [one async for one in await client.chat.completions.create(stream=True, **ASK)]
+    assert {(one.system_fingerprint, one.service_tier) for one in chunks} == {("fp_1", "default")}
+
+
 @pytest.mark.parametrize("size", [0, 1, 4, 100])  # 0: not streamed
 async def test_the_citation_marks_of_gpt_oss_become_annotations(upstream, sdk, size):
     text = "It is new【0†L1-L3】, so they say【1†source】. 【9†L1】Fine."
