@@ -19,7 +19,7 @@ from proxy.api.body import is_integer
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, web_plugins_in
-from proxy.loop.search import COUNTRY, DOMAIN, MOST_RESULTS, NO_FILTERS, SIZES, Recency, SearchFilters
+from proxy.loop.search import COUNTRY, MOST_RESULTS, NO_FILTERS, SIZES, Recency, SearchFilters, domain_rule
 
 FILTER_FIELDS = frozenset({"tools", "web_search_options", "plugins"})
 """The fields of a request that `filters_of` reads."""
@@ -91,16 +91,19 @@ def read_settings(settings: Json, param: str) -> SearchFilters:
 
 
 def domains_in(holder: Json, key: str, param: str) -> tuple[str, ...]:
-    """A list of domains, each perhaps with a path. Raises `RequestError` that names `param`."""
+    """A list of domains in punycode, each perhaps with a path. Raises `RequestError` that names `param`."""
     listed = holder.get(key)
     if listed is None:
         return ()
     if not isinstance(listed, list) or len(listed) > MOST_DOMAINS:
         _refuse(param, f"'{key}' must be a list of at most {MOST_DOMAINS} domains")
-    for rule in listed:
-        if not isinstance(rule, str) or not DOMAIN.fullmatch(rule):
+    rules: list[str] = []
+    for named in listed:
+        rule = domain_rule(named) if isinstance(named, str) else None
+        if rule is None:
             _refuse(param, f"'{key}' may hold domains such as example.com or example.com/path, without https://")
-    return tuple(dict.fromkeys(listed))
+        rules.append(rule)
+    return tuple(dict.fromkeys(rules))
 
 
 def _settings_in(request: Json, *, native_search: bool) -> Iterator[SearchFilters]:

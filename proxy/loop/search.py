@@ -12,13 +12,16 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from proxy.loop.urls import ascii_host
+
 Size: TypeAlias = Literal["low", "medium", "high"]
 SIZES: tuple[Size, ...] = get_args(Size)
 Recency: TypeAlias = Literal["hour", "day", "week", "month", "year"]
 RECENCIES: tuple[Recency, ...] = get_args(Recency)
 
-DOMAIN = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?(/[^\s?#\\]{0,500})?", re.IGNORECASE)
-"""A domain, and possibly a path below it, as a filter names them: `example.com`, `example.com/blog`."""
+# A domain, and possibly a path below it, as a filter names them. What is not ASCII is left to IDNA.
+_LABEL = r"[a-z0-9_\x80-\U0010ffff-]{1,63}"
+_RULE = re.compile(rf"((?:\*\.)?)({_LABEL}(?:\.{_LABEL})*\.?)((?:/[^\s?#\\]{{0,500}})?)", re.IGNORECASE)
 
 COUNTRY = re.compile(r"[A-Za-z]{2}")
 """A country as models and clients name it; `SearchFilters` has it in lower case."""
@@ -95,6 +98,15 @@ class SearchFilters(Struct, frozen=True):
 NO_FILTERS = SearchFilters()
 
 
+def domain_rule(text: str) -> str | None:
+    """A rule of a filter, such as `example.com` or `example.com/blog`, its domain in punycode; None: it is none."""
+    if (parts := _RULE.fullmatch(text)) is None:
+        return None
+    wildcard, domain, path = parts.groups()
+    host = domain if domain.isascii() else ascii_host(domain)
+    return None if host is None else f"{wildcard}{host}{path}"
+
+
 def covers(rule: str, url: str) -> bool:
     """Whether a filter's `rule` covers the page at `url`.
 
@@ -104,9 +116,10 @@ def covers(rule: str, url: str) -> bool:
     domain, path = _parsed(rule)
     try:
         parts = urlsplit(url)
-        host = _ascii(parts.hostname or "")
+        name = unquote(parts.hostname or "")
     except ValueError:  # not a URL: no allowed page, and no page that a client could reach
         return False
+    host = (ascii_host(name) or name).rstrip(".")
     below = host.endswith("." + domain.removeprefix("*."))
     if not below and (domain.startswith("*.") or host != domain):
         return False
@@ -116,18 +129,7 @@ def covers(rule: str, url: str) -> bool:
 @lru_cache(maxsize=1024)
 def _parsed(rule: str) -> tuple[str, "re.Pattern[str] | None"]:
     """The domain of a rule in ASCII, and a pattern of the paths that it covers."""
-    domain, slash, path = rule.partition("/")
-    path = unquote(path).rstrip("/")
-    pattern = "/" + ".*".join(re.escape(piece) for piece in path.split("*"))
-    return _ascii(domain), re.compile(pattern + r"(?:/|\Z)", re.DOTALL) if slash and path else None
-
-
-def _ascii(host: str) -> str:
-    """A host in lower case and punycode, without the dot of a name that is written in full."""
-    host = host.lower().rstrip(".")
-    if host.isascii():
-        return host
-    try:
-        return host.encode("idna").decode()
-    except UnicodeError:
-        return host
+    domain, slash, path = (domain_rule(rule) or rule).partition("/")
+    path = unquote(slash + path).rstrip("/")
+    pattern = ".*".join(re.escape(piece) for piece in path.split("*"))
+    return domain.lower().rstrip("."), re.compile(pattern + r"(?:/|\Z)", re.DOTALL) if path else None

@@ -26,6 +26,11 @@ def test_the_settings_of_a_declared_search_are_read():
     assert filters_of({"web_search_options": {**settings, "user_location": where}}) == expected
 
 
+def test_a_domain_may_be_written_in_letters_that_are_not_ascii():
+    filters = filters_of(tool(filters={"blocked_domains": ["bücher.example", "xn--bcher-kva.example"]}))
+    assert filters.block == ("xn--bcher-kva.example",)
+
+
 def test_lists_of_domains_may_stand_beside_filters():
     beside = tool(allowed_domains=["bc.ca"], blocked_domains=["ads.bc.ca"])
     assert filters_of(beside) == SearchFilters(("bc.ca",), ("ads.bc.ca",))
@@ -58,6 +63,7 @@ def test_of_several_settings_the_first_counts_and_all_blocked_domains_do():
         {"filters": {"allowed_domains": ["https://a.ca"]}},
         {"filters": {"allowed_domains": ["a.ca"] * 101}},
         {"filters": {"blocked_domains": [1]}},
+        {"filters": {"blocked_domains": ["bü..example"]}},
         {"user_location": "here"},
     ],
 )

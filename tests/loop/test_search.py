@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.loop.search import SearchFilters, covers
+from proxy.loop.search import SearchFilters, covers, domain_rule
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,9 @@ from proxy.loop.search import SearchFilters, covers
         ("example.com/*/news", "https://example.com/news", False),
         ("bücher.example", "https://xn--bcher-kva.example/", True),
         ("xn--bcher-kva.example", "https://bücher.example/", True),
+        ("xn--bcher-kva.example", "https://b%C3%BCcher.example/", True),
+        ("*.bücher.example", "https://a.bücher.example/", True),
+        ("faß.example", "https://xn--fa-hia.example/", True),
         ("example.com", "https://[::1", False),
     ],
 )
@@ -40,6 +43,22 @@ def test_a_page_must_be_allowed_and_must_not_be_blocked():
 
 def test_a_host_that_is_no_name_is_compared_as_it_is():
     assert covers("a..b\u00fc.example", "https://a..b\u00fc.example/")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("Example.com/Blog", "Example.com/Blog"),
+        ("Bücher.example", "xn--bcher-kva.example"),
+        ("*.bücher.example/é", "*.xn--bcher-kva.example/é"),
+        ("bü cher.example", None),
+        ("bü\u3000cher.example", None),
+        ("bü..example", None),
+        ("https://bücher.example", None),
+    ],
+)
+def test_the_domain_of_a_rule_is_in_punycode(text, rule):
+    assert domain_rule(text) == rule
 
 
 def test_filters_are_rules_only_where_a_page_may_not_be_permitted():

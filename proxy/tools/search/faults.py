@@ -7,7 +7,7 @@ from typing import Final
 import orjson
 
 from proxy.config import SERVER, SearchConfig, address_fault
-from proxy.loop.search import DOMAIN
+from proxy.loop.search import domain_rule
 from proxy.tools import json_pointer
 from proxy.tools.search.description import Description, description_of, shipped
 from proxy.tools.search.provider import KEYLESS, PLACEHOLDERS
@@ -106,5 +106,5 @@ def config_faults(config: SearchConfig) -> Iterator[tuple[str, str]]:
     if not _is_json(config.options):
         yield "options", _NO_JSON
     for rule in config.block_domains:
-        if not DOMAIN.fullmatch(rule):
+        if domain_rule(rule) is None:
             yield "block_domains", f"{rule!r} is no domain such as example.com, or example.com/path"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from proxy.config import SearchConfig
 from proxy.loop.chat import Json
 from proxy.loop.results import ToolOutput
-from proxy.loop.search import NO_FILTERS, SearchFilters
+from proxy.loop.search import NO_FILTERS, SearchFilters, domain_rule
 from proxy.ports import Clock
 from proxy.tools import browser
 from proxy.tools.search.description import description_of
@@ -38,9 +38,8 @@ def search_tool(
 ) -> Tool:
     """The tool of an entry `type: search`."""
     most = config.max_characters_per_result or _MOST_CHARACTERS[config.content]
-    return search_tool_of(
-        name, provider_of(config), client, clock, most_characters=most, block=config.block_domains, pages=pages
-    )
+    block = tuple(filter(None, map(domain_rule, config.block_domains)))
+    return search_tool_of(name, provider_of(config), client, clock, most_characters=most, block=block, pages=pages)
 
 
 def search_tool_of(

@@ -10,6 +10,9 @@ import re
 from functools import lru_cache
 from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
+from proxy.loop.results import ToolError
+from proxy.tools.web.guard import canonical_host
+
 # Parameters that advertisers and mailing lists add; no page needs them. `ref`, `source` and `id` are not among them:
 # there are pages that they lead to.
 _TRACKERS = (
@@ -50,8 +53,9 @@ _OPAQUE = (
 def canonical(url: object) -> str | None:
     """The URL of a hit as it is shown; None: not the address of a page, or of one that cannot be told.
 
-    Scheme and host are in lower case; the default port, tracking parameters and text fragments are gone; characters
-    that a URL cannot hold are encoded. Redirects of search engines are replaced by their target if they name it.
+    Scheme and host are in lower case, the host in punycode; the default port, tracking parameters and text fragments
+    are gone; characters that a URL cannot hold are encoded. Redirects of search engines are replaced by their target if
+    they name it.
     """
     if not isinstance(url, str):
         return None
@@ -75,7 +79,7 @@ def canonical(url: object) -> str | None:
 def is_address_of(given: str, url: str) -> bool:
     """Whether a URL that a provider gave is one of the page itself, whose canonical URL is `url`: no redirect to it."""
     parts, canonical_parts = urlsplit(given), urlsplit(url)
-    return (parts.hostname, _encoded(parts.path)) == (canonical_parts.hostname, canonical_parts.path)
+    return (_host(parts.hostname or ""), _encoded(parts.path)) == (canonical_parts.hostname, canonical_parts.path)
 
 
 @lru_cache(maxsize=1024)  # each result of a search is asked for its key several times
@@ -99,10 +103,20 @@ def _split(url: str) -> tuple[SplitResult, str, int | None] | None:
         return None
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        host, port = _host(parts.hostname or ""), parts.port
     except ValueError:  # the port is out of range, or not a number
         return None
     return (parts, host, port) if host and parts.scheme in _DEFAULT_PORTS and "@" not in parts.netloc else None
+
+
+def _host(name: str) -> str | None:
+    """The host of a URL in punycode; None: it is one that no page is opened at."""
+    if name.isascii() and "%" not in name:
+        return name
+    try:
+        return canonical_host(unquote(name))
+    except ToolError:
+        return None
 
 
 def _joined(parts: SplitResult, host: str, port: int | None) -> str:

@@ -13,9 +13,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import TypeAlias
 from urllib.parse import quote
 
-import idna
-
 from proxy.loop.results import ToolError, UrlNotAllowed
+from proxy.loop.urls import ascii_host
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -110,11 +109,9 @@ def canonical_host(text: str) -> str:
             return str(IPv6Address(text[1:-1] if "%" not in text else ""))
         except ValueError:
             raise _refused("its IPv6 address cannot be read") from None
-    try:
-        # Full-width letters and other dots are mapped as browsers do it; what comes of them is judged below.
-        host = text.lower() if text.isascii() else idna.encode(text, uts46=True).decode().lower()
-    except (idna.IDNAError, UnicodeError):
-        raise _refused("its host name cannot be read") from None
+    # Full-width letters and other dots are mapped as browsers do it; what comes of them is judged below.
+    if (host := ascii_host(text)) is None:
+        raise _refused("its host name cannot be read")
     if _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
         # Four decimal numbers, and no other notation: not 127.1, 0x7f000001, 0177.0.0.1 or circled digits.
         if host != text or literal(host) is None:

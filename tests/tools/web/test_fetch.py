@@ -285,6 +285,15 @@ async def test_redirects_are_followed_to_the_page_that_is_cited(site):
     assert list(output.sources) == [url_of(site, "/%C3%BC%20b?c")]
 
 
+async def test_a_host_in_other_letters_is_looked_up_checked_and_cited_in_punycode(site):
+    site.pages["/"] = html(ARTICLE)
+    url, names = f"http://xn--bcher-kva.test:{site.port}/", Names(**{"xn--bcher-kva_test": [["127.0.0.1"]]})
+    fetch = Fetch(names=names, allow=("bücher.test",))
+    for written in ("Bücher.test", "b%C3%BCcher.test", "xn--bcher-kva.test"):
+        assert list((await fetch(f"http://{written}:{site.port}/")).sources) == [url]
+    await refused(Fetch(names=names, deny_hosts=("xn--bcher-kva.test",)), f"http://bücher.test:{site.port}/")
+
+
 async def test_redirects_without_end_are_given_up(site):
     site.pages["/"] = redirect("/")
     with pytest.raises(ToolError, match="more than 5 times"):
