@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from proxy.loop.urls import ascii_host
+from proxy.loop.urls import ascii_host, without_dots
 
 Size: TypeAlias = Literal["low", "medium", "high"]
 SIZES: tuple[Size, ...] = get_args(Size)
@@ -22,6 +22,7 @@ RECENCIES: tuple[Recency, ...] = get_args(Recency)
 # A domain, and possibly a path below it, as a filter names them. What is not ASCII is left to IDNA.
 _LABEL = r"[a-z0-9_\x80-\U0010ffff-]{1,63}"
 _RULE = re.compile(rf"((?:\*\.)?)({_LABEL}(?:\.{_LABEL})*\.?)((?:/[^\s?#\\]{{0,500}})?)", re.IGNORECASE)
+_ENCODED_SLASH = re.compile(r"%(?:2f|5c)", re.IGNORECASE)
 
 COUNTRY = re.compile(r"[A-Za-z]{2}")
 """A country as models and clients name it; `SearchFilters` has it in lower case."""
@@ -79,7 +80,11 @@ class SearchFilters(Struct, frozen=True):
     recency: Recency | None = None
 
     def permits(self, url: str) -> bool:
-        """Whether the page at `url` may reach model and client."""
+        """Whether the page at `url` may reach model and client, whether or not its server decodes slashes in paths."""
+        readings = {url, _ENCODED_SLASH.sub("/", url)} if self.rules else ()
+        return all(self._permits(reading) for reading in readings)
+
+    def _permits(self, url: str) -> bool:
         if self.allow and not any(covers(rule, url) for rule in self.allow):
             return False
         return not (self.block and any(covers(rule, url) for rule in self.block))
@@ -111,11 +116,11 @@ def covers(rule: str, url: str) -> bool:
     """Whether a filter's `rule` covers the page at `url`.
 
     A domain covers its subdomains; `*.example.com` covers only those. A path covers itself and what is below it;
-    `*` in a path stands for any characters.
+    `*` in a path stands for any characters. Dot segments are resolved before a path is compared.
     """
     domain, path = _parsed(rule)
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url.replace("\\", "/"))  # as browsers read it
         name = unquote(parts.hostname or "")
     except ValueError:  # not a URL: no allowed page, and no page that a client could reach
         return False
@@ -123,13 +128,13 @@ def covers(rule: str, url: str) -> bool:
     below = host.endswith("." + domain.removeprefix("*."))
     if not below and (domain.startswith("*.") or host != domain):
         return False
-    return path is None or bool(path.match(unquote(parts.path)))
+    return path is None or bool(path.match(unquote(without_dots(parts.path))))
 
 
 @lru_cache(maxsize=1024)
 def _parsed(rule: str) -> tuple[str, "re.Pattern[str] | None"]:
     """The domain of a rule in ASCII, and a pattern of the paths that it covers."""
     domain, slash, path = (domain_rule(rule) or rule).partition("/")
-    path = unquote(slash + path).rstrip("/")
+    path = unquote(without_dots(slash + path)).rstrip("/")
     pattern = ".*".join(re.escape(piece) for piece in path.split("*"))
     return domain.lower().rstrip("."), re.compile(pattern + r"(?:/|\Z)", re.DOTALL) if path else None

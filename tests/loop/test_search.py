@@ -26,6 +26,14 @@ from proxy.loop.search import SearchFilters, covers, domain_rule
         ("xn--bcher-kva.example", "https://b%C3%BCcher.example/", True),
         ("*.bücher.example", "https://a.bücher.example/", True),
         ("faß.example", "https://xn--fa-hia.example/", True),
+        ("example.com/docs", "https://example.com/docs/../private", False),
+        ("example.com/docs", "https://example.com/docs/%2e%2E/private", False),
+        ("example.com/docs", "https://example.com/docs/./../private", False),
+        ("example.com/docs", "https://example.com\\docs\\..\\private", False),
+        ("example.com/docs", "https://example.com/a/../docs/b", True),
+        ("example.com/docs", "https://example.com\\docs", True),
+        ("example.com/a/../docs", "https://example.com/docs/b", True),
+        ("example.com", "https://evil.net\\.example.com/", False),
         ("example.com", "https://[::1", False),
     ],
 )
@@ -39,6 +47,15 @@ def test_a_page_must_be_allowed_and_must_not_be_blocked():
     assert not filters.permits("https://example.com/private/b")
     assert not filters.permits("https://other.org/")
     assert SearchFilters().permits("https://other.org/")
+
+
+@pytest.mark.parametrize("slash", ["/", "%2f", "%2F", "\\", "%5c"])
+def test_a_path_is_not_permitted_if_a_server_may_read_it_as_one_that_is_not(slash):
+    url = slash.join(["https://example.com/docs", "..", "private"])
+    assert not SearchFilters(allow=("example.com/docs",)).permits(url)
+    assert not SearchFilters(block=("example.com/private",)).permits(url)
+    assert SearchFilters(allow=("example.com",), block=("example.com/other",)).permits(url)
+    assert SearchFilters(allow=("example.com/docs",)).permits(f"https://example.com/docs/a{slash}b")
 
 
 def test_a_host_that_is_no_name_is_compared_as_it_is():

@@ -11,6 +11,7 @@ from functools import lru_cache
 from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 from proxy.loop.results import ToolError
+from proxy.loop.urls import without_dots
 from proxy.tools.web.guard import canonical_host
 
 # Parameters that advertisers and mailing lists add; no page needs them. `ref`, `source` and `id` are not among them:
@@ -20,7 +21,7 @@ _TRACKERS = (
     r"mc_cid|mc_eid|_hsenc|_hsmi|mkt_tok|_ga|_gl|vero_id|oly_anon_id|oly_enc_id"
 )
 _TRACKING = re.compile(rf"(?:{_TRACKERS})(?:=.*)?", re.IGNORECASE)
-# A URL that is canonical as it stands, unless it tracks its reader or is a redirect.
+# A URL that is canonical as it stands, unless it tracks its reader, has dot segments or is a redirect.
 _PLAIN = re.compile(r"https?://[a-z0-9.-]+(?:/[\w/%:@!$&'()*+,;=~.-]*)?(?:\?[\w/%:@!$&'()*+,;=~?.-]+)?", re.ASCII)
 _TRACKS = re.compile(rf"[?&](?:{_TRACKERS})(?:[=&]|\Z)", re.IGNORECASE)
 _NOT_IN_A_URL = re.compile(r'[ \\<>"`]')
@@ -53,13 +54,15 @@ _OPAQUE = (
 def canonical(url: object) -> str | None:
     """The URL of a hit as it is shown; None: not the address of a page, or of one that cannot be told.
 
-    Scheme and host are in lower case, the host in punycode; the default port, tracking parameters and text fragments
-    are gone; characters that a URL cannot hold are encoded. Redirects of search engines are replaced by their target if
-    they name it.
+    Scheme and host are in lower case, the host in punycode; the default port, dot segments, tracking parameters and
+    text fragments are gone; characters that a URL cannot hold are encoded. Redirects of search engines are replaced by
+    their target if they name it.
     """
     if not isinstance(url, str):
         return None
-    if len(url) <= _LONGEST and _PLAIN.fullmatch(url) and not (_ENGINES.search(url) or _TRACKS.search(url)):
+    # A dot segment begins with a dot, which may be written as %2e.
+    is_plain = len(url) <= _LONGEST and _PLAIN.fullmatch(url) and "/." not in url and "/%2" not in url
+    if is_plain and not (_ENGINES.search(url) or _TRACKS.search(url)):
         return url
     for _ in range(_MOST_HOPS + 1):
         split = _split(url)
@@ -121,6 +124,7 @@ def _host(name: str) -> str | None:
 
 def _joined(parts: SplitResult, host: str, port: int | None) -> str:
     scheme, _, path, query, fragment = parts
+    path = without_dots(path)
     host = f"[{host}]" if ":" in host else host
     url = f"{scheme}://{host}{path}" if port in (None, _DEFAULT_PORTS[scheme]) else f"{scheme}://{host}:{port}{path}"
     if query:  # not parsed and written anew: many servers tell `+` from `%20`, and `a` from `a=`

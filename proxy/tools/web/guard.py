@@ -14,7 +14,7 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from proxy.loop.results import ToolError, UrlNotAllowed
-from proxy.loop.urls import ascii_host
+from proxy.loop.urls import ascii_host, without_dots
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -82,7 +82,7 @@ def parse_url(text: str) -> Target:
         raise _refused("it is no URL of the form https://host/path")
     kind = parts["scheme"].lower()
     host, port = _split(parts["authority"])
-    path = quote(parts["path"] or "/", safe=_KEPT_IN_PATH)
+    path = without_dots(quote(parts["path"] or "/", safe=_KEPT_IN_PATH))
     query = quote(parts["query"] or "", safe=_KEPT_IN_QUERY)
     return Target(kind, host, STANDARD_PORTS[kind] if port is None else port, path + query)
 

@@ -17,7 +17,8 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from proxy.config import Config, WebFetchConfig
 from proxy.loop.chat import ToolCall
-from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable
+from proxy.loop.results import ToolError, ToolTimeout, ToolUnavailable, UrlNotAllowed
+from proxy.loop.search import SearchFilters
 from proxy.tools.catalog import Resources, tools_of
 from proxy.tools.registry import Registry
 from proxy.tools.result_cache import local_caches
@@ -283,6 +284,29 @@ async def test_redirects_are_followed_to_the_page_that_is_cited(site):
     }
     output = await Fetch()(url_of(site, "/1"))
     assert list(output.sources) == [url_of(site, "/%C3%BC%20b?c")]
+
+
+@pytest.mark.parametrize("path", ["docs/../private", "docs/%2e%2E/private", "docs/./../private", "docs%2f..%2fprivate"])
+async def test_a_page_outside_of_the_permitted_path_is_not_asked_for_whatever_its_dots(site, path):
+    fetch, filters = Fetch(), SearchFilters(allow=("site.test/docs",))
+    with pytest.raises(UrlNotAllowed):
+        await fetch.tool.run_filtered(fetch.tool.repair({"url": url_of(site, f"/{path}")}), filters)
+    assert site.requests == []
+
+
+async def test_the_path_that_is_checked_is_the_path_that_is_asked_for(site):
+    site.pages |= {"/docs/1": redirect("%2e%2e/private/../docs/2"), "/docs/2": text("open")}
+    fetch, filters = Fetch(), SearchFilters(allow=("site.test/docs",))
+    output = await fetch.tool.run_filtered({"url": url_of(site, "/a/%2e./docs/./1")}, filters)
+    assert list(output.sources) == [url_of(site, "/docs/2")]
+    assert site.requests == ["/docs/1", "/docs/2"]
+
+
+async def test_a_redirect_out_of_the_permitted_path_is_not_shown(site):
+    site.pages |= {"/docs/1": redirect("%2e%2e/private"), "/private": text("secret")}
+    fetch, filters = Fetch(), SearchFilters(allow=("site.test/docs",))
+    with pytest.raises(UrlNotAllowed):
+        await fetch.tool.run_filtered({"url": url_of(site, "/docs/1")}, filters)
 
 
 async def test_a_host_in_other_letters_is_looked_up_checked_and_cited_in_punycode(site):
