@@ -8,12 +8,14 @@ The offsets count Unicode code points, as Python's do, and as OpenAI's `start_in
 """
 
 import re
+import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from proxy.loop.chat import Json
+from proxy.loop.urls import readable
 
 Cite: TypeAlias = Callable[[int, int | None], str | None]
 """The URL of the page that a mark means: by the number in it and its first line, if it names lines."""
@@ -28,6 +30,9 @@ CITATIONS = "toolproxy_citations"
 _CANDIDATE = re.compile(r"https?://(?:(?![,;()\[\]\u3001\uff0c]https?://)[^\s<>\"`|\\^{}])+", re.IGNORECASE)
 # What may follow a URL without belonging to it; a full stop only where no further word follows at once.
 _GOES_ON = re.compile(r"[\w/%=&?#~+@$-]|[.:!,;](?!https?://)(?=[\w/])")
+# What has one meaning in capitals and in small letters (RFC 3986, 6.2.2.1): scheme, host, and the digits behind %.
+_CASELESS = re.compile(r"\Ahttps?://[^/?#]*|%[0-9a-f]{2}", re.IGNORECASE)
+_SMALL = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 OPENING = "【"
 """Every mark begins with it."""
@@ -113,14 +118,24 @@ def joined_annotations(upstream: Any, ours: Sequence[Json]) -> list[Json]:
 
 
 def _urls_in(text: str, sources: Mapping[str, str]) -> Iterable[tuple[int, int, str]]:
-    known = {url.rstrip("/"): url for url in sources}
+    known = {_folded(url).rstrip("/"): url for url in sources}
+    for url in sources:
+        if (shown := readable(url)) != url:
+            known.setdefault(_folded(shown).rstrip("/"), url)
     longest_first = sorted(known, key=len, reverse=True)
     for candidate in _CANDIDATE.finditer(text):
-        written = candidate.group()
+        written = _folded(candidate.group())
         base = next((base for base in longest_first if _is_whole(written, base)), None)
         if base is not None:
             end = candidate.start() + len(base) + (written[len(base) :].startswith("/"))
             yield candidate.start(), end, known[base]
+
+
+def _folded(url: str) -> str:
+    """A URL in the case in which URLs are compared; it is as long as before."""
+    if "%" not in url and "".join(url.split("/", 3)[:3]).islower():  # as most are
+        return url
+    return _CASELESS.sub(lambda part: part[0].translate(_SMALL), url)
 
 
 def _is_whole(written: str, base: str) -> bool:

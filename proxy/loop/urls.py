@@ -4,11 +4,15 @@ Filters, searches and the guard of web pages go by the same forms, so that what 
 """
 
 import re
+from urllib.parse import unquote_to_bytes
 
 import idna
 
 # A segment `.` or `..`, its dots perhaps percent-encoded: https://url.spec.whatwg.org/#double-dot-path-segment
 _DOTS = re.compile(r"/(?:\.|%2e){1,2}(?=/|\Z)", re.IGNORECASE)
+
+_PUNYCODE = re.compile(r"\bxn--[a-z0-9-]+", re.IGNORECASE)
+_ENCODED_LETTERS = re.compile(r"(?:%[89a-f][0-9a-f])+", re.IGNORECASE)
 
 
 def ascii_host(name: str) -> str | None:
@@ -35,3 +39,16 @@ def without_dots(path: str) -> str:
     if dots in {".", ".."}:  # what the last segment names is a directory
         kept.append("")
     return "/" + "/".join(kept)
+
+
+def readable(url: str) -> str:
+    """A URL as browsers show it: its host not in punycode, and letters that are not ASCII decoded."""
+    if "%" not in url and "xn--" not in url:
+        return url
+    scheme, separator, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    try:
+        shown = f"{scheme}{separator}{_PUNYCODE.sub(lambda label: idna.ulabel(label[0]), host)}{slash}{path}"
+        return _ENCODED_LETTERS.sub(lambda letters: unquote_to_bytes(letters[0]).decode(), shown)
+    except (idna.IDNAError, UnicodeError):  # browsers do not decode it either
+        return url

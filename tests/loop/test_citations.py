@@ -54,6 +54,45 @@ def test_a_url_that_a_tool_returned_is_cited_where_it_stands(text, found):
 
 
 @pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        ("https://zh.wikipedia.org/wiki/%E4%B8%AD%E5%9B%BD", "https://zh.wikipedia.org/wiki/中国"),
+        ("https://zh.wikipedia.org/wiki/%e4%b8%ad%e5%9b%bd", "https://zh.wikipedia.org/wiki/%E4%B8%AD%e5%9b%bd"),
+        ("https://xn--tda.example/%C3%A9?q=%C3%A4+b#%C3%B6", "https://ü.example/é?q=ä+b#ö"),
+        ("https://xn--tda.example:8080/", "https://ü.example:8080"),
+        ("https://a.example?q=%C3%A4", "https://a.example?q=ä"),
+        ("https://upper.example/Path", "HTTPS://Upper.Example/Path"),
+        ("HTTPS://Upper.example/Path", "https://upper.example/Path"),
+    ],
+)
+def test_a_url_may_be_written_as_browsers_show_it_or_in_capitals(source, written):
+    text = f"\U0001f600 See {written}\u3002 And ({written})."
+    assert cited(text, {source: "Title"}) == [(written, source, "Title")] * 2
+
+
+@pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        ("https://upper.example/Path", "https://upper.example/path"),
+        ("https://a.example/%E4%B8%AD", "https://a.example/中国"),
+        ("https://a.example/a%2Fb", "https://a.example/a/b"),
+        ("https://a.example/%FF", "https://a.example/\u00ff"),
+        ("https://xn--a.example/%C3%A9", "https://xn--a.example/é"),
+    ],
+)
+def test_a_url_of_another_page_is_not_the_readable_form_of_one(source, written):
+    assert cited(written, {source: "Title"}) == []
+
+
+def test_of_two_pages_the_one_whose_url_is_written_is_cited():
+    sources = {"https://a.example/%C3%A9": "Encoded", "https://a.example/é": "Plain"}
+    assert [title for _, _, title in cited("https://a.example/é https://a.example/%C3%A9", sources)] == [
+        "Plain",
+        "Encoded",
+    ]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "https://a.example/xyz",

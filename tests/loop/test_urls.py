@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.urls import ascii_host, without_dots
+from proxy.loop.urls import ascii_host, readable, without_dots
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,22 @@ def test_a_path_without_dot_segments_is_left_as_it_is(path):
     resolved = without_dots(path)
     assert resolved.startswith("/")
     assert without_dots(resolved) == resolved
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://a.example/b?c=d", "https://a.example/b?c=d"),
+        ("https://xn--bcher-kva.example:8080/%c3%A9/%20%2F", "https://bücher.example:8080/é/%20%2F"),
+        ("https://a.example/xn--bcher-kva", "https://a.example/xn--bcher-kva"),
+        ("https://a.example/%FF", "https://a.example/%FF"),
+        ("https://xn--a.example/", "https://xn--a.example/"),
+    ],
+)
+def test_a_url_is_shown_in_letters(url, shown):
+    assert readable(url) == shown
+
+
+@given(st.text(max_size=100))
+def test_any_text_may_be_taken_for_a_url(text):
+    assert isinstance(readable("https://xn--" + text), str)
