@@ -193,6 +193,8 @@ class Provider:
                 text = self._with_sites(text, filters)
             else:  # some of its results are dropped afterwards
                 count *= 2
+        # A country has a parameter of its own, and one that the model asks for is perhaps not where the user's city is.
+        is_near = (filters.city or filters.region) and filters.country in {None, query.country}
         values: dict[str, Any] = {
             "query": text,
             "count": min(count, most.count),
@@ -204,7 +206,7 @@ class Provider:
             "block": list(block),
             "city": filters.city,
             "region": filters.region,
-            "place": filters.place,
+            "place": filters.place if is_near else None,
             "size": filters.size or "medium",
         }
         for name, words in self.description.values.items():

@@ -139,6 +139,20 @@ def test_what_a_request_asks_for_is_sent_in_the_providers_words():
     }
 
 
+@pytest.mark.parametrize("name", ["serpapi", "searchapi"])
+@pytest.mark.parametrize(
+    ("filters", "sent"),
+    [
+        (SearchFilters(city="Nanaimo", country="ca"), "location=Nanaimo%2C%20CA"),
+        (SearchFilters(region="British Columbia"), "location=British%20Columbia"),
+    ],
+)
+def test_the_place_of_the_user_is_sent_where_more_than_the_country_is_known(name, filters, sent):
+    assert sent in provider(name).request(SearchQuery("x", 5, country="ca", filters=filters), TODAY).url
+    other = SearchQuery("x", 5, country="ca", filters=SearchFilters(country="ca"))
+    assert "location" not in provider(name).request(other, TODAY).url
+
+
 def test_dates_are_counted_back_from_today_and_empty_objects_are_left_out():
     dated = orjson.loads(provider("parallel").request(SearchQuery("x", 5, recency="week"), TODAY).body)
     assert dated["advanced_settings"]["source_policy"] == {"after_date": "2026-11-16"}
