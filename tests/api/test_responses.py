@@ -310,7 +310,7 @@ async def test_the_settings_of_a_search_reach_it(upstream):
     async with proxy_of(upstream) as url:
         body = {"tools": [hosted], "include": ["web_search_call.action.sources"]}
         response = await ask(url, body, streaming=False)
-    assert upstream.searches == [{"q": "news (site:b.example)", "num": 3, "gl": "ca"}]
+    assert upstream.searches == [{"q": "news (site:b.example)", "num": 3, "gl": "ca", "location": "Nanaimo, CA"}]
     assert response["output"][0]["action"]["sources"] == []
     assert "Nanaimo" in upstream.requests[0]["messages"][0]["content"]
 

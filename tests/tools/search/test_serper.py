@@ -48,6 +48,17 @@ async def test_filters_go_into_the_query_as_far_as_google_reads_it(client):
     assert orjson.loads(request.content)["q"] == "q"
 
 
+async def test_the_place_of_the_user_is_sent_unless_another_country_is_asked_for(client):
+    filters = SearchFilters(city="Nanaimo", region="British Columbia", country="ca")
+    _, request = await search(client, {"query": "q"}, filters, json={})
+    near = {"q": "q", "num": 5, "gl": "ca", "location": "Nanaimo, British Columbia, CA"}
+    assert orjson.loads(request.content) == near
+    _, request = await search(client, {"query": "q", "country": "de"}, filters, json={})
+    assert orjson.loads(request.content) == {"q": "q", "num": 5, "gl": "de"}
+    _, request = await search(client, {"query": "q", "country": "ca"}, SearchFilters(city="Nanaimo"), json={})
+    assert orjson.loads(request.content) == {"q": "q", "num": 5, "gl": "ca", "location": "Nanaimo"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "repaired"),
     [
