@@ -21,6 +21,9 @@ from proxy.loop.search import SearchFilters, covers, domain_rule
         ("example.com/a%20b", "https://example.com/a b/c", True),
         ("example.com/*/news", "https://example.com/en/news/1", True),
         ("example.com/*/news", "https://example.com/news", False),
+        ("example.com/*news", "https://example.com/news-of/old-news/1", True),
+        ("example.com/a*b*", "https://example.com/ab", True),
+        ("example.com/a*b*c", "https://example.com/acb", False),
         ("bücher.example", "https://xn--bcher-kva.example/", True),
         ("xn--bcher-kva.example", "https://bücher.example/", True),
         ("xn--bcher-kva.example", "https://b%C3%BCcher.example/", True),
@@ -39,6 +42,10 @@ from proxy.loop.search import SearchFilters, covers, domain_rule
 )
 def test_what_a_rule_covers(rule, url, covered):
     assert covers(rule, url) is covered
+
+
+def test_a_rule_with_many_wildcards_is_compared_at_once():
+    assert not covers(f"example.com/{'a*' * 20}b", f"https://example.com/{'a' * 400}")
 
 
 def test_a_page_must_be_allowed_and_must_not_be_blocked():
