@@ -19,12 +19,20 @@ from proxy.api.body import is_integer
 from proxy.loop.chat import Json
 from proxy.loop.errors import RequestError
 from proxy.loop.offer import HOSTED_SEARCHES, web_plugins_in
-from proxy.loop.search import COUNTRY, MOST_RESULTS, NO_FILTERS, SIZES, Recency, SearchFilters, domain_rule
+from proxy.loop.search import (
+    COUNTRY,
+    MOST_DOMAINS,
+    MOST_RESULTS,
+    NO_FILTERS,
+    SIZES,
+    Recency,
+    SearchFilters,
+    domain_rule,
+)
 
 FILTER_FIELDS = frozenset({"tools", "web_search_options", "plugins"})
 """The fields of a request that `filters_of` reads."""
 
-MOST_DOMAINS = 100  # as OpenAI permits
 _LONGEST_NAME = 100  # characters of a city's or region's name
 _NATIVE_RECENCIES: Mapping[str, Recency | None] = {
     "oneDay": "day",

@@ -6,6 +6,7 @@ provider that understands them, and hold afterwards in any case.
 """
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import unquote, urlsplit
@@ -27,6 +28,7 @@ _ENCODED_SLASH = re.compile(r"%(?:2f|5c)", re.IGNORECASE)
 COUNTRY = re.compile(r"[A-Za-z]{2}")
 """A country as models and clients name it; `SearchFilters` has it in lower case."""
 
+MOST_DOMAINS = 100  # in one list of a filter, as OpenAI permits
 MOST_RESULTS = 10  # of one search: more cost two credits at Serper, and a model reads no more
 
 
@@ -129,6 +131,26 @@ def covers(rule: str, url: str) -> bool:
     if not below and (domain.startswith("*.") or host != domain):
         return False
     return path is None or bool(path.match(unquote(without_dots(parts.path))))
+
+
+def common(rules: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    """The rules for the pages that both of two lists cover; empty: there are none."""
+    both = (_common_rule(rule, other) for rule in rules for other in others)
+    return tuple(dict.fromkeys(rule for rule in both if rule is not None))
+
+
+def _common_rule(rule: str, other: str) -> str | None:
+    """The narrower of two domains with the narrower of their paths; None where neither is within the other."""
+    (domain, _, path), (other_domain, _, other_path) = rule.partition("/"), other.partition("/")
+    narrower = _narrower(domain, other_domain)
+    below = _narrower(f"x/{path}", f"x/{other_path}") if narrower else None
+    return f"{narrower}/{below[2:]}".rstrip("/") if below else None
+
+
+def _narrower(rule: str, other: str) -> str | None:
+    if covers(rule, f"https://{other}"):  # a `*` in it is a character like any other for the one that covers it
+        return other
+    return rule if covers(other, f"https://{rule}") else None
 
 
 @lru_cache(maxsize=1024)

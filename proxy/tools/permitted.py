@@ -1,4 +1,8 @@
-"""What a request's filters leave of a tool's output, whatever the tool makes of them itself.
+"""What filters leave of a tool's output, whatever the tool makes of them itself.
+
+They are those of the request. A call of a search may narrow them by lists of its own, `allowed_domains` and
+`blocked_domains`: a tool that a client has declared by the name of the server's, such as Claude Code's own `WebSearch`,
+shows them to the model.
 
 A search that gives hits has dropped those that are not permitted before it wrote its text. The text of any other tool,
 such as a search of an MCP server, cannot be cut into pages: if one of them is not permitted, the text is withheld, and
@@ -6,11 +10,15 @@ the titles and URLs of the permitted pages take its place.
 """
 
 import re
+from contextlib import suppress
+from typing import Any
 
+import orjson
 from msgspec.structs import replace
 
-from proxy.loop.results import ToolOutput
-from proxy.loop.search import SearchFilters
+from proxy.loop.chat import Json
+from proxy.loop.results import InvalidArguments, ToolOutput
+from proxy.loop.search import MOST_DOMAINS, SearchFilters, common, domain_rule
 
 _WITHHELD = (
     "The text of this result is withheld: it may come from pages that the user of this conversation does not permit."
@@ -18,13 +26,38 @@ _WITHHELD = (
 # Without what may end a URL in running text, or in JSON and Markdown; slashes may be escaped, as some write JSON.
 _URL = re.compile(r"(?:https?:|\bwww\.)(?:\\?/|[^\s<>\"'`|\\^{}()\[\]])+", re.IGNORECASE)
 
+_SCHEME = re.compile(r"\Ahttps?://", re.IGNORECASE)
+_BETWEEN_DOMAINS = re.compile(r"[\s,]+")
+_MOST_NAMED = 10  # domains in a message
+
+
+def narrowed(filters: SearchFilters, arguments: Json, parameters: Json) -> SearchFilters:
+    """The filters of one call of a search: those of its request, and the lists among its arguments.
+
+    Args:
+        filters: of the request.
+        arguments: of the call.
+        parameters: of the tool, which sees to a list itself that its schema has.
+
+    Raises:
+        InvalidArguments: a list is none of domains, or no page is allowed by the request and by the call.
+    """
+    own = parameters.get("properties") or {}
+    allow, block = (() if key in own else _domains_in(arguments, key) for key in ("allowed_domains", "blocked_domains"))
+    if not allow and not block:
+        return filters
+    if allow and filters.allow and not (allow := common(filters.allow, allow)):
+        others = ", ".join(filters.allow[:_MOST_NAMED])
+        raise InvalidArguments(f"'allowed_domains' must be within what this conversation permits, which is: {others}.")
+    return replace(filters, allow=allow or filters.allow, block=tuple(dict.fromkeys((*filters.block, *block))))
+
 
 def permitted(output: ToolOutput, filters: SearchFilters, *, is_filtered: bool, is_search: bool) -> ToolOutput:
     """The part of an output that is of permitted pages.
 
     Args:
         output: as the tool gave it.
-        filters: they have rules.
+        filters: of the call; they have rules.
         is_filtered: the tool has applied the filters, so that its text is of permitted pages.
         is_search: the tool searches, or stands in for one that does.
     """
@@ -44,3 +77,29 @@ def permitted(output: ToolOutput, filters: SearchFilters, *, is_filtered: bool, 
     pages = "\n\n".join(f"{title}\n{url}".strip() for url, title in kept.items())
     text = f"{_WITHHELD}\n\nPermitted pages:\n\n{pages}" if pages else _WITHHELD
     return replace(output, text=text, sources=sources, hits=hits)
+
+
+def _domains_in(arguments: Json, key: str) -> tuple[str, ...]:
+    """A list of domains, each perhaps with a path; one that is written as text, or as URLs, is understood too."""
+    listed = arguments.get(key) or []
+    if isinstance(listed, str):
+        listed = _listed_in(listed.strip())
+    rules: list[str] = []
+    for named in listed if isinstance(listed, list) and len(listed) <= MOST_DOMAINS else [None]:
+        if named == "":
+            continue
+        rule = domain_rule(_SCHEME.sub("", named.strip())) if isinstance(named, str) else None
+        if rule is None:
+            raise InvalidArguments(
+                f"'{key}' must be a list of at most {MOST_DOMAINS} domains such as example.com or example.com/path."
+            )
+        rules.append(rule)
+    return tuple(dict.fromkeys(rules))
+
+
+def _listed_in(text: str) -> Any:
+    """The list that a text means: JSON, one domain, or several with blanks or commas between them."""
+    if text.startswith("["):
+        with suppress(orjson.JSONDecodeError):
+            return orjson.loads(text)
+    return [text] if domain_rule(_SCHEME.sub("", text)) else _BETWEEN_DOMAINS.split(text)

@@ -35,7 +35,7 @@ from proxy.timeouts import within
 from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.kept import KeptState
-from proxy.tools.permitted import permitted
+from proxy.tools.permitted import narrowed, permitted
 from proxy.tools.result_cache import local_caches
 from proxy.tools.tool import SCOPE, Tool
 
@@ -175,9 +175,12 @@ class Registry:
     async def _answer(
         self, entry: "_Entry", call: ToolCall, seconds: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:
-        """The result of one tool of the chain, as far as the filters of the request permit it."""
+        """The result of one tool of the chain, as far as the filters of request and call permit it."""
         tool = entry.tool
         arguments = parse_arguments(call.arguments, entry.validator, repair=tool.repair)
+        is_search = any(spec.searches for name in (call.name, tool.name) if (spec := self.specs.get(name)))
+        if is_search:
+            filters = narrowed(filters, arguments, tool.parameters)
         try:
             if entry.kept.cache is None:
                 output = await within(seconds, self._with_retries(entry, arguments, filters))
@@ -191,7 +194,6 @@ class Registry:
             output = replace(output, answered_by=tool.name)
         if filters is NO_FILTERS or not filters.rules:
             return output
-        is_search = any(self.specs[name].searches for name in (call.name, tool.name))
         return permitted(output, filters, is_filtered=tool.run_filtered is not None, is_search=is_search)
 
     async def _cached(

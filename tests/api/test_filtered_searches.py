@@ -166,6 +166,114 @@ async def test_equal_queries_under_other_filters_are_not_answered_from_the_cache
     assert len(service.requests) == 2
 
 
+# Claude Code's own `WebSearch`, which the proxy runs where it is an alias.
+OWN_SEARCH = {
+    "name": "WebSearch",
+    "description": "d",
+    "input_schema": {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string"},
+            "allowed_domains": {"type": "array", "items": {"type": "string"}},
+            "blocked_domains": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+}
+
+
+def calling(**lists):
+    return whole(calls=[("1", "WebSearch", {"query": "who won", **lists})])
+
+
+async def ask_by_alias(url, *tools):
+    body = {**ASKED, "max_tokens": 99, "tools": [OWN_SEARCH, *tools]}
+    async with AsyncClient() as client:
+        return (await client.post(f"{url}/v1/messages", json=body)).json()
+
+
+@pytest.mark.parametrize(
+    ("lists", "sent"),
+    [
+        ({"allowed_domains": ["good.example"]}, {"include_domains": ["good.example"]}),
+        ({"blocked_domains": ["bad.example"]}, {"exclude_domains": ["bad.example"]}),
+        (
+            {"allowed_domains": "https://good.example/, b.org", "blocked_domains": '["x.org"]'},
+            {"include_domains": ["good.example/", "b.org"], "exclude_domains": ["x.org"]},
+        ),
+        ({"allowed_domains": " Good.example ", "blocked_domains": [""]}, {"include_domains": ["Good.example"]}),
+    ],
+)
+async def test_a_calls_own_domains_reach_the_provider_and_hold_for_its_text(lists, sent, upstream):
+    service = Service(FOUND)
+    async with searching(upstream, service, "tavily", aliases=["WebSearch"]) as url:
+        upstream.replies = [calling(**lists), whole(ANSWER)]
+        await ask_by_alias(url)
+    asked = orjson.loads(service.requests[0][2])
+    assert {key: asked[key] for key in ("include_domains", "exclude_domains") if key in asked} == sent
+    [result] = results_seen(upstream)
+    assert GOOD in result
+    assert "bad.example" not in result
+    assert "Dreadful" not in result
+
+
+async def test_a_page_must_be_permitted_by_the_call_and_by_its_request(upstream, sdk):
+    service = Service(FOUND)
+    lists = {"allowed_domains": ["good.example/page", "bad.example"], "blocked_domains": ["y.good.example"]}
+    async with searching(upstream, service, "tavily") as url, sdk(url) as client:
+        upstream.replies = [whole(calls=[("1", "web_search", {"query": "x", **lists})]), whole(ANSWER)]
+        answer = await client.chat.completions.create(**ASKED, extra_body={"tools": [HOSTED]})
+    sent = orjson.loads(service.requests[0][2])
+    assert sent["include_domains"] == ["good.example/page"]
+    assert sent["exclude_domains"] == ["x.good.example", "y.good.example"]
+    assert [one.url_citation.url for one in answer.choices[0].message.annotations] == [GOOD]
+
+
+async def test_a_call_that_allows_no_page_that_its_request_permits_is_told_so(upstream, sdk):
+    service = Service(FOUND)
+    async with searching(upstream, service, "tavily") as url, sdk(url) as client:
+        call = ("1", "web_search", {"query": "x", "allowed_domains": ["bad.example"]})
+        upstream.replies = [whole(calls=[call]), whole(ANSWER)]
+        await client.chat.completions.create(**ASKED, extra_body={"tools": [HOSTED]})
+    assert "within what this conversation permits, which is: good.example." in results_seen(upstream)[0]
+    assert service.requests == []
+
+
+@pytest.mark.parametrize("listed", [7, {"domain": "a.org"}, [None], ["a b"], ["a.org?x"], "[a.org", ["a.org"] * 101])
+async def test_a_call_whose_domains_are_none_is_told_so_and_searches_nothing(listed, upstream):
+    service = Service(FOUND)
+    async with searching(upstream, service, "tavily", aliases=["WebSearch"]) as url:
+        upstream.replies = [calling(blocked_domains=listed), whole(ANSWER)]
+        await ask_by_alias(url)
+    assert "'blocked_domains' must be a list of at most 100 domains" in results_seen(upstream)[0]
+    assert service.requests == []
+
+
+async def test_equal_queries_of_calls_with_other_domains_are_not_answered_from_the_cache(upstream):
+    service = Service(FOUND)
+    async with searching(upstream, service, "tavily", cache_seconds=60, aliases=["WebSearch"]) as url:
+        for lists in ({"allowed_domains": ["good.example"]}, {}, {"allowed_domains": ["good.example"]}):
+            upstream.restart([calling(**lists), whole(ANSWER)])
+            await ask_by_alias(url)
+            assert ("bad.example" in results_seen(upstream)[0]) is (not lists)
+    assert len(service.requests) == 2
+
+
+@pytest.mark.parametrize("is_its_own", [False, True])
+async def test_a_calls_domains_hold_for_a_search_of_ones_own_unless_its_schema_has_them(is_its_own, upstream):
+    async def run(_):
+        return OWN_OUTPUTS["sources"]
+
+    properties = OWN_SEARCH["input_schema"]["properties"] if is_its_own else {}
+    parameters = {"type": "object", "properties": properties}
+    own = Tool(name="web_search", description="d", parameters=parameters, run=run, aliases=("WebSearch",))
+    async with proxy_of(upstream, config=CONFIG.replace("tools:", ""), tools=[own]) as url:
+        upstream.replies = [calling(allowed_domains=["good.example"]), whole(ANSWER)]
+        await ask_by_alias(url)
+    assert ("withheld" in results_seen(upstream)[0]) is (not is_its_own)
+
+
 async def test_a_messages_filters_reach_the_provider_and_hold_for_its_blocks(upstream):
     service = Service(FOUND)
     tool = {"type": "web_search_20250305", "name": "web_search", "allowed_domains": ["good.example"]}

@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.loop.search import SearchFilters, covers, domain_rule
+from proxy.loop.search import SearchFilters, common, covers, domain_rule
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,23 @@ def test_what_a_rule_covers(rule, url, covered):
 
 def test_a_rule_with_many_wildcards_is_compared_at_once():
     assert not covers(f"example.com/{'a*' * 20}b", f"https://example.com/{'a' * 400}")
+
+
+@pytest.mark.parametrize(
+    ("rules", "others", "both"),
+    [
+        (["example.com", "b.org"], ["b.org", "example.com"], ("example.com", "b.org")),
+        (["example.com"], ["docs.example.com", "example.com/blog"], ("docs.example.com", "example.com/blog")),
+        (["example.com/blog"], ["docs.example.com"], ("docs.example.com/blog",)),
+        (["*.example.com"], ["example.com", "docs.example.com/a/"], ("*.example.com", "docs.example.com/a")),
+        (["example.com/a/*"], ["example.com/a/b*"], ("example.com/a/b*",)),
+        (["example.com/a"], ["example.com/b", "b.org/a"], ()),
+        (["example.com"], ["notexample.com"], ()),
+    ],
+)
+def test_two_lists_have_in_common_the_narrower_of_their_rules(rules, others, both):
+    assert common(rules, others) == both
+    assert set(common(others, rules)) == set(both)
 
 
 def test_a_page_must_be_allowed_and_must_not_be_blocked():
