@@ -26,6 +26,9 @@ _WITHHELD = (
 # Without what may end a URL in running text, or in JSON and Markdown; slashes may be escaped, as some write JSON.
 _URL = re.compile(r"(?:https?:|\bwww\.)(?:\\?/|[^\s<>\"'`|\\^{}()\[\]])+", re.IGNORECASE)
 
+DOMAIN_LISTS = ("allowed_domains", "blocked_domains")
+"""The arguments by which a call narrows the filters of its request."""
+
 _SCHEME = re.compile(r"\Ahttps?://", re.IGNORECASE)
 _BETWEEN_DOMAINS = re.compile(r"[\s,]+")
 _MOST_NAMED = 10  # domains in a message
@@ -43,7 +46,7 @@ def narrowed(filters: SearchFilters, arguments: Json, parameters: Json) -> Searc
         InvalidArguments: a list is none of domains, or no page is allowed by the request and by the call.
     """
     own = parameters.get("properties") or {}
-    allow, block = (() if key in own else _domains_in(arguments, key) for key in ("allowed_domains", "blocked_domains"))
+    allow, block = (() if key in own else _domains_in(arguments, key) for key in DOMAIN_LISTS)
     if not allow and not block:
         return filters
     if allow and filters.allow and not (allow := common(filters.allow, allow)):

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from proxy.loop.chat import Json
 from proxy.loop.search import COUNTRY, MOST_RESULTS, NO_FILTERS, RECENCIES, SearchFilters
+from proxy.tools.permitted import DOMAIN_LISTS
 
 # Results where neither the model nor the request says how many.
 RESULTS_BY_SIZE = {None: 5, "low": 3, "medium": 5, "high": 10}
@@ -78,6 +79,10 @@ def repair(arguments: Json) -> Json:
             if (value := arguments.get(synonym)) is not None:
                 repaired[name] = value
                 break
+    if "query" not in repaired and (text_name := _name_of_query(repaired)) is not None:
+        repaired["query"] = repaired.pop(text_name)
+    if "query" in repaired:
+        repaired["query"] = _single(repaired["query"])
     if "num_results" in repaired:
         repaired["num_results"] = _count(repaired["num_results"])
     if isinstance(asked := repaired.get("recency"), str):
@@ -101,6 +106,18 @@ def query_of(arguments: Json, filters: SearchFilters = NO_FILTERS) -> SearchQuer
         language=language if _LANGUAGE.fullmatch(language) else None,
         filters=filters,
     )
+
+
+def _name_of_query(arguments: Json) -> str | None:
+    """The name of the only text among arguments whose names only their client knows; None: not just one is a text."""
+    unknown = arguments.keys() - _ALL_NAMES.union(DOMAIN_LISTS)
+    texts = [name for name in unknown if isinstance(text := _single(arguments[name]), str) and text.strip()]
+    return texts[0] if len(texts) == 1 else None
+
+
+def _single(value: Any) -> Any:
+    """The text in a list of one; any other value as it is."""
+    return value[0] if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str) else value
 
 
 def _recency(value: str) -> str | None:

@@ -234,3 +234,14 @@ async def test_a_call_that_a_fallback_answered_is_priced_and_counted_as_the_fall
     assert (answer.usage.cost, message["usage"]["cost"]) == (0.005, 0.005)
     assert 'toolproxy_tool_calls_total{outcome="ok",tool="spare"} 2.0' in metrics
     assert 'toolproxy_tool_calls_total{outcome="ok",tool="web_search"}' not in metrics
+
+
+@pytest.mark.parametrize("arguments", [{"search_term": "who won"}, {"__arg1": "who won"}, {"queries": ["who won"]}])
+async def test_a_search_that_a_client_declares_with_an_argument_of_any_name_is_made(arguments, upstream, sdk):
+    service = Service(good("tavily"))
+    parameters = {"type": "object", "properties": {name: {} for name in arguments}, "required": [*arguments]}
+    own = {"type": "function", "function": {"name": "web_search", "parameters": parameters}}
+    async with searching(upstream, service, "tavily") as url, sdk(url) as client:
+        upstream.replies = [whole(calls=[("1", "web_search", arguments)]), whole("Leo.")]
+        await client.chat.completions.create(**ASKED, tools=[own])
+    assert orjson.loads(service.requests[0][2])["query"] == "who won"

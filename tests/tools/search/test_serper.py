@@ -75,10 +75,32 @@ async def test_the_place_of_the_user_is_sent_unless_another_country_is_asked_for
             {"query": "q", "tbs": "qdr:w", "gl": "ca", "hl": "en"},
             {"query": "q", "recency": "week", "country": "ca", "language": "en"},
         ),
+        ({"search_term": "q"}, {"query": "q"}),
+        ({"__arg1": "q", "num": 3, "gl": "ca"}, {"query": "q", "num_results": 3, "country": "ca"}),
+        ({"queries": ["q"], "safe": True}, {"query": "q", "safe": True}),
+        ({"q": ["q"]}, {"query": "q"}),
+        ({"input": "q", "why": " ", "query": None}, {"query": "q", "why": " "}),
+        ({"text": "q", "allowed_domains": ["a.org"]}, {"query": "q", "allowed_domains": ["a.org"]}),
     ],
 )
 def test_the_spellings_that_models_and_apps_use_are_understood(arguments, repaired):
     assert repair(arguments) == repaired
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"queries": ["q", "r"]},
+        {"search_term": "q", "reason": "r"},
+        {"input": {"query": "q"}},
+        {"keywords": ["q"], "text": "r"},
+        {"blocked_domains": ["a.org"]},
+        {"country": "ca"},
+        {"query": "", "input": "q"},
+    ],
+)
+def test_arguments_that_name_no_query_have_none_unless_they_hold_one_text(arguments):
+    assert repair(arguments) == arguments
 
 
 @pytest.mark.parametrize(
