@@ -139,6 +139,10 @@ class Toolset(Protocol):
         """The arguments of a call, repaired as its tool takes them; None: the tool refuses them."""
         ...
 
+    def mended(self, text: str) -> Json | None:
+        """The object that arguments mean which are no JSON, whatever tool they are for; None: they may mean several."""
+        ...
+
     async def execute(
         self, call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:

@@ -69,7 +69,7 @@ def parse_arguments(
     try:
         arguments = orjson.loads(text) if text.strip() else None
     except orjson.JSONDecodeError as exc:
-        arguments = _mended(text)
+        arguments = mended(text)
         if arguments is None or not validator.is_valid(repair(arguments) if repair else arguments):
             raise InvalidArguments(f"The arguments are not valid JSON: {exc.msg}.") from exc
     if isinstance(arguments, str):  # an object that was written as a string, as some models do
@@ -93,7 +93,7 @@ def parse_arguments(
     return arguments
 
 
-def _mended(text: str) -> Json | None:
+def mended(text: str) -> Json | None:
     """The object that a broken text means, where it can mean only one; None otherwise.
 
     Punctuation may be mended and nothing else: a repair that drops, adds or moves a word or a number has chosen between
@@ -104,11 +104,17 @@ def _mended(text: str) -> Json | None:
         return None
     if not _seems_whole(text):
         return None
-    mended = json_repair.loads(text, skip_json_loads=True)
-    if not isinstance(mended, dict):
+    meant = json_repair.loads(text, skip_json_loads=True)
+    if not isinstance(meant, dict):
         return None
-    same_words = _letters("".join(_words_in(mended))) == _letters(_NOTHING.sub("", _ESCAPE.sub("", text)))
-    return mended if same_words and _names_in(mended) <= text.count(":") else None
+    same_words = _letters("".join(_words_in(meant))) == _letters(_NOTHING.sub("", _ESCAPE.sub("", text)))
+    if not same_words or _names_in(meant) > text.count(":"):
+        return None
+    try:
+        orjson.dumps(meant)
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits
+        return None
+    return meant
 
 
 def _seems_whole(text: str) -> bool:

@@ -32,7 +32,7 @@ from proxy.loop.results import (
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Caches, Clock, NoObserver, Observer, Results
 from proxy.timeouts import within
-from proxy.tools.arguments import parse_arguments, schema_fault, validator_of
+from proxy.tools.arguments import mended, parse_arguments, schema_fault, validator_of
 from proxy.tools.browser import PARAMETERS
 from proxy.tools.kept import KeptState
 from proxy.tools.permitted import narrowed, permitted
@@ -139,6 +139,10 @@ class Registry:
             return parse_arguments(call.arguments, entry.validator, repair=entry.tool.repair) if entry else None
         except InvalidArguments:
             return None
+
+    def mended(self, text: str) -> Json | None:
+        """The object that broken arguments of any tool mean, as `ports.Toolset` has it."""
+        return mended(text)
 
     async def execute(
         self,

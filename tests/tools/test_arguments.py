@@ -77,6 +77,7 @@ def test_other_slips_of_the_pen_are_mended_too(text, meant):
         '{"n": 12',
         '{"q":"a", "n"}',
         '{"q":"a", "n": 1, "rm": "-rf",}',
+        '{"n": 18446744073709551617,}',
         "q=a",
         "{" * 40 + "}" * 39,
         '{"q": "' + "a" * MOST_REPAIRED_CHARACTERS + '",}',

@@ -41,6 +41,7 @@ class AnswerOptions(Struct, frozen=True):
         thoughts: show what the model thinks.
         omits_thoughts: show thoughts as a signature alone.
         arguments_of: repairs the arguments of a call, as `Toolset.arguments_of` does.
+        mended: repairs the arguments of the client's calls, as `Toolset.mended` does.
         stops: the sequences at which the text ends.
         pages: those that searches earlier in the conversation have found.
     """
@@ -52,6 +53,7 @@ class AnswerOptions(Struct, frozen=True):
     thoughts: bool = False
     omits_thoughts: bool = False
     arguments_of: Callable[[ToolCall], Json | None] = lambda _: None
+    mended: Callable[[str], Json | None] = lambda _: None
     stops: tuple[str, ...] = ()
     pages: Sequence[FoundPage] = ()
 
@@ -75,7 +77,7 @@ class MessageBuilder:
         self._run_id = run_id
         self._options = options
         self._cited = CitedPages(options.seal, options.pages)
-        self.blocks = Blocks(sign=options.seal, cite=self._cited.citations)
+        self.blocks = Blocks(sign=options.seal, cite=self._cited.citations, mended=options.mended)
         self._stop = StopFilter(options.stops) if options.stops else None
         self._text_length = 0  # of the text since the last block, with what is held back
         self._blank = ""  # text that is a block only if more than blanks follows

@@ -8,13 +8,14 @@ client sends the blocks back, that order tells the turns apart.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 import orjson
 from msgspec import Struct
 
-from proxy.loop import rawjson
-from proxy.loop.chat import Json
+from proxy.loop import rawjson, sse
+from proxy.loop.chat import JSON_BLANKS, Json
 
 Events: TypeAlias = list[Json]
 
@@ -39,19 +40,28 @@ class Blocks:
     Args:
         sign: makes the signature of a turn's thoughts.
         cite: finds the citations of a text.
+        mended: the object that the broken input of a client's call means, if there is one.
 
     Attributes:
         content: the blocks that are complete, and the beginning of the one that is open.
         open_type: the type of the block that may still grow; empty: there is none.
     """
 
-    def __init__(self, *, sign: Callable[[str], str], cite: Callable[[str], Sequence[Json]]) -> None:
+    def __init__(
+        self,
+        *,
+        sign: Callable[[str], str],
+        cite: Callable[[str], Sequence[Json]],
+        mended: Callable[[str], Json | None] = lambda _: None,
+    ) -> None:
         self.content: list[Json] = []
         self._sign = sign
         self._cite = cite
+        self._mended = mended
         self.open_type = ""
         self._pieces: list[str] = []  # of its text, its thoughts or its input
         self._shows_thoughts = True
+        self._is_object: bool | None = None  # whether the input begins as one; None: it has not begun
         self._calls: list[ShownCall] = []  # of this turn
         self._waiting: list[ShownCall] = []  # until the client's call before them is complete
 
@@ -85,12 +95,16 @@ class Blocks:
 
     def begin_tool_use(self, call_id: str, name: str) -> Events:
         """Begin a call of a tool of the client's."""
-        return self._start({"type": "tool_use", "id": call_id, "name": name, "input": {}})
+        events = self._start({"type": "tool_use", "id": call_id, "name": name, "input": {}})
+        self._is_object = None
+        return events
 
     def add_input(self, text: str) -> Events:
-        """Add to the input of the client's call that is open."""
+        """Add to the input of the client's call that is open. One that begins as no object waits until it is whole."""
         self._pieces.append(text)
-        return [self._delta({"type": "input_json_delta", "partial_json": text})] if text else []
+        if self._is_object is None and (begun := text.lstrip(JSON_BLANKS)):
+            self._is_object = begun.startswith("{")
+        return [self._input_delta(text)] if text and self._is_object else []
 
     def add_server_call(self, call: ShownCall) -> Events:
         """Add a complete call of a server tool; it waits while a call of the client's is being written."""
@@ -126,7 +140,9 @@ class Blocks:
                 block["signature"] = self._sign("" if self._shows_thoughts else said)
                 events.append(self._delta({"type": "signature_delta", "signature": block["signature"]}))
             case "tool_use":
-                block["input"] = parsed_input(said)
+                block["input"] = parsed_input(said, self._mended)
+                if not self._is_object and (written := _shown_input(said)):
+                    events.append(self._input_delta(written))
         self.open_type = ""
         self._pieces.clear()
         events.append({"type": "content_block_stop", "index": len(self.content) - 1})
@@ -141,8 +157,8 @@ class Blocks:
             return self._whole({**call.use, "input": given})
         events = self._start({**call.use, "input": {}})
         if given:  # SDKs fail at what is no object
-            written = call.arguments if "INVALID_JSON" not in given else orjson.dumps(given).decode()
-            events.append(self._delta({"type": "input_json_delta", "partial_json": written}))
+            is_object = call.arguments.lstrip().startswith("{") and "INVALID_JSON" not in given
+            events.append(self._input_delta(call.arguments if is_object else sse.dumps(given).decode()))
         self.content[-1]["input"] = given
         return events + self.close()
 
@@ -157,19 +173,51 @@ class Blocks:
         events.append({"type": "content_block_start", "index": len(self.content) - 1, "content_block": {**block}})
         return events
 
+    def _input_delta(self, text: str) -> Json:
+        return self._delta({"type": "input_json_delta", "partial_json": text})
+
     def _delta(self, delta: Json) -> Json:
         return {"type": "content_block_delta", "index": len(self.content) - 1, "delta": delta}
 
 
-def parsed_input(text: str) -> Json:
-    """The input of a call as an object; a text that is none is kept under `INVALID_JSON`."""
+def parsed_input(text: str, mended: Callable[[str], Json | None] = lambda _: None) -> Json:
+    """The input of a call as an object; a text that is none, and that `mended` cannot make one, as `INVALID_JSON`."""
     try:
-        parsed = rawjson.loads(text.encode("utf-8", "surrogatepass")) if text.strip() else {}
+        given = _object_in(text)
     except orjson.JSONDecodeError:
-        return {"INVALID_JSON": text}
-    return parsed if isinstance(parsed, dict) else {"INVALID_JSON": text}
+        given = mended(text)
+    return {"INVALID_JSON": text} if given is None else given
 
 
 def is_complete(text: str) -> bool:
     """Whether the input of a call is an object, or nothing, to which nothing can be added."""
     return "INVALID_JSON" not in parsed_input(text)
+
+
+def _shown_input(text: str) -> str:
+    """What a stream shows of an input that is not written as an object: what no JSON is, as it was written."""
+    try:
+        given = _object_in(text)
+    except orjson.JSONDecodeError:
+        return text
+    shown = {"INVALID_JSON": text} if given is None else given
+    return sse.dumps(shown).decode() if shown else ""
+
+
+def _object_in(text: str) -> Json | None:
+    """The object that a JSON text is, or has in a string; nothing and `null` are an empty one. None: another value.
+
+    Raises:
+        orjson.JSONDecodeError: it is no JSON.
+    """
+    value = _value_of(text)
+    if isinstance(value, str):  # as some models write their arguments
+        with suppress(orjson.JSONDecodeError):
+            value = _value_of(value)
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) else None
+
+
+def _value_of(text: str) -> Any:
+    return rawjson.loads(text.encode("utf-8", "surrogatepass")) if text.strip() else None

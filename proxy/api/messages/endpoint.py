@@ -29,7 +29,7 @@ from proxy.api.sealed import Sealer, sealer_for, sealing_keys
 from proxy.api.surface import Callbacks, delta_of, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond, Stop, demands_json
-from proxy.loop.chat import Json, ToolSpec, Turn, name_of
+from proxy.loop.chat import BROKEN_OFF, Json, ToolSpec, Turn, name_of
 from proxy.loop.tokens import count_tokens
 from proxy.ports import Ports
 
@@ -102,8 +102,11 @@ class CreateMessage(_MessagesSurface):
         async def report(answered: Sequence[AnsweredCall]) -> None:
             reports.append(answered)
 
-        message = MessageBuilder(prepared.run_id, prepared.options)
         answer = await self._answer(prepared, Callbacks(report=report))
+        options = prepared.options
+        if answer.finish_reason not in BROKEN_OFF:  # else the rest of what seems broken may be missing
+            options = replace(options, mended=self.ports.toolset.mended)
+        message = MessageBuilder(prepared.run_id, options)
         _replay(message, answer, reports, prepared)
         usage = usage_of(answer, message.server_tool_use(), prepared.input_tokens)
         whole = prepared.head.message(message.blocks.content, message.ending(answer), usage)

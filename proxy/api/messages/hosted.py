@@ -64,6 +64,10 @@ class DemandingToolset:
         """The arguments of a call, as `ports.Toolset` has it."""
         return self._inner.arguments_of(call)
 
+    def mended(self, text: str) -> Json | None:
+        """The object that broken arguments mean, as `ports.Toolset` has it."""
+        return self._inner.mended(text)
+
     async def execute(
         self, call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:

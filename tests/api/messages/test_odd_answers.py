@@ -93,6 +93,8 @@ async def test_blocks_of_another_server_between_a_call_and_its_result_break_noth
         ('{"query": "b",}', {"query": "b"}),
         ("query=b", {"INVALID_JSON": "query=b"}),
         ("[1]", {"INVALID_JSON": "[1]"}),
+        ("null", {}),
+        ('"{\\"query\\": \\"b\\"}"', {"query": "b"}),
     ],
 )
 async def test_the_input_of_a_servers_call_is_an_object_whatever_the_model_has_written(
@@ -103,6 +105,72 @@ async def test_the_input_of_a_servers_call_is_an_object_whatever_the_model_has_w
         message = await ask(url, streaming=streaming, tools=[SEARCH])
     assert message["content"][0]["input"] == shown
     assert message["content"][-1]["text"] == "Done."
+
+
+OBJECTS = [
+    ("null", {}),
+    (" null\n", {}),
+    ("", {}),
+    ('""', {}),
+    ('"{\\"door\\": 1}"', {"door": 1}),
+    ('"{}"', {}),
+    ('\n {"door": 1}', {"door": 1}),
+    ("[]", {"INVALID_JSON": "[]"}),
+    ("7", {"INVALID_JSON": "7"}),
+    ('"door"', {"INVALID_JSON": '"door"'}),
+    ("\"{'door': 1}\"", {"INVALID_JSON": "\"{'door': 1}\""}),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("arguments", "shown"), OBJECTS)
+async def test_the_input_of_a_clients_call_is_an_object_whatever_json_the_model_has_written(
+    upstream, streaming, arguments, shown
+):
+    calls = [("u1", "open_door", arguments), ("u2", "open_door", {"door": 2})]
+    upstream.replies = replies(streaming, calls)
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[DOOR])
+    assert [block["input"] for block in message["content"]] == [shown, {"door": 2}]
+
+
+@pytest.mark.parametrize(("arguments", "shown"), OBJECTS)
+async def test_the_input_of_a_clients_call_is_an_object_in_however_many_pieces_it_comes(upstream, arguments, shown):
+    opening = {"index": 0, "id": "u1", "type": "function", "function": {"name": "open_door", "arguments": ""}}
+    pieces = [{"index": 0, "function": {"arguments": piece}} for piece in arguments]
+    chunks = [chunk({"tool_calls": [piece]}) for piece in (opening, *pieces)]
+    upstream.replies = [stream(*chunks, chunk({}, "tool_calls"))]
+    async with proxy_of(upstream) as url, client(url) as sdk, sdk.messages.stream(**ASK, tools=[DOOR]) as events:
+        message = await events.get_final_message()
+    assert message.content[0].input == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ("{'door': 1}", {"door": 1}),
+        ('{"door": 1,}', {"door": 1}),
+        ('{"door": "a"', {"door": "a"}),
+        ('{"door": 1', {"INVALID_JSON": '{"door": 1'}),
+        ('{"door": 1} {"door": 2}', {"INVALID_JSON": '{"door": 1} {"door": 2}'}),
+        ('{"door": 18446744073709551617,}', {"INVALID_JSON": '{"door": 18446744073709551617,}'}),
+    ],
+)
+async def test_broken_input_of_a_clients_call_is_mended_like_that_of_the_servers(upstream, arguments, shown):
+    upstream.replies = replies(False, [("u1", "open_door", arguments)])
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=False, tools=[DOOR])
+    assert message["content"][0]["input"] == shown
+
+
+async def test_the_input_of_a_call_that_was_broken_off_is_not_mended(upstream):
+    answer = completion(calls=[("u1", "open_door", '{"door": "a"')])
+    answer["choices"][0]["finish_reason"] = "length"
+    upstream.replies = [Reply([orjson.dumps(answer)])]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=False, tools=[DOOR])
+    assert message["content"][0]["input"] == {"INVALID_JSON": '{"door": "a"'}
+    assert message["stop_reason"] == "max_tokens"
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
