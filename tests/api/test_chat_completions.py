@@ -601,6 +601,7 @@ LEAKS = [
     "<tool_call>web_search<arg_key>query</arg_key><arg_value>news</arg_value></tool_call>",
     '<|channel|>commentary to=functions.web_search<|message|>{"query":"news"}<|call|>',
     'web_search<|channel|>commentary json<|message|>{"query":"news"}',
+    'web_search<|channel|>commentary {"query":"news"}',
     '{"query":"news"}',
 ]
 

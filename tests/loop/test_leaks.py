@@ -65,6 +65,19 @@ LEAKED = [
         "",
         [QUERY, Leak("open_door", '{"door":1}')],
     ),
+    # harmony without `<|message|>`
+    (f"web_search<|channel|>commentary {JSON}", "", [QUERY]),
+    (f"web_search<|channel|>commentary{JSON}", "", [QUERY]),
+    (f"Hm. web_search<|channel|>commentary\n{JSON}", "Hm. ", [QUERY]),
+    (f"web_search<|channel|>commentary <|constrain|>json{JSON}<|call|>", "", [QUERY]),
+    (f"<|channel|>commentary json {JSON}", "", [QUERY]),
+    (f"<|channel|>final {JSON.replace('query', 'city')}", '{"city":"x"}', []),
+    ("open_door<|channel|>commentary", "", [Leak("open_door", "{}")]),
+    ("open_door<|channel|>commentary json<|message|>", "", [Leak("open_door", "{}")]),
+    ("Well. functions.open_door<|channel|>commentary json\n", "Well. ", [Leak("open_door", "{}")]),
+    ("<|channel|>commentary to=functions.open_door", "", [Leak("open_door", "{}")]),
+    ("<|start|>assistant to=nobody<|channel|>commentary<|call|>", "", [Leak("nobody", "{}")]),
+    (f"{THOUGHT}<|start|>assistant<|channel|>commentary to=open_door", "", [Leak("open_door", "{}")]),
     (JSON, "", [QUERY]),
     (' \n{"door": "front"}\n', "", [Leak("open_door", '{"door": "front"}')]),
     # GLM-4.5v: its answer in a box, and its call without the opening tag
@@ -108,6 +121,11 @@ NOT_LEAKED = [
     '{"id": 7, "source": "db"}',
     "<tool_call>unknown</tool_call>",
     "<tool_call> is a marker, and <|channel|> is one of harmony's.",
+    "It goes to <|channel|>commentary to=functions.web_search.",
+    "Of the marks it is <|channel|> here",
+    "A template: <|channel|>commentary {content}",
+    "The channel <|channel|>commentary is for calls.",
+    f"<|channel|>commentary {'x' * 400}",
     "The tokens are <|start|>, <|end|> and <|message|>.",
     "web_search is the name of the tool.",
     "assistant",
@@ -232,6 +250,9 @@ GARBLED = [
     '{"cursor": 2, "id": 2}',
     "<tool_call>web_search<arg_key>que",
     THOUGHT,
+    '<|channel|>commentary json {"city":"A"}',
+    "<|channel|>commentary",
+    "<|start|>assistant<|channel|>analysis",
 ]
 
 
@@ -330,6 +351,7 @@ def test_values_are_json_where_they_are():
         "web_search<arg_key>",
         "<|begin_of_box|>",
         '<tool_call>{"</tool_call>',
+        "web_search<|channel|>commentary ",
     ],
 )
 def test_the_work_grows_with_the_length_of_the_text_and_no_faster(piece):

@@ -6,6 +6,7 @@
     harmony   <|start|>assistant<|channel|>commentary to=functions.web_search<|message|>{"query":"x"}<|call|>
               web_search<|channel|>commentary json<|message|>{"query":"x"}          (its beginning lost)
               commentary to=functions.web_search json<|message|>{"query":"x"}       (its first marks lost)
+              web_search<|channel|>commentary {"query":"x"}                         (<|message|> or arguments lost)
     bare      {"query": "x"}                                                        (nothing but the arguments)
 
 `filter` finds them in a text that comes in pieces; `glm` and `harmony` read what it has found.

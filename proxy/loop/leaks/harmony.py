@@ -18,6 +18,8 @@ _ANY_MARK = re.compile(r"<\|\w+\|>")
 _SEGMENT_END = re.compile(r"<\|(?:call|end|return)\|>|(?=<\|start\|>)")
 _RECIPIENT = re.compile(r"\bto=\s*([\w.-]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_KNOWN_CHANNEL = re.compile(r"<\|channel\|>\s*(?:analysis|commentary|final)\b")
+_OBJECT_BEGUN = re.compile(r'\{\s*(?:["}]|\Z)')
 # Role, recipient, channel, recipient, content type: in this order, each of them optional, and nothing else.
 _HEADER = re.compile(
     r"\s*(?:<\|start\|>)?\s*(?:[\w.-]+)?\s*(?:to=\s*[\w.-]+)?\s*(?:<\|channel\|>\s*\w+)*"
@@ -33,6 +35,7 @@ _HEADER_BEGUN = re.compile(rf"(?<!\w)(?:(?:commentary\s{{1,8}})?to=\s{{0,4}}\Z|{
 _BEGUN_COMMENTARY = "|".join(_COMMENTARY[:end] for end in range(len(_COMMENTARY), 0, -1))
 _CHANNEL_BEGUN = re.compile(rf"(?<!\w)(?:commentary\s{{1,8}}(?:to?)?|{_BEGUN_COMMENTARY}|to?)\Z", re.ASCII)
 _LONGEST_HEADER, _LONGEST_CHANNEL = 192, 24
+_LONGEST_WITH_MARKS = 320
 
 
 def read(text: str, tools: Mapping[str, Json]) -> Found:
@@ -42,20 +45,41 @@ def read(text: str, tools: Mapping[str, Json]) -> Found:
     for segment in _SEGMENT_END.split(text):
         header, mark, body = segment.partition(_MESSAGE)
         if not mark:
-            header, brace, rest = segment.partition("{")
-            header, body = (header, brace + rest) if brace and _RECIPIENT.search(header) else ("", segment)
-        if not _HEADER.fullmatch(header) or (not mark and _ANY_MARK.search(body)):
+            header, body = _split_unmarked(segment)
+        if not _is_header(header) or (not mark and _ANY_MARK.search(body)):
             return Found(text)
         if _RECIPIENT.search(header) and "<|" not in header and not body.lstrip().startswith("{"):
             return Found(text)
         channel = _CHANNEL.search(header)
         name = _recipient(header, tools) or (fitting_tool(parsed(body), tools) if channel else None)
         if name is not None:
-            leaks.append(Leak(name, body.strip()))
-        elif channel is None or channel[1] != "analysis":
+            leaks.append(Leak(name, body.strip() or "{}"))
+        elif channel is None or channel[1] == "final" or (mark and channel[1] != "analysis"):
             shown.append(body)
     visible = "".join(shown)
     return Found(visible, tuple(leaks), garbled=not (leaks or visible.strip()))
+
+
+def _split_unmarked(segment: str) -> tuple[str, str]:
+    """The header and the body of a segment without `<|message|>`.
+
+    Arguments may follow a header at once, and a header at the end of a text is a call without arguments, or one that
+    was cut off. Every other segment is all body.
+    """
+    header, brace, rest = segment.partition("{")
+    body = brace + rest
+    is_addressed = _RECIPIENT.search(header) is not None
+    has_channel = _KNOWN_CHANNEL.search(header) is not None
+    if brace:
+        is_split = is_addressed or (has_channel and _OBJECT_BEGUN.match(body) is not None)
+    else:
+        is_sentence = header.rstrip().endswith(".")
+        is_split = (has_channel or (is_addressed and "<|" in header)) and not is_sentence and _is_header(header)
+    return (header, body) if is_split else ("", segment)
+
+
+def _is_header(text: str) -> bool:
+    return len(text) <= _LONGEST_WITH_MARKS and _HEADER.fullmatch(text) is not None
 
 
 def _recipient(header: str, tools: Mapping[str, Json]) -> str | None:
