@@ -27,7 +27,7 @@ from proxy.loop.call_assembler import CallAssembler
 from proxy.loop.chat import BROKEN_OFF, JSON_BLANKS, Json, ToolCall, Turn, calls_of, inferred_reason
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError
-from proxy.loop.leaks import may_be_bare_call
+from proxy.loop.leaks.written import may_be_bare_call
 from proxy.loop.other_fields import FOLDED_KEYS, HeldLogprobs, OtherFields
 from proxy.loop.patterns import only_text_field
 from proxy.loop.texts import DETAILS, ShownText, TurnTexts, shifted

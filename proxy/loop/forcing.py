@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from proxy.loop.chat import TOOL_REQUEST_FIELDS, Json, Turn
 from proxy.loop.errors import NoFinalAnswer
-from proxy.loop.leaks import is_bare_call
-from proxy.loop.leaks.filter import holds_raw_format
+from proxy.loop.leaks.written import holds_raw_format, is_bare_call
 from proxy.loop.prompts import retell
 
 

@@ -603,6 +603,7 @@ LEAKS = [
     'web_search<|channel|>commentary json<|message|>{"query":"news"}',
     'web_search<|channel|>commentary {"query":"news"}',
     '{"query":"news"}',
+    '{"name": "web_search", "arguments": {"query": "news"}}',
 ]
 
 

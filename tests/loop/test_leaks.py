@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.loop.leaks import Leak, clean_name, fits, is_bare_call
-from proxy.loop.leaks.filter import MAX_BUFFERED, LeakFilter, holds_raw_format
+from proxy.loop.leaks import Leak, clean_name, fits
+from proxy.loop.leaks.filter import MAX_BUFFERED, LeakFilter
+from proxy.loop.leaks.written import holds_raw_format, is_bare_call
 
 SEARCH = {"type": "object", "properties": {"query": {"type": "string"}, "n": {}}, "required": ["query"]}
 TOOLS = {"web_search": SEARCH, "webSearch": SEARCH, "open_door": {"type": "object", "properties": {"door": {}}}}
@@ -80,6 +81,12 @@ LEAKED = [
     (f"{THOUGHT}<|start|>assistant<|channel|>commentary to=open_door", "", [Leak("open_door", "{}")]),
     (JSON, "", [QUERY]),
     (' \n{"door": "front"}\n', "", [Leak("open_door", '{"door": "front"}')]),
+    # a call with its name
+    (HERMES_JSON, "", [QUERY]),
+    (f"\n{HERMES_JSON}\n", "", [QUERY]),
+    (r'{"name": "functions.web_search", "arguments": "{\"query\": \"x\"}"}', "", [QUERY]),
+    ('{"type": "function", "name": "web_search", "parameters": {"query": "x"}}', "", [QUERY]),
+    ('{"name": "open_door", "arguments": {}}', "", [Leak("open_door", "{}")]),
     # GLM-4.5v: its answer in a box, and its call without the opening tag
     ("<|begin_of_box|>42<|end_of_box|>", "42", []),
     ("So: <|begin_of_box|>`a < b`<|end_of_box|>.", "So: `a < b`.", []),
@@ -150,6 +157,16 @@ NOT_LEAKED = [
     "to=somebody code<|message|> is a header.",
     "a basic topic, etc",
     "Written `` ` `` in code.",
+    '{"name": "nobody", "arguments": {"query": "x"}}',
+    '{"name": "web_search"}',
+    '{"name": "web_search", "arguments": "x"}',
+    '{"name": "web_search", "arguments": ["x"]}',
+    '{"name": "web_search", "description": "Searches.", "parameters": {"type": "object"}}',
+    '{"name": "web_search", "argu',
+    '{"name": 5, "arguments": {}}',
+    '{"type": "event", "name": "web_search"}',
+    HERMES_JSON + " is how a call looks.",
+    f"So: {HERMES_JSON}",
 ]
 
 
@@ -263,6 +280,16 @@ def test_raw_format_that_is_no_call_is_taken_out_and_said_to_have_been_there(tex
 
 def test_json_is_an_answer_where_json_was_asked_for():
     assert read('{"query":"x"}', json_expected=lambda: True) == ('{"query":"x"}', [], False)
+
+
+def test_json_is_shown_at_once_where_the_name_in_it_is_no_tools():
+    leaks = LeakFilter(TOOLS)
+    assert [leaks.feed(piece) for piece in ('{"na', 'me": "web_', 'Shop", ', '"x": 1')] == [
+        "",
+        "",
+        '{"name": "web_Shop", ',
+        '"x": 1',
+    ]
 
 
 def test_an_object_that_fits_two_tools_is_guessed_to_be_neither():

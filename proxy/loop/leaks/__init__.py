@@ -7,13 +7,15 @@
               web_search<|channel|>commentary json<|message|>{"query":"x"}          (its beginning lost)
               commentary to=functions.web_search json<|message|>{"query":"x"}       (its first marks lost)
               web_search<|channel|>commentary {"query":"x"}                         (<|message|> or arguments lost)
-    bare      {"query": "x"}                                                        (nothing but the arguments)
+    bare      {"name": "web_search", "arguments": {"query": "x"}}
+              {"query": "x"}                                                        (nothing but the arguments)
 
-`filter` finds them in a text that comes in pieces; `glm` and `harmony` read what it has found.
+`filter` finds them in a text that comes in pieces; `glm`, `harmony` and `bare` read what it has found. `written` knows
+more formats, which are not read: a text that has to be the answer is none in such a format.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import orjson
 from msgspec import Struct
@@ -21,31 +23,6 @@ from msgspec import Struct
 from proxy.loop.chat import Json
 
 _HARMONY_MARK = re.compile(r"<\|\w+\|>")
-_FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
-
-# The arguments of gpt-oss's own browser. A model that writes a cursor instead of an answer calls a browser that it does
-# not have: {"cursor": 2, "id": 2}.
-_BROWSER_ARGUMENTS = frozenset(
-    {"cursor", "id", "loc", "num_lines", "pattern", "query", "source", "topn", "view_source"}
-)
-
-
-# Of these arguments each alone shows that its text is such a call.
-_ONLY_BROWSERS = frozenset({"cursor", "loc", "num_lines", "topn", "view_source"})
-_FENCE_BEGUN = re.compile(r"(?:```|~~~)\w*\s")
-_FENCED = re.compile(r"(```|~~~)\w*\s(.*?)\s*\1", re.DOTALL)
-# A string, whose brackets do not count, or a bracket. Possessive and closed by the end of the text, so that a text of
-# quotation marks and backslashes is read once.
-_BRACKET = re.compile(r'"(?:[^"\\]|\\.?)*+(?:"|\Z)|[()\[\]{}]', re.DOTALL)
-# Harmony without its marks, and a call in the syntax of a program.
-_WRITTEN_CALL = re.compile(r"(?:assistant)?(?:analysis|commentary)?\s*((?:to=)?[\w.-]+)\s*(?:json)?\s*[({]")
-# Of Hermes, Llama, Mistral, Anthropic and DeepSeek.
-_FORMATS = (
-    "<tool_call>", "<tool_calls>", "<function_call>", "<function_calls>", "<function=", "<invoke ", "[TOOL_CALLS]",
-    "<|python_tag|>", "<\uff5ctool",
-)  # fmt: skip
-_CHANNELS = re.compile(r"(?:assistant)?analysis.*assistantfinal", re.DOTALL)  # harmony without its marks
-_CHANNEL_BEGUN = re.compile(r"(?:assistant)?analysis")
 
 
 class Leak(Struct, frozen=True):
@@ -84,73 +61,6 @@ def clean_name(name: str, tools: Mapping[str, Json]) -> str:
 def bare_name(word: str) -> str:
     """The name in `to=functions.name`."""
     return word.removeprefix("to=").removeprefix("functions.")
-
-
-def may_be_arguments(text: str, tools: Mapping[str, Json]) -> bool:
-    """Whether a text that begins with a brace may become the bare arguments of a call."""
-    begun = text.lstrip()
-    key = _FIRST_KEY.match(begun)
-    if key is None:
-        return begun[1:].lstrip()[:1] in ("", '"', "}")
-    known = (schema.get("properties") for schema in tools.values())
-    return key[1] in _BROWSER_ARGUMENTS or any(isinstance(names, dict) and key[1] in names for names in known)
-
-
-def read_arguments(text: str, tools: Mapping[str, Json]) -> Found:
-    """A text that may be the bare arguments of a call."""
-    value = parsed(text.strip())
-    if (name := fitting_tool(value, tools)) is not None:
-        return Found(leaks=(Leak(name, text.strip()),))
-    if isinstance(value, dict) and _BROWSER_ARGUMENTS.issuperset(value) and not _ONLY_BROWSERS.isdisjoint(value):
-        return Found(garbled=True)
-    return Found(text)
-
-
-def is_bare_call(text: str, tools: Mapping[str, Json], *, json_expected: Callable[[], bool]) -> bool:
-    """Whether a text is nothing but tool calls, in whatever syntax, or begins with a raw format of calls or thoughts.
-
-    Args:
-        text: of a turn that has to be the answer.
-        tools: the names that may be called -> their JSON Schemas.
-        json_expected: whether the client asked for JSON, so that an object may be the answer.
-    """
-    text = text.strip()
-    if fenced := _FENCED.fullmatch(text):
-        text = fenced[2].strip()
-    value = parsed(text)
-    if isinstance(value, dict):
-        is_named = isinstance(name := value.get("name"), str) and bare_name(name) in tools
-        is_call = is_named or fitting_tool(value, tools) is not None or _BROWSER_ARGUMENTS.issuperset(value)
-        return bool(value) and is_call and not json_expected()
-    return text.startswith(_FORMATS) or _CHANNELS.match(text) is not None or _is_written_calls(text, tools)
-
-
-def may_be_bare_call(text: str, tools: Mapping[str, Json]) -> bool:
-    """Whether a text of which more may come begins like one that is nothing but tool calls."""
-    begun = _FENCE_BEGUN.sub("", text.lstrip(), count=1).lstrip()
-    written = _WRITTEN_CALL.match(begun)
-    is_written = written is not None and bare_name(written[1]) in tools
-    return begun.startswith(("{", *_FORMATS)) or _CHANNEL_BEGUN.match(begun) is not None or is_written
-
-
-def _is_written_calls(text: str, tools: Mapping[str, Json]) -> bool:
-    """Whether a text is calls and nothing else: `web_search ("x")` is one, `search (noun): ...` begins like one."""
-    rest = text
-    while written := _WRITTEN_CALL.match(rest):
-        if bare_name(written[1]) not in tools:
-            return False
-        rest = rest[_end_of_bracket(rest, written.end() - 1) :].lstrip(" \t\r\n;,")
-    return bool(text) and not rest
-
-
-def _end_of_bracket(text: str, start: int) -> int:
-    """The place behind what the bracket at `start` encloses; the end of the text where it is not closed."""
-    depth = 0
-    for match in _BRACKET.finditer(text, start):
-        depth += (match[0] in "([{") - (match[0] in ")]}")
-        if depth == 0:
-            return match.end()
-    return len(text)
 
 
 def fitting_tool(value: object, tools: Mapping[str, Json]) -> str | None:

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from proxy.loop.chat import Json
-from proxy.loop.leaks import Found, Leak, clean_name, glm, harmony, may_be_arguments, read_arguments
+from proxy.loop.leaks import Found, Leak, bare, clean_name, glm, harmony
 
 # More text than this is no tool call: it is shown, whatever it began with.
 MAX_BUFFERED = 64 * 1024
@@ -29,12 +29,11 @@ _LONGEST_MARK = max(map(len, _ALL_MARKS))
 _TOKEN = re.compile("``*|~~*|\n|" + "|".join(map(re.escape, _ALL_MARKS)))
 _FENCE = 3  # as many backticks open a block of code
 _QUOTE = re.compile(r'\\.|"', re.DOTALL)
-_CODE = re.compile(r"(```|~~~).*?(?:\1|\Z)|(`+)[^\n]*?\2", re.DOTALL)
 _A_LETTER = "0"  # stands for any; hardly a name begins with it
 
 
 _Mode: TypeAlias = Literal[
-    "beginning",  # nothing but blanks has come, or what may be the arguments of a tool
+    "beginning",  # nothing but blanks has come
     "text",
     "fence",  # in a block of code
     "inline",  # in a span of code
@@ -95,7 +94,7 @@ class LeakFilter(Struct):
             case "harmony":
                 return self._collect(harmony.read(text, self.tools))
             case "json":
-                return self._collect(read_arguments(text, self.tools))
+                return self._collect(bare.read(text, self.tools))
         return text
 
     def _collect(self, found: Found) -> str:
@@ -120,7 +119,7 @@ class LeakFilter(Struct):
             case "glm":
                 return self._buffer_glm()
             case "json":
-                if may_be_arguments(self._buffer, self.tools):
+                if bare.may_be_call(self._buffer, self.tools):
                     return self._limit_buffer()
                 self._mode = "text"
                 return ""
@@ -241,9 +240,3 @@ class LeakFilter(Struct):
 def may_leak(text: str) -> bool:
     """Whether a whole text can hold a call: every marker begins like a tag, and bare arguments with a brace."""
     return "<" in text or text.lstrip()[:1] == "{"
-
-
-def holds_raw_format(text: str) -> bool:
-    """Whether a text still holds markers of a raw format outside of code: it is no answer then."""
-    plain = _CODE.sub("", text) if "<" in text else ""  # every marker begins with it; the pattern takes far longer
-    return glm.OPEN in plain or glm.ARGUMENT in plain or any(marker in plain for marker in harmony.MARKS)
