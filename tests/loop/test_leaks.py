@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.loop.errors import UpstreamError
 from proxy.loop.leaks import Leak, clean_name, fits
 from proxy.loop.leaks.filter import MAX_BUFFERED, LeakFilter
 from proxy.loop.leaks.written import holds_raw_format, is_bare_call
@@ -344,6 +345,22 @@ def test_a_name_loses_what_is_glued_to_it(name, clean):
 )
 def test_what_fits_a_schema(value, schema, fitting):
     assert fits(value, schema) is fitting
+
+
+DEEP = "[" * 400 + "]" * 400
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"name": "open_door", "arguments": {{"door": {DEEP}}}}}',
+        f'<tool_call>{{"name": "open_door", "arguments": {{"door": {DEEP}}}}}</tool_call>',
+        f"<tool_call>open_door<arg_key>door</arg_key><arg_value>{DEEP}</arg_value></tool_call>",
+    ],
+)
+def test_arguments_that_are_nested_too_deep_to_be_written_are_the_upstreams_fault(text):
+    with pytest.raises(UpstreamError, match="nested too deep"):
+        read(text)
 
 
 def test_values_are_json_where_they_are():

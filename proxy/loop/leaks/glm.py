@@ -4,10 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from proxy.loop.chat import Json
 from proxy.loop.leaks import Found, Leak, clean_name, parsed
+from proxy.loop.sse import dumps
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 ARGUMENT = "<arg_key>"  # where a call's opening tag was lost, the first mark that is left
@@ -25,6 +24,9 @@ def read(text: str, tools: Mapping[str, Json], *, is_whole: bool) -> Found:
         text: the call.
         tools: the names that may be called -> their JSON Schemas.
         is_whole: whether the closing tag has come.
+
+    Raises:
+        UpstreamError: its arguments are nested too deep.
     """
     inner = text.removeprefix(OPEN).removesuffix(CLOSE)
     if HERMES.match(text):
@@ -69,7 +71,7 @@ def _parse(text: str, tools: Mapping[str, Json]) -> tuple[Leak | None, str]:
     rest = text[at:].strip()
     if rest.startswith("{") and not arguments:
         return Leak(cleaned, rest), ""
-    return Leak(cleaned, orjson.dumps(arguments).decode()), rest
+    return Leak(cleaned, dumps(arguments).decode()), rest
 
 
 def _parse_hermes(text: str, tools: Mapping[str, Json]) -> Leak | None:
@@ -80,7 +82,7 @@ def _parse_hermes(text: str, tools: Mapping[str, Json]) -> Leak | None:
     cleaned, arguments = clean_name(name, tools), value.get("arguments")
     if cleaned not in tools and arguments is None:
         return None
-    return Leak(cleaned, arguments if isinstance(arguments, str) else orjson.dumps(arguments or {}).decode())
+    return Leak(cleaned, arguments if isinstance(arguments, str) else dumps(arguments or {}).decode())
 
 
 def _value(text: str) -> Any:
