@@ -22,12 +22,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.loop.actions import Buffering, CallUpstream
-from proxy.loop.buffer import PROOF_CHARACTERS, TurnBuffer
+from proxy.loop.buffer import TurnBuffer
 from proxy.loop.call_assembler import CallAssembler
 from proxy.loop.chat import BROKEN_OFF, JSON_BLANKS, Json, ToolCall, Turn, calls_of, inferred_reason
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError
-from proxy.loop.leaks.written import may_be_bare_call
+from proxy.loop.leaks.written import PROOF_CHARACTERS
 from proxy.loop.other_fields import FOLDED_KEYS, HeldLogprobs, OtherFields
 from proxy.loop.patterns import only_text_field
 from proxy.loop.texts import DETAILS, ShownText, TurnTexts, shifted
@@ -67,7 +67,6 @@ class Assembler:
         self._usage: Json | None = None
         self._finish_reason = ""
         self._buffer = TurnBuffer(call.buffering)
-        self._is_proven: bool | None = None  # to be an answer; None: it is too short to tell
         self.text_field = ""
         self._repeated: Json = {}  # the latest chunk with only a text; of those like it, only the delta is new
 
@@ -198,11 +197,10 @@ class Assembler:
 
     def _release(self, visible: list[Json]) -> list[Json]:
         """The chunks that may be shown now, of these and of those that were buffered."""
-        if self._is_proven is None and self._shown.length >= PROOF_CHARACTERS:
-            text = "".join(self._texts.fields["content"].pieces)
-            self._is_proven = not may_be_bare_call(text, self._upstream_call.tools)
-        is_answer = bool(self._is_proven) and not self._calls.calls
-        return self._buffer.release(visible, is_answer=is_answer, calls_client=bool(self._calls.client_calls))
+        if self._shown.length >= PROOF_CHARACTERS:
+            self._buffer.judge(self._texts.fields["content"].pieces, self._upstream_call.tools)
+        has_calls, calls_client = bool(self._calls.calls), bool(self._calls.client_calls)
+        return self._buffer.release(visible, has_calls=has_calls, calls_client=calls_client)
 
     def _whole_message(self) -> Json:
         """The assistant message as received, its leaked calls among its calls."""

@@ -5,15 +5,14 @@ be JSON only the text waits, for only the answer's may be shown: words beside ca
 JSON, and SDKs that parse the text would fail.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from proxy.loop.actions import Buffering
 from proxy.loop.chat import Json
 from proxy.loop.citations import CITATIONS
-
-# A forced turn with this much text is taken for an answer and shown, unless it begins like a call. "I'll search ..."
-# before one more tool call is shorter; at a model's usual pace the wait is a second or two.
-PROOF_CHARACTERS = 160
+from proxy.loop.leaks.written import is_proven
 
 
 class TurnBuffer(Struct):
@@ -26,19 +25,29 @@ class TurnBuffer(Struct):
 
     mode: Buffering
     chunks: list[Json] = []
+    _is_proven: bool | None = None  # to be an answer; None: it is too short to tell
 
-    def release(self, visible: list[Json], *, is_answer: bool, calls_client: bool) -> list[Json]:
+    def judge(self, pieces: list[str], tools: Mapping[str, Json]) -> None:
+        """Look at the text of the turn, unless it has been judged; its pieces are joined in their place.
+
+        Thoughts before it may be long, and are looked at again and again.
+        """
+        if self._is_proven is None and self.mode is Buffering.START:
+            pieces[:] = ["".join(pieces)]
+            self._is_proven = is_proven(pieces[0], tools)
+
+    def release(self, visible: list[Json], *, has_calls: bool, calls_client: bool) -> list[Json]:
         """The chunks that may be shown now; the others wait.
 
         Args:
             visible: new ones.
-            is_answer: whether the turn is one, as far as it has come.
+            has_calls: whether the turn has calls, as far as it has come.
             calls_client: whether it calls tools of the client's: these calls are never held back.
         """
         if self.mode is Buffering.ALL:
             return [rest for chunk in visible if (rest := self._hold_text(chunk))]
         self.chunks += visible
-        if not (calls_client or is_answer):
+        if not (calls_client or (self._is_proven and not has_calls)):
             return []
         self.mode = Buffering.NONE
         released, self.chunks = self.chunks, []

@@ -497,6 +497,7 @@ def retold(request):
 
 
 GARBAGE = '{"cursor":2,"id":2}'
+NAMED_CALL = '{"name": "web_search", "arguments": {"query": "news"}}'
 PROFILE = CONFIG.replace("profile: openai", "profile: PROFILE")
 
 
@@ -510,6 +511,8 @@ PROFILE = CONFIG.replace("profile: openai", "profile: PROFILE")
         ("openai", {"answers": retold, "garbage": GARBAGE}, "retell"),
         ("openai", {"answers": retold, "garbage": "<tool_call>web_search<arg_key>query</arg_key>"}, "retell"),
         ("openai", {"answers": retold, "garbage": "  "}, "retell"),
+        ("openai", {"answers": retold, "garbage": f"I will call it.\n```json\n{NAMED_CALL}\n```"}, "retell"),
+        ("openai", {"answers": retold, "garbage": "<think>I should search.</think>"}, "retell"),
     ],
 )
 async def test_whatever_a_model_does_at_the_limit_the_client_gets_a_real_answer(
@@ -603,7 +606,7 @@ LEAKS = [
     'web_search<|channel|>commentary json<|message|>{"query":"news"}',
     'web_search<|channel|>commentary {"query":"news"}',
     '{"query":"news"}',
-    '{"name": "web_search", "arguments": {"query": "news"}}',
+    NAMED_CALL,
 ]
 
 

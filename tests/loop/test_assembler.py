@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.assembler import Assembler as AssemblerOfCall
-from proxy.loop.buffer import PROOF_CHARACTERS
 from proxy.loop.chat import ToolCall
 from proxy.loop.citations import CITATIONS
 from proxy.loop.errors import UpstreamError
+from proxy.loop.leaks.written import PROOF_CHARACTERS
 
 TOOLS = {"search": {"properties": {"q": {}}, "required": ["q"]}, "open_door": {"properties": {"n": {}}}}
 PLAIN = CallUpstream({}, number=3, run_id="r")
@@ -640,6 +640,7 @@ def test_the_text_of_a_turn_stands_before_the_clients_calls():
     assert assembler.close() == []
 
 
+NAMED_CALL = f'{{"name": "search", "arguments": {{"q": "{"x" * PROOF_CHARACTERS}"}}}}'
 CALL_IN_WORDS = f'<function_calls><invoke name="search"><parameter name="q">{"x" * PROOF_CHARACTERS}'
 
 
@@ -651,11 +652,32 @@ CALL_IN_WORDS = f'<function_calls><invoke name="search"><parameter name="q">{"x"
         (f"search({'x' * PROOF_CHARACTERS}", True),
         (f"search of {'x' * PROOF_CHARACTERS}", False),
         (f"```python\nprint({'1' * PROOF_CHARACTERS})", False),
+        (f"I will call: {NAMED_CALL}", True),
+        (f"I will call: [{NAMED_CALL}", True),
+        (f'I will call: {{"tool_calls": [{{"id": "{"x" * PROOF_CHARACTERS}"', True),
+        (f"{'x' * (PROOF_CHARACTERS - 1)}{{", True),
+        (f"{'x' * PROOF_CHARACTERS}{NAMED_CALL}", False),
+        (f'She is {{"name": "Ann", "age": {"1" * PROOF_CHARACTERS}', False),
+        (f'It holds {{"city": "{"x" * PROOF_CHARACTERS}"', False),
+        (f"Well. <|tool_calls_section_begin|>{'x' * PROOF_CHARACTERS}", True),
+        (f"<|observation|>{'x' * PROOF_CHARACTERS}", True),
+        (f"<think>{'x' * PROOF_CHARACTERS}</think>", True),
+        (f"<think>{'x' * PROOF_CHARACTERS}</think>search({'x' * PROOF_CHARACTERS}", True),
+        (f"<think>Hm.</think>{'x' * PROOF_CHARACTERS}", False),
     ],
 )
 def test_a_forced_turn_that_begins_like_a_call_waits_for_its_end(text, is_held):
     assembler = Assembler(buffering=True)
     assert (feed(assembler, chunk({"content": text})) == []) is is_held
+
+
+def test_a_forced_turn_that_begins_with_thoughts_is_shown_once_it_has_gone_on_as_an_answer():
+    assembler = Assembler(buffering=True)
+    pieces = ["<think>", *["x" * PROOF_CHARACTERS] * 3, "</think>", "It rains. " * 8, "It snows. " * 8, "!"]
+    shown = [len(feed(assembler, chunk({"content": piece}))) for piece in pieces]
+    assert shown == [0] * (len(pieces) - 2) + [len(pieces) - 1, 1]
+    feed(assembler, chunk({}, "stop"))
+    assert finish(assembler).text == "".join(pieces)
 
 
 def test_a_call_that_leaked_into_whole_thoughts_is_taken_out_of_their_details_too():

@@ -407,6 +407,9 @@ def test_a_forced_answer_that_holds_raw_format_is_none(text):
     play << responds("`<tool_call>` is GLM's.")
 
 
+NAMED = '{"name": "web_search", "arguments": {"query": "zz"}}'
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -426,6 +429,26 @@ def test_a_forced_answer_that_holds_raw_format_is_none(text):
         '<invoke name="web_search">',
         "<\uff5ctool\u2581calls\u2581begin\uff5c>",
         "analysisWe need to search.assistantfinalIt rains.",
+        f"[{NAMED}]",
+        f"[{NAMED}, {NAMED}]",
+        f"{NAMED}\n{NAMED}",
+        f"```json\n[{NAMED}]\n```",
+        f'{{"tool_calls": [{{"id": "x", "type": "function", "function": {NAMED}}}]}}',
+        f'{{"function": {NAMED}}}',
+        r'{"function": {"name": "web_search", "arguments": "{\"query\": \"zz\"}"}}',
+        '{"parameters": {"query": "zz"}, "name": "web_search"}',
+        f"I will call: {NAMED}",
+        f"I will look it up.\n```json\n{NAMED}\n```",
+        f'I have {{"a": 1}} only. {NAMED}',
+        "<think>I should search.</think>",
+        "<think>I should",
+        f"<think>I should search.</think>\n\n{NAMED}",
+        "<|observation|>",
+        '<|observation|>\n{"organic": []}',
+        "<|im_start|>assistant",
+        "<|im_end|>\n<|im_start|>assistant\n",
+        '<|tool_calls_section_begin|><|tool_call_begin|>functions.web_search:0<|tool_call_argument_begin|>{"query":"zz"}',
+        "Let me see. <|tool_calls_section_begin|>",
     ],
 )
 def test_a_forced_answer_that_is_a_call_in_whatever_syntax_is_none(text):
@@ -441,7 +464,29 @@ def test_a_forced_answer_in_json_is_one_where_the_client_asked_for_json(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["web_search found nothing (yet).", '{"city": "Nanaimo"}', "Use `web_search(x)`.", "analysis: it rains"]
+    "text",
+    [
+        "web_search found nothing (yet).",
+        '{"city": "Nanaimo"}',
+        "Use `web_search(x)`.",
+        "analysis: it rains",
+        f"It is called as in `{NAMED}`.",
+        f"One calls it as {NAMED}, and it finds something.",
+        f"{'It rains. ' * 16}For more: {NAMED}",
+        f"{NAMED} was the call.",
+        '[{"name": "Ann", "arguments": {}}]',
+        f'[{NAMED}, {{"name": "Ann"}}]',
+        '[{"name": "web_search", "description": "Searches.", "parameters": {}}]',
+        'She wrote: {"name": "web_search"}',
+        '{"tool_calls": []}',
+        "[]",
+        "Its user is <|nobody|>",
+        "<|nobody|>",
+        "assistant",
+        "<|assistant|>Hello there.",
+        "<think>Hm.</think>It rains.",
+        "In its format `<|tool_call_begin|>` begins a call.",
+    ],
 )
 def test_a_forced_answer_that_only_speaks_of_a_call_is_one(text):
     play = Playbook(run_of(max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")

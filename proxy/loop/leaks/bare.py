@@ -7,7 +7,7 @@ from proxy.loop.chat import Json
 from proxy.loop.leaks import Found, Leak, bare_name, fitting_tool, parsed
 from proxy.loop.sse import dumps
 
-_FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
+FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
 
 BROWSER_ARGUMENTS = frozenset({"cursor", "id", "loc", "num_lines", "pattern", "query", "source", "topn", "view_source"})
 """The arguments of gpt-oss's own browser. A model that writes a cursor instead of an answer calls a browser that it
@@ -17,7 +17,8 @@ does not have: {"cursor": 2, "id": 2}."""
 _ONLY_BROWSERS = frozenset({"cursor", "loc", "num_lines", "topn", "view_source"})
 # The beginnings of a call with its name, without blanks; the second one is Llama's.
 _OPENINGS = ('{"name":"', '{"type":"function","name":"')
-_CALL_KEYS = frozenset({"type", "id", "index", "name", "arguments", "parameters"})
+CALL_KEYS = frozenset({"type", "id", "index", "name", "arguments", "parameters"})
+"""The keys that a call with its name may have."""
 # An opening with a name is no longer, blanks included.
 _LONGEST_OPENING = 256
 
@@ -25,7 +26,7 @@ _LONGEST_OPENING = 256
 def may_be_call(text: str, tools: Mapping[str, Json]) -> bool:
     """Whether a text that begins with a brace may become a call: one with its name, or bare arguments."""
     begun = text.lstrip()
-    key = _FIRST_KEY.match(begun)
+    key = FIRST_KEY.match(begun)
     if key is None:
         return begun[1:].lstrip()[:1] in ("", '"', "}")
     known = (schema.get("properties") for schema in tools.values())
@@ -48,10 +49,14 @@ def may_be_named_call(begun: str, tools: Mapping[str, Json]) -> bool:
 
 
 def read(text: str, tools: Mapping[str, Json]) -> Found:
-    """A text that may be a call: its name and arguments, or the bare arguments of one."""
+    """A text that may be a call: its name and arguments, or the bare arguments of one.
+
+    Raises:
+        UpstreamError: the arguments are nested too deep.
+    """
     value = parsed(text.strip())
-    if leak := named_call(value, tools):
-        return Found(leaks=(leak,))
+    if call := named_call(value, tools):
+        return Found(leaks=(Leak(call[0], dumps(call[1]).decode()),))
     if (name := fitting_tool(value, tools)) is not None:
         return Found(leaks=(Leak(name, text.strip()),))
     if isinstance(value, dict) and BROWSER_ARGUMENTS.issuperset(value) and not _ONLY_BROWSERS.isdisjoint(value):
@@ -59,19 +64,16 @@ def read(text: str, tools: Mapping[str, Json]) -> Found:
     return Found(text)
 
 
-def named_call(value: object, tools: Mapping[str, Json]) -> Leak | None:
-    """`{"name": ..., "arguments": ...}` as a call of one of the tools; None where it is none.
+def named_call(value: object, tools: Mapping[str, Json]) -> tuple[str, Json] | None:
+    """The tool and the arguments in `{"name": ..., "arguments": ...}`; None where it is no call of one of the tools.
 
     Its arguments are an object, or a string that holds one, also under Llama's name for them, `parameters`. An object
     with other keys, such as a `description`, describes a tool.
-
-    Raises:
-        UpstreamError: the arguments are nested too deep.
     """
-    if not isinstance(value, dict) or not value.keys() <= _CALL_KEYS or not isinstance(name := value.get("name"), str):
+    if not isinstance(value, dict) or not value.keys() <= CALL_KEYS or not isinstance(name := value.get("name"), str):
         return None
     arguments = value.get("arguments", value.get("parameters"))
     if isinstance(arguments, str):
         arguments = parsed(arguments)
     name = bare_name(name)
-    return Leak(name, dumps(arguments).decode()) if name in tools and isinstance(arguments, dict) else None
+    return (name, arguments) if name in tools and isinstance(arguments, dict) else None

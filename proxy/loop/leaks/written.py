@@ -1,6 +1,7 @@
 """Calls that a model writes out where its text has to be the answer, in formats that are not read.
 
-A text that is nothing but such calls, or that holds the marks of a raw format, is no answer.
+A text that is nothing but such calls or thoughts, or that holds the marks of a raw format, is no answer. Nor is a
+sentence before a call that is sure to be one, because it names a tool: `I will look: {"name": ..., "arguments": ...}`.
 """
 
 import re
@@ -8,7 +9,11 @@ from collections.abc import Callable, Mapping
 
 from proxy.loop.chat import Json
 from proxy.loop.leaks import bare_name, fitting_tool, glm, harmony, parsed
-from proxy.loop.leaks.bare import BROWSER_ARGUMENTS
+from proxy.loop.leaks.bare import BROWSER_ARGUMENTS, CALL_KEYS, FIRST_KEY, may_be_named_call, named_call
+
+PROOF_CHARACTERS = 160
+"""A forced turn with this much text before any call is taken for an answer and shown. "I'll search ..." before one more
+tool call is shorter; at a model's usual pace the wait is a second or two."""
 
 _CODE = re.compile(r"(```|~~~).*?(?:\1|\Z)|(`+)[^\n]*?\2", re.DOTALL)
 _FENCE_BEGUN = re.compile(r"(?:```|~~~)\w*\s")
@@ -18,30 +23,47 @@ _FENCED = re.compile(r"(```|~~~)\w*\s(.*?)\s*\1", re.DOTALL)
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.?)*+(?:"|\Z)|[()\[\]{}]', re.DOTALL)
 # Harmony without its marks, and a call in the syntax of a program.
 _WRITTEN_CALL = re.compile(r"(?:assistant)?(?:analysis|commentary)?\s*((?:to=)?[\w.-]+)\s*(?:json)?\s*[({]")
-# Of Hermes, Llama, Mistral, Anthropic and DeepSeek.
+# Of Hermes, Llama, Mistral, Anthropic and DeepSeek; GLM's mark before the result of a tool.
 _FORMATS = (
     "<tool_call>", "<tool_calls>", "<function_call>", "<function_calls>", "<function=", "<invoke ", "[TOOL_CALLS]",
-    "<|python_tag|>", "<\uff5ctool",
+    "<|python_tag|>", "<\uff5ctool", "<|observation|>",
 )  # fmt: skip
 _CHANNELS = re.compile(r"(?:assistant)?analysis.*assistantfinal", re.DOTALL)  # harmony without its marks
 _CHANNEL_BEGUN = re.compile(r"(?:assistant)?analysis")
+_KIMIS_MARKS = ("<|tool_calls_section_begin|>", "<|tool_call_begin|>")
+_THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+# The special tokens between the messages of a conversation, in the templates of GLM, Qwen, Kimi and Llama.
+_ONLY_TOKENS = re.compile(
+    r"<\|(?:(?:<\|)?(?:user|assistant|system|im_start|im_middle|im_end|endoftext|begin_of_text|end_of_text|eot_id|eom_id"
+    r"|start_header_id|end_header_id)\|>|user|assistant|system|\s)+"
+)
+_OBJECT = re.compile(r'(?:\[\s{0,8})?\{\s{0,8}"')
+# The first keys of such an object: of a call, of one in OpenAI's format, of a message with calls.
+_FIRST_KEYS = CALL_KEYS | {"function", "tool_calls", "role", "content"}
+_BETWEEN_CALLS = " \t\r\n,;"
 
 
 def holds_raw_format(text: str) -> bool:
     """Whether a text still holds markers of a raw format outside of code: it is no answer then."""
     plain = _CODE.sub("", text) if "<" in text else ""  # every marker begins with it; the pattern takes far longer
-    return glm.OPEN in plain or glm.ARGUMENT in plain or any(marker in plain for marker in harmony.MARKS)
+    markers = (glm.OPEN, glm.ARGUMENT, *harmony.MARKS, *_KIMIS_MARKS)
+    return any(marker in plain for marker in markers)
 
 
 def is_bare_call(text: str, tools: Mapping[str, Json], *, json_expected: Callable[[], bool]) -> bool:
-    """Whether a text is nothing but tool calls, in whatever syntax, or begins with a raw format of calls or thoughts.
+    """Whether a text is nothing but calls or thoughts, in whatever syntax, or begins with a raw format of them.
 
     Args:
         text: of a turn that has to be the answer.
         tools: the names that may be called -> their JSON Schemas.
         json_expected: whether the client asked for JSON, so that an object may be the answer.
     """
-    text = text.strip()
+    words = _THOUGHTS.sub("", text)
+    if _ends_with_calls(words, tools):
+        return not json_expected()
+    if not words.strip():
+        return bool(text.strip())
+    text = words.strip()
     if fenced := _FENCED.fullmatch(text):
         text = fenced[2].strip()
     value = parsed(text)
@@ -49,15 +71,60 @@ def is_bare_call(text: str, tools: Mapping[str, Json], *, json_expected: Callabl
         is_named = isinstance(name := value.get("name"), str) and bare_name(name) in tools
         is_call = is_named or fitting_tool(value, tools) is not None or BROWSER_ARGUMENTS.issuperset(value)
         return bool(value) and is_call and not json_expected()
-    return text.startswith(_FORMATS) or _CHANNELS.match(text) is not None or _is_written_calls(text, tools)
+    is_raw = text.startswith(_FORMATS) or _ONLY_TOKENS.fullmatch(text) is not None
+    return is_raw or _CHANNELS.match(text) is not None or _is_written_calls(text, tools)
 
 
-def may_be_bare_call(text: str, tools: Mapping[str, Json]) -> bool:
-    """Whether a text of which more may come begins like one that is nothing but tool calls."""
+def is_proven(text: str, tools: Mapping[str, Json]) -> bool | None:
+    """Whether a text of which more may come is sure to be an answer; None: it is too short to tell.
+
+    The text behind a model's thoughts counts, and that it does not begin like one that is nothing but calls.
+    """
+    text = _THOUGHTS.sub("", text)
+    return None if len(text) < PROOF_CHARACTERS else not (_may_be_bare_call(text, tools) or holds_raw_format(text))
+
+
+def _may_be_bare_call(text: str, tools: Mapping[str, Json]) -> bool:
+    if any(char == "{" and _may_be_call(text[at:], tools) for at, char in enumerate(text[:PROOF_CHARACTERS])):
+        return True
     begun = _FENCE_BEGUN.sub("", text.lstrip(), count=1).lstrip()
     written = _WRITTEN_CALL.match(begun)
     is_written = written is not None and bare_name(written[1]) in tools
     return begun.startswith(("{", *_FORMATS)) or _CHANNEL_BEGUN.match(begun) is not None or is_written
+
+
+def _may_be_call(begun: str, tools: Mapping[str, Json]) -> bool:
+    """Whether a text that begins with a brace may become an object that names a tool to be called."""
+    key = FIRST_KEY.match(begun)
+    if key is None:
+        return begun[1:].lstrip()[:1] in ("", '"')
+    return key[1] in _FIRST_KEYS and (key[1] != "name" or may_be_named_call(begun, tools))
+
+
+def _ends_with_calls(text: str, tools: Mapping[str, Json]) -> bool:
+    """Whether a text is objects that name tools to be called, with a sentence before them at most."""
+    at = 0
+    while (match := _OBJECT.search(text, at)) and text.index("{", match.start()) < PROOF_CHARACTERS:
+        rest, at = text[match.start() :], _end_of_bracket(text, match.start())
+        while rest.startswith(("{", "[")):
+            end = _end_of_bracket(rest, 0)
+            if not _names_calls(parsed(rest[:end]), tools):
+                break
+            rest = rest[end:].lstrip(_BETWEEN_CALLS)
+        if rest.strip() in ("", "```", "~~~"):
+            return True
+    return False
+
+
+def _names_calls(value: object, tools: Mapping[str, Json]) -> bool:
+    """Whether a value is a call that names one of the tools, a list of them, or a message with such `tool_calls`."""
+    if isinstance(value, dict) and "tool_calls" in value:
+        value = value["tool_calls"]
+    calls = [
+        call["function"] if isinstance(call, dict) and "function" in call else call
+        for call in (value if isinstance(value, list) else [value])
+    ]
+    return bool(calls) and all(named_call(call, tools) for call in calls)
 
 
 def _is_written_calls(text: str, tools: Mapping[str, Json]) -> bool:
