@@ -1,6 +1,6 @@
 """The actions that a `Run` asks for: a closed union, for `match`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias, final
@@ -8,14 +8,13 @@ from typing import TypeAlias, final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.loop.chat import Json, ToolCall, Turn, text_of
+from proxy.loop.asked_json import AskedJson, asked_json
+from proxy.loop.chat import Json, ToolCall, Turn
 from proxy.loop.citations import Cite
 from proxy.loop.continuation import Continuation
 from proxy.loop.forcing import AnswerStep, AnswerSteps, Forcing
 from proxy.loop.results import ToolResult
 from proxy.loop.tally import Tally
-
-_ASKING = frozenset({"system", "developer", "user"})  # the roles whose messages may ask for JSON
 
 
 class Stop(StrEnum):
@@ -85,26 +84,9 @@ class CallUpstream(Struct, frozen=True):
         step = self.forcing.step_among(steps)
         return replace(self, step=step, body=self.forcing.shaped(self.body, step))
 
-    def expects_json(self) -> bool:
-        """Whether the client asks for JSON, so that a JSON object is an answer."""
-        return expects_json(self.body, self.client_messages)
-
-
-def expects_json(request: Json, messages: Iterable[Json]) -> bool:
-    """Whether a client asks for JSON, by its `response_format` or in words.
-
-    This searches the whole conversation, for the rare text that is one JSON object. OpenAI's own JSON mode demands that
-    messages mention JSON.
-    """
-    return demands_json(request) or any(
-        message.get("role") in _ASKING and "json" in text_of(message).lower() for message in messages
-    )
-
-
-def demands_json(request: Json) -> bool:
-    """Whether a request's `response_format` permits nothing but JSON."""
-    response_format = request.get("response_format")
-    return isinstance(response_format, dict) and response_format.get("type") in ("json_object", "json_schema")
+    def asked_json(self) -> AskedJson:
+        """How the client asks for JSON, so that a JSON object may be the answer."""
+        return asked_json(self.body, self.client_messages)
 
 
 @final

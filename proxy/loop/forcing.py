@@ -12,6 +12,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.loop.asked_json import AskedJson
 from proxy.loop.chat import TOOL_REQUEST_FIELDS, Json, Turn
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.leaks.written import holds_raw_format, is_bare_call
@@ -91,14 +92,14 @@ def is_worth_another_attempt(turn: Turn, forcing: Forcing | None) -> bool:
     return ran_out and forcing is not None and not forcing.is_last
 
 
-def is_answer(turn: Turn, tools: Mapping[str, Json], *, json_expected: Callable[[], bool]) -> bool:
+def is_answer(turn: Turn, tools: Mapping[str, Json], *, asked_json: Callable[[], AskedJson]) -> bool:
     """Whether a turn is an answer: it makes no calls, and what is in it for the user holds none either.
 
     Args:
         turn: the turn.
         tools: the names that may be called -> their JSON Schemas.
-        json_expected: whether the client asked for JSON.
+        asked_json: tells how the client asked for JSON.
     """
     if is_blank(turn) or turn.calls or turn.garbled or holds_raw_format(turn.text):
         return False
-    return not is_bare_call(turn.text, tools, json_expected=json_expected)
+    return not is_bare_call(turn.text, tools, asked_json=asked_json)

@@ -26,9 +26,8 @@ from proxy.loop.actions import (
     CallUpstream,
     Respond,
     Stop,
-    demands_json,
-    expects_json,
 )
+from proxy.loop.asked_json import asked_json, demands_json
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
 from proxy.loop.citations import without_marks
 from proxy.loop.continuation import Continuation, visible_message
@@ -207,8 +206,8 @@ class Run:
         return CallTools(runnable) if runnable else self.receive_results(())
 
     def _is_answer(self, turn: Turn) -> bool:
-        json_expected = partial(expects_json, self._request, self._client_messages)
-        return is_answer(turn, self._offer.schemas, json_expected=json_expected)
+        how_asked = partial(asked_json, self._request, self._client_messages)
+        return is_answer(turn, self._offer.schemas, asked_json=how_asked)
 
     def _force(self) -> CallUpstream:
         """Begin the next attempt at making the model answer."""

@@ -64,7 +64,7 @@ class TurnTexts(Struct):
                 if (tools := self.upstream_call.tools) and name in _LEAKY_FIELDS:
                     if renamed := self.upstream_call.renamed:  # a leak may have a name of the upstream's request, too
                         tools = {**tools, **{alias: tools[own] for alias, own in renamed.items() if own in tools}}
-                    known.leaks = LeakFilter(tools, json_expected=self.upstream_call.expects_json)
+                    known.leaks = LeakFilter(tools, asked_json=self.upstream_call.asked_json)
             shown = text if known.leaks is None else known.leaks.feed(text)
             known.pieces.append(shown)
             delta[name] = shown

@@ -630,6 +630,22 @@ async def test_a_call_that_leaked_into_the_text_is_run_and_never_shown(upstream,
     assert result["tool_call_id"] == assistant["tool_calls"][0]["id"]
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("leak", ['{"query":"news"}', NAMED_CALL])
+async def test_a_call_in_json_is_run_where_the_client_only_mentions_json(upstream, sdk, leak, streaming):
+    write = streamed if streaming else whole
+    upstream.replies = [write(leak), write("Done.")]
+    messages = [{"role": "system", "content": "Never show raw JSON to the user."}, *ASK["messages"]]
+    async with proxy_of(upstream) as url, sdk(url) as client:
+        completion = await client.chat.completions.create(**{**ASK, "messages": messages}, stream=streaming)
+        if streaming:
+            text = "".join([one.choices[0].delta.content or "" async for one in completion])
+        else:
+            text = completion.choices[0].message.content
+    assert text == "Done."
+    assert upstream.searches == [{"q": "news", "num": 5}]
+
+
 EVENTS = [
     ("turn.started", 1, None),
     ("tool.started", 1, "web_search"),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.loop.asked_json import AskedJson
 from proxy.loop.errors import UpstreamError
 from proxy.loop.leaks import Leak, clean_name, fits
 from proxy.loop.leaks.filter import MAX_BUFFERED, LeakFilter
@@ -279,8 +280,44 @@ def test_raw_format_that_is_no_call_is_taken_out_and_said_to_have_been_there(tex
     assert read(text) == ("", [], True)
 
 
-def test_json_is_an_answer_where_json_was_asked_for():
-    assert read('{"query":"x"}', json_expected=lambda: True) == ('{"query":"x"}', [], False)
+@pytest.mark.parametrize("asked", [AskedJson.IN_WORDS, AskedJson.BY_FORMAT])
+@pytest.mark.parametrize("text", ['{"query":"x"}', '{"id": 3}', '{"name": "nobody", "arguments": {}}'])
+def test_json_is_an_answer_where_json_was_asked_for(text, asked):
+    assert read(text, asked_json=lambda: asked) == (text, [], False)
+    assert read(*text, asked_json=lambda: asked) == (text, [], False)
+
+
+@pytest.mark.parametrize(
+    ("text", "leaks"),
+    [
+        (HERMES_JSON, [QUERY]),
+        ('{"cursor": 2, "id": 2}', []),
+        ('{"id": 2, "query": "x, \\"y\\"", "loc": 2}', []),
+    ],
+)
+def test_words_that_ask_for_json_make_no_answer_of_what_is_sure_to_be_a_call_and_a_format_does(text, leaks):
+    for pieces in ([text], text):
+        assert read(*pieces, asked_json=lambda: AskedJson.IN_WORDS) == ("", leaks, not leaks)
+        assert read(*pieces, asked_json=lambda: AskedJson.BY_FORMAT) == (text, [], False)
+
+
+def test_a_tool_of_the_browsers_is_called_also_where_words_ask_for_json():
+    tools = {"open": {"properties": {"cursor": {}, "id": {}}}}
+    text = '{"cursor": 2, "id": 2}'
+    assert read(text, tools=tools, asked_json=lambda: AskedJson.IN_WORDS) == ("", [Leak("open", text)], False)
+
+
+def test_json_that_words_ask_for_is_shown_as_soon_as_it_cannot_be_a_call():
+    leaks = LeakFilter(TOOLS, asked_json=lambda: AskedJson.IN_WORDS)
+    assert [leaks.feed(piece) for piece in ('{"id": 1,', ' "query": "x",', ' "title"', ": 2")] == [
+        "",
+        "",
+        "",
+        '{"id": 1, "query": "x", "title": 2',
+    ]
+    leaks = LeakFilter(TOOLS, asked_json=lambda: AskedJson.IN_WORDS)
+    assert leaks.feed('{"query": "' + "x" * 500) == ""
+    assert len(leaks.feed("yy")) == 513
 
 
 def test_json_is_shown_at_once_where_the_name_in_it_is_no_tools():
@@ -451,14 +488,14 @@ WORDS = ["web_search (noun): looking.", "web_search(x) is what I called.", "web_
 @pytest.mark.parametrize(("text", "is_call"), [*((text, True) for text in BARE), *((text, False) for text in WORDS)])
 def test_a_text_is_a_bare_call_only_if_it_is_nothing_else(text, is_call):
     tools = {"web_search": {"properties": {"query": {}}}}
-    assert is_bare_call(text, tools, json_expected=lambda: False) is is_call
+    assert is_bare_call(text, tools, asked_json=lambda: AskedJson.NO) is is_call
 
 
 def test_a_call_full_of_quotation_marks_that_are_never_closed_is_read_once():
     def seconds(quotes):
         text = 'web_search("' + r"\"" * quotes + "\\"
         begun = process_time()
-        assert is_bare_call(text, {"web_search": {}}, json_expected=lambda: False)
+        assert is_bare_call(text, {"web_search": {}}, asked_json=lambda: AskedJson.NO)
         return process_time() - begun
 
     # Of work in a regular expression there is no count. Read once, it takes 16 times as long; read anew from each

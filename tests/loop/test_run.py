@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.loop.actions import Buffering
+from proxy.loop.asked_json import AskedJson
 from proxy.loop.continuation import put_back
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.forcing import AnswerStep
@@ -456,6 +457,27 @@ def test_a_forced_answer_that_is_a_call_in_whatever_syntax_is_none(text):
     play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("It rains.") << responds("It rains.")
 
 
+SURELY_CALLS = ['{"cursor": 2, "id": 2}', NAMED, f"[{NAMED}]", f"Let me see. {NAMED}"]
+
+
+@pytest.mark.parametrize("text", [*SURELY_CALLS, '{"query": "zz"}'])
+@pytest.mark.parametrize("words", ["Never show raw JSON to the user.", "How do I parse json in Python? Search for it."])
+def test_a_forced_answer_that_is_a_call_is_none_where_the_client_only_mentions_json(text, words):
+    run = run_of({"messages": [{"role": "user", "content": words}]}, max_turns=2)
+    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("It rains.") << responds("It rains.")
+
+
+@pytest.mark.parametrize("text", SURELY_CALLS)
+def test_a_forced_answer_that_is_sure_to_be_a_call_is_one_only_where_the_format_is_json(text):
+    in_words = {"messages": [{"role": "user", "content": "Answer in JSON."}]}
+    play = Playbook(run_of(in_words, max_turns=2)) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("{}") << responds("{}")
+    run = run_of({"response_format": {"type": "json_object"}}, max_turns=2)
+    play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
+    play << asks(step="notice") >> says(text) << responds(text)
+
+
 @pytest.mark.parametrize("text", ['{"id": 3}', '{"name": "x", "arguments": {}}', '{"query": "zz"}'])
 def test_a_forced_answer_in_json_is_one_where_the_client_asked_for_json(text):
     run = run_of({"messages": [{"role": "user", "content": "Answer in JSON."}]}, max_turns=2)
@@ -506,7 +528,7 @@ def test_a_choice_is_freed_when_the_model_is_made_to_answer_without_results():
 
 def test_words_that_ask_for_json_are_heard():
     play = Playbook(run_of({"messages": [{"role": "user", "content": "Reply in JSON"}]})) << asks()
-    assert play.pending.expects_json()
+    assert play.pending.asked_json() is AskedJson.IN_WORDS
     assert play.pending.buffering == "none"
 
 
@@ -552,10 +574,9 @@ def test_every_name_that_may_be_called_is_known_with_its_schema_even_when_the_to
     assert set(play.pending.tools) == {"web_search", "browser.search", "current_time", "open_door"}
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("json_object", True), ("json_schema", True), ("text", False)])
-def test_whether_json_is_asked_for_is_told(kind, expected):
-    play = Playbook(run_of({"response_format": {"type": kind}})) << asks()
-    assert play.pending.expects_json() is expected
+def test_a_call_says_whether_the_format_of_its_answer_is_json():
+    play = Playbook(run_of({"response_format": {"type": "json_object"}})) << asks()
+    assert play.pending.asked_json() is AskedJson.BY_FORMAT
 
 
 def test_retelling_keeps_what_the_model_wrote_beside_its_calls():

@@ -28,7 +28,8 @@ from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import Sealer, sealer_for, sealing_keys
 from proxy.api.surface import Callbacks, delta_of, tool_headers
 from proxy.loop import sse
-from proxy.loop.actions import AnsweredCall, Respond, Stop, demands_json
+from proxy.loop.actions import AnsweredCall, Respond, Stop
+from proxy.loop.asked_json import demands_json
 from proxy.loop.chat import BROKEN_OFF, Json, ToolSpec, Turn, name_of
 from proxy.loop.tokens import count_tokens
 from proxy.ports import Ports

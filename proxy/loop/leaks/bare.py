@@ -1,4 +1,8 @@
-"""Calls as bare JSON objects: with the name of a tool, or nothing but its arguments."""
+"""Calls as bare JSON objects: with the name of a tool, or nothing but its arguments.
+
+Two kinds are sure to be calls, also where the messages of a client ask for JSON (`asked_json`): those with the name of
+a tool, and those with arguments that only gpt-oss's own browser has.
+"""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +11,7 @@ from proxy.loop.chat import Json
 from proxy.loop.leaks import Found, Leak, bare_name, fitting_tool, parsed
 from proxy.loop.sse import dumps
 
+_KEY = re.compile(r'[{,]\s*"([^"\\]*)"\s*:')
 FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
 
 BROWSER_ARGUMENTS = frozenset({"cursor", "id", "loc", "num_lines", "pattern", "query", "source", "topn", "view_source"})
@@ -21,14 +26,19 @@ CALL_KEYS = frozenset({"type", "id", "index", "name", "arguments", "parameters"}
 """The keys that a call with its name may have."""
 # An opening with a name is no longer, blanks included.
 _LONGEST_OPENING = 256
+# Nor is a call of the browser, where only what is sure to be a call may wait for its end.
+_LONGEST_BROWSERS = 512
 
 
-def may_be_call(text: str, tools: Mapping[str, Json]) -> bool:
-    """Whether a text that begins with a brace may become a call: one with its name, or bare arguments."""
+def may_be_call(text: str, tools: Mapping[str, Json], *, only_sure: bool) -> bool:
+    """Whether a text that begins with a brace may become a call, or one that is sure to be one."""
     begun = text.lstrip()
     key = FIRST_KEY.match(begun)
     if key is None:
         return begun[1:].lstrip()[:1] in ("", '"', "}")
+    if only_sure:
+        is_browsers = len(begun) <= _LONGEST_BROWSERS and BROWSER_ARGUMENTS.issuperset(_KEY.findall(begun))
+        return is_browsers or may_be_named_call(begun, tools)
     known = (schema.get("properties") for schema in tools.values())
     is_argument = key[1] in BROWSER_ARGUMENTS or any(isinstance(names, dict) and key[1] in names for names in known)
     return is_argument or may_be_named_call(begun, tools)
@@ -48,8 +58,13 @@ def may_be_named_call(begun: str, tools: Mapping[str, Json]) -> bool:
     return False
 
 
-def read(text: str, tools: Mapping[str, Json]) -> Found:
+def read(text: str, tools: Mapping[str, Json], *, only_sure: bool) -> Found:
     """A text that may be a call: its name and arguments, or the bare arguments of one.
+
+    Args:
+        text: the text.
+        tools: the names that may be called -> their JSON Schemas.
+        only_sure: whether only what is sure to be a call is one.
 
     Raises:
         UpstreamError: the arguments are nested too deep.
@@ -57,11 +72,15 @@ def read(text: str, tools: Mapping[str, Json]) -> Found:
     value = parsed(text.strip())
     if call := named_call(value, tools):
         return Found(leaks=(Leak(call[0], dumps(call[1]).decode()),))
-    if (name := fitting_tool(value, tools)) is not None:
+    is_browsers = is_browsers_call(value)
+    if (is_browsers or not only_sure) and (name := fitting_tool(value, tools)) is not None:
         return Found(leaks=(Leak(name, text.strip()),))
-    if isinstance(value, dict) and BROWSER_ARGUMENTS.issuperset(value) and not _ONLY_BROWSERS.isdisjoint(value):
-        return Found(garbled=True)
-    return Found(text)
+    return Found(garbled=True) if is_browsers else Found(text)
+
+
+def is_browsers_call(value: object) -> bool:
+    """Whether a value is sure to be the arguments of gpt-oss's own browser."""
+    return isinstance(value, dict) and BROWSER_ARGUMENTS.issuperset(value) and not _ONLY_BROWSERS.isdisjoint(value)
 
 
 def named_call(value: object, tools: Mapping[str, Json]) -> tuple[str, Json] | None:

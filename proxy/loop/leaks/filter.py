@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from proxy.loop.asked_json import AskedJson
 from proxy.loop.chat import Json
 from proxy.loop.leaks import Found, Leak, bare, clean_name, glm, harmony
 
@@ -48,14 +49,15 @@ class LeakFilter(Struct):
 
     Args:
         tools: the names that may be called -> their JSON Schemas.
-        json_expected: whether the client asked for JSON, so that a text that is one object is an answer.
+        asked_json: tells how the client asked for JSON; where it did, only what is sure to be a call is one.
     """
 
     tools: Mapping[str, Json]
-    json_expected: Callable[[], bool] = bool  # returns False
+    asked_json: Callable[[], AskedJson] = lambda: AskedJson.NO
     leaks: list[Leak] = []
     garbled: bool = False  # raw model format that is no call of any tool was taken out
     _mode: _Mode = "beginning"
+    _only_sure: bool = False  # of a text in JSON, whether only what is sure to be a call is one
     _fence: str = ""  # what closes the code that the text is in
     _buffer: str = ""
     _searched: int = 0
@@ -94,7 +96,7 @@ class LeakFilter(Struct):
             case "harmony":
                 return self._collect(harmony.read(text, self.tools))
             case "json":
-                return self._collect(bare.read(text, self.tools))
+                return self._collect(bare.read(text, self.tools, only_sure=self._only_sure))
         return text
 
     def _collect(self, found: Found) -> str:
@@ -119,7 +121,7 @@ class LeakFilter(Struct):
             case "glm":
                 return self._buffer_glm()
             case "json":
-                if bare.may_be_call(self._buffer, self.tools):
+                if bare.may_be_call(self._buffer, self.tools, only_sure=self._only_sure):
                     return self._limit_buffer()
                 self._mode = "text"
                 return ""
@@ -130,8 +132,8 @@ class LeakFilter(Struct):
 
     def _begin(self) -> str:
         begun = self._buffer.lstrip()
-        if begun.startswith("{") and not self.json_expected():
-            self._mode = "json"
+        if begun.startswith("{") and (asked := self.asked_json()) is not AskedJson.BY_FORMAT:
+            self._mode, self._only_sure = "json", asked is AskedJson.IN_WORDS
         elif begun or len(self._buffer) > harmony.LONGEST_NAME:
             self._mode = "text"
         return ""

@@ -7,9 +7,17 @@ sentence before a call that is sure to be one, because it names a tool: `I will 
 import re
 from collections.abc import Callable, Mapping
 
+from proxy.loop.asked_json import AskedJson
 from proxy.loop.chat import Json
 from proxy.loop.leaks import bare_name, fitting_tool, glm, harmony, parsed
-from proxy.loop.leaks.bare import BROWSER_ARGUMENTS, CALL_KEYS, FIRST_KEY, may_be_named_call, named_call
+from proxy.loop.leaks.bare import (
+    BROWSER_ARGUMENTS,
+    CALL_KEYS,
+    FIRST_KEY,
+    is_browsers_call,
+    may_be_named_call,
+    named_call,
+)
 
 PROOF_CHARACTERS = 160
 """A forced turn with this much text before any call is taken for an answer and shown. "I'll search ..." before one more
@@ -50,27 +58,29 @@ def holds_raw_format(text: str) -> bool:
     return any(marker in plain for marker in markers)
 
 
-def is_bare_call(text: str, tools: Mapping[str, Json], *, json_expected: Callable[[], bool]) -> bool:
+def is_bare_call(text: str, tools: Mapping[str, Json], *, asked_json: Callable[[], AskedJson]) -> bool:
     """Whether a text is nothing but calls or thoughts, in whatever syntax, or begins with a raw format of them.
 
     Args:
         text: of a turn that has to be the answer.
         tools: the names that may be called -> their JSON Schemas.
-        json_expected: whether the client asked for JSON, so that an object may be the answer.
+        asked_json: tells how the client asked for JSON, so that an object may be the answer.
     """
     words = _THOUGHTS.sub("", text)
     if _ends_with_calls(words, tools):
-        return not json_expected()
+        return asked_json() is not AskedJson.BY_FORMAT
     if not words.strip():
         return bool(text.strip())
     text = words.strip()
     if fenced := _FENCED.fullmatch(text):
         text = fenced[2].strip()
     value = parsed(text)
+    if is_browsers_call(value):
+        return asked_json() is not AskedJson.BY_FORMAT
     if isinstance(value, dict):
         is_named = isinstance(name := value.get("name"), str) and bare_name(name) in tools
         is_call = is_named or fitting_tool(value, tools) is not None or BROWSER_ARGUMENTS.issuperset(value)
-        return bool(value) and is_call and not json_expected()
+        return bool(value) and is_call and asked_json() is AskedJson.NO
     is_raw = text.startswith(_FORMATS) or _ONLY_TOKENS.fullmatch(text) is not None
     return is_raw or _CHANNELS.match(text) is not None or _is_written_calls(text, tools)
 
