@@ -157,7 +157,8 @@ class RequestResolver:
     def _without_tool_marks(self, chat: Json) -> tuple[Json, str, bool]:
         """The request and its model's name without what asks for tools in them, and whether anything did."""
         offer, name = self._offer, chat["model"]
-        has_suffix = bool(offer.model_suffix) and name.endswith(offer.model_suffix)
+        is_exact = name in self._ports.config.models  # a name of the configuration's is meant as it is
+        has_suffix = bool(offer.model_suffix) and name.endswith(offer.model_suffix) and not is_exact
         name = name.removesuffix(offer.model_suffix) if has_suffix else name
         messages = take_prefix(chat["messages"], offer.prefix) if offer.prefix else None
         if messages is None:

@@ -20,8 +20,8 @@ from proxy.ports import Clock, Lifecycle, Observer
 from proxy.tools.servers import start_tool_servers
 from proxy.tools.tool import Tool
 
-_ROOT = "/v1"
-_TWICE = f"{_ROOT}{_ROOT}/"  # where a base URL ends in /v1, and the SDK adds it: Anthropic's do
+_ROOT = b"/v1"
+_TWICE = b"/v1/v1/"  # where a base URL ends in /v1, and the SDK adds it: Anthropic's do
 
 
 def create_app(
@@ -75,8 +75,8 @@ class Application:
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
             return
-        if scope["path"].startswith(_TWICE):
-            scope["path"], scope["raw_path"] = scope["path"].removeprefix(_ROOT), scope["raw_path"][len(_ROOT) :]
+        if scope["raw_path"].startswith(_TWICE):
+            scope["path"], scope["raw_path"] = scope["path"][len(_ROOT) :], scope["raw_path"][len(_ROOT) :]
         generation = self.current
         generation.open_requests += 1
         try:

@@ -5,14 +5,14 @@ be JSON only the text waits, for only the answer's may be shown: words beside ca
 JSON, and SDKs that parse the text would fail.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from proxy.loop.actions import Buffering
 from proxy.loop.chat import Json
 from proxy.loop.citations import CITATIONS
-from proxy.loop.leaks.written import is_proven
+from proxy.loop.leaks.written import THOUGHTS_END, is_proven, opens_thoughts
 
 
 class TurnBuffer(Struct):
@@ -26,15 +26,21 @@ class TurnBuffer(Struct):
     mode: Buffering
     chunks: list[Json] = []
     _is_proven: bool | None = None  # to be an answer; None: it is too short to tell
+    _seen: int = 0  # pieces of its text
+    _tail: str = ""  # the end of thoughts that are not closed yet
 
-    def judge(self, pieces: list[str], tools: Mapping[str, Json]) -> None:
-        """Look at the text of the turn, unless it has been judged; its pieces are joined in their place.
-
-        Thoughts before it may be long, and are looked at again and again.
-        """
-        if self._is_proven is None and self.mode is Buffering.START:
-            pieces[:] = ["".join(pieces)]
-            self._is_proven = is_proven(pieces[0], tools)
+    def judge(self, pieces: Sequence[str], tools: Mapping[str, Json]) -> None:
+        """Look at the text of the turn, unless it has been judged; of thoughts before it, only at their new pieces."""
+        if self._is_proven is not None or self.mode is not Buffering.START:
+            return
+        tail = self._tail + "".join(pieces[self._seen :])
+        self._seen = len(pieces)
+        if self._tail and THOUGHTS_END not in tail:
+            self._tail = tail[-len(THOUGHTS_END) :]
+            return
+        text = "".join(pieces)
+        self._tail = text[-len(THOUGHTS_END) :] if opens_thoughts(text) else ""
+        self._is_proven = is_proven(text, tools)
 
     def release(self, visible: list[Json], *, has_calls: bool, calls_client: bool) -> list[Json]:
         """The chunks that may be shown now; the others wait.

@@ -52,11 +52,8 @@ class HeldLogprobs(Struct):
 
     def join(self, choice: Json, *, is_shown: bool) -> None:
         """Put those that were held back before those of a choice that is shown; hold back those of another one."""
-        given = choice.get("logprobs")
-        if not isinstance(given, dict):
-            given = {}
-        entries = [*self.held, *(given.get("content") or ())]
-        if not is_shown:
-            self.held = entries
-        elif entries:
-            choice["logprobs"], self.held = {**given, "content": entries}, []
+        given = choice["logprobs"] if isinstance(choice.get("logprobs"), dict) else {}
+        if isinstance(entries := given.get("content"), list):
+            self.held += entries
+        if is_shown and self.held:
+            choice["logprobs"], self.held = {**given, "content": self.held}, []

@@ -4,6 +4,8 @@ Filters, searches and the guard of web pages go by the same forms, so that what 
 """
 
 import re
+import unicodedata
+from contextlib import suppress
 from urllib.parse import unquote_to_bytes
 
 import idna
@@ -12,6 +14,7 @@ import idna
 _DOTS = re.compile(r"/(?:\.|%2e){1,2}(?=/|\Z)", re.IGNORECASE)
 
 _PUNYCODE = re.compile(r"\bxn--[a-z0-9-]+", re.IGNORECASE)
+_PUNYCODE_HOST = re.compile(r"[a-z0-9.-]*xn--[a-z0-9.-]+")
 _ENCODED_LETTERS = re.compile(r"(?:%[89a-f][0-9a-f])+", re.IGNORECASE)
 
 
@@ -22,7 +25,11 @@ def ascii_host(name: str) -> str | None:
     try:
         return idna.encode(name, uts46=True).decode().lower()
     except (idna.IDNAError, UnicodeError):
-        return None
+        host = ""
+        if any(unicodedata.category(char) == "So" for char in name):  # browsers open a snowman's, by IDNA 2003
+            with suppress(UnicodeError):
+                host = name.encode("idna").decode().lower()
+        return host if _PUNYCODE_HOST.fullmatch(host) else None
 
 
 def without_dots(path: str) -> str:

@@ -141,6 +141,17 @@ async def test_a_base_url_that_ends_in_v1_serves_an_sdk_that_adds_it_too(upstrea
     assert head["path"] == path.replace("/v1/v1/", "/v1/").replace("messages", "chat/completions")
 
 
+async def test_a_root_that_is_written_in_another_way_is_not_taken_for_the_one_of_a_base_url(upstream):
+    async with proxy_of(upstream) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        body = orjson.dumps(ASK)
+        writer.write(b"POST /%%761/v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+    assert all(one["path"].startswith("/v1/") for one in upstream.heads), (head, upstream.heads)
+
+
 @pytest.mark.parametrize("path", ["/", "/v2/models", "/v1", "/healthz/", "/v1/files"])
 async def test_an_unknown_path_is_a_404(upstream, path):
     async with proxy_of(upstream) as url:
@@ -371,6 +382,15 @@ async def test_where_no_tool_is_offered_on_request_a_prefix_and_a_suffix_mean_no
         await post(url, asked)
     (request,) = upstream.requests
     assert (request["model"], request["messages"][-1]["content"]) == ("m:online", "// a comment")
+
+
+async def test_a_model_whose_configured_name_ends_like_a_suffix_is_meant_as_it_is(upstream):
+    upstream.replies = [whole("Hi")]
+    more = 'offer: {mode: on_request, model_suffix: ":online"}'
+    async with proxy_of(upstream, more=more, config=CONFIG.replace("  m: {{", '  "m:online": {{')) as url:
+        response = await post(url, {"model": "m:online", "messages": ASK["messages"]})
+    assert response.status_code == 200
+    assert upstream.requests[0]["model"] == "m:online"
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd", "gzip, identity"])

@@ -8,50 +8,26 @@ from proxy.loop.asked_json import AskedJson, asked_json
 
 ASKING = [
     "Answer in JSON.",
-    "Reply in json",
-    "Give me the result as JSON",
-    "Return a JSON object with the keys a and b.",
-    "Return only a single, valid, minified JSON object.",
-    "Respond with JSON.",
-    "respond with json only",
-    "Output: JSON",
-    "Output format:\n```json\n{}\n```",
-    "Use the JSON format.",
-    "The answer must be valid JSON",
-    "Your response should be a JSON array.",
-    "Write nothing but JSON.",
+    "I want JSON: {...}",
+    "Where is Paris? (json)",
     "Do not output anything but JSON.",
-    "Do not wrap the answer in prose. JSON only!",
-    "Convert it to JSON",
-    "List the users. JSON please.",
-    "Follow this JSON schema: {}",
-    "Extract the names.\nJSON:",
+    "Do not wrap the JSON in a code fence.",
+    "You must not reply with anything that isn't JSON.",
+    "Translate the following JSON into French: {}",
+    "How do I parse json in Python?",
     "Antworte als JSON",
-    "Antworte im JSON-Format.",
-    "Gib ein JSON-Objekt aus.",
-    "Responde en JSON",
-    "Responda em formato JSON",
-    "Donne le tout au format JSON",
-    "Rispondi in formato JSON",
+    "Donne-moi un objet JSON",
+    "JSON olarak cevap ver",
     "用JSON回答",
-    "JSON格式",
-    "Réponds avec du JSON",
-    "Ответь JSON",
     "Never show raw JSON to the user, but answer me in JSON.",
 ]
 
-MENTIONING = [
+FORBIDDING = [
     "Never show raw JSON to the user.",
-    "How do I parse json in Python? Search for it.",
-    "What is JSON?",
     "Never output raw JSON.",
     "Do not answer in JSON.",
     "You mustn't return JSON",
     "Don’t ever respond with raw JSON to users.",
-    "Is json faster than yaml?",
-    "My file package.json is broken.",
-    "The tools speak JSON. Answer briefly.",
-    "Hello.",
 ]
 
 
@@ -60,12 +36,12 @@ def asked(text, role="user", **request):
 
 
 @pytest.mark.parametrize("text", ASKING)
-def test_words_that_ask_for_json_are_heard(text):
+def test_words_that_name_json_ask_for_it(text):
     assert asked(text) is AskedJson.IN_WORDS
 
 
-@pytest.mark.parametrize("text", MENTIONING)
-def test_words_that_only_mention_json_do_not_ask_for_it(text):
+@pytest.mark.parametrize("text", [*FORBIDDING, "Hello."])
+def test_words_that_forbid_json_or_do_not_name_it_do_not_ask_for_it(text):
     assert asked(text) is AskedJson.NO
 
 

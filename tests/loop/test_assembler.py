@@ -81,6 +81,22 @@ def test_the_log_probabilities_of_text_that_was_held_back_are_shown_with_the_tex
     assert [token for one in tokens(rest) for token in one] == [" a"]
 
 
+def test_log_probabilities_that_are_no_list_stay_as_they_are():
+    odd = [rated("One"), rated(" two")]
+    odd[0]["choices"][0]["logprobs"], odd[1]["choices"][0]["logprobs"] = {"content": 5}, "many"
+    assert [one["logprobs"] for one in choices(feed(Assembler(), *odd))] == [{"content": 5}, "many"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_forced_text_behind_long_thoughts_is_shown_when_there_is_enough_of_it(size):
+    assembler = Assembler(buffering=True)
+    text = f"<think>{'Hm. ' * 100}</think>{'It rains. ' * 40}"
+    shown = feed(assembler, *[chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)])
+    rest = [*feed(assembler, chunk({}, "stop")), *assembler.close()]
+    assert "".join(one["delta"].get("content", "") for one in choices([*shown, *rest])) == text
+    assert choices(shown)[-1]["delta"]["content"] != text or size == 1000
+
+
 def test_an_empty_model_in_the_first_chunk_is_none():
     assembler = Assembler()
     feed(

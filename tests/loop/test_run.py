@@ -457,13 +457,12 @@ def test_a_forced_answer_that_is_a_call_in_whatever_syntax_is_none(text):
     play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("It rains.") << responds("It rains.")
 
 
-SURELY_CALLS = ['{"cursor": 2, "id": 2}', NAMED, f"[{NAMED}]", f"Let me see. {NAMED}"]
+SURELY_CALLS = ['{"cursor": 2, "id": 2}', NAMED, f"[{NAMED}]"]
 
 
-@pytest.mark.parametrize("text", [*SURELY_CALLS, '{"query": "zz"}'])
-@pytest.mark.parametrize("words", ["Never show raw JSON to the user.", "How do I parse json in Python? Search for it."])
-def test_a_forced_answer_that_is_a_call_is_none_where_the_client_only_mentions_json(text, words):
-    run = run_of({"messages": [{"role": "user", "content": words}]}, max_turns=2)
+@pytest.mark.parametrize("text", [*SURELY_CALLS, f"Let me see. {NAMED}", '{"query": "zz"}'])
+def test_a_forced_answer_that_is_a_call_is_none_where_the_client_forbids_json(text):
+    run = run_of({"messages": [{"role": "user", "content": "Never show raw JSON to the user."}]}, max_turns=2)
     play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")
     play << asks(step="notice") >> says(text) << asks(step="withdraw") >> says("It rains.") << responds("It rains.")
 
@@ -478,7 +477,18 @@ def test_a_forced_answer_that_is_sure_to_be_a_call_is_one_only_where_the_format_
     play << asks(step="notice") >> says(text) << responds(text)
 
 
-@pytest.mark.parametrize("text", ['{"id": 3}', '{"name": "x", "arguments": {}}', '{"query": "zz"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"id": 3}',
+        '{"name": "x", "arguments": {}}',
+        '{"query": "zz"}',
+        '{"cursor": "abc", "id": 5}',
+        '{"loc": "Paris"}',
+        '{"name": "web_search", "parameters": {"type": "object", "properties": {"query": {}}}}',
+        f"Call it thus:\n```json\n{NAMED}\n```",
+    ],
+)
 def test_a_forced_answer_in_json_is_one_where_the_client_asked_for_json(text):
     run = run_of({"messages": [{"role": "user", "content": "Answer in JSON."}]}, max_turns=2)
     play = Playbook(run) << asks() >> calls(call()) << runs("web_search") >> results("found")

@@ -12,6 +12,8 @@ from proxy.loop.urls import ascii_host, readable, without_dots
         ("Bücher.example", "xn--bcher-kva.example"),
         ("faß.example", "xn--fa-hia.example"),
         ("a。example", "a.example"),
+        ("☃.net", "xn--n3h.net"),
+        ("١٢٧.0.0.1", None),
         ("bü..example", None),
         ("bü cher.example", None),
         ("bü" + "c" * 64 + ".example", None),

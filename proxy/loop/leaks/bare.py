@@ -18,8 +18,8 @@ BROWSER_ARGUMENTS = frozenset({"cursor", "id", "loc", "num_lines", "pattern", "q
 """The arguments of gpt-oss's own browser. A model that writes a cursor instead of an answer calls a browser that it
 does not have: {"cursor": 2, "id": 2}."""
 
-# Of these arguments each alone shows that its text is such a call.
-_ONLY_BROWSERS = frozenset({"cursor", "loc", "num_lines", "topn", "view_source"})
+# Of these arguments each alone, as a number or a boolean, shows that its text is such a call.
+_ONLY_BROWSERS = ("cursor", "loc", "num_lines", "topn", "view_source")
 # The beginnings of a call with its name, without blanks; the second one is Llama's.
 _OPENINGS = ('{"name":"', '{"type":"function","name":"')
 CALL_KEYS = frozenset({"type", "id", "index", "name", "arguments", "parameters"})
@@ -80,19 +80,24 @@ def read(text: str, tools: Mapping[str, Json], *, only_sure: bool) -> Found:
 
 def is_browsers_call(value: object) -> bool:
     """Whether a value is sure to be the arguments of gpt-oss's own browser."""
-    return isinstance(value, dict) and BROWSER_ARGUMENTS.issuperset(value) and not _ONLY_BROWSERS.isdisjoint(value)
+    if not isinstance(value, dict) or not BROWSER_ARGUMENTS.issuperset(value):
+        return False
+    own = [value[name] for name in _ONLY_BROWSERS if name in value]
+    return bool(own) and all(isinstance(one, int) for one in own)
 
 
 def named_call(value: object, tools: Mapping[str, Json]) -> tuple[str, Json] | None:
     """The tool and the arguments in `{"name": ..., "arguments": ...}`; None where it is no call of one of the tools.
 
     Its arguments are an object, or a string that holds one, also under Llama's name for them, `parameters`. An object
-    with other keys, such as a `description`, describes a tool.
+    with other keys, such as a `description`, describes a tool; so does one whose `parameters` are a JSON Schema.
     """
     if not isinstance(value, dict) or not value.keys() <= CALL_KEYS or not isinstance(name := value.get("name"), str):
         return None
     arguments = value.get("arguments", value.get("parameters"))
     if isinstance(arguments, str):
         arguments = parsed(arguments)
+    elif isinstance(arguments, dict) and isinstance(arguments.get("properties"), dict):
+        return None
     name = bare_name(name)
     return (name, arguments) if name in tools and isinstance(arguments, dict) else None

@@ -30,7 +30,7 @@ _FENCED = re.compile(r"(```|~~~)\w*\s(.*?)\s*\1", re.DOTALL)
 # quotation marks and backslashes is read once.
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.?)*+(?:"|\Z)|[()\[\]{}]', re.DOTALL)
 # Harmony without its marks, and a call in the syntax of a program.
-_WRITTEN_CALL = re.compile(r"(?:assistant)?(?:analysis|commentary)?\s*((?:to=)?[\w.-]+)\s*(?:json)?\s*[({]")
+_WRITTEN_CALL = re.compile(r"(?:assistant)?(?:analysis|commentary)?\s*+((?:to=)?[\w.-]++)(?:\s*+json)?+\s*+[({]")
 # Of Hermes, Llama, Mistral, Anthropic and DeepSeek; GLM's mark before the result of a tool.
 _FORMATS = (
     "<tool_call>", "<tool_calls>", "<function_call>", "<function_calls>", "<function=", "<invoke ", "[TOOL_CALLS]",
@@ -40,6 +40,7 @@ _CHANNELS = re.compile(r"(?:assistant)?analysis.*assistantfinal", re.DOTALL)  # 
 _CHANNEL_BEGUN = re.compile(r"(?:assistant)?analysis")
 _KIMIS_MARKS = ("<|tool_calls_section_begin|>", "<|tool_call_begin|>")
 _THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+THOUGHTS_END = "</think>"
 # The special tokens between the messages of a conversation, in the templates of GLM, Qwen, Kimi and Llama.
 _ONLY_TOKENS = re.compile(
     r"<\|(?:(?:<\|)?(?:user|assistant|system|im_start|im_middle|im_end|endoftext|begin_of_text|end_of_text|eot_id|eom_id"
@@ -68,7 +69,9 @@ def is_bare_call(text: str, tools: Mapping[str, Json], *, asked_json: Callable[[
     """
     words = _THOUGHTS.sub("", text)
     if _ends_with_calls(words, tools):
-        return asked_json() is not AskedJson.BY_FORMAT
+        asked = asked_json()
+        # Behind a sentence it may be the example that the client has asked for.
+        return asked is AskedJson.NO or (asked is AskedJson.IN_WORDS and words.lstrip()[:1] in ("{", "["))
     if not words.strip():
         return bool(text.strip())
     text = words.strip()
@@ -83,6 +86,11 @@ def is_bare_call(text: str, tools: Mapping[str, Json], *, asked_json: Callable[[
         return bool(value) and is_call and asked_json() is AskedJson.NO
     is_raw = text.startswith(_FORMATS) or _ONLY_TOKENS.fullmatch(text) is not None
     return is_raw or _CHANNELS.match(text) is not None or _is_written_calls(text, tools)
+
+
+def opens_thoughts(text: str) -> bool:
+    """Whether a text begins with thoughts that are not closed."""
+    return text.lstrip().startswith("<think>") and THOUGHTS_END not in text
 
 
 def is_proven(text: str, tools: Mapping[str, Json]) -> bool | None:
