@@ -10,6 +10,7 @@ that entered them. Calls come from other tasks, and find a session or none. With
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -63,8 +64,10 @@ _LONGEST_REASON = 200  # characters of a server's own words in the log
 _AWAY = "The server of this tool cannot be reached now."
 _BROKE = "The connection to this tool's server broke; whether the call was carried out is not known."
 _NO_RESULT = "The tool's server answered with something that is no result."
-# The error of a server that has restarted and does not know the session any more.
-_SESSION_TERMINATED = (INVALID_REQUEST, "Session terminated")
+# The error of a server that has restarted and does not know the session any more: "Session terminated" of our own SDK,
+# "Session not found" of servers in Python and TypeScript, "No valid session ID provided" of the latter's examples.
+_SESSION_LOST = re.compile(r"\bsession (?:terminated|not found)|\bno valid session", re.IGNORECASE)
+_SESSION_CODES = (INVALID_REQUEST, -32001, -32000)
 
 
 class McpServer:
@@ -259,7 +262,8 @@ async def _list(client: Client) -> list[ListedTool]:
 
 def _fault(error: MCPError) -> ToolError:
     """The error for the model; `ToolUnavailable` where another try makes sense."""
-    if (error.code, error.message) == _SESSION_TERMINATED or error.code == HEADER_MISMATCH:
+    is_lost = error.code in _SESSION_CODES and _SESSION_LOST.search(error.message) is not None
+    if is_lost or error.code == HEADER_MISMATCH:
         return ToolUnavailable(_AWAY)  # it was not carried out
     if error.code == CONNECTION_CLOSED:
         return ToolUnavailable(_BROKE)

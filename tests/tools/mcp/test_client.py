@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from mcp import MCPError
 from mcp_types import Tool as ListedTool
 from msgspec.structs import replace
 
@@ -266,6 +267,27 @@ async def test_a_call_finds_out_that_a_server_has_restarted_and_the_next_one_wor
                 await rig.call("wiki_echo", '{"text": "?"}')
             await rig.event("mcp.connected")
             assert await rig.call("wiki_echo", '{"text": "back"}') == "You said:\n\nback"
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "raised"),
+    [
+        (-32600, "Session not found", ToolUnavailable),
+        (-32001, "Session not found", ToolUnavailable),
+        (-32000, "Bad Request: No valid session ID provided", ToolUnavailable),
+        (-32050, "Session not found", ToolError),
+        (-32001, "The page was not found in this session", ToolError),
+    ],
+)
+async def test_a_server_that_does_not_know_the_session_has_carried_nothing_out(code, message, raised):
+    class Forgetful(Wiki):
+        async def do_echo(self, _, __):
+            raise MCPError(code, message)
+
+    async with wiki_at(Forgetful()) as url, session(McpConfig(url=url)) as rig:
+        with pytest.raises(ToolError) as caught:
+            await rig.call("wiki_echo", '{"text": "?"}')
+    assert type(caught.value) is raised
 
 
 async def test_a_process_that_says_too_much_or_dies_in_a_call_is_started_again():
