@@ -48,7 +48,7 @@ _AGE = re.compile(
 _ANY_AGE = frozenset(("", "any", "all", "anytime", "any time", "nolimit"))
 _HOURS = {"minute": 0, "n": 0, "h": 1, "d": 24, "w": 168, "m": 732, "y": 8784}  # of which twelve months are one year
 _DIGITS = re.compile(r"[0-9]{1,4}")
-_LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
+_LANGUAGE = re.compile(r"[A-Za-z]{2}([-_][A-Za-z0-9]{2,8})*")  # of `pt-BR`, providers take `pt`
 
 
 class SearchQuery(Struct, frozen=True):
@@ -103,7 +103,7 @@ def query_of(arguments: Json, filters: SearchFilters = NO_FILTERS) -> SearchQuer
         count=arguments.get("num_results") or filters.count or RESULTS_BY_SIZE[filters.size],
         recency=arguments.get("recency") or filters.recency,
         country=country.lower() if COUNTRY.fullmatch(country) else None,
-        language=language if _LANGUAGE.fullmatch(language) else None,
+        language=language[:2].lower() if _LANGUAGE.fullmatch(language) else None,
         filters=filters,
     )
 

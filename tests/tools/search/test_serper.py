@@ -9,7 +9,7 @@ from proxy.config import SerperConfig
 from proxy.loop.results import NotUnderstood, ToolError, ToolUnavailable
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.tools.search import serper
-from proxy.tools.search.query import repair
+from proxy.tools.search.query import query_of, repair
 from tests import hostile
 from tests.conformance import recordings
 from tests.fakes import FakeClock
@@ -85,6 +85,13 @@ async def test_the_place_of_the_user_is_sent_unless_another_country_is_asked_for
 )
 def test_the_spellings_that_models_and_apps_use_are_understood(arguments, repaired):
     assert repair(arguments) == repaired
+
+
+@pytest.mark.parametrize(
+    ("language", "sent"), [("en", "en"), ("EN", "en"), ("pt-BR", "pt"), ("zh_TW", "zh"), ("English", None), ("", None)]
+)
+def test_a_language_is_a_code_of_two_letters(language, sent):
+    assert query_of({"query": "q", "language": language}).language == sent
 
 
 @pytest.mark.parametrize(
