@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from typing import Final
 
@@ -76,15 +76,16 @@ def incoming_trace(app: ASGIApp) -> ASGIApp:
 
     def with_parent(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
-            sent = dict(scope["headers"])
-            parent.set(None if _HEADERS.isdisjoint(sent) else _take_caller(scope, sent))
+            is_traced = not _HEADERS.isdisjoint(dict(scope["headers"]))
+            parent.set(_take_caller(scope) if is_traced else None)
         return app(scope, receive, send)
 
     return with_parent
 
 
-def _take_caller(scope: Scope, sent: Mapping[bytes, bytes]) -> SpanId | None:
-    """The caller's span, whose headers are removed."""
+def _take_caller(scope: Scope) -> SpanId | None:
+    """The caller's span, whose headers are removed; a state in several of them is joined."""
+    sent = {name: [value for header, value in scope["headers"] if header == name] for name in _HEADERS}
     scope["headers"] = [header for header in scope["headers"] if header[0] not in _HEADERS]
-    header, state = (sent.get(name, b"").decode("latin-1") for name in (HEADER, STATE_HEADER))
+    header, state = (b",".join(sent[name]).decode("latin-1") for name in (HEADER, STATE_HEADER))
     return parse(header, state)

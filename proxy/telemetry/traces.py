@@ -93,7 +93,7 @@ class _Sender(SpanExporter):
         if self._compressed:
             given.append("content-encoding=gzip")
         headers = parse_env_headers(",".join(filter(None, given)), liberal=True)
-        self._client = httpx.Client(headers=headers, timeout=_TIMEOUT, verify=_tls_context())
+        self._client = httpx.Client(headers=headers, timeout=_TIMEOUT, verify=_tls_context(), trust_env=False)
         self._resource = delimited(b"\x0a", SpanEncoder().attributes(RESOURCE_ATTRIBUTE, resource.attributes))
         self._scope = delimited(b"\x0a", text(b"\x0a", "toolproxy"))
         self._stopping = threading.Event()

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.telemetry.trace_context import SpanId, parse, root
+from proxy.telemetry.trace_context import SpanId, incoming_trace, parent, parse, root
 
 GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -62,6 +62,25 @@ def test_any_other_state_is_passed_on(state):
 )
 def test_what_the_standard_does_not_know_counts_for_nothing(header):
     assert parse(header) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "state"),
+    [
+        ([(b"traceparent", GOOD.encode()), (b"tracestate", b"a=1"), (b"x", b"y"), (b"tracestate", b"b=2")], "a=1,b=2"),
+        ([(b"traceparent", GOOD.encode())], ""),
+        ([(b"traceparent", GOOD.encode())] * 2, None),
+        ([(b"tracestate", b"a=1")], None),
+        ([(b"x", b"y")], None),
+    ],
+)
+async def test_a_callers_state_may_stand_in_several_headers_and_its_span_in_one(headers, state):
+    async def app(scope, *_):
+        assert all(name == b"x" for name, _ in scope["headers"])
+        caller = parent.get()
+        assert (caller and caller.state) == state
+
+    await incoming_trace(app)({"type": "http", "headers": headers}, None, None)
 
 
 def test_a_new_trace_has_ids():
