@@ -162,6 +162,8 @@ class Registry:
         if entry is None:
             raise ToolError(NO_SUCH_TOOL.format(name=call.name))
         SCOPE.set(scope)
+        if block := entry.tool.block:
+            filters = replace(filters, block=tuple(dict.fromkeys((*filters.block, *block))))
         # A fallback's own fallbacks are not asked: that would make circles.
         chain = [entry, *filter(None, map(self._entries.get, entry.fallbacks))]
         for tried, following in zip_longest(chain, chain[1:]):

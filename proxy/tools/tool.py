@@ -41,6 +41,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
         max_concurrent: calls of all requests that may run at the same time; None: any number.
         cache_seconds: how long a result serves equal calls of the same caller; 0: every call is run.
         fallback: the tools that are tried in order with the same arguments when this one fails.
+        block: domains, or paths below a domain, whose pages neither it nor a fallback gives.
         run_filtered: takes the place of `run` for a tool that applies the filters of a request itself.
         price: of one call that succeeds and is not from the cache, for `usage.cost`; None: not counted.
         origin: where it comes from, for `toolproxy check`.
@@ -57,6 +58,7 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
     max_concurrent: int | None = None
     cache_seconds: float = 0
     fallback: str | tuple[str, ...] | None = None
+    block: tuple[str, ...] = ()
     run_filtered: RunFiltered | None = None
     price: float | None = None
     origin: str = "built in"

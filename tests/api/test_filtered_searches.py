@@ -136,6 +136,23 @@ async def test_filters_hold_for_the_text_of_a_tool_that_stands_in_for_a_search(u
     assert "Dreadful" not in result
 
 
+async def test_domains_that_a_search_blocks_are_not_found_by_its_fallback_either(upstream, sdk):
+    service = Service(FOUND)
+    async with serving(service, lifespan="off") as api:
+        spare = entry("spare", "tavily", api, offer="never")
+        more = (
+            entry("web_search", "tavily", "http://127.0.0.1:1", fallback="spare", block_domains=["bad.example"]) + spare
+        )
+        async with proxy_of(upstream, config=CONFIG, more=more) as url, sdk(url) as client:
+            upstream.replies = [SEARCH, whole(ANSWER)]
+            answer = await client.chat.completions.create(**ASKED)
+    assert orjson.loads(service.requests[0][2])["exclude_domains"] == ["bad.example"]
+    [result] = results_seen(upstream)
+    assert GOOD in result
+    assert "bad.example" not in result
+    assert [one.url_citation.url for one in answer.choices[0].message.annotations] == [GOOD]
+
+
 async def test_the_text_of_a_search_of_ones_own_that_is_of_permitted_pages_stays(upstream, sdk):
     async def run(_):
         return ToolOutput(f"Fine, but see {BAD}.", {GOOD: "Good"})

@@ -67,7 +67,7 @@ def search_tool_of(
     """
 
     async def search(arguments: Json, filters: SearchFilters) -> ToolOutput:
-        query = query_of(arguments, replace(filters, block=(*filters.block, *block)))
+        query = query_of(arguments, replace(filters, block=tuple(dict.fromkeys((*filters.block, *block)))))
         today = datetime.fromtimestamp(clock.time(), UTC).date()
         status, headers, body = await send(client, provider.request(query, today))
         found = provider.read(query, status, headers, body, today)
@@ -83,6 +83,7 @@ def search_tool_of(
         name=name,
         description=description,
         parameters=PARAMETERS,
+        block=block,
         run=partial(search, filters=NO_FILTERS),
         run_filtered=search,
         repair=repair,
