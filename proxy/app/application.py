@@ -75,8 +75,9 @@ class Application:
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
             return
-        if scope["raw_path"].startswith(_TWICE):
-            scope["path"], scope["raw_path"] = scope["path"][len(_ROOT) :], scope["raw_path"][len(_ROOT) :]
+        raw_path = scope.get("raw_path") or b""  # which other servers may leave out
+        if raw_path.startswith(_TWICE):
+            scope["path"], scope["raw_path"] = scope["path"][len(_ROOT) :], raw_path[len(_ROOT) :]
         generation = self.current
         generation.open_requests += 1
         try:

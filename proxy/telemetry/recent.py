@@ -141,7 +141,7 @@ class Journal:
 
 
 def _as_text(value: object) -> str:
-    """What is no JSON, as a text."""
+    """The text that stands in an entry for a value that JSON does not have, such as an exception."""
     return value.text() if isinstance(value, Content) else str(value)
 
 

@@ -610,6 +610,13 @@ LEAKS = [
 ]
 
 
+async def text_of_answer(completion):
+    """The text of an answer, streamed or whole."""
+    if isinstance(completion, openai.AsyncStream):
+        return "".join([one.choices[0].delta.content or "" async for one in completion])
+    return completion.choices[0].message.content
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("leak", LEAKS)
 async def test_a_call_that_leaked_into_the_text_is_run_and_never_shown(upstream, sdk, leak, streaming):
@@ -620,10 +627,7 @@ async def test_a_call_that_leaked_into_the_text_is_run_and_never_shown(upstream,
         upstream.replies = [whole(leak), whole("Done.")]
     async with proxy_of(upstream) as url, sdk(url) as client:
         completion = await client.chat.completions.create(**ASK, stream=streaming)
-        if streaming:
-            text = "".join([one.choices[0].delta.content or "" async for one in completion])
-        else:
-            text = completion.choices[0].message.content
+        text = await text_of_answer(completion)
     assert text == "Done."
     assert upstream.searches == [{"q": "news", "num": 5}]
     assistant, result = upstream.requests[1]["messages"][-2:]
@@ -632,16 +636,13 @@ async def test_a_call_that_leaked_into_the_text_is_run_and_never_shown(upstream,
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("leak", ['{"query":"news"}', NAMED_CALL])
-async def test_a_call_in_json_is_run_where_the_client_only_mentions_json(upstream, sdk, leak, streaming):
+async def test_a_call_in_json_is_run_where_the_client_forbids_json(upstream, sdk, leak, streaming):
     write = streamed if streaming else whole
     upstream.replies = [write(leak), write("Done.")]
     messages = [{"role": "system", "content": "Never show raw JSON to the user."}, *ASK["messages"]]
     async with proxy_of(upstream) as url, sdk(url) as client:
         completion = await client.chat.completions.create(**{**ASK, "messages": messages}, stream=streaming)
-        if streaming:
-            text = "".join([one.choices[0].delta.content or "" async for one in completion])
-        else:
-            text = completion.choices[0].message.content
+        text = await text_of_answer(completion)
     assert text == "Done."
     assert upstream.searches == [{"q": "news", "num": 5}]
 

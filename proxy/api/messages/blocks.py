@@ -195,7 +195,7 @@ def is_complete(text: str) -> bool:
 
 
 def _shown_input(text: str) -> str:
-    """What a stream shows of an input that is not written as an object: what no JSON is, as it was written."""
+    """The JSON that a stream shows for a complete input that does not begin as an object; broken JSON as it stands."""
     try:
         given = _object_in(text)
     except orjson.JSONDecodeError:
