@@ -309,7 +309,7 @@ def build() -> str:
 def main() -> int:
     """Count, compare and record."""
     parser = argparse.ArgumentParser(prog="bench.instructions", description="Instructions per request, loop and chunk.")
-    parser.add_argument("--check", action="store_true", help=f"fail where a count is over {TOLERANCE:.0%} off")
+    parser.add_argument("--check", action="store_true", help=f"fail where a count is over {TOLERANCE:.0%}% off")
     parser.add_argument("--write", action="store_true", help=f"record the counts in {RECORDED.name}")
     parser.add_argument("--traces", action="store_true", help="compare all traces sent with none")
     parser.add_argument("--surface", choices=SURFACES, default="chat", help="the API that the client speaks")
