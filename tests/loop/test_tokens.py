@@ -35,6 +35,12 @@ def test_the_settings_that_become_a_sentence_for_the_model_are_counted():
     assert count_tokens({"messages": [USER], "reasoning_effort": "high"}) > count_tokens({"messages": [USER]})
 
 
+def test_a_tool_counts_its_text_and_the_first_one_what_explains_tools_to_the_model():
+    tool = {"type": "function", "function": {"name": "weather", "description": "The weather of a city."}}
+    none, one, two = (count_tokens({"messages": [USER], "tools": [tool] * number}) for number in range(3))
+    assert 0 < two - one < one - none
+
+
 DEEP = "[" * 300 + "]" * 300  # which orjson reads and does not write
 
 
