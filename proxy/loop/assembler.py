@@ -231,7 +231,9 @@ class Assembler:
         if fragments:
             active.append("tool_calls")
         if active:
-            self._texts.close(delta, but=active)  # the rest of one text is shown before the next one goes on
+            # The rest of one text is shown before the next one goes on, and all of the answer's before its calls.
+            goes_on = [name for name in active if name != "content"] if fragments else active
+            self._texts.close(delta, but=goes_on)
         self._shown.show(delta)
         if fragments:
             if shown := self._calls.add(fragments):

@@ -85,13 +85,13 @@ class TurnTexts(Struct):
                 return
 
     def close(self, delta: Json, *, but: list[str] | None = None) -> None:
-        """Put text into the delta that was buffered as a possible leak, of all fields `but` these."""
+        """Add to the delta the text that was buffered as a possible leak, of all fields `but` these."""
         for name, known in self.fields.items():
             if known.leaks is None or (but is not None and name in but):
                 continue
             if rest := known.leaks.close():
                 known.pieces.append(rest)
-                delta[name] = rest
+                delta[name] = (delta.get(name) or "") + rest
                 if name != "content" and self._detail:
                     delta[DETAILS] = [{**self._detail, "text": rest}, *(delta.get(DETAILS) or ())]
             self.garbled = self.garbled or known.leaks.garbled

@@ -656,6 +656,16 @@ def test_the_text_of_a_turn_stands_before_the_clients_calls():
     assert assembler.close() == []
 
 
+@pytest.mark.parametrize("text", ["Run `make`", "I use search", "a <"])
+def test_text_in_the_same_chunk_as_a_call_stands_before_it_to_its_last_character(text):
+    assembler = Assembler(client_tools={"open_door"})
+    both = {"content": text, **tool_delta(0, id="a", name="open_door", arguments='{"n":')}
+    shown = feed(assembler, chunk(both), chunk(tool_delta(0, arguments="1}")), chunk({}, "tool_calls"))
+    assert [one.get("content") for one in deltas(shown)] == [text, None]
+    assert assembler.close() == []
+    assert assembler.finish().message["content"] == text
+
+
 NAMED_CALL = f'{{"name": "search", "arguments": {{"q": "{"x" * PROOF_CHARACTERS}"}}}}'
 CALL_IN_WORDS = f'<function_calls><invoke name="search"><parameter name="q">{"x" * PROOF_CHARACTERS}'
 
