@@ -85,9 +85,12 @@ class PartialCall(Struct):
     scanner: ObjectScanner = field(default_factory=ObjectScanner)
 
     def has_value(self) -> bool:
-        """Whether the arguments are any JSON value, or nothing: complete where the next call has begun."""
+        """Whether the arguments are any JSON value: complete where the next call has begun.
+
+        Nothing at all is none: some servers name every call before the arguments of the first.
+        """
         try:
-            orjson.loads("".join(self.arguments).strip() or "null")
+            orjson.loads("".join(self.arguments).strip())
         except orjson.JSONDecodeError:
             return False
         return True

@@ -620,6 +620,14 @@ def test_a_call_is_ready_when_its_arguments_are_an_object_and_those_before_it_ar
     assert ready(6, id="g", name="search", arguments="{]") == []
 
 
+def test_a_call_without_a_word_of_its_arguments_is_not_ready_because_the_next_one_has_begun():
+    assembler = Assembler()
+    feed(assembler, chunk(tool_delta(0, id="a", name="open_door")), chunk(tool_delta(1, id="b", name="search")))
+    assert assembler.take_ready() == []
+    feed(assembler, chunk(tool_delta(0, arguments='{"n":7}')), chunk(tool_delta(1, arguments='{"q":1}')))
+    assert [call.arguments for call in assembler.take_ready()] == ['{"n":7}', '{"q":1}']
+
+
 def test_a_streamed_custom_call_is_the_clients_like_a_function():
     assembler = Assembler(client_tools={"run_code"})
     first = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "run_code", "input": "print"}}
