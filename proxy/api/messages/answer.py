@@ -251,7 +251,7 @@ class MessageBuilder:
         if index not in self._waiting:  # another call has begun since, so it was complete
             return []
         self._waiting[index] += arguments
-        if self._current is None or is_complete(self.blocks.open_input):
+        if not self.blocks.has_open_call:
             return self._write_waiting(index)
         return []
 

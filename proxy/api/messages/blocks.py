@@ -70,6 +70,11 @@ class Blocks:
         """The input of the call of the client's that is being written."""
         return "".join(self._pieces)
 
+    @property
+    def has_open_call(self) -> bool:
+        """Whether more input may follow of a call of the client's; none yet is not the whole of it."""
+        return self.open_type == "tool_use" and not ((written := self.open_input) and is_complete(written))
+
     def grow_text(self, text: str) -> int:
         """Add to the open text, whose event is made elsewhere; the index of its block."""
         self._pieces.append(text)
@@ -109,8 +114,7 @@ class Blocks:
     def add_server_call(self, call: ShownCall) -> Events:
         """Add a complete call of a server tool; it waits while a call of the client's is being written."""
         self._calls.append(call)
-        written = self.open_input if self.open_type == "tool_use" else "{}"
-        if not (written and is_complete(written)):
+        if self.has_open_call:
             self._waiting.append(call)
             return []
         return self._whole_call(call)

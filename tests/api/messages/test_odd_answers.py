@@ -420,6 +420,16 @@ async def test_a_last_word_that_could_begin_a_leak_stands_before_the_call_that_f
     assert message["content"][0]["text"] == "I'll use `web_search`"
 
 
+async def test_calls_that_are_all_named_before_their_arguments_have_each_their_own(upstream):
+    named = {"type": "function", "function": {"name": "open_door", "arguments": ""}}
+    fragments = [{"index": at, "id": f"u{at}", **named} for at in range(3)]
+    fragments += [{"index": at, "function": {"arguments": f'{{"door": {at}}}'}} for at in range(3)]
+    upstream.replies = [stream(*(chunk({"tool_calls": [one]}) for one in fragments), chunk({}, "tool_calls"))]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=True, tools=[DOOR])
+    assert [block["input"] for block in message["content"]] == [{"door": 0}, {"door": 1}, {"door": 2}]
+
+
 async def test_blanks_behind_complete_arguments_are_no_second_call(upstream):
     call = {
         "index": 0,
