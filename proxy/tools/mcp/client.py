@@ -11,8 +11,8 @@ that entered them. Calls come from other tasks, and find a session or none. With
 import asyncio
 import random
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from fnmatch import fnmatchcase
 
 import httpx2
@@ -41,8 +41,8 @@ from proxy.config import McpConfig
 from proxy.loop.chat import Json
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, Observer, Readiness
-from proxy.tools.mcp.content import is_repeatable, output_of, tool_of
-from proxy.tools.mcp.transport import SessionTransport, over_http, over_stdio
+from proxy.tools.mcp.content import is_repeatable, output_of, tool_of, well_formed
+from proxy.tools.mcp.transport import MendedMessages, SessionTransport, Streams, over_http, over_stdio
 from proxy.tools.servers import Publish
 from proxy.tools.tool import Tool
 
@@ -239,8 +239,15 @@ def _client(
         streams = over_http(config.url, config.headers, transport)
     else:
         streams = over_stdio(config.command or (), config.env, ended=ended)
+
+    @asynccontextmanager
+    async def mended() -> AsyncIterator[Streams]:
+        async with streams as (incoming, outgoing):
+            yield MendedMessages(incoming, lambda tool: well_formed(tool, client.protocol_version)), outgoing
+
     us = Implementation(name="toolproxy", version=__version__)
-    return Client(streams, cache=None, message_handler=on_message, client_info=us)
+    client = Client(mended(), cache=None, message_handler=on_message, client_info=us)
+    return client
 
 
 def _allowed(listed: Sequence[ListedTool], config: McpConfig) -> list[ListedTool]:

@@ -6,6 +6,7 @@ result no more is joined than is worth reading.
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import orjson
 from mcp_types import (
@@ -21,6 +22,8 @@ from mcp_types import (
     ToolAnnotations,
 )
 from mcp_types import Tool as ListedTool
+from mcp_types.methods import parse_server_result
+from pydantic import ValidationError
 
 from proxy.loop.chat import Json
 from proxy.loop.results import ToolOutput
@@ -32,6 +35,28 @@ _LONGEST_NAME = 64
 _LONGEST_DESCRIPTION = 4096
 _LONGEST_LABEL = 200
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+# In the `_meta` of a tool that stands in for a malformed one: what is wrong with that.
+_MALFORMED = "toolproxy/malformed"
+# What a list of tools has besides them since 2026.
+_LIST = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+def well_formed(tool: Any, version: str) -> Any:
+    """An entry of a server's list of tools; in place of a malformed one, a tool of its name that `tool_of` refuses.
+
+    Args:
+        tool: the entry as the server wrote it.
+        version: of the protocol that is spoken, which says what is well formed.
+    """
+    try:
+        parse_server_result("tools/list", version, {**_LIST, "tools": [tool]})
+    except ValidationError as exc:
+        fault = exc.errors()[0]
+        why = ".".join(map(str, fault["loc"][2:])) + f": {fault['msg']}"
+        name = tool.get("name") if isinstance(tool, dict) else None
+        name = name if isinstance(name, str) else "(without a name)"
+        return {"name": name, "inputSchema": {"type": "object"}, "_meta": {_MALFORMED: why}}
+    return tool
 
 
 def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> Tool:
@@ -40,8 +65,10 @@ def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> To
     A call starts early only if the tool declares that it only reads: by MCP's own default a tool changes things.
 
     Raises:
-        ValueError: its schema is not one of an object, or cannot be written as JSON.
+        ValueError: it is malformed, its schema is not one of an object, or it cannot be written as JSON.
     """
+    if why := (listed.meta or {}).get(_MALFORMED):
+        raise ValueError(f"it is malformed: {why}")
     hints = listed.annotations or ToolAnnotations()
     description = listed.description or listed.title or hints.title or ""
     tool = Tool(

@@ -10,11 +10,12 @@ from typing import Any, TypeAlias
 
 import anyio
 import httpx2
+from anyio.abc import ObjectReceiveStream
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCResponse, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from proxy.http.connect import client_context
@@ -132,6 +133,33 @@ def _signal(process: Process, number: int | None) -> None:
         return
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
+
+
+class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
+    """The messages of a server, with the tools that they list made well-formed.
+
+    Args:
+        messages: as the server sends them.
+        mend: makes an entry of a list of tools well-formed; raises `RuntimeError` before the session has begun.
+    """
+
+    def __init__(self, messages: ObjectReceiveStream[SessionMessage | Exception], mend: Callable[[Any], Any]) -> None:
+        self._messages = messages
+        self._mend = mend
+
+    async def receive(self) -> SessionMessage | Exception:
+        """The next message."""
+        received = await self._messages.receive()
+        if isinstance(received, SessionMessage) and isinstance(received.message, JSONRPCResponse):
+            result = received.message.result
+            if isinstance(result.get("tools"), list):
+                with suppress(RuntimeError):
+                    result["tools"] = [self._mend(tool) for tool in result["tools"]]
+        return received
+
+    async def aclose(self) -> None:
+        """Receive no more."""
+        await self._messages.aclose()
 
 
 class SessionTransport(httpx2.AsyncBaseTransport):

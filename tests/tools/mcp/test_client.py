@@ -189,6 +189,32 @@ async def test_a_tool_that_cannot_be_taken_is_refused_and_told_and_the_others_ar
     assert len(refused) == 2
 
 
+@pytest.mark.parametrize("legacy", [False, True])
+async def test_a_tool_that_is_malformed_costs_a_line_in_the_log_and_none_of_the_others(legacy):
+    def with_a_number_for_a_description(app):
+        async def wrapped(scope, receive, send):
+            async def miswritten(message):
+                await send({**message, "body": message.get("body", b"").replace(b'"?"', b"123")})
+
+            await app(scope, receive, miswritten)
+
+        return wrapped
+
+    tools = [
+        ListedTool(name="bad", description="?", input_schema=OBJECT),
+        ListedTool(name="not_allowed", description="?", input_schema=OBJECT),
+        ListedTool(name="grow", input_schema=OBJECT),
+    ]
+    async with (
+        wiki_at(Wiki(tools, legacy=legacy), wrap=with_a_number_for_a_description) as url,
+        session(McpConfig(url=url, allow=("bad", "grow"))) as rig,
+    ):
+        assert await rig.call("wiki_grow") == "grown"
+        assert list(rig.registry.specs) == ["wiki_grow"]
+    refused = [fields for event, fields in rig.told if event == "mcp.tool_refused"]
+    assert refused == [{"server": "wiki", "why": "bad: it is malformed: description: Input should be a valid string"}]
+
+
 async def test_more_tools_than_a_request_can_hold_are_refused():
     tools = [ListedTool(name=f"t{number}", input_schema=OBJECT) for number in range(130)]
     async with wiki_at(Wiki(tools, page=50)) as url, session(McpConfig(url=url)) as rig:
