@@ -30,7 +30,7 @@ from proxy.telemetry.otlp import RESOURCE_ATTRIBUTE, SpanEncoder, delimited, tex
 from proxy.telemetry.records import RequestRecord
 
 _PATH: Final = "/v1/traces"
-_TIMEOUT: Final = 5.0  # seconds for one batch, retries included, and so for the last one when the proxy stops
+_TIMEOUT: Final = 5.0  # seconds for one batch, retries included, and for all that are waiting when the proxy stops
 _RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})  # as OTLP has it
 _FIRST_RETRY: Final = 1.0  # seconds, doubled each time
 
@@ -54,7 +54,8 @@ class Exporter:
         own = {"service.name": "toolproxy", "service.version": version}
         resource = Resource.create(own).merge(OTELResourceDetector().detect())
         self._encoder = SpanEncoder(redact)
-        self._processor = BatchSpanProcessor(_Sender(url if url.endswith(_PATH) else url + _PATH, resource))
+        self._sender = _Sender(url if url.endswith(_PATH) else url + _PATH, resource)
+        self._processor = BatchSpanProcessor(self._sender)
 
     def started(self, record: RequestRecord) -> None:
         """Add the trace's id to the log lines of the request."""
@@ -66,8 +67,13 @@ class Exporter:
             self._processor.on_end(_EncodedSpans(self._encoder.encode(record)))
 
     def close(self) -> None:
-        """Send the spans that are waiting."""
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
+        """Send the spans that are waiting; those that the receiver does not take within the timeout are lost."""
+        # The SDK would wait for half a minute. Its own thread does not hold up the end of the process either.
+        closing = threading.Thread(target=self._processor.shutdown, daemon=True)
+        closing.start()
+        closing.join(_TIMEOUT)
+        if closing.is_alive():
+            self._sender.give_up()
 
 
 class _EncodedSpans(ReadableSpan):
@@ -100,6 +106,8 @@ class _Sender(SpanExporter):
 
     def export(self, spans: Iterable[ReadableSpan]) -> SpanExportResult:
         """Send a batch; what the receiver does not take within the timeout is lost."""
+        if self._stopping.is_set():
+            return SpanExportResult.FAILURE
         encoded = b"".join([span.encoded for span in spans if isinstance(span, _EncodedSpans)])
         scope_spans = delimited(b"\x12", self._scope + encoded)
         body = delimited(b"\x0a", self._resource + scope_spans)
@@ -124,8 +132,13 @@ class _Sender(SpanExporter):
             return None
         return response.status_code in _RETRIED_STATUSES, f"HTTP {response.status_code}"
 
+    def give_up(self) -> None:
+        """Wait no longer for the receiver, and send no further batch."""
+        self._stopping.set()
+        _log.error("%s has not taken all traces before the end", self._url)
+
     def shutdown(self) -> None:
-        """Stop waiting for a receiver, and close the connection."""
+        """Send nothing more, and close the connection."""
         self._stopping.set()
         self._client.close()
 

@@ -1,5 +1,7 @@
 import gzip
+import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -136,6 +138,19 @@ def test_a_batch_is_sent_again_only_where_the_receiver_may_take_it_later(receive
     receiver.statuses = [status, 200]
     exported(receiver, record())
     assert len(receiver.received) == attempts
+
+
+def test_a_receiver_that_never_answers_holds_up_the_end_only_once(monkeypatch, caplog):
+    monkeypatch.setattr("proxy.telemetry.traces._TIMEOUT", 0.5)
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        exporter = Exporter(f"http://127.0.0.1:{silent.getsockname()[1]}", version="1")
+        for _ in range(20):
+            exporter.completed(record())
+        began = time.monotonic()
+        exporter.close()
+    assert time.monotonic() - began < 5  # ten seconds, if it were asked to take each batch
+    assert "has not taken all traces before the end" in caplog.text
 
 
 VALUES = {name: f"a-{name}" for name in (*conventions.REQUEST, *conventions.CALL, *conventions.TOOL)} | {
