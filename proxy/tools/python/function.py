@@ -9,6 +9,7 @@ is left behind when its call's time is over, and holds neither the loop nor the 
 """
 
 import asyncio
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -86,7 +87,18 @@ class Function:
             if task is not None and task.cancelling():
                 raise
             raise RuntimeError("the function was cancelled by itself") from exc
-        return result if isinstance(result, (str, ToolOutput)) else orjson.dumps(result).decode()
+        return result if isinstance(result, (str, ToolOutput)) else _as_json(result)
+
+
+def _as_json(result: object) -> str:
+    # By itself orjson leaves out a field whose value is only the class's: `field(default=..., init=False)`.
+    return orjson.dumps(result, option=orjson.OPT_PASSTHROUGH_DATACLASS, default=_public_fields).decode()
+
+
+def _public_fields(value: Any) -> Json:
+    """The fields of a dataclass that have a value; names with a leading underscore are private, as for orjson."""
+    names = [field.name for field in dataclasses.fields(type(value))]
+    return {name: getattr(value, name) for name in names if not name.startswith("_") and hasattr(value, name)}
 
 
 def _is_async(function: Callable[..., object]) -> bool:

@@ -5,7 +5,7 @@ import contextvars
 import functools
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
 from typing import Annotated, Any, Literal, TypedDict
@@ -40,6 +40,14 @@ class Point:
 
     x: int
     y: int = 0
+
+
+@dataclass
+class Route:
+    start: Point
+    unit: str = field(default="km", init=False)
+    ends: int = field(init=False)
+    _secret: str = "s"
 
 
 class Options(TypedDict, total=False):
@@ -257,7 +265,8 @@ async def test_with_a_schema_of_ones_own_arguments_are_json_values():
 
 @pytest.mark.parametrize(
     ("result", "told"),
-    [("text", "text"), (None, "null"), ({"a": [1]}, '{"a":[1]}'), (ToolOutput("t", {"u": "t"}), "t"), (Point(1), '{"x":1,"y":0}')],
+    [("text", "text"), (None, "null"), ({"a": [1]}, '{"a":[1]}'), (ToolOutput("t", {"u": "t"}), "t"), (Point(1), '{"x":1,"y":0}'),
+     ([Route(Point(1))], '[{"start":{"x":1,"y":0},"unit":"km"}]')],
 )  # fmt: skip
 async def test_a_result_is_text_a_tool_output_or_json(result, told):
     def function():
@@ -272,6 +281,12 @@ async def test_a_result_is_text_a_tool_output_or_json(result, told):
 
     for one in (function, coroutine, functools.partial(coroutine), lambda: asyncio.sleep(0, result), Caller()):
         assert await execute(Tool.from_function(one, name="t")) == told
+
+
+@pytest.mark.parametrize("result", [Point, [object()]])
+async def test_a_result_that_has_no_json_is_a_bug_of_the_function(result):
+    with pytest.raises(TypeError):
+        await execute(Tool.from_function(lambda: result, name="t"))
 
 
 async def test_only_what_is_not_async_runs_in_a_thread_with_the_context_of_its_call():
