@@ -17,7 +17,7 @@ import pytest
 
 from proxy.app import create_app
 from proxy.config_file import parse
-from proxy.server.reload import FileWatch, Trigger, keep_fixed
+from proxy.server.reload import FileWatch, Reloads, Trigger, keep_fixed
 from tests.fakes import FakeUpstream, chunk, stream, whole
 from tests.serving import CONFIG, serving
 from tests.test_cli import running
@@ -157,24 +157,46 @@ def test_a_change_of_a_file_is_seen_once_and_only_when_it_has_settled(tmp_path):
     path.write_text("a")
     link.symlink_to(path)
     watch = FileWatch(link)
-    assert not watch.has_changed()
+    assert watch.look() is None
     path.write_text("a longer text")
-    assert [watch.has_changed() for _ in range(3)] == [False, True, False]
+    assert [watch.look() for _ in range(3)] == [None, "changed", None]
     path.unlink()
-    assert not watch.has_changed()
+    assert watch.look() is None
     other = tmp_path / "other"
     other.write_text("another")
     link.unlink()
     link.symlink_to(other)
-    assert [watch.has_changed() for _ in range(3)] == [False, True, False]
+    assert [watch.look() for _ in range(3)] == [None, "changed", None]
+
+
+def test_a_watched_file_that_is_gone_is_told_of_once_and_read_when_there_is_one_again(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(text := CONFIG.format(upstream="http://127.0.0.1:1", more=""))
+    seconds, told = iter(range(100)), []
+    trigger = Trigger(now=lambda: next(seconds))
+    trigger.watch(path)
+    reloads = Reloads(
+        before := parse(text, {}),
+        load=lambda: parse(path.read_text(), {}),
+        check=lambda *_: None,
+        trigger=trigger,
+        observe=lambda event, /, **_: told.append(event),
+    )
+    path.unlink()
+    assert [reloads.reload() for _ in range(5)] == [None] * 5
+    assert told == ["configuration.gone"]
+    assert reloads.config is before
+    path.write_text(text)
+    assert [reloads.reload() is None for _ in range(5)] == [True, False, True, True, True]
+    assert told == ["configuration.gone", "configuration.reloaded"]
 
 
 def test_requests_to_read_the_file_are_joined():
     trigger = Trigger(now=lambda: 0.0)
-    assert not trigger.take()
+    assert trigger.take() is None
     trigger.ask()
     trigger.ask()
-    assert [trigger.take(), trigger.take()] == [True, False]
+    assert [trigger.take(), trigger.take()] == ["changed", None]
 
 
 def test_what_is_bound_at_the_start_keeps_its_value():

@@ -2,6 +2,7 @@ r"""Reloading: when the configuration is read anew, what of it can take effect, 
 
     SIGHUP, or with `--watch` another content of the file --> read and checked --> handed to the application
                                                                               \-> faulty: logged, nothing changes
+    with `--watch` no file any more --> logged, nothing changes
 
 Signals that come while a configuration is read are answered by reading it once more.
 """
@@ -11,7 +12,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -34,11 +35,15 @@ _FIXED: Final = (
 )
 
 
+News: TypeAlias = Literal["changed", "gone"]
+"""What has become of the configuration's file; a signal counts as a change."""
+
+
 class FileWatch:
     """Whether the content of a file has changed, and has stayed the same for one look: editors write in pieces.
 
     A file that is replaced is followed by its name, and so is a symbolic link that leads to another file, as those of
-    Kubernetes' ConfigMaps do. While there is no file, nothing has changed.
+    Kubernetes' ConfigMaps do. A file that comes back has changed, whatever is in it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,16 +51,16 @@ class FileWatch:
         self._seen = self._stat()
         self._latest = self._known = self._digest()
 
-    def has_changed(self) -> bool:
-        """Look at the file; True once for each new content."""
+    def look(self) -> News | None:
+        """Look at the file; there is news once for each new content, and once when the file is gone."""
         if (stat := self._stat()) != self._seen:
             self._seen, before, self._latest = stat, self._latest, self._digest()
             if self._latest != before:
-                return False
-        if self._latest in (None, self._known):
-            return False
+                return None
+        if self._latest == self._known:
+            return None
         self._known = self._latest
-        return True
+        return "gone" if self._latest is None else "changed"
 
     def _stat(self) -> tuple[int, int, int, int] | None:
         try:
@@ -88,13 +93,14 @@ class Trigger:
         """Watch the file, from its present content on."""
         self._watch = FileWatch(path)
 
-    def take(self) -> bool:
-        """Whether it is to be read now; looks at the file about once a second."""
+    def take(self) -> News | None:
+        """Why something is to be done now; looks at the file about once a second."""
         was_asked, self._is_asked = self._is_asked, False
+        news: News | None = None
         if self._watch is not None and self._now() >= self._looks_at:
             self._looks_at = self._now() + _LOOK_SECONDS
-            was_asked = self._watch.has_changed() or was_asked
-        return was_asked
+            news = self._watch.look()
+        return "changed" if was_asked else news
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,7 @@ class Reloads:
 
     def reload(self) -> Config | None:
         """The configuration, if it is to be read now and is valid; from then on it is the one in force."""
-        if not self._trigger.take():
+        if not self._is_due():
             return None
         systemd.notify_reloading()
         try:
@@ -151,7 +157,7 @@ class Reloads:
         """Reload whenever it is asked for, until cancelled; `apply` puts a valid configuration in force."""
         while True:
             await clock.sleep(_TICK_SECONDS)
-            if not self._trigger.take():
+            if not self._is_due():
                 continue
             systemd.notify_reloading()
             try:
@@ -161,6 +167,13 @@ class Reloads:
                 self._refuse(exc)
             else:
                 self._accept(reading)
+
+    def _is_due(self) -> bool:
+        """Whether the configuration is to be read now."""
+        news = self._trigger.take()
+        if news == "gone":
+            self._observe("configuration.gone")
+        return news == "changed"
 
     def _read(self) -> Reading:
         """The configuration of the file, with the present values of what needs a restart. Raises `ConfigurationError`.

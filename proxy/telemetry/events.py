@@ -33,6 +33,9 @@ EVENTS: Final[Mapping[str, Event]] = {
     "configuration.refused": Event(
         _ERROR, "The changed configuration is faulty (`faults`); the previous one remains in force."
     ),
+    "configuration.gone": Event(
+        _WARNING, "The watched configuration file was removed or cannot be read; its last content remains in force."
+    ),
     "configuration.needs_restart": Event(
         _WARNING, "A setting was changed that takes effect only after a restart; its old value remains."
     ),
