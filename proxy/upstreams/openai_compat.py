@@ -11,10 +11,12 @@ from msgspec.structs import replace
 from proxy.config import PriceConfig
 from proxy.http.response import Response
 from proxy.loop import rawjson, sse
-from proxy.loop.actions import CallUpstream
+from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json, Turn
+from proxy.loop.citations import without_marks
 from proxy.loop.errors import ProxyError, UpstreamError, UpstreamRefused
+from proxy.loop.texts import without_blank_lines_after
 from proxy.loop.tokens import estimated_usage, tokens_of
 from proxy.ports import CountUsage, EarlyCalls, EnoughShown, RawRequest, RawResponse, Show, Write
 from proxy.redact import redactor
@@ -80,6 +82,8 @@ class OpenAICompatible:
                 raw = await self.connection.whole(content, key=self.api_key)
                 answer, _ = parse_completion(raw, self.profile, names, call.body)
                 assembler.feed_whole(answer)
+                if call.body.get("stop") and call.buffering is Buffering.NONE:  # the upstream may have ignored it
+                    await show(_text_chunk(assembler.finish(), call))
             turn = assembler.finish()
         except EnoughShown:  # the connection is closed by now, so the upstream writes no more
             turn = _ended_early(assembler.finish(), call.body)
@@ -224,6 +228,12 @@ class OpenAICompatible:
                 setattr(error, name, failures.clipped(redact(text)))
         if isinstance(error, UpstreamRefused) and not self.of_client:
             error.blame_operator(self.name, self.key_advice)
+
+
+def _text_chunk(turn: Turn, call: CallUpstream) -> Json:
+    """The text of a whole turn as a stream would show it before another turn."""
+    text, _ = without_marks(without_blank_lines_after(turn.text), call.cite)
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
 
 
 def _ended_early(turn: Turn, request: Json) -> Turn:

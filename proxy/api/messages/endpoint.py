@@ -31,8 +31,9 @@ from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond, Stop
 from proxy.loop.asked_json import demands_json
 from proxy.loop.chat import BROKEN_OFF, Json, ToolSpec, Turn, name_of
+from proxy.loop.texts import without_blank_lines_before
 from proxy.loop.tokens import count_tokens
-from proxy.ports import Ports
+from proxy.ports import EnoughShown, Ports
 
 
 class _MessagesSurface(CheckingSurface):
@@ -103,8 +104,10 @@ class CreateMessage(_MessagesSurface):
         async def report(answered: Sequence[AnsweredCall]) -> None:
             reports.append(answered)
 
-        answer = await self._answer(prepared, Callbacks(report=report))
         options = prepared.options
+        # An answer that has to fit a schema is held back, in a stream too: nothing of it is seen before its end.
+        stops = options.stops if prepared.check is None else ()
+        answer = await self._answer(prepared, Callbacks(partial(_end_at_stop, stops), report=report))
         if answer.finish_reason not in BROKEN_OFF:  # else the rest of what seems broken may be missing
             options = replace(options, mended=self.ports.toolset.mended)
         message = MessageBuilder(prepared.run_id, options)
@@ -129,6 +132,13 @@ class CreateMessage(_MessagesSurface):
         return await self.run_checked(
             prepared.resolved, prepared.run_id, prepared.check, callbacks, toolset=toolset, keep=prepared.hides
         )
+
+
+async def _end_at_stop(stops: Sequence[str], _index: int, chunk: Json) -> None:
+    """End a turn whose text goes past a stop sequence, so that no call behind it is run."""
+    text = chunk["choices"][0]["delta"].get("content") if chunk["choices"] else None
+    if isinstance(text, str) and any(stop in without_blank_lines_before(text) for stop in stops):
+        raise EnoughShown
 
 
 class CountTokens(_MessagesSurface):

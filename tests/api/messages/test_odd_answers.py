@@ -467,6 +467,28 @@ async def test_nothing_follows_a_stop_sequence_before_a_call(upstream, streaming
 
 
 @BOTH
+async def test_a_search_behind_a_stop_sequence_is_not_run(upstream, streaming):
+    make = streamed if streaming else whole
+    upstream.replies = [make("oneSTOPtwo", calls=[SEARCH_CALL]), make("Done.")]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH], stop_sequences=["STOP"])
+    assert len(upstream.requests) == 1
+    assert [block["text"] for block in message["content"]] == ["one"]
+    assert message["usage"]["server_tool_use"]["web_search_requests"] == 0
+
+
+@BOTH
+@pytest.mark.parametrize(("text", "stop"), [("\n\none", "\n\n"), ("one【0†L1】", "†")])
+async def test_a_stop_sequence_in_what_is_not_shown_ends_nothing(upstream, streaming, text, stop):
+    make = streamed if streaming else whole
+    upstream.replies = [make(text, calls=[SEARCH_CALL]), make("Done.")]
+    async with proxy_of(upstream, config=CONFIG.replace("profile: openai", "profile: gpt_oss")) as url:
+        message = await ask(url, streaming=streaming, tools=[SEARCH], stop_sequences=[stop])
+    assert len(upstream.requests) == 2
+    assert [block["text"].strip() for block in message["content"] if block["type"] == "text"] == ["one", "Done."]
+
+
+@BOTH
 @pytest.mark.parametrize("stops", [["STOP"], ["bc", "abcd"]])
 async def test_a_text_begins_and_ends_alike_however_it_is_cut_into_pieces(upstream, streaming, stops):
     pieces = ["    ", "S", "T", "ART = 1 ab", "c", "d"]
