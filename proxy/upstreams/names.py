@@ -55,8 +55,8 @@ class ToolNames:
         ]
         if body.get("tools"):
             replaced["tools"] = [self._renamed(tool) for tool in body["tools"]]
-        if isinstance(body.get("tool_choice"), dict):
-            replaced["tool_choice"] = self._renamed(body["tool_choice"])
+        if isinstance(choice := body.get("tool_choice"), dict):
+            replaced["tool_choice"] = self._renamed_choice(choice)
         return replaced
 
     def restore(self, answer: Json) -> bool:
@@ -70,6 +70,12 @@ class ToolNames:
                     function["name"] = self.originals[name]
                     changed = True
         return changed
+
+    def _renamed_choice(self, choice: Json) -> Json:
+        allowed = choice.get("allowed_tools")
+        if isinstance(allowed, dict) and allowed.get("tools"):
+            return {**choice, "allowed_tools": {**allowed, "tools": [self._renamed(tool) for tool in allowed["tools"]]}}
+        return self._renamed(choice)
 
     def _renamed(self, entry: Json) -> Json:
         name = name_of(entry)

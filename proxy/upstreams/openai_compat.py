@@ -182,10 +182,8 @@ class OpenAICompatible:
 
     def _relayed_body(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
         """The client's body for this upstream: byte for byte, but for the model's name and the profile's changes."""
-        prepared = prepare(request, self.profile)
-        names = ToolNames.replaced_in(prepared)
-        if names is not None:
-            prepared = names.replace(prepared)
+        names = ToolNames.replaced_in(request)
+        prepared = prepare(request if names is None else names.replace(request), self.profile)
         if prepared is not request:
             return rawjson.dumps({**prepared, "model": self.model}), names
         return rawjson.replace_model(body, self.model), names

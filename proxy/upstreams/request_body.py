@@ -93,7 +93,8 @@ def serialize(
     """
     request = latest.pop(call.run_id, None)
     if request is None or not request.extend(call, profile, model):
-        body = {**prepare(call.body, profile), "model": model}
+        names = ToolNames.replaced_in(call.body)  # first, for what demands a tool in words has to name it alike
+        body = {**prepare(call.body if names is None else names.replace(call.body), profile), "model": model}
         _drop_searches(body, profile)
         if call.step is AnswerStep.RETELL:
             body |= profile.retelling
@@ -102,8 +103,8 @@ def serialize(
         for name in _LAST_FIELDS:
             if name in body:
                 body[name] = body.pop(name)
-        if (names := ToolNames.replaced_in(body)) is not None:
-            return rawjson.dumps(names.replace(body)), names
+        if names is not None:
+            return rawjson.dumps(body), names
         end = _end_of(body)
         request = SerializedRequest(profile, model, call.step, call.body, rawjson.dumps(body).removesuffix(end), end)
     if len(request.start) <= MOST_KEPT:

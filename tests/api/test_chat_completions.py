@@ -968,6 +968,18 @@ NATIVE = {
 FOUND = [{"title": "T", "link": "https://t.example/", "refer": "ref_1"}]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_glm_is_told_to_call_a_tool_by_the_name_under_which_it_is_offered(upstream, stream):
+    tool = {"type": "function", "function": {"name": "x" * 65, "parameters": {"type": "object"}}}
+    make = streamed if stream else whole
+    upstream.replies = [make(calls=[("c", "x" * 64, {})])]
+    async with proxy_of(upstream, config=CONFIG.replace("profile: openai", "profile: glm")) as url:
+        answer = await raw(url, {**ASK, "stream": stream, "tools": [tool], "tool_choice": tool})
+    assert f"Call the tool {'x' * 64} now" in str(upstream.requests[0]["messages"])
+    assert "x" * 65 not in str(upstream.requests[0])
+    assert "x" * 65 in answer.text
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_glms_native_search_goes_through_beside_our_tools_and_its_results_stay(upstream, sdk, streaming):
     if streaming:

@@ -30,6 +30,15 @@ def test_bad_names_go_out_as_good_ones_and_come_back():
     assert not names.restore({"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]})
 
 
+def test_tools_that_are_allowed_go_out_under_the_names_under_which_they_are_offered():
+    long = "x" * 65
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [function(long), function("b")]}}
+    request = body(long, "b", tool_choice=choice)
+    sent = ToolNames.replaced_in(request).replace(request)
+    assert sent["tools"] == sent["tool_choice"]["allowed_tools"]["tools"] == [function("x" * 64), function("b")]
+    assert sent["tool_choice"]["allowed_tools"]["mode"] == "required"
+
+
 def test_names_that_would_become_the_same_stay_apart():
     names = ToolNames.replaced_in(body("a.b", "a_b", "a b", "x" * 70, "x" * 71, "\u00e9"))
     sent = [

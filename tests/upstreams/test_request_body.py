@@ -42,6 +42,16 @@ def sent(call, profile=OPENAI, model="m", latest=None):
 
 
 @profiles
+def test_a_tool_that_is_demanded_has_the_name_under_which_it_is_offered(profile):
+    tools = [{"type": "function", "function": {"name": name}} for name in ("x" * 65, "other")]
+    body, names = sent(turn(USER, tools=tools, tool_choice=tools[0]), profile)
+    assert names.originals == {"x" * 64: "x" * 65}
+    assert body["tools"][0]["function"]["name"] == "x" * 64
+    assert "x" * 65 not in str(body)
+    assert str(body).count("x" * 64) > 1
+
+
+@profiles
 @given(
     added=st.lists(st.lists(st.sampled_from([USER, ASKS, EMPTY, FOUND]), min_size=1, max_size=3), max_size=4),
     fields=st.fixed_dictionaries(
