@@ -491,6 +491,17 @@ def test_a_text_is_a_bare_call_only_if_it_is_nothing_else(text, is_call):
     assert is_bare_call(text, tools, asked_json=lambda: AskedJson.NO) is is_call
 
 
+@pytest.mark.parametrize("call", ["web_search() ", '{"name": "web_search", "arguments": {}}\n'])
+def test_each_of_many_calls_is_read_once(call):
+    def seconds(times):
+        begun = process_time()
+        assert is_bare_call(call * times, {"web_search": {}}, asked_json=lambda: AskedJson.NO)
+        return process_time() - begun
+
+    # Read once, it takes 10 times as long; if each call copies what follows it, 70 times or more.
+    assert min(seconds(60_000) for _ in range(2)) < 30 * min(seconds(6_000) for _ in range(2))
+
+
 def test_a_call_full_of_quotation_marks_that_are_never_closed_is_read_once():
     def seconds(quotes):
         text = 'web_search("' + r"\"" * quotes + "\\"

@@ -123,13 +123,13 @@ def _ends_with_calls(text: str, tools: Mapping[str, Json]) -> bool:
     """Whether a text is objects that name tools to be called, with a sentence before them at most."""
     at = 0
     while (match := _OBJECT.search(text, at)) and text.index("{", match.start()) < PROOF_CHARACTERS:
-        rest, at = text[match.start() :], _end_of_bracket(text, match.start())
-        while rest.startswith(("{", "[")):
-            end = _end_of_bracket(rest, 0)
-            if not _names_calls(parsed(rest[:end]), tools):
+        start, at = match.start(), _end_of_bracket(text, match.start())
+        while text.startswith(("{", "["), start):
+            end = _end_of_bracket(text, start)
+            if not _names_calls(parsed(text[start:end]), tools):
                 break
-            rest = rest[end:].lstrip(_BETWEEN_CALLS)
-        if rest.strip() in ("", "```", "~~~"):
+            start = _next_call(text, end)
+        if text[start:].strip() in ("", "```", "~~~"):
             return True
     return False
 
@@ -147,12 +147,19 @@ def _names_calls(value: object, tools: Mapping[str, Json]) -> bool:
 
 def _is_written_calls(text: str, tools: Mapping[str, Json]) -> bool:
     """Whether a text is calls and nothing else: `web_search ("x")` is one, `search (noun): ...` begins like one."""
-    rest = text
-    while written := _WRITTEN_CALL.match(rest):
+    at = 0
+    while written := _WRITTEN_CALL.match(text, at):
         if bare_name(written[1]) not in tools:
             return False
-        rest = rest[_end_of_bracket(rest, written.end() - 1) :].lstrip(" \t\r\n;,")
-    return bool(text) and not rest
+        at = _next_call(text, _end_of_bracket(text, written.end() - 1))
+    return bool(text) and at == len(text)
+
+
+def _next_call(text: str, at: int) -> int:
+    """The place of the first character from `at` on that does not merely stand between two calls."""
+    while at < len(text) and text[at] in _BETWEEN_CALLS:
+        at += 1
+    return at
 
 
 def _end_of_bracket(text: str, start: int) -> int:
