@@ -48,7 +48,10 @@ _TOKEN = rb"[!#-&*+.0-9A-Z^-z|~-]+"
 _FILE_NAME = rb'filename=(?:"[^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+"|' + _TOKEN + rb")|filename\*=[!#-'*+.0-9A-Z^-z|~-]+"
 _PARAMETER = re.compile(rb'; *(?:name=(?:"([^"\\\r\n]*)"|(' + _TOKEN + rb"))|" + _FILE_NAME + rb")", re.IGNORECASE)
 _DISPOSITION = re.compile(rb"content-disposition: *form-data((?:" + _PARAMETER.pattern + rb")*) *", re.IGNORECASE)
-_BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
+_TYPE_PARAMETER = re.compile(r"""[ \t]*+;[ \t]*+(?:([!#-'*+.0-9A-Z^-z|~-]+)=(?:"([^"\\]*+)"|([^\s;"]++)))?""")
+_FORM_TYPE = re.compile(r"multipart/form-data(?:" + _TYPE_PARAMETER.pattern + r")*+[ \t]*", re.IGNORECASE)
+# RFC 2046, section 5.1.1; parsers differ on a blank at its end.
+_BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
 # Segments that a URL library would resolve, and characters that decode into ones: a request stays below the base URL.
 _ODD_PATH = re.compile(rb"/\.{0,2}(?:/|$)|%2e|%2f|%5c|\\", re.IGNORECASE)
 _FIRST_ERROR = 400  # of HTTP's statuses
@@ -86,6 +89,8 @@ class Passthrough:
     def _route(self, scope: Scope, body: bytes, caller: Caller) -> tuple[Model, bytes]:
         """The model that the request names, and the body with the upstream's name for it."""
         content_type = header(scope, b"content-type") or ""
+        if sum(name == b"content-type" for name, _ in scope["headers"]) > 1:
+            raise RequestError("There may be only one Content-Type.")
         form = _Form(body, content_type) if content_type.lower().startswith("multipart/form-data") else None
         name = form.model if form else _model_in_json(scope, body)
         model = self._router.resolve(name, client_key=caller.upstream_key, headers=scope["headers"])
@@ -148,10 +153,11 @@ class _Form:
     """
 
     def __init__(self, body: bytes, content_type: str) -> None:
-        boundary = _BOUNDARY.search(content_type)
-        if boundary is None:
-            raise RequestError("The form names no boundary.")
-        self._delimiter = b"\r\n--" + (boundary[1] or boundary[2]).encode("latin-1")
+        parameters = _TYPE_PARAMETER.finditer(content_type) if _FORM_TYPE.fullmatch(content_type) else ()
+        boundaries = [one[2] or one[3] or "" for one in parameters if (one[1] or "").lower() == "boundary"]
+        if len(boundaries) != 1 or not _BOUNDARY.fullmatch(boundaries[0]):
+            raise RequestError("The form must name exactly one boundary.")
+        self._delimiter = b"\r\n--" + boundaries[0].encode("latin-1")
         # The first delimiter may stand at the very beginning; the part after the last one is `--` and no part.
         self._parts = (b"\r\n" + body).split(self._delimiter)
         named = [at for at, part in enumerate(self._parts[1:-1], 1) if _name_of_part(part) == b"model"]

@@ -461,6 +461,60 @@ async def test_a_form_with_two_models_goes_nowhere_however_the_second_is_written
     assert upstream.bodies == []
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "boundary=c; boundary=b",
+        'x="boundary=c"; boundary=b; boundary="b"',
+        'x="boundary=c',
+        "boundary=c b",
+        'boundary="c "',
+        "charset=utf-8",
+        "boundary=" + "c" * 71,
+        " ; " * 9_000 + "x",
+    ],
+)
+async def test_a_form_whose_boundary_may_be_read_differently_goes_nowhere(upstream, parameters):
+    part = 'Content-Disposition: form-data; name="model"\r\n\r\n{}\r\n'
+    body = f"--c\r\n{part.format('m')}--c--\r\n--b\r\n{part.format('alias')}--b--\r\n"
+    headers = {"content-type": f"multipart/form-data; {parameters}", "api-key": "key-one"}
+    async with proxy_of(upstream, more=CLIENTS.format()) as url:
+        response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert upstream.bodies == []
+
+
+async def test_a_form_with_two_content_types_goes_nowhere(upstream):
+    part = 'Content-Disposition: form-data; name="model"\r\n\r\n{}\r\n'
+    body = f"--c\r\n{part.format('m')}--c--\r\n--b\r\n{part.format('alias')}--b--\r\n"
+    headers = [("content-type", f"multipart/form-data; boundary={boundary}") for boundary in "cb"]
+    async with proxy_of(upstream, more=CLIENTS.format()) as url:
+        response = await post(
+            url, body.encode(), path="/v1/audio/transcriptions", headers=[*headers, ("api-key", "key-one")]
+        )
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert upstream.bodies == []
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "boundary=b ; charset=utf-8",
+        'charset=utf-8;boundary="b"\t;',
+        'x="boundary=c"; boundary=b',
+        "xboundary=c; boundary=b",
+    ],
+)
+async def test_a_boundary_may_stand_among_blanks_and_other_parameters(upstream, parameters):
+    upstream.replies = [Reply([b"{}"])]
+    body = '--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nalias\r\n--b--\r\n'
+    headers = {"content-type": f"multipart/form-data; {parameters}"}
+    async with proxy_of(upstream) as url:
+        response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
+    assert response.status_code == 200
+    assert upstream.bodies == [body.replace("alias", "the/real-name").encode()]
+
+
 async def test_a_form_may_have_odd_file_names_and_contents(upstream):
     upstream.replies = [Reply([b"{}"])]
     parts = [
