@@ -27,8 +27,13 @@ tools:
 
 @asynccontextmanager
 async def serving(app, *, lifespan="on", port=0) -> AsyncIterator[str]:
-    """Serve an ASGI application as uvicorn does by itself, on a free port unless one is given."""
-    async with _serving(uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan), port=port) as url:
+    """Serve an ASGI application as uvicorn does by itself, on a free port unless one is given.
+
+    Idle connections are kept for a minute, not five seconds: where a test runs slowly, one could end while a request is
+    on its way to it.
+    """
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan, timeout_keep_alive=60)
+    async with _serving(config, port=port) as url:
         yield url
 
 
