@@ -33,7 +33,7 @@ class EnoughShown(Exception):
 
 
 Tell: TypeAlias = Callable[[Json], Awaitable[bool]]
-"""Called with each progress event of a run; returns whether the client is shown it at once.
+"""Called with each progress event of a run, which it may change; returns whether the client is shown it at once.
 
 A `tool.started` may have `MODEL` beside its own fields, which is for the callee and not for the client.
 """

@@ -15,7 +15,7 @@ from proxy.api.body import parse_chat_request, read_body
 from proxy.api.exchange import EventStream, Headers
 from proxy.api.request import ResolvedRequest
 from proxy.api.surface import Callbacks, Surface, collect, note_use, tool_headers
-from proxy.api.tool_events import telling
+from proxy.config import ToolEvents
 from proxy.loop import rawjson, sse
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, text_of
@@ -42,7 +42,9 @@ class ChatCompletions(Surface):
             return
         run_ids = [token_hex(16) for _ in range(request.chat.get("n") or 1)]
         created = int(self.ports.clock.time())
-        completion = Completion(f"chatcmpl-{run_ids[0]}", run_ids, created, request.model.name)
+        completion = Completion(
+            f"chatcmpl-{run_ids[0]}", run_ids, created, request.model.name, tool_events=request.tool_events
+        )
         if request.chat.get("stream"):
             await self.send_stream(request, partial(self._stream, request, completion), scope, receive, send)
         else:
@@ -50,15 +52,16 @@ class ChatCompletions(Surface):
 
     async def _whole(self, request: ResolvedRequest, completion: "Completion") -> tuple[bytes, Headers]:
         events: list[Json] = []
-        tell = telling(collect(events), request.tool_events)
+        tell = None
+        if request.tool_events != "none":
+            tell = collect(events, with_results=request.tool_events == "results")
         answers = await self.run(request, completion.run_ids, Callbacks(tell=tell))
-        whole = whole_completion(answers, completion, events=None if tell is None else events)
-        return sse.dumps(whole), tool_headers(answers)
+        return sse.dumps(whole_completion(answers, completion, events)), tool_headers(answers)
 
     async def _stream(self, request: ResolvedRequest, completion: "Completion", stream: EventStream) -> None:
         options = request.chat.get("stream_options") or {}
         writer = CompletionStream(stream, completion, include_usage=bool(options.get("include_usage")))
-        tell = telling(writer.tell, request.tool_events)
+        tell = None if request.tool_events == "none" else writer.tell
         await writer.finish(await self.run(request, completion.run_ids, Callbacks(writer.show, tell)))
 
 
@@ -90,12 +93,14 @@ class Completion(Struct, frozen=True):
         run_ids: of its runs, one for each choice.
         created: seconds since 1970.
         model: the model's name where the upstream does not give one.
+        tool_events: the progress events that the client is shown.
     """
 
     id: str
     run_ids: list[str]
     created: int
     model: str
+    tool_events: ToolEvents = "none"
 
 
 class _LatestChunk(Struct):
@@ -166,6 +171,8 @@ class CompletionStream(Struct):
         A `turn.started` before anything is shown is held back: until then a failure can have its proper status.
         """
         model = event.pop(MODEL, None)
+        if self.completion.tool_events == "calls":
+            event.pop("results", None)
         self._events.append(event)
         if not self._head and event["type"] == "turn.started":
             return False
@@ -214,13 +221,13 @@ class CompletionStream(Struct):
         return b"".join(chunks)
 
 
-def whole_completion(answers: Sequence[Respond], completion: Completion, *, events: list[Json] | None = None) -> Json:
+def whole_completion(answers: Sequence[Respond], completion: Completion, events: list[Json]) -> Json:
     """The answer for a client that does not stream: the last turns as they came, as one completion.
 
     Args:
         answers: of one run for each choice that the client wants.
         completion: the properties of the whole.
-        events: the progress of the runs, for clients that asked for it.
+        events: the progress of the runs, for a client that is shown it.
     """
     envelope = answers[0].turn.envelope
     choices = []
@@ -243,4 +250,4 @@ def whole_completion(answers: Sequence[Respond], completion: Completion, *, even
         "choices": choices,
         "usage": sum_of([answer.tally for answer in answers]).as_usage(),
     }
-    return whole if events is None else {**whole, "tool_events": events}
+    return whole if completion.tool_events == "none" else {**whole, "tool_events": events}

@@ -13,7 +13,6 @@ from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, Caller
 from proxy.api.body import header, list_header
 from proxy.api.body_memory import Share, share_of
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
-from proxy.api.tool_events import IN_HEADER
 from proxy.config import OfferConfig, ToolEvents
 from proxy.loop.chat import Json, ToolSpec, text_of
 from proxy.loop.continuation import Continuation, put_back, runs_in
@@ -26,6 +25,8 @@ from proxy.ports import Model, Ports
 
 _LONGEST_LOGGED = 100  # characters of a name that there is not
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
+# The values of the header `x-tool-events`; with any other one, what the operator has configured counts.
+_TOOL_EVENTS: Mapping[str, ToolEvents] = {"true": "calls", "results": "results", "false": "none", "none": "none"}
 
 
 class ResolvedRequest(Struct, frozen=True):
@@ -39,7 +40,7 @@ class ResolvedRequest(Struct, frozen=True):
         tools: the server tools that it may use.
         selection: how it selects server tools, beside those that it declares.
         offer: the tools that the model is shown.
-        tool_events: the progress events that the client is told.
+        tool_events: the progress events that the client is shown.
         body: `chat` as the client sent it, byte for byte; None where the two differ.
         ignored: names that the client selected and cannot have, safe in a header.
         filters: of its searches.
@@ -121,7 +122,7 @@ class RequestResolver:
             chat, filters = _with_filters(chat, native_search=policy.selection.native_search)
         events = caller.tool_events or self._ports.config.offer.tool_events
         if (wanted := header(scope, b"x-tool-events")) is not None:
-            events = IN_HEADER.get(wanted.strip().lower(), events)
+            events = _TOOL_EVENTS.get(wanted.strip().lower(), events)
         return ResolvedRequest(
             chat,
             caller,

@@ -211,11 +211,18 @@ def note_use(tally: Tally, **counts: float) -> None:
         known[name] = known.get(name, 0) + number
 
 
-def collect(events: list[Json]) -> Tell:
-    """Collects the progress events of a run in a list, for an answer that is not streamed."""
+def collect(events: list[Json], *, with_results: bool = True) -> Tell:
+    """Collects the progress events of a run in a list, for an answer that is not streamed.
+
+    Args:
+        events: the list.
+        with_results: whether an event keeps the pages that its call has found.
+    """
 
     async def tell(event: Json) -> bool:
         event.pop(MODEL, None)
+        if not with_results:
+            event.pop("results", None)
         events.append(event)
         return False
 
