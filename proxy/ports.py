@@ -317,18 +317,16 @@ class ClientStore(Protocol):
 
 
 class Rate(Struct, frozen=True):
-    """The rest of a client's requests per minute, after one more request.
+    """The requests of a client in the last 60 seconds, after one more request.
 
     Attributes:
-        allowed: whether that request is within the limit.
-        limit: requests in any 60 seconds, each counted from the beginning of the second in which it came.
-        remaining: how many more would be allowed now.
+        allowed: whether that request is within the limit, and is counted.
+        count: the requests, each from the beginning of the second in which it came.
         reset: seconds until the oldest of them no longer counts, and one more is allowed.
     """
 
     allowed: bool
-    limit: int
-    remaining: int
+    count: int
     reset: float
 
 

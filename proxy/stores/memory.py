@@ -168,12 +168,7 @@ class LocalRates:
                 seconds.append([second, 0])
             seconds[-1][1] += 1
             minute.total += 1
-        return rate_of(limit, minute.total, allowed=allowed, reset=seconds[0][0] + WINDOW_SECONDS - now)
-
-
-def rate_of(limit: int, total: int, *, allowed: bool, reset: float) -> Rate:
-    """The rest of `limit` once `total` requests are counted, this one among them if it is `allowed`."""
-    return Rate(allowed, limit, max(0, limit - total), max(0.0, reset))
+        return Rate(allowed, minute.total, seconds[0][0] + WINDOW_SECONDS - now)
 
 
 class LocalLeases:

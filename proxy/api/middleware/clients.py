@@ -164,12 +164,12 @@ class Quota:
             if limit is not None:
                 rate = await self._rates.hit(client.name, limit)
                 headers = (
-                    (_LIMIT, b"%d" % rate.limit),
-                    (_REMAINING, b"%d" % rate.remaining),
+                    (_LIMIT, b"%d" % limit),
+                    (_REMAINING, b"%d" % max(0, limit - rate.count)),
                     (_RESET, duration(rate.reset).encode()),
                 )
                 if not rate.allowed:
-                    message = f"This key is limited to {rate.limit} requests per minute, and the limit is reached."
+                    message = f"This key is limited to {limit} requests per minute, and the limit is reached."
                     raise RateLimitExceeded(message, retry_after=max(1, math.ceil(rate.reset)))
             lease = None
             if (most := client.max_concurrent_requests) is not None:

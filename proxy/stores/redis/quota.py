@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Final
 
 from proxy.ports import Clock, Rate, Rates
-from proxy.stores.memory import WINDOW_SECONDS, rate_of
+from proxy.stores.memory import WINDOW_SECONDS
 from proxy.stores.redis import SharedRedis, key
 from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable
 
@@ -53,7 +53,7 @@ class RedisRates:
                 allowed, total, reset = await self._hit(keys=[key("rate", client)], args=[limit, WINDOW_SECONDS])
         except StateUnavailable:
             return await self._local.hit(client, limit)
-        return rate_of(limit, total, allowed=bool(allowed), reset=reset / 1e6)
+        return Rate(bool(allowed), total, reset / 1e6)
 
 
 _NOW: Final = """

@@ -8,7 +8,7 @@ from typing import Final
 from proxy.config import StateConfig
 from proxy.ports import Budgets, ClientStore, Clock, Rate, Rates, Results, Use
 from proxy.stores.budgets import first_day_kept, periods_of, total
-from proxy.stores.memory import WINDOW_SECONDS, rate_of
+from proxy.stores.memory import WINDOW_SECONDS
 from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable
 from proxy.stores.shared_results import NOTHING, WAIT_SECONDS, Call, SharedResults
 from proxy.stores.sqlite import SharedSqlite
@@ -115,7 +115,7 @@ class SqliteRates:
                 hit = "INSERT INTO rates VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET requests = requests + 1"
                 db.execute(hit, (client, second))
             reset = (second if oldest is None else oldest) + WINDOW_SECONDS - now
-            return rate_of(limit, int(counts) + allowed, allowed=allowed, reset=reset)
+            return Rate(allowed, int(counts) + allowed, reset)
 
         try:
             return await self._shared.write(write)
