@@ -126,11 +126,11 @@ class Registry:
         if fault := schema_fault(tool.parameters):
             raise ValueError(f"the parameters of {tool.name!r}: {fault}")
         kept = self._kept.pop(tool.name, None) or KeptState(tool, self._caches)
-        self._entries[tool.name] = _Entry(tool, kept)
         own = {alias: PARAMETERS[alias] for alias in tool.aliases if alias in PARAMETERS}
         is_search = tool.searches or tool.name == SEARCH
-        spec = replace(tool, group=group, searches=is_search, alias_parameters=own)
-        self.specs = {**self.specs, tool.name: spec}
+        tool = replace(tool, group=group, searches=is_search, alias_parameters=own)
+        self._entries[tool.name] = _Entry(tool, kept)
+        self.specs = {**self.specs, tool.name: tool}
 
     def arguments_of(self, call: ToolCall) -> Json | None:
         """The arguments of a call, as `ports.Toolset` has it."""
@@ -168,8 +168,9 @@ class Registry:
         chain = [entry, *filter(None, map(self._entries.get, entry.fallbacks))]
         for tried, following in zip_longest(chain, chain[1:]):
             seconds = min(tried.tool.timeout or default_timeout, max_timeout)
+            is_search = tried.tool.searches or entry.tool.searches
             try:
-                return await self._answer(tried, call, seconds, scope, filters)
+                return await self._answer(tried, call, seconds, scope, filters, is_search=is_search)
             except ToolError as exc:
                 if following is None or isinstance(exc, (InvalidArguments, NotUnderstood)):
                     raise
@@ -179,12 +180,11 @@ class Registry:
         raise AssertionError("the last tool of a chain returns or raises")
 
     async def _answer(
-        self, entry: "_Entry", call: ToolCall, seconds: float, scope: str, filters: SearchFilters
+        self, entry: "_Entry", call: ToolCall, seconds: float, scope: str, filters: SearchFilters, *, is_search: bool
     ) -> ToolOutput:
         """The result of one tool of the chain, as far as the filters of request and call permit it."""
         tool = entry.tool
         arguments = parse_arguments(call.arguments, entry.validator, repair=tool.repair)
-        is_search = any(spec.searches for name in (call.name, tool.name) if (spec := self.specs.get(name)))
         if is_search:
             filters = narrowed(filters, arguments, tool.parameters)
         try:
