@@ -1,4 +1,4 @@
-"""The small endpoints: the models of a client, health, metrics, and 405 for every method that a path does not take."""
+"""The small endpoints: the models of a client, health, metrics; 404 and 405 for what is not served."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from functools import partial
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.access import CALLER, Caller
-from proxy.api.body import header
+from proxy.api.body import header, read_body
 from proxy.api.exchange import send_bytes, send_json
 from proxy.breaker import BreakerState
 from proxy.loop.chat import Json
@@ -118,6 +118,19 @@ class Metrics:
         tasks = partial(asyncio.all_tasks, asyncio.get_running_loop())
         text = await asyncio.to_thread(self._scrape, tasks)  # with many tasks or series it takes milliseconds
         await send_bytes(send, 200, ((b"content-type", _PROMETHEUS_TEXT),), text)
+
+
+class NotServed:
+    """404 for the parts of OpenAI's and Anthropic's APIs that are neither served here nor passed to an upstream."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._server, self._clock = ports.config.server, ports.clock
+
+    async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
+        """Answer a request; the interface of ASGI."""
+        # A connection whose request was not read to its end is closed, and the client's next request on it is lost.
+        await read_body(scope, receive, self._server, self._clock)
+        raise NotFound(f"There is no {scope['path']} here.")
 
 
 class WrongMethod:

@@ -10,11 +10,11 @@ from proxy.api.chat_completions import ChatCompletions
 from proxy.api.chat_page import ChatPage
 from proxy.api.debug.endpoint import Debug
 from proxy.api.debug.usage import Usage
-from proxy.api.endpoints import Healthz, Metrics, Models, Readyz, Root, WrongMethod
+from proxy.api.endpoints import Healthz, Metrics, Models, NotServed, Readyz, Root, WrongMethod
 from proxy.api.messages.endpoint import CountTokens, CreateMessage
 from proxy.api.passthrough import Passthrough
+from proxy.api.responses.by_id import CancelResponse, InputItems, ResponseById
 from proxy.api.responses.endpoint import CreateResponse
-from proxy.api.responses.stored import CancelResponse, InputItems, NotServed, ResponseById
 from proxy.loop.errors import NotFound
 from proxy.ports import Ports
 

@@ -1,4 +1,4 @@
-"""Stored responses: for `previous_response_id`, `item_reference`, and the endpoints below `/v1/responses`.
+"""Stored responses: for `previous_response_id`, `item_reference`, and the endpoints below `/v1/responses/{id}`.
 
     resp_1  input, output     <- previous -     resp_2  input, output     <- previous -     resp_3  ...
 
@@ -13,25 +13,18 @@ An item's id contains its response's, so that an item needs no entry of its own.
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qsl
 
 import orjson
 from msgspec import Struct
 from msgspec.structs import asdict
-from starlette.types import Receive, Scope, Send
 
-from proxy.api.access import CALLER
-from proxy.api.body import read_body
-from proxy.api.body_memory import Share, share_of
-from proxy.api.exchange import send_json
+from proxy.api.body_memory import Share
 from proxy.api.responses.conversation import TURNS
 from proxy.loop import sse
 from proxy.loop.chat import Json
-from proxy.loop.errors import ItemNotFound, NotFound, PreviousResponseNotFound, RequestError
-from proxy.ports import ClientStore, Ports
+from proxy.loop.errors import ItemNotFound, NotFound, PreviousResponseNotFound
+from proxy.ports import ClientStore
 
-_DEFAULT_LIMIT, _MAX_LIMIT = 20, 100  # OpenAI's
-_COUNT = re.compile(r"[0-9]{1,9}")
 _PREFIX = "resp_"
 # Nothing else is looked up: under other keys the store has what clients are not shown.
 _RESPONSE_ID = re.compile(_PREFIX + r"[0-9a-f]{32}")
@@ -213,91 +206,3 @@ def _is_again(item: Json, known: Mapping[Any, Json]) -> bool:
     if not isinstance(identity, str) or identity not in known:
         return False
     return _ITEM_ID.fullmatch(identity) is not None or item == known[identity]
-
-
-# -- the endpoints --
-
-
-class ResponseById:
-    """`GET` and `DELETE /v1/responses/{id}`."""
-
-    def __init__(self, ports: Ports) -> None:
-        self._store = ports.store
-
-    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
-        identity = scope["path_params"]["id"]
-        responses = ResponseStore(self._store, scope[CALLER].scope, share_of(scope))
-        if scope["method"] == "DELETE":
-            await responses.delete(identity)
-            await send_json(send, {"id": identity, "object": "response", "deleted": True})
-            return
-        if _query(scope).get("stream") == "true":
-            raise RequestError("A stored response cannot be streamed.", param="stream")
-        await send_json(send, (await responses.find(identity)).response)
-
-
-class InputItems:
-    """`GET /v1/responses/{id}/input_items`: the conversation that a stored response answers."""
-
-    def __init__(self, ports: Ports) -> None:
-        self._store = ports.store
-
-    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
-        responses = ResponseStore(self._store, scope[CALLER].scope, share_of(scope))
-        await send_json(send, page_of(await responses.input_items(scope["path_params"]["id"]), _query(scope)))
-
-
-class CancelResponse:
-    """`POST /v1/responses/{id}/cancel`: an error, for a stored response is finished."""
-
-    def __init__(self, ports: Ports) -> None:
-        self._store = ports.store
-        self._server, self._clock = ports.config.server, ports.clock
-
-    async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
-        """Answer a request; the interface of ASGI."""
-        await read_body(scope, receive, self._server, self._clock)  # see `NotServed`
-        await ResponseStore(self._store, scope[CALLER].scope, share_of(scope)).find(scope["path_params"]["id"])
-        raise RequestError("Only a response in the background can be cancelled, and there are none here.")
-
-
-class NotServed:
-    """404 for the parts of the Responses API that are not served and not handed to an upstream either."""
-
-    def __init__(self, ports: Ports) -> None:
-        self._server, self._clock = ports.config.server, ports.clock
-
-    async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
-        """Answer a request; the interface of ASGI."""
-        # A connection whose request was not read to its end is closed, and the client's next request on it is lost.
-        await read_body(scope, receive, self._server, self._clock)
-        raise NotFound(f"There is no {scope['path']} here.")
-
-
-def page_of(items: Sequence[Json], query: dict[str, str]) -> Json:
-    """A page of items: newest first unless `order=asc`, at most `limit`, those that follow `after`.
-
-    Raises:
-        RequestError: one of these is not what it may be.
-    """
-    order, limit, after = query.get("order", "desc"), query.get("limit", str(_DEFAULT_LIMIT)), query.get("after")
-    if order not in ("asc", "desc"):
-        raise RequestError("'order' must be asc or desc.", param="order")
-    if not (_COUNT.fullmatch(limit) and 1 <= int(limit) <= _MAX_LIMIT):
-        raise RequestError(f"'limit' must be an integer from 1 to {_MAX_LIMIT}.", param="limit")
-    by_id = {item["id"]: item for item in items}  # of two with one id, `after` can mean only one
-    ordered = list(by_id.values() if order == "asc" else reversed(by_id.values()))
-    if after is not None:
-        known = [item["id"] for item in ordered]
-        if after not in known:
-            raise RequestError("'after' is not the id of an item of this response.", param="after")
-        ordered = ordered[known.index(after) + 1 :]
-    page = [{"status": "completed", **item} if item["type"] == "message" else item for item in ordered[: int(limit)]]
-    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
-    return {"object": "list", "data": page, **ends, "has_more": len(ordered) > len(page)}
-
-
-def _query(scope: Scope) -> dict[str, str]:
-    return dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
