@@ -74,3 +74,13 @@ class Sealer:
             return None
         held: Json = orjson.loads(zlib.decompress(plain))  # only now is it certain that it is ours
         return held
+
+    def seal_text(self, text: str) -> str:
+        """The sealed form of a text."""
+        return self.seal({"text": text})
+
+    def open_text(self, sealed: Any) -> str | None:
+        """The text in its sealed form; None for what was not sealed here for this caller."""
+        held = self.open(sealed)
+        text = held.get("text") if held is not None else None
+        return text if isinstance(text, str) else None

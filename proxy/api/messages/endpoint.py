@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from secrets import token_hex
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,7 +24,7 @@ from proxy.api.messages.tools import hosted_names, read_tools, with_hosted
 from proxy.api.messages.usage import usage_of
 from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
-from proxy.api.sealed import Sealer, sealer_for, sealing_keys
+from proxy.api.sealed import sealer_for, sealing_keys
 from proxy.api.surface import Callbacks, delta_of, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond, Stop
@@ -55,9 +54,9 @@ class _MessagesSurface(CheckingSurface):
         own_names = self._own_names
         request = read_request(fields, needs_max_tokens=for_answer)
         declared, check = read_tools(fields, self._server_names), request.schema_check()
-        seal = Seal(sealer_for(scope[CALLER], self._secrets))
+        sealer = sealer_for(scope[CALLER], self._secrets)
         conversation = read_conversation(
-            fields.get("system"), fields.get("messages"), seal.open, own_names, for_answer=for_answer
+            fields.get("system"), fields.get("messages"), sealer.open_text, own_names, for_answer=for_answer
         )
         resolved = await self.resolver.resolve(scope, request.as_chat(conversation.messages, declared, check))
         resolved, tools = with_hosted(resolved, declared, own_names)
@@ -69,7 +68,7 @@ class _MessagesSurface(CheckingSurface):
         limits = replace(resolved.limits, max_output_tokens=request.max_tokens)
         resolved = replace(resolved, chat=chat, limits=limits, ignored=ignored, body=None)
         options = AnswerOptions(
-            seal.seal,
+            sealer.seal_text,
             self._now,
             tools,
             others=resolved.tool_events != "none",
@@ -154,23 +153,6 @@ class CountTokens(_MessagesSurface):
 
 def _request_id() -> str:
     return str(request_context.fields.get({}).get("request_id"))
-
-
-class Seal:
-    """Seals texts for one caller."""
-
-    def __init__(self, sealer: Sealer) -> None:
-        self._sealer = sealer
-
-    def seal(self, text: str) -> str:
-        """Seal a text for the caller."""
-        return self._sealer.seal({"text": text})
-
-    def open(self, sealed: Any) -> str | None:
-        """The text that was sealed; None for what was not sealed here for this caller."""
-        held = self._sealer.open(sealed)
-        text = held.get("text") if held is not None else None
-        return text if isinstance(text, str) else None
 
 
 class _Prepared(Struct, frozen=True):

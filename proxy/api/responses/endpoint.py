@@ -21,7 +21,7 @@ from proxy.api.responses.conversation import converse
 from proxy.api.responses.declared import declared_in
 from proxy.api.responses.output import OutputBuilder, OutputOptions, replay
 from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, read_request
-from proxy.api.responses.stored import History, ResponseStore, StoredResponse, response_id, with_ids
+from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
 from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, sealing_keys
@@ -56,7 +56,7 @@ class CreateResponse(CheckingSurface):
             request.as_sent(exc)
             raise
 
-    async def _history(self, responses: ResponseStore, request: ResponsesRequest) -> History:
+    async def _history(self, responses: ResponseStore, request: ResponsesRequest) -> ItemHistory:
         """The conversation that the request continues, and its own items. Raises as `ResponseStore.history`."""
         try:
             history = await responses.history(request.items, request.previous)

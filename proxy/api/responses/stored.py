@@ -83,8 +83,8 @@ class StoredResponse(Struct, frozen=True):
         return [*self.input, {"type": TURNS, "messages": self.turns}] if self.turns else self.items
 
 
-class History(Struct, frozen=True):
-    """A whole conversation.
+class ItemHistory(Struct, frozen=True):
+    """A whole conversation, as items.
 
     Attributes:
         before: the items of the chain that a request continues.
@@ -139,7 +139,7 @@ class ResponseStore:
         await self._store.delete(self._owner, identity)
         await self._store.delete(self._owner, identity.removeprefix(_PREFIX))
 
-    async def history(self, items: Sequence[Json], previous: str | None) -> History:
+    async def history(self, items: Sequence[Json], previous: str | None) -> ItemHistory:
         """The items of a request, references resolved, behind the chain of responses that it continues.
 
         What the chain has already, and the request has again, stands in its first place only.
@@ -164,7 +164,7 @@ class ResponseStore:
             elif item["id"] not in known:
                 own.append(await self._item(item["id"], looked_up))
         before = [item for stored in chain for item in stored.items_for_model]
-        return History(before, own, {url: title for stored in chain for url, title in stored.sources.items()})
+        return ItemHistory(before, own, {url: title for stored in chain for url, title in stored.sources.items()})
 
     async def _chain(self, last: str | None) -> tuple[list[StoredResponse], str | None]:
         """A response and all that it continues, the oldest first; and the id of the first one that is not stored."""
