@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from proxy.config import ToolEvents
 from proxy.loop.actions import Stop
 from proxy.loop.chat import Json, ToolSpec
+from proxy.loop.errors import ModelNotAllowed
 from proxy.loop.limits import LimitOverrides, Limits
 from proxy.loop.offer import EVERY_TOOL, OFFER_FIELDS, Offer, ToolSelection, make_offer
 from proxy.ports import Model, Toolset
@@ -124,7 +125,10 @@ class AccessPolicies:
             caller: whose it is.
             model: that answers it.
             selected: its `x-server-tools`; None: it has no such header.
-            on_request: whether it asks for tools by a mark.
+            on_request: whether it asks for tools by the prefix or suffix of `offer:`.
+
+        Raises:
+            ModelNotAllowed: the client may not use the model.
         """
         specs = self._toolset.specs
         if specs is not self._specs or len(self._policies) >= _MAX_POLICIES:  # tools of MCP servers come and go
@@ -137,6 +141,8 @@ class AccessPolicies:
             policy = access_policy(self._limits, caller, model, specs.values(), selection)
             if selected is None or len(selected) <= _MAX_CACHED_HEADER:
                 self._policies[key] = policy
+        if not policy.permitted:
+            raise ModelNotAllowed(model.name)
         return policy
 
 

@@ -11,12 +11,12 @@ from starlette.types import Scope
 from proxy import request_context
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, Caller
 from proxy.api.body import header, list_header
-from proxy.api.body_memory import Share, share_of
+from proxy.api.body_memory import share_of
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
 from proxy.config import OfferConfig, ToolEvents
 from proxy.loop.chat import Json, ToolSpec, text_of
 from proxy.loop.continuation import Continuation, put_back, runs_in
-from proxy.loop.errors import ModelNotAllowed, ModelNotFound
+from proxy.loop.errors import ModelNotFound
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, ToolSelection
 from proxy.loop.prompts import PICTURES, WHERE, with_system_text
@@ -74,7 +74,7 @@ class RequestResolver:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._offer = ports.config.offer if ports.config.offers_on_request else OfferConfig()
+        self._marks = ports.config.offer if ports.config.offers_on_request else None  # by which requests ask for tools
         self._policies = AccessPolicies(ports.config.limits, ports.toolset)
 
     async def resolve(
@@ -101,8 +101,10 @@ class RequestResolver:
         caller: Caller = scope[CALLER]
         given, sources = chat, _NO_SOURCES
         if runs := runs_in(chat["messages"]):
-            chat, sources = await self._restored(caller.scope, share_of(scope), chat, runs, hidden or {})
-        chat, name, on_request = self._without_tool_marks(chat)
+            chat, sources = await self._restored(scope, chat, runs, hidden or {})
+        name, on_request = chat["model"], False
+        if self._marks is not None:
+            chat, name, on_request = self._without_marks(chat, self._marks)
         try:
             model = self._ports.router.resolve(
                 name, client_key=caller.upstream_key, messages=chat["messages"], headers=scope["headers"]
@@ -111,8 +113,6 @@ class RequestResolver:
             request_context.add({"unknown_model": name[:_LONGEST_LOGGED]})
             raise
         policy = self._policies.of(caller, model, list_header(scope, b"x-server-tools"), on_request=on_request)
-        if not policy.permitted:
-            raise ModelNotAllowed(model.name)
         request_context.add({"model": model.name, "upstream": model.upstream.name, "stream": bool(chat.get("stream"))})
         if policy.ignored:
             request_context.add({"tools_ignored": policy.ignored})
@@ -139,9 +139,10 @@ class RequestResolver:
         )
 
     async def _restored(
-        self, owner: str, share: Share | None, chat: Json, runs: Sequence[str], hidden: Mapping[str, Continuation]
+        self, scope: Scope, chat: Json, runs: Sequence[str], hidden: Mapping[str, Continuation]
     ) -> tuple[Json, Mapping[str, str]]:
         """The request with what this client was not shown of earlier `runs`, and the pages that those have found."""
+        owner, share = scope[CALLER].scope, share_of(scope)
         found = {run: hidden[run] for run in runs if run in hidden}
         for run in runs:
             stored = None if run in found else await self._ports.store.get(owner, run)
@@ -155,13 +156,15 @@ class RequestResolver:
         sources = {url: title for one in found.values() for url, title in one.sources.items()}
         return {**chat, "messages": put_back(chat["messages"], found)}, sources
 
-    def _without_tool_marks(self, chat: Json) -> tuple[Json, str, bool]:
-        """The request and its model's name without what asks for tools in them, and whether anything did."""
-        offer, name = self._offer, chat["model"]
-        is_exact = name in self._ports.config.models  # a name of the configuration's is meant as it is
-        has_suffix = bool(offer.model_suffix) and name.endswith(offer.model_suffix) and not is_exact
-        name = name.removesuffix(offer.model_suffix) if has_suffix else name
-        messages = take_prefix(chat["messages"], offer.prefix) if offer.prefix else None
+    def _without_marks(self, chat: Json, marks: OfferConfig) -> tuple[Json, str, bool]:
+        """The request without the prefix that asks for tools, its model's name without the suffix; and whether it asks.
+
+        A name that the configuration spells out is meant as it stands.
+        """
+        name, suffix = chat["model"], marks.model_suffix
+        has_suffix = suffix is not None and name.endswith(suffix) and name not in self._ports.config.models
+        name = name.removesuffix(suffix) if has_suffix else name
+        messages = take_prefix(chat["messages"], marks.prefix) if marks.prefix else None
         if messages is None:
             return chat, name, has_suffix
         return {**chat, "messages": messages}, name, True
