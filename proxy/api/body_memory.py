@@ -17,7 +17,6 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from msgspec import Struct
-from starlette.types import Scope
 
 from proxy.loop.errors import Overloaded, RequestTooLarge
 
@@ -35,7 +34,7 @@ _MARK_COST: Final = 64
 _MOST: Final = 36
 
 SHARE: Final = "toolproxy.body_memory"
-"""The key of a request's `Share` in its scope."""
+"""The key of a request's `Share` in its scope; absent where no middleware bounds the memory."""
 
 
 @dataclass(slots=True)
@@ -92,12 +91,6 @@ class Share(Struct):
             raise Overloaded("The proxy holds as many bytes of request bodies as it may; try again in a moment.")
         memory.used = others + cost
         self.reserved = cost
-
-
-def share_of(scope: Scope) -> Share | None:
-    """The share of a request; None where no middleware bounds the memory."""
-    share: Share | None = scope.get(SHARE)
-    return share
 
 
 def cost_of(body: bytes) -> int:

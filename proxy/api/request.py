@@ -11,7 +11,7 @@ from starlette.types import Scope
 from proxy import request_context
 from proxy.api.access import CALLER, TOOL_CALLS_LEFT, AccessPolicies, Caller
 from proxy.api.body import header, list_header
-from proxy.api.body_memory import share_of
+from proxy.api.body_memory import SHARE
 from proxy.api.search_filters import FILTER_FIELDS, filters_of
 from proxy.config import OfferConfig, ToolEvents
 from proxy.loop.chat import Json, ToolSpec, text_of
@@ -142,7 +142,7 @@ class RequestResolver:
         self, scope: Scope, chat: Json, runs: Sequence[str], hidden: Mapping[str, Continuation]
     ) -> tuple[Json, Mapping[str, str]]:
         """The request with what this client was not shown of earlier `runs`, and the pages that those have found."""
-        owner, share = scope[CALLER].scope, share_of(scope)
+        owner, share = scope[CALLER].scope, scope.get(SHARE)
         found = {run: hidden[run] for run in runs if run in hidden}
         for run in runs:
             stored = None if run in found else await self._ports.store.get(owner, run)

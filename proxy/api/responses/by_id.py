@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.api.access import CALLER
 from proxy.api.body import read_body
-from proxy.api.body_memory import share_of
+from proxy.api.body_memory import SHARE
 from proxy.api.exchange import send_json
 from proxy.api.responses.stored import ResponseStore
 from proxy.loop.chat import Json
@@ -28,7 +28,7 @@ class ResponseById:
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Answer a request; the interface of ASGI."""
         identity = scope["path_params"]["id"]
-        responses = ResponseStore(self._store, scope[CALLER].scope, share_of(scope))
+        responses = ResponseStore(self._store, scope[CALLER].scope, scope.get(SHARE))
         if scope["method"] == "DELETE":
             await responses.delete(identity)
             await send_json(send, {"id": identity, "object": "response", "deleted": True})
@@ -46,7 +46,7 @@ class InputItems:
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Answer a request; the interface of ASGI."""
-        responses = ResponseStore(self._store, scope[CALLER].scope, share_of(scope))
+        responses = ResponseStore(self._store, scope[CALLER].scope, scope.get(SHARE))
         await send_json(send, page_of(await responses.input_items(scope["path_params"]["id"]), _query(scope)))
 
 
@@ -60,7 +60,7 @@ class CancelResponse:
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
         """Answer a request; the interface of ASGI."""
         await read_body(scope, receive, self._server, self._clock)  # see `endpoints.NotServed`
-        await ResponseStore(self._store, scope[CALLER].scope, share_of(scope)).find(scope["path_params"]["id"])
+        await ResponseStore(self._store, scope[CALLER].scope, scope.get(SHARE)).find(scope["path_params"]["id"])
         raise RequestError("Only a response in the background can be cancelled, and there are none here.")
 
 

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from proxy import request_context
 from proxy.api.access import CALLER, Caller, names_for_header
 from proxy.api.body import parse_object, read_body
-from proxy.api.body_memory import share_of
+from proxy.api.body_memory import SHARE
 from proxy.api.checked import CheckingSurface, is_broken_off, needs_check
 from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers
 from proxy.api.request import ResolvedRequest
@@ -70,7 +70,7 @@ class CreateResponse(CheckingSurface):
     async def _prepare(self, scope: Scope, request: ResponsesRequest) -> "_Prepared":
         """Read, check, translate and resolve a request."""
         caller: Caller = scope[CALLER]
-        responses = ResponseStore(self.ports.store, caller.scope, share_of(scope))
+        responses = ResponseStore(self.ports.store, caller.scope, scope.get(SHARE))
         seal = Seal(sealer_for(caller, self._secrets))
         history = await self._history(responses, request)
         server_names = frozenset(name for spec in self.ports.toolset.specs.values() for name in spec.names)
