@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 from proxy import __version__, config_file, config_rules
-from proxy.config import Config, Key, place_of, secrets_of
+from proxy.config import Config, Key, place_of
 from proxy.config_messages import PATTERNS
 from proxy.loop.errors import ConfigurationError
-from proxy.redact import Redact, redactor
+from proxy.redact import Redact, redactor, secrets_of
 from proxy.terminal import style_of
 
 _DEFAULT_CONFIG = "config.yaml"

@@ -5,11 +5,9 @@ stands behind a field is its description: `docs/configuration.md` is made of it.
 `loop.limits`, where the loop acts on them.
 """
 
-import re
-from collections.abc import Iterator
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -429,10 +427,6 @@ def address_fault(url: str) -> str | None:
     return "has a port that is not from 1 to 65535" if port == 0 else None
 
 
-SECRET_NAME: Final = re.compile("key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
-"""What the name of a variable or of a header says that it holds."""
-
-
 def place_of(path: str, config: Config) -> str:
     """Where a part of the configuration stands, or else what it would stand in: `config.yaml:LINE: path`.
 
@@ -446,33 +440,3 @@ def place_of(path: str, config: Config) -> str:
 
 FROM_CLIENT: Final = "from_client"
 """The `api_key` of an upstream that gets the client's own key."""
-
-
-def secrets_of(config: Config) -> frozenset[str]:
-    """Every value of a configuration that nobody may see: keys, passwords in URLs, headers that carry either."""
-    password = urlsplit(config.state.url).password
-    return (
-        config.secrets | {*_keys_in(msgspec.structs.replace(config, places={})), *([password] if password else [])}
-    ) - {FROM_CLIENT, ""}
-
-
-def _keys_in(value: Any) -> Iterator[str]:
-    match value:
-        case msgspec.Struct():
-            if isinstance(value, HttpToolConfig):
-                yield from value.secrets
-            for info in msgspec.structs.fields(value):
-                held = getattr(value, info.name)
-                if Key in (info.type, *get_args(info.type)):  # one, a list of them, or none
-                    yield from (held,) if isinstance(held, str) else held or ()
-                else:
-                    yield from _keys_in(held)
-        case dict():
-            for name, held in value.items():
-                if isinstance(held, str) and SECRET_NAME.search(str(name)):
-                    yield from (held, held.rpartition(" ")[2])  # "Bearer KEY"
-                else:
-                    yield from _keys_in(held)
-        case tuple() | list():
-            for held in value:
-                yield from _keys_in(held)

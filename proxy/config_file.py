@@ -23,6 +23,7 @@ from proxy.config_messages import PATTERNS, VARIABLE, in_plain_words, kind_of, v
 from proxy.config_rules import Parts, doubts, reference_faults
 from proxy.loop.errors import ConfigurationError
 from proxy.loop.limits import LimitOverrides, Limits
+from proxy.redact import SECRET_NAME
 
 _FAULTY: Final = object()  # stands for a value that could not be read; its fault is on the list
 _NULL: Final = "tag:yaml.org,2002:null"
@@ -356,7 +357,7 @@ class _Reader:
         if value is None:
             missing.append(name)
             return ""
-        if c.SECRET_NAME.search(name):
+        if SECRET_NAME.search(name):
             self.secrets.add(value)
         return value
 

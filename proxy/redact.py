@@ -1,10 +1,14 @@
-"""Masks secrets in texts that leave the process: log lines, traces, debug pages, errors, results of tools."""
+"""The secrets of a configuration, and how they are masked in what leaves the process: logs, traces, pages, results."""
 
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
-from urllib.parse import quote, quote_plus
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeAlias, get_args
+from urllib.parse import quote, quote_plus, urlsplit
 
+import msgspec
 import orjson
+
+from proxy.config import FROM_CLIENT, Config, HttpToolConfig, Key
 
 Redact: TypeAlias = Callable[[str], str]
 
@@ -17,6 +21,9 @@ _ESCAPES: tuple[Callable[[str], str], ...] = (
     lambda text: quote(text, safe=""),
     quote_plus,
 )
+
+SECRET_NAME: Final = re.compile("key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
+"""Found in the names of variables and headers whose values are secrets."""
 
 
 class Redactor:
@@ -52,3 +59,33 @@ def redactor(secrets: Iterable[str], *, mask: str = "***", shortest: int = _SHOR
         return text
 
     return redact
+
+
+def secrets_of(config: Config) -> frozenset[str]:
+    """Every value of a configuration that nobody may see: keys, passwords in URLs, headers that carry either."""
+    password = urlsplit(config.state.url).password
+    return (
+        config.secrets | {*_keys_in(msgspec.structs.replace(config, places={})), *([password] if password else [])}
+    ) - {FROM_CLIENT, ""}
+
+
+def _keys_in(value: Any) -> Iterator[str]:
+    match value:
+        case msgspec.Struct():
+            if isinstance(value, HttpToolConfig):
+                yield from value.secrets
+            for info in msgspec.structs.fields(value):
+                held = getattr(value, info.name)
+                if Key in (info.type, *get_args(info.type)):  # one, a list of them, or none
+                    yield from (held,) if isinstance(held, str) else held or ()
+                else:
+                    yield from _keys_in(held)
+        case dict():
+            for name, held in value.items():
+                if isinstance(held, str) and SECRET_NAME.search(str(name)):
+                    yield from (held, held.rpartition(" ")[2])  # "Bearer KEY"
+                else:
+                    yield from _keys_in(held)
+        case tuple() | list():
+            for held in value:
+                yield from _keys_in(held)

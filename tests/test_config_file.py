@@ -9,9 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config import Config, SerperConfig, secrets_of
+from proxy.config import Config, SerperConfig
 from proxy.config_file import load, parse
 from proxy.loop.errors import ConfigurationError
+from proxy.redact import secrets_of
 from tests import hostile
 
 SHIPPED = Path(__file__).parent.parent / "config.yaml"

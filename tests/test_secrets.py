@@ -12,9 +12,10 @@ import structlog
 
 from proxy import overview
 from proxy.app import create_app, origins_of
-from proxy.config import TelemetryConfig, secrets_of
+from proxy.config import TelemetryConfig
 from proxy.config_file import parse
 from proxy.loop.errors import ConfigurationError
+from proxy.redact import secrets_of
 from proxy.telemetry import log
 from proxy.tools.tool import Tool
 from tests.fakes import FakeUpstream, Reply, streamed, whole

@@ -21,9 +21,10 @@ from starlette.types import ASGIApp
 
 from proxy import __version__
 from proxy.app import Application, SystemClock, create_app
-from proxy.config import Config, ServerConfig, secrets_of
+from proxy.config import Config, ServerConfig
 from proxy.loop.errors import ConfigurationError
 from proxy.ports import Lifecycle, Observer
+from proxy.redact import secrets_of
 from proxy.server import systemd
 from proxy.server.banner import banner
 from proxy.server.checks import check_startable, check_usable

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
-from proxy.config import Config, secrets_of
+from proxy.config import Config
 from proxy.ports import Clock, ExtraHeaders, History, Observer, Scrape
-from proxy.redact import Redactor
+from proxy.redact import Redactor, secrets_of
 from proxy.telemetry import log, workers
 from proxy.telemetry.events import FanOut, Subscriber
 from proxy.telemetry.log import LogObserver
