@@ -152,10 +152,6 @@ async def send_error(send: Send, error: ProxyError) -> None:
     await send_json(send, error.envelope(), status=error.status, headers=error.headers)
 
 
-def _comment() -> bytes:
-    return sse.KEEPALIVE
-
-
 class EventStream:
     """A stream of server-sent events.
 
@@ -172,13 +168,13 @@ class EventStream:
         (b"x-accel-buffering", b"no"),  # nginx in front of us must not hold events back
     )
 
-    def __init__(self, scope: Scope, send: Send, *, extra: Headers = ()) -> None:
+    def __init__(self, scope: Scope, send: Send) -> None:
         self._connection: ClientConnection | None = scope.get("extensions", {}).get(CONNECTION)
         self._send = send
-        self._headers = (*self._HEADERS, *extra)
+        self._headers = self._HEADERS
         self._starting = asyncio.Lock()
         self.is_started = False
-        self.heartbeat: Callable[[], bytes] = _comment
+        self.heartbeat: Callable[[], bytes] = lambda: sse.KEEPALIVE
         loop = asyncio.get_running_loop()
         self._written = loop.create_future()  # what `write` returns where nothing is to be waited for
         self._written.set_result(None)

@@ -90,7 +90,9 @@ class Surface:
             ClientLeft: the client was gone first.
         """
         body, headers = await while_wanted(scope, receive, work, seconds=request.limits.max_duration)
-        headers = ((b"content-type", b"application/json"), *headers, *_ignored_header(request))
+        headers = [(b"content-type", b"application/json"), *headers]
+        if request.ignored:
+            headers.append(_ignored_header(request))
         await send_bytes(send, 200, headers, body)
 
     async def send_stream(
@@ -107,7 +109,9 @@ class Surface:
             MaxDurationExceeded: it took longer than the request may.
             ClientLeft: the client was gone first.
         """
-        stream = EventStream(scope, send, extra=_ignored_header(request))
+        stream = EventStream(scope, send)
+        if request.ignored:
+            stream.add_headers([_ignored_header(request)])
         heartbeat = partial(stream.keep_alive, self.server.keepalive_seconds)
         seconds = request.limits.max_duration
         await while_wanted(scope, receive, partial(work, stream), seconds=seconds, beside=heartbeat)
@@ -172,9 +176,9 @@ class Surface:
         return answer
 
 
-def _ignored_header(request: ResolvedRequest) -> Headers:
-    """The header that names the tools that the client has selected and cannot have, if there are any."""
-    return ((b"x-tools-ignored", ",".join(request.ignored).encode()),) if request.ignored else ()
+def _ignored_header(request: ResolvedRequest) -> tuple[bytes, bytes]:
+    """The header that names the tools that the client has selected and cannot have."""
+    return b"x-tools-ignored", ",".join(request.ignored).encode()
 
 
 def tool_headers(answers: Sequence[Respond]) -> Headers:
