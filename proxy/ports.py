@@ -135,6 +135,11 @@ class Toolset(Protocol):
         """Every usable tool by its own name."""
         ...
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names and aliases of all usable tools."""
+        ...
+
     def arguments_of(self, call: ToolCall) -> Json | None:
         """The arguments of a call, repaired as its tool takes them; None: the tool refuses them."""
         ...

@@ -56,6 +56,7 @@ class Registry:
 
     Attributes:
         specs: every tool as a model sees it, by name. Another mapping whenever something in it has changed.
+        names: the names and aliases of all tools.
 
     Raises:
         ValueError: two tools have the same name, or a schema is none.
@@ -71,6 +72,7 @@ class Registry:
         kept: Mapping[str, KeptState] = MappingProxyType({}),
     ) -> None:
         self.specs: Mapping[str, ToolSpec] = {}
+        self.names: frozenset[str] = frozenset()
         self._clock = clock
         self._caches = caches or local_caches(clock)
         self._observe = observe
@@ -108,6 +110,7 @@ class Registry:
         for name in gone:
             del self._entries[name]
         self.specs = {name: spec for name, spec in self.specs.items() if name not in gone}
+        self.names = frozenset(name for spec in self.specs.values() for name in spec.names)
         self._groups[group] = added = []
         refused = []
         for tool in tools:
@@ -120,8 +123,7 @@ class Registry:
         return refused
 
     def _add(self, tool: Tool, group: str | None = None) -> None:
-        names = {name for spec in self.specs.values() for name in spec.names}
-        if taken := names.intersection(tool.names):
+        if taken := self.names.intersection(tool.names):
             raise ValueError(f"there are two tools named {min(taken)!r}")
         if fault := schema_fault(tool.parameters):
             raise ValueError(f"the parameters of {tool.name!r}: {fault}")
@@ -131,6 +133,7 @@ class Registry:
         tool = replace(tool, group=group, searches=is_search, alias_parameters=own)
         self._entries[tool.name] = _Entry(tool, kept)
         self.specs = {**self.specs, tool.name: tool}
+        self.names |= {*tool.names}
 
     def arguments_of(self, call: ToolCall) -> Json | None:
         """The arguments of a call, as `ports.Toolset` has it."""

@@ -1,6 +1,6 @@
 """`POST /v1/messages` and `/v1/messages/count_tokens`: a Messages request on the loop of Chat Completions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from secrets import token_hex
@@ -29,7 +29,7 @@ from proxy.api.surface import Callbacks, delta_of, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import AnsweredCall, Respond, Stop
 from proxy.loop.asked_json import demands_json
-from proxy.loop.chat import BROKEN_OFF, Json, ToolSpec, Turn, name_of
+from proxy.loop.chat import BROKEN_OFF, Json, Turn, name_of
 from proxy.loop.texts import without_blank_lines_before
 from proxy.loop.tokens import count_tokens
 from proxy.ports import EnoughShown, Ports
@@ -41,19 +41,13 @@ class _MessagesSurface(CheckingSurface):
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
         self._secrets = sealing_keys(ports.config.upstreams.values())
-        self._specs: Mapping[str, ToolSpec] = {}
-        self._server_names: frozenset[str] = frozenset()
-        self._own_names: Mapping[str, str] = {}
 
     async def _prepare(self, scope: Scope, fields: Json, *, for_answer: bool) -> "_Prepared":
         """Read, check, translate and resolve a request, for an answer or for a count of its tokens."""
-        if self._specs is not self.ports.toolset.specs:  # tools of MCP servers come and go
-            self._specs = self.ports.toolset.specs
-            self._server_names = frozenset(name for spec in self._specs.values() for name in spec.names)
-            self._own_names = hosted_names(self.ports.config.tools, self._specs)
-        own_names = self._own_names
+        toolset = self.ports.toolset
+        own_names = hosted_names(self.ports.config.tools, toolset.specs)
         request = read_request(fields, needs_max_tokens=for_answer)
-        declared, check = read_tools(fields, self._server_names), request.schema_check()
+        declared, check = read_tools(fields, toolset.names), request.schema_check()
         sealer = sealer_for(scope[CALLER], self._secrets)
         conversation = read_conversation(
             fields.get("system"), fields.get("messages"), sealer.open_text, own_names, for_answer=for_answer
@@ -74,7 +68,7 @@ class _MessagesSurface(CheckingSurface):
             others=resolved.tool_events != "none",
             thoughts=request.thinks,
             omits_thoughts=request.omits_thoughts,
-            arguments_of=self.ports.toolset.arguments_of,
+            arguments_of=toolset.arguments_of,
             stops=request.stops,
             pages=conversation.pages,
         )

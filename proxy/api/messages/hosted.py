@@ -60,6 +60,11 @@ class DemandingToolset:
         """Every usable tool by its own name."""
         return self._inner.specs
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names and aliases of all usable tools."""
+        return self._inner.names
+
     def arguments_of(self, call: ToolCall) -> Json | None:
         """The arguments of a call, as `ports.Toolset` has it."""
         return self._inner.arguments_of(call)

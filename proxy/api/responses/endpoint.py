@@ -73,10 +73,9 @@ class CreateResponse(CheckingSurface):
         responses = ResponseStore(self.ports.store, caller.scope, scope.get(SHARE))
         seal = Seal(sealer_for(caller, self._secrets))
         history = await self._history(responses, request)
-        server_names = frozenset(name for spec in self.ports.toolset.specs.values() for name in spec.names)
         declared = declared_in(request.fields, before=history.before, own=history.own)
         where = "tools" if request.fields.get("tools") else "input"
-        tools = read_tools(declared, request.fields.get("tool_choice"), server_names, where=where)
+        tools = read_tools(declared, request.fields.get("tool_choice"), self.ports.toolset.names, where=where)
         instructions = request.fields.get("instructions")
         conversation = converse(history.items, instructions=instructions, name_of=tools.name_of, unseal=seal.open)
         chat = request.as_chat(conversation, tools)
