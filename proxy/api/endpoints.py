@@ -29,7 +29,7 @@ class Models:
         self._created = int(ports.clock.time())  # the configuration's models are as old as the process
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         caller: Caller = scope[CALLER]
         wanted = scope["path_params"].get("id")
         is_anthropic = header(scope, b"anthropic-version") is not None
@@ -56,7 +56,7 @@ class Root:
     """`HEAD /`: 200, by which clients such as Claude Code see that there is a server. There is nothing to get."""
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         if scope["method"] != "HEAD":
             raise NotFound(f"There is no {scope['path']} here.")
         await send_bytes(send, 200, (), b"")
@@ -66,7 +66,7 @@ class Healthz:
     """`GET /healthz`: 200 while the process lives, without a key."""
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         await send_json(send, {"status": "ok"})
 
 
@@ -81,7 +81,7 @@ class Readyz:
         self._ports = ports
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         upstreams = self._ports.upstream_states()
         status = "ready" if any(upstream.usable for upstream in upstreams) else "no usable upstream"
         if self._ports.lifecycle.draining:
@@ -114,7 +114,7 @@ class Metrics:
         self._scrape = scrape
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         tasks = partial(asyncio.all_tasks, asyncio.get_running_loop())
         text = await asyncio.to_thread(self._scrape, tasks)  # with many tasks or series it takes milliseconds
         await send_bytes(send, 200, ((b"content-type", _PROMETHEUS_TEXT),), text)
@@ -127,7 +127,7 @@ class NotServed:
         self._server, self._clock = ports.config.server, ports.clock
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         # A connection whose request was not read to its end is closed, and the client's next request on it is lost.
         await read_body(scope, receive, self._server, self._clock)
         raise NotFound(f"There is no {scope['path']} here.")
@@ -140,6 +140,6 @@ class WrongMethod:
         self._allowed = allowed
 
     async def __call__(self, scope: Scope, _: Receive, __: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         message = f"{scope['path']} takes {self._allowed}, not {scope['method']}."
         raise MethodNotAllowed(message, headers={"allow": self._allowed})

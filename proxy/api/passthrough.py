@@ -67,7 +67,7 @@ class Passthrough:
         self._counts_use = ports.config.counts_use
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         path = _path_below_v1(scope)
         body = await read_body(scope, receive, self._server, self._clock)
         caller: Caller = scope[CALLER]

@@ -30,7 +30,7 @@ class Debug:
         self._allow_anonymous = ports.config.server.allow_anonymous
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         if not may_read(scope, allow_anonymous=self._allow_anonymous):
             raise AdminOnly
         query, as_json = QueryParams(scope["query_string"]), wants_json(scope)

@@ -31,7 +31,7 @@ class Usage:
         } or {ANYONE: None}
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         if not may_read(scope, allow_anonymous=self._ports.config.server.allow_anonymous):
             raise AdminOnly
         use = {"counted": self._ports.config.counts_use, "clients": [await self._of(name) for name in self._budget_of]}

@@ -26,7 +26,7 @@ class ResponseById:
         self._store = ports.store
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         identity = scope["path_params"]["id"]
         responses = ResponseStore(self._store, scope[CALLER].scope, scope.get(SHARE))
         if scope["method"] == "DELETE":
@@ -45,7 +45,7 @@ class InputItems:
         self._store = ports.store
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         responses = ResponseStore(self._store, scope[CALLER].scope, scope.get(SHARE))
         await send_json(send, page_of(await responses.input_items(scope["path_params"]["id"]), _query(scope)))
 
@@ -58,7 +58,7 @@ class CancelResponse:
         self._server, self._clock = ports.config.server, ports.clock
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         await read_body(scope, receive, self._server, self._clock)  # see `endpoints.NotServed`
         await ResponseStore(self._store, scope[CALLER].scope, scope.get(SHARE)).find(scope["path_params"]["id"])
         raise RequestError("Only a response in the background can be cancelled, and there are none here.")

@@ -43,7 +43,7 @@ class CreateResponse(CheckingSurface):
         self._secrets = sealing_keys(ports.config.upstreams.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; the interface of ASGI."""
+        """Handle one ASGI connection."""
         body = await read_body(scope, receive, self.server, self.ports.clock)
         request = read_request(parse_object(body))
         try:
