@@ -118,10 +118,10 @@ class MessageBuilder:
         events: Events = []
         thoughts = delta.get("reasoning_content") or delta.get("reasoning")
         if thoughts and isinstance(thoughts, str):
-            events += self._think(thoughts)
+            events += self._add_thoughts(thoughts)
         text, citations = delta.get("content") or delta.get("refusal") or "", delta.get(CITATIONS) or ()
         if (text or citations) and isinstance(text, str):
-            events += self._say(text, citations)
+            events += self._add_text(text, citations)
         for fragment in delta.get("tool_calls") or ():
             events += self._write_call(fragment)
         return events
@@ -196,7 +196,7 @@ class MessageBuilder:
 
     # -- text and thoughts --
 
-    def _think(self, thoughts: str) -> Events:
+    def _add_thoughts(self, thoughts: str) -> Events:
         """Add thoughts; those that come behind the text or the calls of their turn are left out."""
         if self._has_thoughts:
             is_late = self.blocks.open_type != "thinking"
@@ -208,7 +208,7 @@ class MessageBuilder:
         self._has_thoughts = True
         return events + self.blocks.add_thinking(thoughts, shown=not self._options.omits_thoughts)
 
-    def _say(self, text: str, citations: Sequence[Citation]) -> Events:
+    def _add_text(self, text: str, citations: Sequence[Citation]) -> Events:
         """Add text. The blank line between two turns of a chat is left out, for they are two blocks here."""
         if not self._has_text:
             whole, text = text, without_blank_lines_before(text)
@@ -285,5 +285,5 @@ def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:
     """The sequence at which the upstream itself has stopped, where it says so: vLLM's field, and SGLang's."""
     if not stops:
         return None
-    said = (answer.turn.choice.get(key) for key in ("stop_reason", "matched_stop"))
-    return next((stop for stop in said if isinstance(stop, str) and stop in stops), None)
+    given = (answer.turn.choice.get(key) for key in ("stop_reason", "matched_stop"))
+    return next((stop for stop in given if isinstance(stop, str) and stop in stops), None)

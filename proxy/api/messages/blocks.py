@@ -131,21 +131,21 @@ class Blocks:
         """Close the open block, and add the calls that have waited for that."""
         if not self.open_type:
             return []
-        block, said = self.content[-1], "".join(self._pieces)
+        block, whole = self.content[-1], "".join(self._pieces)
         events: Events = []
         match self.open_type:
             case "text":
-                block["text"] = said
-                if citations := self._cite(said):  # null is not a list: the AI SDK refuses it
+                block["text"] = whole
+                if citations := self._cite(whole):  # null is not a list: the AI SDK refuses it
                     block["citations"] = list(citations)
                     events += [self._delta({"type": "citations_delta", "citation": one}) for one in citations]
             case "thinking":
-                block["thinking"] = said if self._shows_thoughts else ""
-                block["signature"] = self._sign("" if self._shows_thoughts else said)
+                block["thinking"] = whole if self._shows_thoughts else ""
+                block["signature"] = self._sign("" if self._shows_thoughts else whole)
                 events.append(self._delta({"type": "signature_delta", "signature": block["signature"]}))
             case "tool_use":
-                block["input"] = parsed_input(said, self._mended)
-                if not self._is_object and (written := _shown_input(said)):
+                block["input"] = parsed_input(whole, self._mended)
+                if not self._is_object and (written := _shown_input(whole)):
                     events.append(self._input_delta(written))
         self.open_type = ""
         self._pieces.clear()

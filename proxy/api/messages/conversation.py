@@ -236,8 +236,8 @@ class _Reader:
             refuse(where, f"there is no call {named(given)} in the message before for this tool_result")
         parts = result_parts(as_blocks(block.get("content"), f"{where}.content"))
         call.pictures = [part for part in parts if part["type"] != "text"]
-        said = joined_text(parts) or (PICTURES_FOLLOW if call.pictures else EMPTY_RESULT)
-        call.result = FAILED_RESULT.format(text=said) if block.get("is_error") is True else said
+        text = joined_text(parts) or (PICTURES_FOLLOW if call.pictures else EMPTY_RESULT)
+        call.result = FAILED_RESULT.format(text=text) if block.get("is_error") is True else text
         return call.id
 
     def _close_turn(self) -> None:

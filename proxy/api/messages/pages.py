@@ -40,28 +40,27 @@ class FoundPage(Struct, frozen=True):
         url: of the page.
         title: of the page.
         piece: of all that the model has read, the part about it.
-        said: the tool's own text about it.
+        text: the tool's own text about it.
         published: the day on which it appeared, `YYYY-MM-DD`; None: unknown.
     """
 
     url: str
     title: str
     piece: str
-    said: str
+    text: str
     published: str | None = None
 
     @property
     def cited(self) -> str:
-        """The beginning of what the search said of it."""
-        lines = [line.strip() for line in self.said.split("\n")]
+        """The beginning of the tool's text about it, without title, URL and date."""
+        lines = [line.strip() for line in self.text.split("\n")]
         own = [line for line in lines if line and line not in (self.title, self.url) and not _DAY.fullmatch(line)]
-        said = " ".join(own)
-        return (said or self.title)[:_MOST_CITED]
+        return (" ".join(own) or self.title)[:_MOST_CITED]
 
 
 def pages_of(answered: AnsweredCall) -> list[FoundPage]:
     """The pages that a search has found, in the order in which the model has read of them."""
-    sources, text, said = answered.result.sources, answered.content, answered.result.text
+    sources, text = answered.result.sources, answered.content
     found = sorted((at, url) for url in sources if (at := _place_of(url, text)) >= 0)
     begins = [0, *(_paragraph(text, at)[0] for at, _ in found[1:])]  # the result's head goes with its first page
     pieces = {
@@ -71,12 +70,18 @@ def pages_of(answered: AnsweredCall) -> list[FoundPage]:
     texts = {hit.url: hit.text for hit in answered.result.hits}
     days = {hit.url: hit.published for hit in answered.result.hits}
     return [
-        FoundPage(url, sources[url] or url, pieces.get(url, ""), texts.get(url) or _said(said, url), days.get(url))
+        FoundPage(
+            url,
+            sources[url] or url,
+            pieces.get(url, ""),
+            texts.get(url) or _text_about(url, answered.result.text),
+            days.get(url),
+        )
         for url in ordered
     ]
 
 
-def _said(text: str, url: str) -> str:
+def _text_about(url: str, text: str) -> str:
     """The part of a search's text that is about a page."""
     at = _place_of(url, text)
     begin, end = _paragraph(text, at) if at >= 0 else (0, 0)
@@ -193,7 +198,7 @@ def search_in(content: list[Any], tool: str, unseal: Callable[[Any], str | None]
         url, title = (value if isinstance(value := page.get(key), str) else "" for key in ("url", "title"))
         piece = unseal(page.get("encrypted_content"))
         is_ours = is_ours or piece is not None
-        said = _said(results.unfenced(piece), url) if piece is not None and url else ""
-        pages.append(FoundPage(url, title or url, f"{title}\n{url}\n\n" if piece is None else piece, said))
+        about = _text_about(url, results.unfenced(piece)) if piece is not None and url else ""
+        pages.append(FoundPage(url, title or url, f"{title}\n{url}\n\n" if piece is None else piece, about))
     text = "".join([page.piece for page in pages])
     return pages, text if is_ours or not pages else results.fenced(tool, text.strip())

@@ -107,8 +107,8 @@ def read_tools(fields: Json, server_names: Collection[str]) -> MessageTools:
                 refuse(where, f"there are two tools named {match[1]!r}")
             hosted[match[1]] = _hosted(tool, kind, where)
         else:
-            named = tool.get("name")
-            ignored[named if isinstance(named, str) else kind] = kind
+            ignored_name = tool.get("name")
+            ignored[ignored_name if isinstance(ignored_name, str) else kind] = kind
     if fields.get("mcp_servers"):
         ignored["mcp_servers"] = "mcp_servers"
     kinds = tuple(dict.fromkeys(ignored.values()))

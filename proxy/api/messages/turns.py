@@ -59,10 +59,10 @@ class ReplayedTurn(Struct):
 
     def messages(self) -> Iterator[Json]:
         """The assistant message, one message per result, and the pictures of all results."""
-        said = "".join(self.texts)
-        if not (said or self.calls):  # thoughts alone are no message: some upstreams refuse an empty one
+        text = "".join(self.texts)
+        if not (text or self.calls):  # thoughts alone are no message: some upstreams refuse an empty one
             return
-        message: Json = {"role": "assistant", "content": said or None}
+        message: Json = {"role": "assistant", "content": text or None}
         if self.thoughts:
             message["reasoning_content"] = "\n".join(self.thoughts)
         if self.calls:
