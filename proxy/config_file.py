@@ -20,7 +20,7 @@ import yaml
 
 from proxy import config as c
 from proxy.config_messages import PATTERNS, VARIABLE, in_plain_words, kind_of, variable_fault, why_no_key, yaml_hint
-from proxy.config_rules import Parts, doubts, reference_faults
+from proxy.config_rules import Parts, faults_in, warnings_in
 from proxy.loop.errors import ConfigurationError
 from proxy.loop.limits import LimitOverrides, Limits
 from proxy.redact import SECRET_NAME
@@ -67,12 +67,12 @@ def parse(text: str, environ: Mapping[str, str], *, name: str = "config.yaml") -
     except RecursionError as exc:
         raise ConfigurationError([f"{name}: is nested too deep, or refers to itself"]) from exc
     parts = Parts(read, reader.entries, reader.names, reader.disabled, reader.faulty)
-    for path, message in reference_faults(parts):
+    for path, message in faults_in(parts):
         reader.fault(_Path(path, _line_of(path, reader.lines)), message)
     if reader.faults:
         raise ConfigurationError([f"{name}:{line}: {message}" for line, message in sorted(set(reader.faults))])
     config: c.Config = msgspec.structs.replace(read, disabled=reader.disabled, secrets=frozenset(reader.secrets))
-    found = [*doubts(parts), *reader.omitted]
+    found = [*warnings_in(parts), *reader.omitted]
     doubtful = sorted((_line_of(path, reader.lines), path, message) for path, message in found)
     warnings = tuple(f"{name}:{line}: {path}: {message}" for line, path, message in doubtful)
     places = {path: f"{name}:{line}" for path, line in reader.lines.items()}

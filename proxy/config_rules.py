@@ -83,7 +83,7 @@ class Parts:
         return any(name == path or name.startswith((f"{path}.", f"{path}[")) for name in self.faulty)
 
 
-def reference_faults(parts: Parts) -> list[tuple[str, str]]:
+def faults_in(parts: Parts) -> list[tuple[str, str]]:
     """The path of each fault, and what is wrong; not what may only follow from a fault that is known."""
     found = (
         *_model_faults(parts),
@@ -275,7 +275,7 @@ def _alias_faults(parts: Parts) -> _Faults:
                 yield f"tools.{name}.aliases", f"{alias!r} {of_whom}"
 
 
-def doubts(parts: Parts) -> _Faults:
+def warnings_in(parts: Parts) -> _Faults:
     """The warnings: settings that are permitted, but hardly what was meant."""
     if parts.config.upstreams and not parts.config.models:
         yield "models", "is empty, so every request is answered with 404"
