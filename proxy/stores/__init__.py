@@ -73,7 +73,7 @@ def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: 
 
 
 def _redis_state(config: StateConfig, *, clock: Clock, observe: Observer, local: State) -> State:
-    """`state: redis://`; `local` stands in while Redis is away."""
+    """`state: redis://`; `local` stands in while Redis is unavailable."""
     # redis-py is an extra.
     from proxy.stores.redis import SharedRedis  # noqa: PLC0415
     from proxy.stores.redis.budgets import RedisBudgets  # noqa: PLC0415

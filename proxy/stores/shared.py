@@ -1,10 +1,10 @@
-"""What every shared state has in common: it may be away, and is used again once it is back.
+"""What every shared state has in common: it may become unavailable, and is used again once it has recovered.
 
-    reachable --(a command fails)--> away --(a probe succeeds)--> reachable
+    available --(a command fails)--> unavailable --(a probe succeeds)--> available
 
-While it is away, each process uses a state of its own: no request is refused because of it. No command is tried
-meanwhile: a request does not wait for a server that is known not to answer. A probe, once a second, finds out when it
-is back.
+While it is unavailable, each process uses a state of its own: no request is refused because of it. No command is tried
+meanwhile: a request does not wait for a server that is known not to answer. A probe, once a second, finds out whether
+it has recovered.
 """
 
 from abc import ABC, abstractmethod
@@ -53,12 +53,12 @@ class SharedState(ABC):
         """Close what is open."""
 
     def require(self) -> None:
-        """Raise `StateUnavailable` while it is known to be away."""
+        """Raise `StateUnavailable` while it is known to be unavailable."""
         if self._why_not is not None:
             raise StateUnavailable(self._why_not)
 
     def lost(self, why: str) -> StateUnavailable:
-        """Note that it is away; the error to raise."""
+        """Note that it is unavailable; the error to raise."""
         if self._why_not is None:
             self._observe("state.unavailable", at=self._at, why=why)
         self._why_not = why
@@ -86,7 +86,7 @@ class SharedState(ABC):
 
 
 class SharedLeases(ABC):
-    """Implements `ports.Leases` over a shared table of leases. While it is away, each process counts its own.
+    """Implements `ports.Leases` over a shared table of leases. While it is unavailable, each process counts its own.
 
     The process that holds a lease extends it while the request is open; the leases of a process that was killed expire.
 

@@ -38,7 +38,7 @@ class Call:
 
 
 class SharedResults(ABC):
-    """Implements `ports.Results`. While the shared state is away, `local` does it for this process.
+    """Implements `ports.Results`. While the shared state is unavailable, `local` is used.
 
     Args:
         local: this process's own cache.

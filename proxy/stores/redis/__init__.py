@@ -1,4 +1,4 @@
-"""`state: redis://`: several workers and replicas behave as one, through a Redis server that may be away.
+"""`state: redis://`: several workers and replicas behave as one, through a Redis server that may be unavailable.
 
 Every key begins with `toolproxy:` and expires.
 """

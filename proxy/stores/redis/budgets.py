@@ -29,8 +29,8 @@ end
 class RedisBudgets:
     """Implements `ports.Budgets`.
 
-    While Redis is away, each process goes by what it has counted itself; that is added to Redis with the first booking
-    after its return.
+    While Redis is unavailable, each process goes by its own count, which is added to Redis with the first booking after
+    the recovery.
 
     Args:
         shared: the connection to Redis.

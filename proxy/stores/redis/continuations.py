@@ -171,7 +171,7 @@ class RedisContinuations:
                 await self._renew(keys=[_BASE], args=[owner, self._ttl, *(_of(owner, key) for key in keys)])
 
     async def delete(self, owner: str, key: str) -> None:
-        """Forget what is kept under `key`, if anything is. While Redis is away, its copy lives on until it expires."""
+        """Delete the value of `key`, if there is one. While Redis is unavailable, its copy stays until it expires."""
         await self._local.delete(owner, key)
         with suppress(StateUnavailable):
             async with self._shared.reached():

@@ -39,7 +39,7 @@ return {allowed, total, (oldest + window - second) * 1000000 - tonumber(time[2])
 
 
 class RedisRates:
-    """Implements `ports.Rates`. While Redis is away, each process counts by itself, in `local`."""
+    """Implements `ports.Rates`. While Redis is unavailable, each process counts by itself, in `local`."""
 
     def __init__(self, shared: SharedRedis, *, local: Rates) -> None:
         self._shared = shared

@@ -96,7 +96,7 @@ def _make_room(db: sqlite3.Connection, writer: str, now: float, what: str, most:
 
 
 class SqliteRates:
-    """Implements `ports.Rates`. While the database is away, each process counts by itself, in `local`."""
+    """Implements `ports.Rates`. While the database is unavailable, each process counts by itself, in `local`."""
 
     def __init__(self, shared: SharedSqlite, *, local: Rates) -> None:
         self._shared = shared
@@ -203,8 +203,8 @@ class SqliteResults(SharedResults):
 class SqliteBudgets:
     """Implements `ports.Budgets`.
 
-    While the database is away, each process goes by what it has counted itself; that is added to the database with the
-    first booking after its return.
+    While the database is unavailable, each process goes by its own count, which is added to the database with the first
+    booking after the recovery.
 
     Args:
         shared: the database.
