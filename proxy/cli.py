@@ -176,7 +176,7 @@ def _probe(config: Config, redact: Redact) -> None:
 
 
 def _make_importable(directory: Path) -> None:
-    """As uvicorn does it: the command lies elsewhere, and Python looks beside the command."""
+    """Let modules be imported from the directory, as uvicorn does: Python itself looks beside the command."""
     sys.path.insert(0, str(directory.resolve()))
 
 

@@ -1,4 +1,4 @@
-"""The words of faults in a configuration file, for people who do not know YAML's terms or msgspec's."""
+"""Messages about faults in a configuration file, for people who know neither YAML's terms nor msgspec's."""
 
 import re
 import types

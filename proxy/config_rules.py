@@ -1,4 +1,4 @@
-"""What one part of a configuration says of another: names that nothing has, options that do not go together.
+"""Checks across the parts of a configuration: names that refer to nothing, options that do not go together.
 
 The file has been read and typed by `config_file`, as far as it could be: a fault in one part hides none in another.
 """

@@ -90,7 +90,7 @@ class Content:
         self.value = value
 
     def text(self, most: int = 16384) -> str:
-        """As text of at most so many characters: pictures come in megabytes."""
+        """The value as text, cut to `most` characters: pictures come in megabytes."""
         text = self.value if isinstance(self.value, str) else orjson.dumps(self.value, default=str).decode()
         return text if len(text) <= most else f"{text[:most]}..."
 

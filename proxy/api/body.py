@@ -197,12 +197,9 @@ def _choice_fault(value: Any) -> _Fault | None:
         return None
     allowed = value.get("allowed_tools")
     listed = allowed.get("tools") if isinstance(allowed, dict) else None
-    is_sound = _is_well_typed(value) and (listed is None or _are_well_typed(listed))
-    return (
-        None
-        if is_sound
-        else ("", "must be a string, or an object with a string 'type' and a well-formed 'function' or 'allowed_tools'")
-    )
+    if _is_well_typed(value) and (listed is None or _are_well_typed(listed)):
+        return None
+    return "", "must be a string, or an object with a string 'type' and a well-formed 'function' or 'allowed_tools'"
 
 
 def _tools_fault(value: Any) -> _Fault | None:

@@ -171,7 +171,7 @@ class RequestResolver:
 
 
 def _with_filters(chat: Json, *, native_search: bool) -> tuple[Json, SearchFilters]:
-    """The request, in which its model is told where its user is, and the filters of its searches."""
+    """The request, with the place of its user in the system message, and the filters of its searches."""
     filters = filters_of(chat, native_search=native_search)
     if filters.place:
         chat = {**chat, "messages": with_system_text(chat["messages"], WHERE.format(place=filters.place))}

@@ -1,4 +1,4 @@
-"""What is made of the configuration's entries: the tools, and the HTTP clients for upstreams and tools."""
+"""The tools, and the HTTP clients for upstreams and tools, made of the entries of a configuration."""
 
 import asyncio
 import time
@@ -58,7 +58,7 @@ def origins_of(config: Config) -> dict[str, str]:
 def tool_client(
     transport: httpx.AsyncBaseTransport | None = None, extra_headers: ExtraHeaders | None = None
 ) -> httpx.AsyncClient:
-    """For calls of other people's servers: no redirects, nothing from the environment, no cookie kept between calls.
+    """The HTTP client of tools, for servers of third parties: no redirects, nothing from the environment, no cookies.
 
     The registry bounds each call, so the client does not.
     """

@@ -104,7 +104,7 @@ def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
 
 
 async def _not_routed(scope: Scope, _: Receive, send: Send) -> None:
-    """A path that is nobody's."""
+    """404 for a path without a route; a WebSocket is closed."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1000})
         return

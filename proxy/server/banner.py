@@ -1,4 +1,4 @@
-"""What `toolproxy serve` says on a terminal once it serves: what is usable, and three lines to paste."""
+"""What `toolproxy serve` prints on a terminal once it serves: what is usable, and three lines to paste."""
 
 import json
 from collections.abc import Iterator

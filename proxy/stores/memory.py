@@ -81,7 +81,7 @@ class MemoryStore:
         return entry.value if entry else None
 
     async def put(self, owner: str, key: str, value: bytes) -> None:
-        """Keep a value; an older one of the same key is replaced."""
+        """Store a value; an older one of the same key is replaced."""
         name = _Name(owner, key)
         self._drop(name)
         # A copy is as long as it has to be: what orjson writes has up to 8 KiB behind its end.
@@ -95,7 +95,7 @@ class MemoryStore:
         self._observe("continuation.kept", entries=len(self._entries), bytes=self._bytes)
 
     async def renew(self, owner: str, keys: Iterable[str]) -> None:
-        """Let what is kept under `keys` live as if it had been written now."""
+        """Let the values of `keys` live as long as if they had been stored now."""
         expires_at = self._clock.monotonic() + self._ttl
         for name in (_Name(owner, key) for key in keys):
             if entry := self._entries.get(name):
@@ -104,7 +104,7 @@ class MemoryStore:
                 self._shares[owner].keys.move_to_end(name.key)
 
     async def delete(self, owner: str, key: str) -> None:
-        """Forget what is kept under `key`, if anything is."""
+        """Delete the value of `key`, if there is one."""
         self._drop(_Name(owner, key))
 
     def _expire(self) -> None:

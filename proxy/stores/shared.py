@@ -58,7 +58,7 @@ class SharedState(ABC):
             raise StateUnavailable(self._why_not)
 
     def lost(self, why: str) -> StateUnavailable:
-        """Note that it is unavailable; the error to raise."""
+        """Note that the state is unavailable, and return the error to raise."""
         if self._why_not is None:
             self._observe("state.unavailable", at=self._at, why=why)
         self._why_not = why

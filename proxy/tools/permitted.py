@@ -1,6 +1,6 @@
-"""What filters leave of a tool's output, whatever the tool makes of them itself.
+"""Applies the filters of a request to the output of any tool, whatever the tool itself makes of them.
 
-They are those of the request. A call of a search may narrow them by lists of its own, `allowed_domains` and
+A call of a search may narrow them by lists of its own, `allowed_domains` and
 `blocked_domains`: a tool that a client has declared by the name of the server's, such as Claude Code's own `WebSearch`,
 shows them to the model.
 

@@ -274,7 +274,7 @@ class Registry:
 
 
 def _skip_seconds(error: ToolUnavailable | None) -> float | None:
-    """How long a service is skipped that says why it does not serve; None: its failures are counted."""
+    """The seconds for which a service that names the reason of its failure is skipped; None: the failure is counted."""
     if error is None:
         return None
     match error.cause:

@@ -141,7 +141,7 @@ def _more(record: Json) -> Html:
 
 
 def _content_note(record: Json) -> Html | None:
-    """How to see what was said, where it is not kept."""
+    """How to have messages and results recorded, where they are not."""
     if any({"messages", "arguments", "question"} & step.keys() for step in record["steps"]):
         return None
     option = tag("code", "telemetry: {log_content: true}")

@@ -1,4 +1,4 @@
-"""How the debug pages write what records hold."""
+"""Values of records as text for the debug pages."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -168,7 +168,7 @@ class StartThrottle:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def enter(self) -> asyncio.Future[None] | None:
-        """None where the caller may start at once, else a future to await before."""
+        """Return None where the caller may start at once, else a future to await first."""
         if not self._left:
             start = asyncio.get_running_loop().create_future()
             self._waiting.append(start)

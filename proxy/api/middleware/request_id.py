@@ -1,4 +1,4 @@
-"""Outside all layers that can fail: every response has `x-request-id`, every request its log line, no bug gets out."""
+"""Around every layer that can fail: each response gets `x-request-id`, each request a log line, and no bug gets out."""
 
 import asyncio
 import traceback

@@ -114,7 +114,7 @@ _REASONS: Final = {
 
 
 def _in_plain_words(exc: Exception) -> str:
-    """Why it cannot be used; not in Redis's words, which may quote what was sent; the system's quote an address."""
+    """The reason of a failure; Redis's own words may quote what was sent, and the system's quote an address."""
     said = f"{type(exc).__name__} {exc}"
     for part, why in _REASONS.items():
         if part in said:

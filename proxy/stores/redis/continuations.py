@@ -140,7 +140,7 @@ class RedisContinuations:
         return value if isinstance(value, bytes) else await self._local.get(owner, key)
 
     async def put(self, owner: str, key: str, value: bytes) -> None:
-        """Keep a value; an older one of the same key is replaced."""
+        """Store a value; an older one of the same key is replaced."""
         if len(value) <= self._max_bytes and await self._share(owner, key, value):
             await self._local.delete(owner, key)
         else:
@@ -163,7 +163,7 @@ class RedisContinuations:
         return True
 
     async def renew(self, owner: str, keys: Iterable[str]) -> None:
-        """Let what is kept under `keys` live as if it had been written now."""
+        """Let the values of `keys` live as long as if they had been stored now."""
         keys = list(keys)
         await self._local.renew(owner, keys)
         with suppress(StateUnavailable):

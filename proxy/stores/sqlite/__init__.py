@@ -258,7 +258,7 @@ def _still_readable(exc: Exception) -> bool:
 
 
 def _in_plain_words(exc: Exception) -> str:
-    """Why it cannot be used."""
+    """The reason of a failure, for the log and `/readyz`."""
     if isinstance(exc, TimeoutError):
         return f"it gave no answer within {SECONDS:g} s"
     code = str(getattr(exc, "sqlite_errorname", ""))

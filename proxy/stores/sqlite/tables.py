@@ -44,7 +44,7 @@ class SqliteContinuations:
         return found[0] if found is not None else await self._local.get(owner, key)
 
     async def put(self, owner: str, key: str, value: bytes) -> None:
-        """Keep a value; an older one of the same key is replaced."""
+        """Store a value; an older one of the same key is replaced."""
         now = self._shared.now()
 
         def write(db: sqlite3.Connection) -> None:
@@ -62,7 +62,7 @@ class SqliteContinuations:
             await self._local.delete(owner, key)
 
     async def renew(self, owner: str, keys: Iterable[str]) -> None:
-        """Let what is kept under `keys` live as if it had been written now."""
+        """Let the values of `keys` live as long as if they had been stored now."""
         keys = list(keys)
         await self._local.renew(owner, keys)
         now = self._shared.now()
@@ -72,7 +72,7 @@ class SqliteContinuations:
             await self._shared.write(lambda db: db.executemany(update, rows).close())
 
     async def delete(self, owner: str, key: str) -> None:
-        """Forget what is kept under `key`, if anything is."""
+        """Delete the value of `key`, if there is one."""
         await self._local.delete(owner, key)
         with suppress(StateUnavailable):
             await self._shared.write(

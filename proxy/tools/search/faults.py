@@ -1,4 +1,4 @@
-"""What is wrong with a provider's description, or with a tool that uses one: found when the configuration is read."""
+"""Faults of a provider's description, or of a tool that uses one: found when the configuration is read."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a search is asked: the schema that models see, the words that they use instead, and the query made of them."""
+"""The query of a search: the schema that models see, other names for its arguments, and the query made of them."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""How a search provider refuses: the status of its answer, or what stands in it, as a cause. Pure."""
+"""Refusals of a search provider: the cause that the status or the body of its answer stands for. Pure."""
 
 import re
 from collections.abc import Mapping
