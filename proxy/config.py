@@ -372,7 +372,6 @@ class Disabled(Value, frozen=True, kw_only=True):
     `entry` is what could be read of it: a tool without a key may still have a fallback.
     """
 
-    where: str
     why: str
     variables: tuple[str, ...] = ()
     entry: Any = None

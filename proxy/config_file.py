@@ -159,7 +159,7 @@ class _Reader:
             return value
         unset = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
         if why := unset if missing else why_no_key(entry):
-            self.disabled[path.name] = c.Disabled(where=path.name, why=why, variables=tuple(missing), entry=entry)
+            self.disabled[path.name] = c.Disabled(why=why, variables=tuple(missing), entry=entry)
             return None
         return value
 
