@@ -12,7 +12,8 @@ from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import parse_chat_request, read_body
-from proxy.api.exchange import EventStream, Headers
+from proxy.api.event_stream import EventStream
+from proxy.api.exchange import Headers
 from proxy.api.request import ResolvedRequest
 from proxy.api.surface import Callbacks, Surface, collect, note_use, tool_headers
 from proxy.config import ToolEvents

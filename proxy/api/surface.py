@@ -10,11 +10,12 @@ Chat Completions, Responses and Messages are surfaces. To add another one, write
    progress event, and encodes both, and in the end each choice's `Respond`, in the API's own shapes.
 
 Errors are raised as `ProxyError`. A surface whose errors have a shape of their own sets it for streams by
-`exchange.STREAM_ERROR_ENCODER`, and for whole responses in `middleware.request_id._send_failure`.
+`event_stream.STREAM_ERROR_ENCODER`, and for whole responses in `middleware.request_id._send_failure`.
 `app.routes._hot_paths` has the paths of all surfaces.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,7 +24,8 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
-from proxy.api.exchange import EventStream, Headers, Work, send_bytes, together, while_wanted
+from proxy.api.event_stream import EventStream
+from proxy.api.exchange import Headers, Work, send_bytes, while_wanted
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.loop import sse
 from proxy.loop.actions import Respond
@@ -160,7 +162,7 @@ class Surface:
         answers: Sequence[Respond] = ()
         try:
             # A single run has no task of its own, which would keep a failure and all that has led to it.
-            answers = await together(works) if len(works) > 1 else [await works[0]]
+            answers = await _all_of(works) if len(works) > 1 else [await works[0]]
         finally:  # what was used is paid for, also where there is no answer
             _note_end(sum_of(tallies), answers)
         return answers
@@ -174,6 +176,16 @@ class Surface:
         if answer.continuation is not None and keep(answer):
             await self.ports.store.put(owner, run_id, sse.dumps(answer.continuation.as_json()))
         return answer
+
+
+async def _all_of(works: Iterable[Coroutine[Any, Any, Respond]]) -> list[Respond]:
+    """The answers of runs, in order. The first failure cancels the rest and is raised as it is, not in a group."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return [task.result() for task in tasks]
 
 
 def _ignored_header(request: ResolvedRequest) -> tuple[bytes, bytes]:

@@ -13,7 +13,8 @@ from proxy import request_context
 from proxy.api.access import CALLER, names_for_header
 from proxy.api.body import parse_object, read_body
 from proxy.api.checked import CheckingSurface, needs_check
-from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers, send_json
+from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
+from proxy.api.exchange import Headers, send_json
 from proxy.api.messages.answer import AnswerOptions, MessageBuilder
 from proxy.api.messages.conversation import read_conversation
 from proxy.api.messages.errors import REQUEST_ID

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from proxy.api.exchange import EventStream, Outbox
+from proxy.api.event_stream import EventStream, Outbox
 from proxy.api.messages import errors
 from proxy.api.messages.answer import MessageBuilder
 from proxy.api.messages.blocks import Events

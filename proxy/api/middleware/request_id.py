@@ -10,7 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy import request_context
 from proxy.api.body import header
-from proxy.api.exchange import STREAM_ERROR_ENCODER, ClientLeft, send_error
+from proxy.api.event_stream import STREAM_ERROR_ENCODER
+from proxy.api.exchange import ClientLeft, send_error
 from proxy.api.messages import errors as messages_errors
 from proxy.api.middleware.clients import OPEN_PATHS
 from proxy.loop import sse

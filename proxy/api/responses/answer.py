@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.api.exchange import EventStream, Outbox
+from proxy.api.event_stream import EventStream, Outbox
 from proxy.api.responses.items import Events
 from proxy.api.responses.output import ANNOTATIONS, OutputBuilder
 from proxy.api.responses.request import ResponsesRequest

@@ -13,7 +13,8 @@ from proxy.api.access import CALLER, Caller, names_for_header
 from proxy.api.body import parse_object, read_body
 from proxy.api.body_memory import SHARE
 from proxy.api.checked import CheckingSurface, is_broken_off, needs_check
-from proxy.api.exchange import STREAM_ERROR_ENCODER, EventStream, Headers
+from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
+from proxy.api.exchange import Headers
 from proxy.api.request import ResolvedRequest
 from proxy.api.responses.answer import ResponseHead, ResponseStream
 from proxy.api.responses.content import Seal

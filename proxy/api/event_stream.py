@@ -1,0 +1,114 @@
+"""A response as a stream of server-sent events, with heartbeats, from one task or several."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.types import Scope, Send
+
+from proxy.api.exchange import CONNECTION, ClientConnection, Headers
+from proxy.loop import sse
+
+STREAM_ERROR_ENCODER: Final = "toolproxy.stream_error_encoder"
+"""The key in a scope for a `Callable[[ProxyError], bytes]`: the last bytes of a stream that ends in that error.
+
+Without it, the last event of such a stream is the error in OpenAI's envelope.
+"""
+
+
+class EventStream:
+    """A stream of server-sent events.
+
+    The status is committed with the first byte, so that an early failure still has its proper status.
+
+    Attributes:
+        is_started: whether the status is committed.
+        heartbeat: makes what is sent when the stream would be silent for long; a comment unless the surface sets it.
+    """
+
+    _HEADERS: Headers = (
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),  # nginx in front of us must not hold events back
+    )
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._connection: ClientConnection | None = scope.get("extensions", {}).get(CONNECTION)
+        self._send = send
+        self._headers = self._HEADERS
+        self._starting = asyncio.Lock()
+        self.is_started = False
+        self.heartbeat: Callable[[], bytes] = lambda: sse.KEEPALIVE
+        loop = asyncio.get_running_loop()
+        self._written = loop.create_future()  # what `write` returns where nothing is to be waited for
+        self._written.set_result(None)
+        self._now = loop.time
+        self._last_write = self._now()
+
+    def add_headers(self, headers: Headers) -> None:
+        """Add to the headers of the response, before its first byte."""
+        self._headers = (*self._headers, *headers)
+
+    def write(self, data: bytes) -> Awaitable[None]:
+        """Send whole events, or a comment. Waits while the client does not read."""
+        if not self.is_started:
+            return self._begin(data)
+        self._last_write = self._now()
+        if self._connection is not None and self._connection.write_chunk(data):
+            return self._written
+        return self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _begin(self, data: bytes) -> None:
+        async with self._starting:  # the heartbeat may want to be first as well
+            if not self.is_started:
+                await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+                self.is_started = True
+        await self.write(data)
+
+    async def keep_alive(self, seconds: float) -> None:
+        """Send a heartbeat whenever nothing was sent for `seconds`: balancers end silent streams after 60."""
+        while True:
+            silent = self._now() - self._last_write
+            if silent >= seconds:
+                await self.write(self.heartbeat())
+                silent = 0
+            await asyncio.sleep(seconds - silent)
+
+    async def finish(self, data: bytes = b"") -> None:
+        """Send the last events and the end of the response in one piece: clients go when they have read `[DONE]`."""
+        if not self.is_started:
+            await self._begin(b"")
+        await self._send({"type": "http.response.body", "body": data})
+
+
+class Outbox:
+    """Events on their way into a stream, written in order, by one task at a time.
+
+    Tools report progress from their own tasks. A task that is cancelled while it waits to write leaves its events
+    in the queue.
+    """
+
+    def __init__(self, stream: EventStream) -> None:
+        self.pending = bytearray()
+        self._stream = stream
+        self._writing = asyncio.Lock()
+
+    def write(self, data: bytes) -> Awaitable[None]:
+        """Write whole events behind those that wait."""
+        if self.pending or self._writing.locked() or not self._stream.is_started:
+            self.pending += data
+            return self.flush()
+        return self._stream.write(data)
+
+    async def flush(self) -> None:
+        """Write everything that waits."""
+        async with self._writing:
+            while data := bytes(self.pending):
+                await self._stream.write(data)
+                del self.pending[: len(data)]
+
+    async def finish(self) -> None:
+        """Write everything that waits, and end the stream with it."""
+        async with self._writing:
+            await self._stream.finish(bytes(self.pending))
+            self.pending.clear()
