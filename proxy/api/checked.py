@@ -30,7 +30,7 @@ class CheckingSurface(Surface):
         callbacks: Callbacks,
         *,
         toolset: Toolset | None = None,
-        keep: Keep | None = keep_all,
+        keep: Keep = keep_all,
     ) -> Respond:
         """The answer to a request.
 

@@ -41,7 +41,7 @@ ShowChoice: TypeAlias = Callable[[int, Json], Awaitable[None]]
 """Takes a chunk of the choice with that index."""
 
 Keep: TypeAlias = Callable[[Respond], bool]
-"""Decides whether the hidden part of an answer is stored for the client's next request."""
+"""Whether the hidden part of an answer is stored for the client's next request."""
 
 
 def keep_all(_: Respond) -> bool:
@@ -125,7 +125,7 @@ class Surface:
         callbacks: Callbacks,
         *,
         toolset: Toolset | None = None,
-        keep: Keep | None = keep_all,
+        keep: Keep = keep_all,
     ) -> Sequence[Respond]:
         """Make one run for each of the `run_ids`, independent of each other, and drive them to their answers.
 
@@ -134,7 +134,7 @@ class Surface:
             run_ids: 32 hexadecimal digits each; the ids of the client's own calls are made of them.
             callbacks: take what happens in them.
             toolset: runs the calls; None: the server tools as they are.
-            keep: decides for each answer whether its hidden part is stored for the client; None: none is.
+            keep: whether the hidden part of an answer is stored for the client.
         """
         # A model that is offered none of our tools gets no guidance about them.
         limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
@@ -142,8 +142,6 @@ class Surface:
         if toolset is not None:
             driver = Driver(toolset, observe=self.ports.observe, clock=self.ports.clock)
         upstream, owner, filters = request.model.upstream, request.caller.scope, request.filters
-        if not request.offer.client_tools:  # without tools of its own a client has nothing to return with
-            keep = None
         tallies, works = [], []
         for index, run_id in enumerate(run_ids):
             dialect = self.ports.dialect(request.offer.server_tools) if request.offer.in_play else None
@@ -158,7 +156,8 @@ class Surface:
                 filters=filters,
             )
             tallies.append(run.tally)
-            works.append(self._kept(work, owner, run_id, keep) if keep else work)
+            # Without tools of its own a client has nothing to return with.
+            works.append(self._stored(work, owner, run_id, keep) if request.offer.client_tools else work)
         answers: Sequence[Respond] = ()
         try:
             # A single run has no task of its own, which would keep a failure and all that has led to it.
@@ -167,7 +166,7 @@ class Surface:
             _note_end(sum_of(tallies), answers)
         return answers
 
-    async def _kept(self, work: Coroutine[Any, Any, Respond], owner: str, run_id: str, keep: Keep) -> Respond:
+    async def _stored(self, work: Coroutine[Any, Any, Respond], owner: str, run_id: str, keep: Keep) -> Respond:
         """An answer, once the store has what of it the client is not shown.
 
         The store has it before other choices end: a client that streams has seen the calls, whatever becomes of those.

@@ -26,7 +26,7 @@ from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredRespons
 from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, sealing_keys
-from proxy.api.surface import Callbacks, collect, keep_all, tool_headers
+from proxy.api.surface import Callbacks, collect, tool_headers
 from proxy.loop import sse
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
@@ -120,8 +120,9 @@ class CreateResponse(CheckingSurface):
 
     async def _answer(self, prepared: "_Prepared", callbacks: Callbacks) -> Respond:
         """The answer to a request; see `CheckingSurface.run_checked`."""
-        keep = keep_all if prepared.request.store else None
-        return await self.run_checked(prepared.resolved, prepared.run_id, prepared.check, callbacks, keep=keep)
+        return await self.run_checked(
+            prepared.resolved, prepared.run_id, prepared.check, callbacks, keep=lambda _: prepared.request.store
+        )
 
     async def _finish(self, prepared: "_Prepared", head: ResponseHead, answer: Respond, output: OutputBuilder) -> Json:
         """The finished response, stored before the client can know of it."""
