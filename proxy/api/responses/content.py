@@ -1,19 +1,11 @@
-"""The contents of items: the parts of a message as chat parts, and `encrypted_content`.
-
-A client carries `encrypted_content` for us from one request to the next (`api.sealed`): the reasoning of a model, or
-the hidden part of a run that ended in the calls of a client that stores nothing here.
-"""
+"""The contents of items as the parts of a chat message."""
 
 from base64 import b64decode
 from collections.abc import Sequence
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
-from msgspec import Struct
-
-from proxy.api.sealed import Sealer
 from proxy.loop.chat import Json
-from proxy.loop.continuation import Continuation
 from proxy.loop.errors import RequestError
 
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "summary_text": "text", "refusal": "refusal"}
@@ -92,44 +84,3 @@ def joined(parts: Sequence[Json]) -> str:
 def content_of(parts: list[Json]) -> str | list[Json]:
     """A content as simple as it can be: a string unless it holds pictures."""
     return parts if any(part["type"] != "text" for part in parts) else joined(parts)
-
-
-# -- encrypted_content --
-
-
-class Thoughts(Struct, frozen=True):
-    """The reasoning of a model."""
-
-    text: str
-
-
-class Hidden(Struct, frozen=True):
-    """The part of a run that its client was not shown."""
-
-    run_id: str
-    continuation: Continuation
-
-
-class Seal:
-    """Seals and opens `encrypted_content` for one caller."""
-
-    def __init__(self, sealer: Sealer) -> None:
-        self._sealer = sealer
-
-    def thoughts(self, text: str) -> str:
-        """The `encrypted_content` that holds a model's thoughts."""
-        return self._sealer.seal({"thoughts": text})
-
-    def hidden(self, run_id: str, continuation: Continuation) -> str:
-        """Seal the hidden part of a run."""
-        return self._sealer.seal({"run": run_id, "hidden": continuation.as_json()})
-
-    def open(self, sealed: Any) -> Thoughts | Hidden | None:
-        """The sealed content; None for what was not sealed here for this caller."""
-        match self._sealer.open(sealed):
-            case {"run": str(run_id), "hidden": hidden}:
-                return Hidden(run_id, Continuation.from_json(hidden))
-            case {"thoughts": str(text)}:
-                return Thoughts(text)
-            case _:
-                return None

@@ -18,8 +18,9 @@ import orjson
 from msgspec import Struct
 
 from proxy.api.body import MOST_MESSAGES, expect
-from proxy.api.responses.content import Hidden, Thoughts, chat_parts, content_of, joined
+from proxy.api.responses.content import chat_parts, content_of, joined
 from proxy.api.responses.declared import checked_tools
+from proxy.api.responses.encrypted_content import Hidden, Thoughts
 from proxy.loop.chat import Json
 from proxy.loop.continuation import Continuation
 from proxy.loop.errors import RequestError

@@ -17,9 +17,9 @@ from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.exchange import Headers
 from proxy.api.request import ResolvedRequest
 from proxy.api.responses.answer import ResponseHead, ResponseStream
-from proxy.api.responses.content import Seal
 from proxy.api.responses.conversation import converse
 from proxy.api.responses.declared import declared_in
+from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.output import OutputBuilder, OutputOptions, replay
 from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, read_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids

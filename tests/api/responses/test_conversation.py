@@ -2,8 +2,8 @@ from base64 import b64encode
 
 import pytest
 
-from proxy.api.responses.content import Hidden, Thoughts
 from proxy.api.responses.conversation import TURNS, converse, read_items
+from proxy.api.responses.encrypted_content import Hidden, Thoughts
 from proxy.api.responses.tools import read_tools
 from proxy.loop.continuation import Continuation
 from proxy.loop.errors import RequestError

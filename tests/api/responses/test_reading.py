@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from proxy.api.body import parse_chat_request, parse_object
 from proxy.api.responses.by_id import page_of
-from proxy.api.responses.content import Seal, Thoughts, chat_parts
+from proxy.api.responses.content import chat_parts
 from proxy.api.responses.conversation import converse, read_items
 from proxy.api.responses.declared import declared_in
+from proxy.api.responses.encrypted_content import Seal, Thoughts
 from proxy.api.responses.request import read_request
 from proxy.api.responses.stored import with_ids
 from proxy.api.responses.tools import read_tools

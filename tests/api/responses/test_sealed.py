@@ -1,7 +1,7 @@
 import pytest
 
 from proxy.api.access import Caller
-from proxy.api.responses.content import Hidden, Seal, Thoughts
+from proxy.api.responses.encrypted_content import Hidden, Seal, Thoughts
 from proxy.api.sealed import Sealer, key_from, sealer_for
 from proxy.loop.continuation import Continuation
 

@@ -1,0 +1,50 @@
+"""`encrypted_content`, which a client carries for us from one request to the next (`api.sealed`).
+
+It holds the reasoning of a model, or the hidden part of a run that ended in the calls of a client that stores nothing
+here.
+"""
+
+from typing import Any
+
+from msgspec import Struct
+
+from proxy.api.sealed import Sealer
+from proxy.loop.continuation import Continuation
+
+
+class Thoughts(Struct, frozen=True):
+    """The reasoning of a model."""
+
+    text: str
+
+
+class Hidden(Struct, frozen=True):
+    """The part of a run that its client was not shown."""
+
+    run_id: str
+    continuation: Continuation
+
+
+class Seal:
+    """Seals and opens `encrypted_content` for one caller."""
+
+    def __init__(self, sealer: Sealer) -> None:
+        self._sealer = sealer
+
+    def thoughts(self, text: str) -> str:
+        """The `encrypted_content` that holds a model's thoughts."""
+        return self._sealer.seal({"thoughts": text})
+
+    def hidden(self, run_id: str, continuation: Continuation) -> str:
+        """Seal the hidden part of a run."""
+        return self._sealer.seal({"run": run_id, "hidden": continuation.as_json()})
+
+    def open(self, sealed: Any) -> Thoughts | Hidden | None:
+        """The sealed content; None for what was not sealed here for this caller."""
+        match self._sealer.open(sealed):
+            case {"run": str(run_id), "hidden": hidden}:
+                return Hidden(run_id, Continuation.from_json(hidden))
+            case {"thoughts": str(text)}:
+                return Thoughts(text)
+            case _:
+                return None
