@@ -37,7 +37,7 @@ class AnswerOptions(Struct, frozen=True):
         seal: seals text for the client.
         now: the time, for pages that are fetched.
         tools: which server tools it is shown, and whether it takes several calls in one turn.
-        others: show the calls of other server tools as well.
+        server_calls: show the calls of other server tools as well.
         thoughts: show what the model thinks.
         omits_thoughts: show thoughts as a signature alone.
         arguments_of: repairs the arguments of a call, as `Toolset.arguments_of` does.
@@ -49,7 +49,7 @@ class AnswerOptions(Struct, frozen=True):
     seal: Callable[[str], str]
     now: Callable[[], str]
     tools: MessageTools = MessageTools()
-    others: bool = False
+    server_calls: bool = False
     thoughts: bool = False
     omits_thoughts: bool = False
     arguments_of: Callable[[ToolCall], Json | None] = lambda _: None
@@ -60,7 +60,7 @@ class AnswerOptions(Struct, frozen=True):
     @property
     def shows_calls(self) -> bool:
         """Whether the client is shown calls of server tools."""
-        return self.others or bool(self.tools.shown)
+        return self.server_calls or bool(self.tools.shown)
 
 
 class MessageBuilder:
@@ -135,7 +135,7 @@ class MessageBuilder:
             arguments: of the call, as JSON text.
         """
         shown = self._options.tools.shown.get(tool)
-        if shown is None and not self._options.others:
+        if shown is None and not self._options.server_calls:
             return []
         key = call_id, tool, arguments
         if not is_complete(arguments) and (repaired := self._options.arguments_of(ToolCall(call_id, tool, arguments))):

@@ -66,7 +66,7 @@ class _MessagesSurface(CheckingSurface):
             sealer.seal_text,
             self._now,
             tools,
-            others=resolved.tool_events != "none",
+            server_calls=resolved.tool_events != "none",
             thoughts=request.thinks,
             omits_thoughts=request.omits_thoughts,
             arguments_of=toolset.arguments_of,
@@ -179,7 +179,7 @@ class _Prepared(Struct, frozen=True):
         server_tools, shown = self.resolved.offer.server_tools, self.options.tools.shown
         for entry, client_id in turn.entries:
             tool = server_tools.get(name_of(entry) or "")
-            if client_id or self.options.others or (tool is not None and tool.name in shown):
+            if client_id or self.options.server_calls or (tool is not None and tool.name in shown):
                 return bool(client_id)
         return False
 
