@@ -1,6 +1,6 @@
 """What `toolproxy check` prints of a configuration: what of it is usable, and why the rest is not."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import date
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -20,9 +20,10 @@ from proxy.config import (
 from proxy.loop.search import SearchFilters
 from proxy.terminal import Style
 from proxy.tools.catalog import answered_by_fallback, unused_entry_points
-from proxy.tools.search.entries import provider_of
+from proxy.tools.search import serper, zai
+from proxy.tools.search import tool as described
+from proxy.tools.search.provider import Provider
 from proxy.tools.search.query import SearchQuery
-from proxy.tools.search.tool import provider_of as search_provider_of
 
 
 def describe(config: Config, origins: Mapping[str, str]) -> list[str]:
@@ -79,22 +80,30 @@ def _tool_state(name: str, tool: ToolConfig, origins: Mapping[str, str]) -> str:
     is_described = isinstance(tool, SearchConfig) and isinstance(tool.provider, dict)
     origin = "described in this file" if is_described else origins.get(name, "built in")
     state = f"usable, {_type_name(tool)}, {origin}"
-    return state + "".join(f"; {lack}" for lack in _lacks(tool))
+    provider = _provider_of(tool)
+    if provider is not None and (lacking := provider.cannot()):
+        state += f"; its provider cannot filter by {', '.join(lacking)}"
+    return state
 
 
-def _lacks(tool: ToolConfig) -> Iterator[str]:
-    """The filters that the provider of a search does not have."""
-    if not isinstance(tool, (SearchConfig, SerperConfig, ZaiSearchConfig)):
-        return
-    if (provider := provider_of(tool)) is not None and (lacking := provider.cannot()):
-        yield f"its provider cannot filter by {', '.join(lacking)}"
+def _provider_of(tool: ToolConfig) -> Provider | None:
+    """The provider of a search; None: the entry is another tool."""
+    match tool:
+        case SearchConfig():
+            return described.provider_of(tool)
+        case SerperConfig():
+            return serper.provider_of(tool)
+        case ZaiSearchConfig():
+            return zai.provider_of(tool)
+        case _:
+            return None
 
 
 def _example(tool: SearchConfig) -> str:
     """The request of a search that the file describes, so that its author can compare it with the service's terms."""
     where = SearchFilters(("example.org",), ("example.com",), "ca", "British Columbia", "Nanaimo", "medium")
     query = SearchQuery("WORDS", 5, "week", "ca", "en", where)
-    sent = search_provider_of(replace(tool, api_key=tool.api_key and "KEY")).request(query, date(2026, 1, 8))
+    sent = described.provider_of(replace(tool, api_key=tool.api_key and "KEY")).request(query, date(2026, 1, 8))
     return " ".join(part for part in (sent.method, sent.url, (sent.body or b"").decode()) if part)
 
 
