@@ -31,7 +31,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.16  # seconds between two looks
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call: the digest of its arguments, and the token of this process in its lock."""
+    """A call: the digest of its arguments, and the token by which it knows its own lock."""
 
     digest: str
     token: str

@@ -185,7 +185,7 @@ class ResponseStream:
         return bool(events)
 
     def _learn_model(self, model: Any) -> None:
-        """Take over the upstream's own name for the model, unless an event with a name is on its way to the client."""
+        """Take over the upstream's own name for the model, unless an event has given the client a name already."""
         if not self._next_number and isinstance(model, str) and model:
             self.head = replace(self.head, model=model)
 

@@ -1,4 +1,4 @@
-"""The endpoints below `/v1/responses/{id}`: a stored response is shown, deleted, or listed with its input."""
+"""The endpoints of a stored response, `/v1/responses/{id}`: show it, delete it, list its input, refuse to cancel it."""
 
 import re
 from collections.abc import Sequence

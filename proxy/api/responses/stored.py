@@ -1,4 +1,4 @@
-"""Stored responses: for `previous_response_id`, `item_reference`, and the endpoints below `/v1/responses/{id}`.
+"""Stored responses: for `previous_response_id`, `item_reference`, and the endpoints of `by_id`.
 
     resp_1  input, output     <- previous -     resp_2  input, output     <- previous -     resp_3  ...
 
