@@ -72,7 +72,7 @@ class Playbook:
     def __rshift__(self, event: Turn | list[ToolResult]) -> "Playbook":
         if isinstance(event, Turn):
             assert isinstance(self.pending, CallUpstream), f"a turn came, but the run wants {self.pending}"
-            event = replace(with_client_ids(event, self.pending), step=self.pending.step_among(self.steps))
+            event = replace(with_client_ids(event, self.pending), step=self.pending.for_upstream(self.steps).step)
             self.pending = self.run.receive_turn(event)
         else:
             assert isinstance(self.pending, CallTools), f"results came, but the run wants {self.pending}"

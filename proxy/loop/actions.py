@@ -73,15 +73,11 @@ class CallUpstream(Struct, frozen=True):
     renamed: Mapping[str, str] = MappingProxyType({})
     cite: Cite | None = None
 
-    def step_among(self, steps: AnswerSteps) -> AnswerStep | None:
-        """The step of this call at an upstream with these `steps`; None: the turn need not be the answer."""
-        return None if self.forcing is None else self.forcing.step_among(steps)
-
     def for_upstream(self, steps: AnswerSteps) -> "CallUpstream":
-        """The call as an upstream with these `steps` makes it."""
+        """The call as an upstream with these `steps` makes it: with its step, and the request in that step's form."""
         if self.forcing is None:
             return self
-        step = self.forcing.step_among(steps)
+        step = steps[self.forcing.attempt]
         return replace(self, step=step, body=self.forcing.shaped(self.body, step))
 
     def asked_json(self) -> AskedJson:

@@ -95,7 +95,7 @@ class Driver:
             turn = await upstream.complete(call, show, runner)
         except (ProxyError, asyncio.CancelledError) as exc:
             where, seconds = {"turn": call.number, "upstream": upstream.name}, elapsed(self._clock, began)
-            if step := call.step_among(upstream.traits.answer_steps):
+            if step := call.for_upstream(upstream.traits.answer_steps).step:
                 where["rung"] = step
             if isinstance(exc, ProxyError):
                 self._observe("turn.failed", **where, seconds=seconds, **fault_of(exc))

@@ -63,10 +63,6 @@ class Forcing(Struct, frozen=True):
             raise NoFinalAnswer("The model did not give an answer in words, although it was asked in every known way.")
         return replace(self, attempt=self.attempt + 1)
 
-    def step_among(self, steps: AnswerSteps) -> AnswerStep:
-        """The step of this attempt at an upstream with these `steps`."""
-        return steps[self.attempt]
-
     def shaped(self, body: Json, step: AnswerStep) -> Json:
         """The request in the form of a step; `body` is the form of the mildest one."""
         if step is AnswerStep.NOTICE:
