@@ -60,7 +60,7 @@ class Assembler:
         self._calls = CallAssembler(call)
         self._texts = TurnTexts(call)
         self._shown = ShownText(call.separator, MarkFilter(call.cite))
-        self._others = OtherFields(call.first_detail)
+        self._others = OtherFields(call.first_detail, message={"role": "assistant"})
         self._logprobs = HeldLogprobs()
         self._choice: Json = {}
         self._envelope: Json = {}  # the first value of each field of the chunks

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from proxy.loop.chat import TEXT_FIELDS, Json
 from proxy.loop.citations import CITATIONS
@@ -18,12 +18,12 @@ class OtherFields(Struct):
 
     Attributes:
         first_detail: by how much the indices of `reasoning_details` are raised for the client.
-        message: the assistant message so far, without its texts and calls.
+        message: the assistant message so far, without its texts and calls; of a streamed one, only the role at first.
         aside: deltas that are shown if this is the last turn.
     """
 
     first_detail: int
-    message: Json = field(default_factory=lambda: {"role": "assistant"})
+    message: Json
     aside: list[Json] = []
 
     def fold(self, delta: Json) -> None:
