@@ -49,7 +49,7 @@ class MarkFilter(Struct):
 
     Attributes:
         cite: the page that a mark means; None: the marks mean nothing and stay.
-        buffer: the beginning of a mark that is not whole yet.
+        buffer: the beginning of a mark that is not whole yet; at the end of the text it is text like any other.
     """
 
     cite: Cite | None
@@ -71,11 +71,6 @@ class MarkFilter(Struct):
                 cited.append((len(shown), url))
         return shown + whole[at:], cited
 
-    def close(self) -> str:
-        """The rest of the text, which looked like the beginning of a mark and is none."""
-        rest, self.buffer = self.buffer, ""
-        return rest
-
 
 def without_marks(text: str, cite: Cite | None) -> tuple[str, list[Citation]]:
     """A whole text without gpt-oss's marks, and the citations in it; None: its marks mean nothing and stay."""
@@ -83,7 +78,7 @@ def without_marks(text: str, cite: Cite | None) -> tuple[str, list[Citation]]:
         return text, []
     marks = MarkFilter(cite)
     shown, cited = marks.feed(text)
-    return shown + marks.close(), cited
+    return shown + marks.buffer, cited
 
 
 def annotations(text: str, sources: Mapping[str, str], citations: Sequence[Citation] = ()) -> list[Json]:

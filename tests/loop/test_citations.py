@@ -187,7 +187,7 @@ def test_however_a_text_with_marks_is_cut_it_is_read_alike(pieces, data):
         more, cited = marks.feed(text[start:end])
         found += [(len(shown) + at, url) for at, url in cited]
         shown += more
-    assert (shown + marks.close(), found) == without_marks(text, cite)
+    assert (shown + marks.buffer, found) == without_marks(text, cite)
 
 
 def test_what_is_too_long_for_a_mark_is_not_held_back():
