@@ -120,10 +120,11 @@ def _urls_in(text: str, sources: Mapping[str, str]) -> Iterable[tuple[int, int, 
     longest_first = sorted(known, key=len, reverse=True)
     for candidate in _CANDIDATE.finditer(text):
         written = _folded(candidate.group())
-        base = next((base for base in longest_first if _is_whole(written, base)), None)
-        if base is not None:
-            end = candidate.start() + len(base) + (written[len(base) :].startswith("/"))
-            yield candidate.start(), end, known[base]
+        for base in longest_first:
+            if written.startswith(base) and not is_longer_url(written, len(base)):
+                end = candidate.start() + len(base) + written.startswith("/", len(base))
+                yield candidate.start(), end, known[base]
+                break
 
 
 def _folded(url: str) -> str:
@@ -131,13 +132,6 @@ def _folded(url: str) -> str:
     if "%" not in url and "".join(url.split("/", 3)[:3]).islower():  # as most are
         return url
     return _CASELESS.sub(lambda part: part[0].translate(_SMALL), url)
-
-
-def _is_whole(written: str, base: str) -> bool:
-    """Whether `written` begins with the URL `base`, whole: not with another one that only begins alike."""
-    if not written.startswith(base):
-        return False
-    return not is_longer_url(written, len(base))
 
 
 def is_longer_url(text: str, end: int) -> bool:
