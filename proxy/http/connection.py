@@ -127,7 +127,7 @@ class Http1Connection(asyncio.Protocol):
             response.head, response.status, response.headers = answered, answered.status, answered.headers
         except BaseException:
             # Not the connection: once the response is complete, another request may be under way on it.
-            response.close()
+            await response.aclose()
             raise
         return response
 

@@ -109,7 +109,7 @@ class Http1Response(Response):
             try:
                 await self.wait(self._seconds, httpx.ReadTimeout)
             except BaseException:
-                self.close()
+                await self.aclose()
                 raise
         return self._take()
 
@@ -141,7 +141,7 @@ class Http1Response(Response):
                 if rest is not None and await rest:
                     return
         except BaseException:
-            self.close()
+            await self.aclose()
             raise
         finally:
             if self._rest is not None:  # no longer awaited by anybody
@@ -174,13 +174,8 @@ class Http1Response(Response):
         """The rest of the body, where all of it has come; None: there is more to read."""
         return self._take() if self.parser.complete and self.failure is None else None
 
-    def close(self) -> None:
-        """Discard the rest of the body; the connection is closed where there is one."""
-        if self.connection is not None:
-            self.connection.close()
-
     async def aclose(self) -> None:
-        """Discard the rest of the body, as `close` does."""
+        """Discard the rest of the body; the connection is closed, unless it is done with the response."""
         if self.connection is not None:
             self.connection.close()
 
