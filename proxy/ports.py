@@ -172,7 +172,7 @@ class RawRequest:
 
     method: str
     path: str  # below the upstream's base URL, with the query: "/embeddings?x=1"
-    headers: Sequence[tuple[bytes, bytes]]
+    headers: Headers
     body: bytes
 
 
@@ -181,7 +181,7 @@ class RawResponse:
     """The head of an upstream's response, and its body, not yet read."""
 
     status: int
-    headers: Sequence[tuple[bytes, bytes]]
+    headers: Headers
     body: AsyncIterator[bytes]
 
 

@@ -13,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.api.body import parse_chat_request, read_body
 from proxy.api.event_stream import EventStream
-from proxy.api.exchange import Headers
 from proxy.api.request import ResolvedRequest
 from proxy.api.surface import Callbacks, Surface, collect, note_use, tool_headers
 from proxy.config import ToolEvents
@@ -23,7 +22,7 @@ from proxy.loop.chat import Json, text_of
 from proxy.loop.citations import CITATIONS, Citation, annotations, joined_annotations, without_marks
 from proxy.loop.patterns import ChunkPattern, pattern_of
 from proxy.loop.tally import Tally, sum_of
-from proxy.ports import MODEL
+from proxy.ports import MODEL, Headers
 
 _OF_ALL_CHUNKS = ("system_fingerprint", "service_tier")  # where the upstream gives them
 

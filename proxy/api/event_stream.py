@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.types import Scope, Send
 
-from proxy.api.exchange import CONNECTION, ClientConnection, Headers
+from proxy.api.exchange import CONNECTION, ClientConnection
 from proxy.loop import sse
 
 STREAM_ERROR_ENCODER: Final = "toolproxy.stream_error_encoder"

@@ -10,7 +10,7 @@ task waits in `receive` for the departure, the body is read from `receive` and e
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -19,13 +19,13 @@ from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from proxy.loop.errors import MaxDurationExceeded, ProxyError
+from proxy.ports import Headers
 
 CONNECTION: Final = "toolproxy.connection"
 """The key of the request's `ClientConnection` among the extensions of its scope."""
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
-Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 
 class ClientLeft(Exception):

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy import request_context
 from proxy.api.event_stream import EventStream
-from proxy.api.exchange import Headers, Work, send_bytes, while_wanted
+from proxy.api.exchange import Work, send_bytes, while_wanted
 from proxy.api.request import RequestResolver, ResolvedRequest
 from proxy.loop import sse
 from proxy.loop.actions import Respond
@@ -35,7 +35,7 @@ from proxy.loop.driver import Driver
 from proxy.loop.run import Run
 from proxy.loop.tally import Tally, sum_of, token_count
 from proxy.loop.texts import without_blank_lines_after
-from proxy.ports import MODEL, Ports, Report, Tell, Toolset
+from proxy.ports import MODEL, Headers, Ports, Report, Tell, Toolset
 
 ShowChoice: TypeAlias = Callable[[int, Json], Awaitable[None]]
 """Takes a chunk of the choice with that index."""

@@ -1,7 +1,7 @@
 """The way to one upstream: requests that are prepared once and sent often, over whichever transport it has."""
 
-from collections.abc import AsyncIterable, Awaitable, Iterable
-from typing import Protocol, TypeAlias
+from collections.abc import AsyncIterable, Awaitable
+from typing import Protocol
 
 import httpx
 from msgspec import Struct
@@ -9,11 +9,9 @@ from msgspec import Struct
 from proxy.config import Timeouts
 from proxy.http.connect import Origin, origin_of
 from proxy.http.connection import RequestTimeouts
-from proxy.http.parser import header_lines, request_head
+from proxy.http.parser import Headers, header_lines, request_head
 from proxy.http.response import Response
 from proxy.ports import ExtraHeaders
-
-Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 # RFC 9110, section 8.6: these have a Content-Length even where they have no body.
 _HAVE_A_LENGTH = frozenset({"POST", "PUT", "PATCH"})

@@ -9,7 +9,7 @@ here: the size of a head, the way in which a body is framed, the bytes between c
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -17,7 +17,7 @@ import httpx
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from msgspec import Struct
 
-Headers: TypeAlias = list[tuple[bytes, bytes]]
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 # Twice what Node takes for all headers, and eight times nginx's `proxy_buffer_size`; interim responses count as well.
 MAX_HEAD_BYTES = 64 * 1024
@@ -49,7 +49,7 @@ def is_clean(block: bytes, *, line_ends: int) -> bool:
     return block.count(b"\r\n") == line_ends and block.translate(None, _HARMLESS) == b"\r\n" * line_ends
 
 
-def request_head(method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def request_head(method: bytes, target: bytes, headers: Headers) -> bytes:
     """The head of a request.
 
     Raises:
@@ -61,7 +61,7 @@ def request_head(method: bytes, target: bytes, headers: Iterable[tuple[bytes, by
     return b"%b HTTP/1.1\r\n%b\r\n" % (line, header_lines(headers))
 
 
-def header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def header_lines(headers: Headers) -> bytes:
     """Headers as lines of a request's head. Raises `httpx.LocalProtocolError`, as `request_head` does."""
     lines = []
     for name, value in headers:
@@ -87,7 +87,7 @@ class _Message(Struct, eq=False):
     reason: list[bytes]
     on_status: Callable[[bytes], None]
     on_body: Callable[[bytes], None]
-    headers: Headers = []
+    headers: list[tuple[bytes, bytes]] = []
     is_complete: bool = False
 
     def on_message_begin(self) -> None:

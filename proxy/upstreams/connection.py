@@ -7,11 +7,12 @@ from typing import NoReturn
 
 import httpx
 
-from proxy.http.client import Headers, HttpClient
+from proxy.http.client import HttpClient
 from proxy.http.connect import reason
 from proxy.http.decode import DecodedResponse
 from proxy.http.response import Response
 from proxy.loop.errors import Overloaded, ProxyError, UpstreamError, UpstreamTimeout
+from proxy.ports import Headers
 from proxy.upstreams import failures
 
 # As much of an error's body as can hold its message.
@@ -46,7 +47,7 @@ class Connection:
         self._client = client
         self._own = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
         self._forwards = frozenset(name.lower().encode() for name in forward_headers) - dict(self._own).keys()
-        self._forwarded: Sequence[tuple[bytes, bytes]] = ()
+        self._forwarded: Headers = ()
         whole, stream = _completion_headers(b"application/json"), _completion_headers(b"text/event-stream")
         self._whole = client.prepare("POST", _COMPLETIONS, with_own(whole, self._own))
         self._stream = client.prepare("POST", _COMPLETIONS, with_own(stream, self._own))
@@ -55,7 +56,7 @@ class Connection:
         """Close all connections, idle or in use."""
         await self._client.aclose()
 
-    def forwarding(self, client_headers: Sequence[tuple[bytes, bytes]]) -> "Connection":
+    def forwarding(self, client_headers: Headers) -> "Connection":
         """This connection with the headers of one client's request that are forwarded; itself where there are none.
 
         Args:
@@ -67,7 +68,7 @@ class Connection:
         connection._forward([header for header in client_headers if header[0] in self._forwards])  # noqa: SLF001 - ours
         return connection
 
-    def _forward(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    def _forward(self, headers: Headers) -> None:
         self._forwarded = headers
         self._whole = self._whole.with_headers(headers)
         self._stream = self._stream.with_headers(headers)
@@ -174,7 +175,7 @@ def _completion_headers(accept: bytes) -> Headers:
     )
 
 
-def with_own(headers: Headers, own: Sequence[tuple[bytes, bytes]]) -> Headers:
+def with_own(headers: Headers, own: Headers) -> Headers:
     """Headers with `own` in place of those of the same names."""
     names = {name for name, _ in own}
     return (*(header for header in headers if header[0] not in names), *own)

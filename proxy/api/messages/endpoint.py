@@ -14,7 +14,7 @@ from proxy.api.access import CALLER, names_for_header
 from proxy.api.body import parse_object, read_body
 from proxy.api.checked import CheckingSurface, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
-from proxy.api.exchange import Headers, send_json
+from proxy.api.exchange import send_json
 from proxy.api.messages.answer import AnswerOptions, MessageBuilder
 from proxy.api.messages.conversation import read_conversation
 from proxy.api.messages.errors import REQUEST_ID
@@ -33,7 +33,7 @@ from proxy.loop.asked_json import demands_json
 from proxy.loop.chat import BROKEN_OFF, Json, Turn, name_of
 from proxy.loop.texts import without_blank_lines_before
 from proxy.loop.tokens import count_tokens
-from proxy.ports import EnoughShown, Ports
+from proxy.ports import EnoughShown, Headers, Ports
 
 
 class _MessagesSurface(CheckingSurface):

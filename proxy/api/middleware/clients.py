@@ -19,10 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy import request_context
 from proxy.api.access import CALLER, Caller
 from proxy.api.body import HEADERS, header
-from proxy.api.exchange import Headers
 from proxy.config import ClientConfig
 from proxy.loop.errors import InvalidApiKey, ProxyError, RateLimitExceeded
-from proxy.ports import Leases, Rates
+from proxy.ports import Headers, Leases, Rates
 
 OPEN_PATHS = frozenset({"/chat", "/healthz", "/metrics", "/readyz"})
 

@@ -14,7 +14,6 @@ from proxy.api.body import parse_object, read_body
 from proxy.api.body_memory import SHARE
 from proxy.api.checked import CheckingSurface, is_broken_off, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
-from proxy.api.exchange import Headers
 from proxy.api.request import ResolvedRequest
 from proxy.api.responses.answer import ResponseHead, ResponseStream
 from proxy.api.responses.conversation import converse
@@ -33,7 +32,7 @@ from proxy.loop.chat import Json
 from proxy.loop.continuation import storable
 from proxy.loop.errors import PreviousResponseNotFound, ProxyError
 from proxy.loop.offer import SEARCH, make_offer
-from proxy.ports import Ports, Toolset
+from proxy.ports import Headers, Ports, Toolset
 
 
 class CreateResponse(CheckingSurface):
