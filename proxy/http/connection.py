@@ -208,7 +208,7 @@ class Http1Connection(asyncio.Protocol):
             else:
                 if self.reading_paused:
                     self.resume_reading()
-                self._pool.idle(self, response.parser.idle_seconds)
+                self._pool.release(self, response.parser.idle_seconds)
         elif response.unread > MAX_UNREAD_BYTES and not self.reading_paused:
             self.reading_paused = True
             self._transport.pause_reading()
@@ -267,4 +267,4 @@ class Http1Connection(asyncio.Protocol):
     def _leave(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
-            pool.gone(self)
+            pool.discard(self)

@@ -127,11 +127,11 @@ class ResponseParser:
         "_framing_bytes",
         "_head_bytes",
         "_is_chunked",
+        "_is_head_request",
         "_left",
         "_llhttp",
         "_message",
         "_tail",
-        "_to_head",
         "complete",
         "head",
         "idle_seconds",
@@ -145,7 +145,7 @@ class ResponseParser:
         self.complete = False
         self.reusable = False
         self.idle_seconds: int | None = None
-        self._to_head = is_head_request
+        self._is_head_request = is_head_request
         reason: list[bytes] = []
         self._message = _Message(reason, on_status=reason.append, on_body=self.pieces.append)
         self._llhttp = HttpResponseParser(self._message)
@@ -246,7 +246,7 @@ class ResponseParser:
             self.reusable = b"close" not in tokens and (self.reusable or b"keep-alive" in tokens)
         if (options := fields.get(b"keep-alive")) and (hint := _IDLE.search(options)):
             self.idle_seconds = int(hint[1])
-        if self._to_head or head.status in (_NO_CONTENT, _NOT_MODIFIED):
+        if self._is_head_request or head.status in (_NO_CONTENT, _NOT_MODIFIED):
             self._left = 0
         elif codings := fields.get(b"transfer-encoding"):
             if codings.lower() != b"chunked":

@@ -50,7 +50,7 @@ class Pool:
         self._sweep: asyncio.TimerHandle | None = None
 
     async def acquire(self, origin: Origin, timeouts: RequestTimeouts, *, fresh: bool = False) -> Http1Connection:
-        """A connection for one request; it comes back by itself.
+        """A connection for one request; it releases itself when its response is complete.
 
         Args:
             origin: the server.
@@ -74,7 +74,7 @@ class Pool:
                 return connection
             connection.close()
 
-    def idle(self, connection: Http1Connection, seconds: float | None) -> None:
+    def release(self, connection: Http1Connection, seconds: float | None) -> None:
         """Take back a connection, whose server waits `seconds` for another request; None: not known."""
         waiter = self._next_waiter() if self._waiting else None
         if waiter is not None:
@@ -94,12 +94,12 @@ class Pool:
         if self._sweep is None:
             self._sweep = connection.loop.call_later(IDLE_SECONDS / 4, self._expire, connection.loop)
 
-    def gone(self, connection: Http1Connection) -> None:
+    def discard(self, connection: Http1Connection) -> None:
         """Forget a connection that is closed."""
         self._connections.discard(connection)
         if same := self._idle.get(connection.origin):
             same.pop(connection, None)
-        self._free()
+        self._release_place()
 
     @property
     def usage(self) -> Usage:
@@ -135,7 +135,7 @@ class Pool:
         """A place: with a connection that has just come back, or bare (None)."""
         if not self._waiting:
             if self._places_taken >= self._max_connections:
-                self._give_one_up()
+                self._evict_idle()
             if self._places_taken < self._max_connections:
                 self._places_taken += 1
                 return None
@@ -143,11 +143,12 @@ class Pool:
         self._waiting[waiter] = origin
         try:
             async with asyncio.timeout(seconds):
-                return await self._given(waiter)
+                return await self._wait_for(waiter)
         except TimeoutError as exc:
             raise httpx.PoolTimeout("All connections are in use.") from exc
 
-    async def _given(self, waiter: _Waiter) -> Http1Connection | None:
+    async def _wait_for(self, waiter: _Waiter) -> Http1Connection | None:
+        """What a waiter is given; where its request is cancelled, that goes to the next one."""
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -155,23 +156,23 @@ class Pool:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 # It was served in the very moment in which it was cancelled.
                 if connection := waiter.result():
-                    self.idle(connection, None)
+                    self.release(connection, None)
                 else:
-                    self._free()
+                    self._release_place()
             raise
 
     async def _make(self, origin: Origin, seconds: float | None) -> Http1Connection:
         try:
             connection = await self._connect(origin, seconds)
         except BaseException:
-            self._free()
+            self._release_place()
             raise
         self._connections.add(connection)
         connection.adopt(self)
         return connection
 
-    def _free(self) -> None:
-        """Give a place that is free to the next waiter."""
+    def _release_place(self) -> None:
+        """Give a place that has become free to the next waiter."""
         waiter = self._next_waiter()
         if waiter is None:
             self._places_taken -= 1
@@ -187,7 +188,7 @@ class Pool:
             del self._waiting[waiter]  # it has just been cancelled
         return None
 
-    def _give_one_up(self) -> None:
+    def _evict_idle(self) -> None:
         """Close an idle connection, if there is one: its place is needed for another origin."""
         for same in self._idle.values():
             if same:

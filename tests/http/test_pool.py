@@ -52,7 +52,7 @@ class Connection:
     def close(self):
         if not self.closed:
             self.closed = True
-            self.owner.gone(self)
+            self.owner.discard(self)
 
     async def wait_closed(self):
         assert self.closed
@@ -79,7 +79,7 @@ class Connections:
         return asyncio.ensure_future(self.get(origin, **options))
 
     def back(self, connection, seconds=None):
-        self.pool.idle(connection, seconds)
+        self.pool.release(connection, seconds)
 
 
 async def settle():
