@@ -84,7 +84,7 @@ class HttpClient:
             httpx.HTTPError, httpx.InvalidURL: such a request cannot be sent.
         """
         target = httpx.URL(self._base + path).raw_path
-        head = request_head(method.encode("ascii"), target, [self._host, *headers])
+        head = request_head(method, target, [self._host, *headers])
         return PreparedRequest(method, head.removesuffix(b"\r\n"))
 
     def send(self, request: PreparedRequest, content: bytes, *, key: str) -> Awaitable[Response]:

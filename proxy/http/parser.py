@@ -49,13 +49,13 @@ def is_clean(block: bytes, *, line_ends: int) -> bool:
     return block.count(b"\r\n") == line_ends and block.translate(None, _HARMLESS) == b"\r\n" * line_ends
 
 
-def request_head(method: bytes, target: bytes, headers: Headers) -> bytes:
+def request_head(method: str, target: bytes, headers: Headers) -> bytes:
     """The head of a request.
 
     Raises:
         httpx.LocalProtocolError: a part holds more than it should, such as a line break in a value.
     """
-    line = method + b" " + target
+    line = method.encode("ascii") + b" " + target
     if not _REQUEST_LINE.fullmatch(line):
         raise httpx.LocalProtocolError(f"Illegal request line {line[:80]!r}")
     return b"%b HTTP/1.1\r\n%b\r\n" % (line, header_lines(headers))

@@ -55,7 +55,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
         elif len(body := b"".join(stream)) != length:
             raise httpx.LocalProtocolError(_WRONG_LENGTH)
         method, url = request.method, request.url
-        head = request_head(method.encode("ascii"), url.raw_path, request.headers.raw)
+        head = request_head(method, url.raw_path, request.headers.raw)
         timeouts = RequestTimeouts(**request.extensions.get("timeout", {}))
         response = await self.send(origin_of(url), method, head, body, timeouts)
         return httpx.Response(

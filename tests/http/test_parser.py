@@ -189,14 +189,14 @@ def test_the_time_that_a_server_keeps_idle_connections_is_heard():
 
 
 def test_a_request_head_is_what_was_given():
-    head = request_head(b"POST", b"/a?b", [(b"Host", b"h"), (b"x", b"")])
+    head = request_head("POST", b"/a?b", [(b"Host", b"h"), (b"x", b"")])
     assert head == b"POST /a?b HTTP/1.1\r\nHost: h\r\nx: \r\n\r\n"
 
 
 @pytest.mark.parametrize("target", [b"/a b", b"", b"/a\r\nx: y", b"/\x80"])
 def test_a_request_line_says_one_thing(target):
     with pytest.raises(httpx.LocalProtocolError):
-        request_head(b"GET", target, [])
+        request_head("GET", target, [])
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

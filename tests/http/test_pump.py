@@ -59,7 +59,7 @@ async def conversation(read=60.0):
     async with raw_server(talk.script) as server:
         transport = Http1Transport()
         url = httpx.URL(server.url)
-        head = request_head(b"GET", b"/", [(b"host", url.netloc)])
+        head = request_head("GET", b"/", [(b"host", url.netloc)])
         talk.response = await transport.send(origin_of(url), "GET", head, b"", RequestTimeouts(5, read, 5, 5))
         try:
             yield talk

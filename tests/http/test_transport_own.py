@@ -336,7 +336,7 @@ async def test_a_reply_can_be_closed_twice_and_read_after_its_end(carrier):
 
 async def response_of(transport, server):
     url = httpx.URL(server.url)
-    head = request_head(b"GET", b"/", [(b"host", url.netloc)])
+    head = request_head("GET", b"/", [(b"host", url.netloc)])
     return await transport.send(origin_of(url), "GET", head, b"", RequestTimeouts(5, 5, 5, 5))
 
 
