@@ -74,7 +74,7 @@ class OpenAICompatible:
         assembler = Assembler(call)
         try:
             if call.body.get("stream"):
-                reader = TurnReader(self.profile, names, assembler, show, early, sse.Decoder())
+                reader = TurnReader(self.profile, names, assembler, show, early)
                 await self._read_stream(content, reader)
                 for visible in assembler.close(done=reader.done):
                     await show(visible)

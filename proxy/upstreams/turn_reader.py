@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.loop import rawjson, sse
 from proxy.loop.assembler import Assembler
@@ -29,7 +29,7 @@ class TurnReader(Struct, eq=False):
     assembler: Assembler
     show: Show
     early: EarlyCalls
-    decoder: sse.Decoder
+    decoder: sse.Decoder = field(default_factory=sse.Decoder)
     pattern: ChunkPattern | None = None
     done: bool = False
 
