@@ -8,7 +8,6 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from proxy.loop.actions import Stop
-from proxy.loop.prompts import budget_left
 from proxy.loop.tally import Tally
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9)]
@@ -71,12 +70,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     def output_left(self, used: Tally) -> int | None:
         """How many tokens the model may still write; None: any number."""
         return None if self.max_output_tokens is None else max(0, self.max_output_tokens - used.output_tokens)
-
-    def budget_note(self, used: Tally) -> str | None:
-        """The note on what is left of the budget, for the end of a round's results; None without `guidance`."""
-        if not self.guidance:
-            return None
-        return budget_left(self.max_tool_calls - used.total_tool_calls, self.max_turns - 1 - used.turns)
 
     @property
     def allow_tools(self) -> bool:

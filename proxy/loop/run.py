@@ -18,15 +18,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from proxy.loop.actions import (
-    Action,
-    AnsweredCall,
-    Buffering,
-    CallTools,
-    CallUpstream,
-    Respond,
-    Stop,
-)
+from proxy.loop.actions import Action, AnsweredCall, Buffering, CallTools, CallUpstream, Respond, Stop
 from proxy.loop.asked_json import asked_json, demands_json
 from proxy.loop.chat import BROKEN_OFF, Json, ToolCall, Turn
 from proxy.loop.citations import without_marks
@@ -35,7 +27,14 @@ from proxy.loop.decisions import CallDecision, CallHistory, HasEnded, ToolDialec
 from proxy.loop.forcing import Forcing, is_answer, is_blank, is_worth_another_attempt
 from proxy.loop.limits import Limits
 from proxy.loop.offer import Offer, choice_after_first_turn, upstream_request
-from proxy.loop.prompts import ANSWER_NOW, BROKEN_OFF_BEFORE, BUDGET_USED, budget_guidance, with_system_text
+from proxy.loop.prompts import (
+    ANSWER_NOW,
+    BROKEN_OFF_BEFORE,
+    BUDGET_USED,
+    budget_guidance,
+    budget_left,
+    with_system_text,
+)
 from proxy.loop.results import ToolResult, failure
 from proxy.loop.tally import Tally, add_usage
 from proxy.loop.texts import DETAILS, count_indices, separator_after
@@ -175,8 +174,13 @@ class Run:
             return self._respond(turn, Stop.CLIENT_TOOL_CALLS, self._hidden_part(turn, self._answers))
         self._earlier_turns.append(turn)
         self._stop = self._stop or self.limits.spent(self.tally, expired=self._expired)
-        self._transcript.add(turn, self._answers, ANSWER_NOW if self._stop else self.limits.budget_note(self.tally))
-        return self._force() if self._stop else self.start_turn()
+        if self._stop:
+            self._transcript.add(turn, self._answers, ANSWER_NOW)
+            return self._force()
+        limits, used = self.limits, self.tally
+        left = limits.max_tool_calls - used.total_tool_calls, limits.max_turns - 1 - used.turns
+        self._transcript.add(turn, self._answers, budget_left(*left) if limits.guidance else None)
+        return self.start_turn()
 
     def take_answered(self) -> list[AnsweredCall]:
         """The calls of the latest turn that the server has answered; each is returned once."""
