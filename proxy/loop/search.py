@@ -83,7 +83,7 @@ class SearchFilters(Struct, frozen=True):
 
     def permits(self, url: str) -> bool:
         """Whether the page at `url` may reach model and client, whether or not its server decodes slashes in paths."""
-        readings = {url, _ENCODED_SLASH.sub("/", url)} if self.rules else ()
+        readings = {url, _ENCODED_SLASH.sub("/", url)} if self.has_rules else ()
         return all(self._permits(reading) for reading in readings)
 
     def _permits(self, url: str) -> bool:
@@ -92,8 +92,8 @@ class SearchFilters(Struct, frozen=True):
         return not (self.block and any(covers(rule, url) for rule in self.block))
 
     @property
-    def rules(self) -> bool:
-        """Whether there are pages that are not permitted."""
+    def has_rules(self) -> bool:
+        """Whether there are pages that it does not permit."""
         return bool(self.allow or self.block)
 
     @property

@@ -201,7 +201,7 @@ class Registry:
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
         if tool.name != call.name:
             output = replace(output, answered_by=tool.name)
-        if filters is NO_FILTERS or not filters.rules:
+        if filters is NO_FILTERS or not filters.has_rules:
             return output
         return permitted(output, filters, is_filtered=tool.run_filtered is not None, is_search=is_search)
 

@@ -102,10 +102,10 @@ def test_the_domain_of_a_rule_is_in_punycode(text, rule):
     assert domain_rule(text) == rule
 
 
-def test_filters_are_rules_only_where_a_page_may_not_be_permitted():
-    assert SearchFilters(block=("a.com",)).rules
-    assert SearchFilters(allow=("a.com",)).rules
-    assert not SearchFilters(country="ca", size="high").rules
+def test_filters_have_rules_only_where_a_page_may_not_be_permitted():
+    assert SearchFilters(block=("a.com",)).has_rules
+    assert SearchFilters(allow=("a.com",)).has_rules
+    assert not SearchFilters(country="ca", size="high").has_rules
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ class Provider:
             said = plain_text(first_of(answer, self.description.answer), keep_lines=True) or None
             url = canonical(first_of(answer, self.description.answer_url))
             # Where pages are filtered, a direct answer has to come from one that is permitted.
-            if said and filters.rules and not (url and filters.permits(url)):
+            if said and filters.has_rules and not (url and filters.permits(url)):
                 said = None
             return Found(tuple(hits), said, url if said else None, note)
         except (RecursionError, orjson.JSONEncodeError):
