@@ -47,7 +47,7 @@ class Tally(Struct):
     def total_cost(self) -> float | None:
         """The cost of tools and models together; None: neither has one. Some upstreams, as OpenRouter, send it."""
         models = (self.usage or {}).get("cost")
-        models = models if isinstance(models, (int, float)) else None
+        models = models if isinstance(models, _NUMBER) else None
         if self.tool_cost is None and models is None:
             return None
         return round((self.tool_cost or 0) + (models or 0), 9)
@@ -97,7 +97,7 @@ def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = Tr
         known = total.get(name)
         if known is None:
             added[name] = count
-        elif isinstance(known, (int, float)) and isinstance(count, (int, float)):
+        elif isinstance(known, _NUMBER) and isinstance(count, _NUMBER):
             added[name] = known + count
         elif with_details and isinstance(known, dict) and isinstance(count, dict):
             added[name] = add_usage(known, count, with_details=False)  # no count is deeper than in details
