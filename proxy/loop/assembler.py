@@ -169,7 +169,7 @@ class Assembler:
         if not self._finish_reason:
             raise UpstreamError(NO_REASON)
         # A turn that calls the server's tools, and none of the client's, is followed by another one.
-        is_followed = self._calls.calls and not self._calls.client_calls and self._finish_reason not in BROKEN_OFF
+        is_followed = self._calls.calls and not self._calls.client_count and self._finish_reason not in BROKEN_OFF
         self._shown.close(delta, is_followed=bool(is_followed))
         visible = [self._chunk(delta)] if any(delta.values()) else []
         for chunk in visible:
@@ -190,7 +190,7 @@ class Assembler:
             buffered=tuple(self._buffer.chunks),
             aside=tuple(map(self._chunk, self._others.aside)),
             garbled=self._texts.garbled,
-            client_ids=tuple([calls[index].client_id for index in sorted(calls)]) if self._calls.client_calls else (),
+            client_ids=tuple([calls[index].client_id for index in sorted(calls)]) if self._calls.client_count else (),
             step=self._upstream_call.step,
             number=self._upstream_call.number,
         )
@@ -199,7 +199,7 @@ class Assembler:
         """The chunks that may be shown now, of these and of those that were buffered."""
         if self._shown.length >= PROOF_CHARACTERS:
             self._buffer.judge(self._texts.fields["content"].pieces, self._upstream_call.tools)
-        has_calls, calls_client = bool(self._calls.calls), bool(self._calls.client_calls)
+        has_calls, calls_client = bool(self._calls.calls), bool(self._calls.client_count)
         return self._buffer.release(visible, has_calls=has_calls, calls_client=calls_client)
 
     def _whole_message(self) -> Json:
@@ -233,14 +233,14 @@ class Assembler:
         if active:
             # The rest of one text is shown before the next one goes on, and all of the answer's before its calls.
             goes_on = [name for name in active if name != "content"] if fragments else active
-            self._texts.close(delta, but=goes_on)
+            self._texts.close(delta, keep_open=goes_on)
         self._shown.show(delta)
         if fragments:
             if shown := self._calls.add(fragments):
                 delta["tool_calls"] = shown
             self._shown.close(delta, is_followed=not shown)  # the turn's text stands before its calls
         if not delta.keys() <= FOLDED_KEYS:
-            is_followed = bool(self._calls.calls) and not self._calls.client_calls
+            is_followed = bool(self._calls.calls) and not self._calls.client_count
             self._others.show(delta, is_followed=is_followed)
         is_shown = any(value not in _NOTHING for value in delta.values())
         if self._logprobs.held or choice.get("logprobs"):

@@ -112,12 +112,12 @@ class CallAssembler(Struct):
     Attributes:
         upstream_call: the call that the turn answers; names the tools, and those that are the client's.
         calls: index -> call.
-        client_calls: how many of them are the client's.
+        client_count: how many of them are the client's.
     """
 
     upstream_call: CallUpstream
     calls: dict[int, PartialCall] = {}
-    client_calls: int = 0
+    client_count: int = 0
 
     def add(self, fragments: Sequence[Json]) -> list[Json]:
         """Take fragments of calls in.
@@ -190,9 +190,9 @@ class CallAssembler(Struct):
 
     def _show(self, call: PartialCall) -> None:
         """Give a call of the client's its index and its id in the client's stream."""
-        call.client_index = self.client_calls
-        call.client_id = client_call_id(self.upstream_call.run_id, self.client_calls)
-        self.client_calls += 1
+        call.client_index = self.client_count
+        call.client_id = client_call_id(self.upstream_call.run_id, self.client_count)
+        self.client_count += 1
 
 
 def _more_of(call: PartialCall, fragment: Json, arguments: str) -> Json:

@@ -165,7 +165,7 @@ class CallRunner:
         except Exception:  # noqa: BLE001 - whatever a tool does, the conversation goes on; the log has the traceback
             observe("tool.crashed", **where, seconds=elapsed(clock, began), exc_info=True)
             return results.failure(TOOL_FAILED)
-        end = {"seconds": elapsed(clock, began), "characters": len(output.text), **output.remarks}
+        end = {"seconds": elapsed(clock, began), "characters": len(output.text), **output.log_fields}
         observe("tool.completed", **where, **end, content={"result": output.text})
         most = max(0, min(self._run.limits.max_result_bytes, self._result_bytes_left))
         result = results.success(call.name, output, max_bytes=most)

@@ -47,14 +47,14 @@ class ToolOutput(Struct, frozen=True):
     note: str | None = None
 
     @property
-    def remarks(self) -> dict[str, str | int]:
-        """The fields for the log: how many pages were found, what answered, and what an operator should know."""
-        said: dict[str, str | int] = {"results": len(self.hits)} if self.hits else {}
+    def log_fields(self) -> dict[str, str | int]:
+        """Fields of the event of a call: how many pages were found, which fallback answered, the note."""
+        fields: dict[str, str | int] = {"results": len(self.hits)} if self.hits else {}
         if self.answered_by is not None:
-            said["answered_by"] = self.answered_by
+            fields["answered_by"] = self.answered_by
         if self.note is not None:
-            said["note"] = self.note
-        return said
+            fields["note"] = self.note
+        return fields
 
 
 class ToolResult(Struct, frozen=True):

@@ -8,6 +8,7 @@ have the same index, and every turn counts from 0. So each turn gets indices of 
 """
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from msgspec import Struct, field
@@ -65,9 +66,8 @@ class TurnTexts(Struct):
                     if renamed := self.upstream_call.renamed:  # a leak may have a name of the upstream's request, too
                         tools = {**tools, **{alias: tools[own] for alias, own in renamed.items() if own in tools}}
                     known.leaks = LeakFilter(tools, asked_json=self.upstream_call.asked_json)
-            shown = text if known.leaks is None else known.leaks.feed(text)
+            delta[name] = shown = text if known.leaks is None else known.leaks.feed(text)
             known.pieces.append(shown)
-            delta[name] = shown
             if isinstance(details := delta.get(DETAILS), list):
                 delta[DETAILS] = self._without_leaks(details, text, shown)
         return names
@@ -84,10 +84,10 @@ class TurnTexts(Struct):
                     message[DETAILS] = shown[DETAILS]
                 return
 
-    def close(self, delta: Json, *, but: list[str] | None = None) -> None:
-        """Add to the delta the text that was buffered as a possible leak, of all fields `but` these."""
+    def close(self, delta: Json, *, keep_open: Collection[str] = ()) -> None:
+        """End the texts of all fields but those to `keep_open`; their buffered text is added to the delta."""
         for name, known in self.fields.items():
-            if known.leaks is None or (but is not None and name in but):
+            if known.leaks is None or name in keep_open:
                 continue
             if rest := known.leaks.close():
                 known.pieces.append(rest)

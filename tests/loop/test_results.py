@@ -86,9 +86,9 @@ def test_a_failure_is_one_json_object_whatever_is_noted_beside_it(message, note)
 
 
 def test_what_the_log_says_of_an_output_is_what_there_is_to_say():
-    assert ToolOutput("x").remarks == {}
+    assert ToolOutput("x").log_fields == {}
     hits = (SearchHit("https://a.example/", "A", ""),)
-    assert ToolOutput("x", hits=hits, answered_by="b", note="n").remarks == {
+    assert ToolOutput("x", hits=hits, answered_by="b", note="n").log_fields == {
         "results": 1,
         "answered_by": "b",
         "note": "n",
