@@ -76,7 +76,7 @@ class Http1Connection(asyncio.Protocol):
     def adopt(self, pool: "Pool") -> None:
         """Set the owning pool."""
         self._pool = pool
-        if self._closed:  # it has not lived that long
+        if self._closed:  # it was lost before it had a pool
             self._leave()
 
     def is_usable(self) -> bool:

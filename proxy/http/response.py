@@ -166,7 +166,7 @@ class Http1Response(Response):
                 return
             if needs_no_more or self._rest is not None:
                 self._handle = None
-        # A local variable would close a circle, from the exception of a handler through the frame back to it.
+        # No local variable for the waiter: with a handler's exception in it, it would be part of a reference cycle.
         if (self._handle is None or self.connection is None) and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(needs_no_more)
 
@@ -192,7 +192,7 @@ class Http1Response(Response):
     async def wait(self, seconds: float | None, too_slow: type[httpx.TimeoutException]) -> bool:
         """Wait until something has happened. Raises the failure of the response, or `too_slow`.
 
-        True: the handler of `pump` has had enough. Its exceptions are raised here as well.
+        True: the handler of `pump` needs no more. An exception of the handler is raised here as well.
         """
         connection = self.connection
         if connection is None:
@@ -212,7 +212,7 @@ class Http1Response(Response):
             self._waiter = self.due = None
 
     def new_failure(self) -> httpx.TransportError:
-        """Why nothing can happen any more: a new exception each time, for one that is raised leads back here."""
+        """The failure, as a new exception each time: once raised, one refers to its frames, and so to the response."""
         failure = self.failure or httpx.ReadError("The response is complete.")
         again = type(failure)(str(failure))
         again.__cause__ = failure.__cause__

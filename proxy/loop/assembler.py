@@ -100,8 +100,8 @@ class Assembler:
     def feed_text(self, text: str) -> list[Json]:
         """Take in a chunk that is the latest one with another text in `text_field`, and return what may be shown now.
 
-        The next chunk is such a one if it fits the latest one's pattern (`patterns`). What is shown is one and the same
-        chunk each time, with another delta, so that its callee need not look at the rest again.
+        The next chunk is such a one if it fits the latest one's pattern (`patterns`). The same object is returned each
+        time, with another delta in it: whoever shows it need not look at the rest again.
         """
         field, known = self.text_field, self._texts.fields[self.text_field]
         if known.leaks is not None:

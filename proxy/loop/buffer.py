@@ -25,12 +25,15 @@ class TurnBuffer(Struct):
 
     mode: Buffering
     chunks: list[Json] = []
-    _is_proven: bool | None = None  # to be an answer; None: it is too short to tell
-    _seen: int = 0  # pieces of its text
+    _is_proven: bool | None = None  # whether its text is sure to be an answer; None: it is too short to tell
+    _seen: int = 0  # pieces of its text that have been searched
     _tail: str = ""  # the end of thoughts that are not closed yet
 
     def judge(self, pieces: Sequence[str], tools: Mapping[str, Json]) -> None:
-        """Look at the text of the turn, unless it has been judged; of thoughts before it, only at their new pieces."""
+        """Decide whether the turn's text is sure to be an answer, unless that is decided already.
+
+        While the text begins with thoughts that are not closed, only its new pieces are searched for their end.
+        """
         if self._is_proven is not None or self.mode is not Buffering.START:
             return
         tail = self._tail + "".join(pieces[self._seen :])

@@ -173,7 +173,7 @@ class CallAssembler(Struct):
                 self._show(call)
 
     def add_leaked(self, leak: Leak) -> list[Json]:
-        """Take in a call that was found in a text; what the client gets of it, as a list of one entry or none."""
+        """Take in a call that was found in a text, and return what the client gets of it: one entry, or none."""
         index = max(self.calls, default=-1) + 1
         name = self.upstream_call.renamed.get(leak.name, leak.name)
         call = self.calls[index] = PartialCall(self._new_id(index), name=name, arguments=[leak.arguments])
@@ -211,7 +211,7 @@ def as_text(arguments: object) -> str:
 
 
 def is_index(index: object) -> TypeGuard[int]:
-    """Whether the `index` of a call's fragment is one; Z.AI has been seen to send -1, Mistral none."""
+    """Whether a fragment's `index` can be used; Z.AI has been seen to send -1, Mistral none."""
     return isinstance(index, int) and index >= 0
 
 

@@ -53,7 +53,7 @@ class CallRunner:
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early; whether they are wanted is not known yet
 
     async def begin_turn(self, number: int) -> None:
-        """Take the calls of the turn with that number from now on; the client is told that it begins."""
+        """Begin a turn: calls that start from now on belong to it. Tells the client."""
         if self._started:  # by the turn before, whose calls were refused when it was complete
             self.drop()
         self._turn, self.were_shown, self._complete = number, False, []

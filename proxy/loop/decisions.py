@@ -130,7 +130,7 @@ class CallHistory(Struct):
     def answered(
         self, decisions: Iterable[CallDecision], answers: Iterable[ToolResult], contents: Iterable[str]
     ) -> list[AnsweredCall]:
-        """The calls of a turn with their answers, and the `contents` that the model reads of these."""
+        """The calls of a turn, each with its answer and the text (of `contents`) in which the model reads that."""
         return [
             AnsweredCall(
                 decision.to_run or decision.call,

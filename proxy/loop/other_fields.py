@@ -27,16 +27,17 @@ class OtherFields(Struct):
     aside: list[Json] = []
 
     def fold(self, delta: Json) -> None:
-        """Fold the fields of a delta into the message; lists grow, of other values the last one stands."""
+        """Fold the fields of a delta into the message: a list extends the one before, any other value replaces it."""
         for key in delta.keys() - FOLDED_KEYS:
             if (value := delta[key]) is not None:
                 known = self.message.get(key)
                 self.message[key] = known + value if isinstance(known, list) and isinstance(value, list) else value
 
     def show(self, delta: Json, *, is_followed: bool) -> None:
-        """Leave in a delta what is shown: text unless another turn will follow, the rest if the turn is the last one.
+        """Leave in a delta what may be shown at once; put the other fields aside for the end of the run's last turn.
 
-        SDKs would take objects and lists of several turns for pieces of one, and fail to put them together.
+        A text is shown at once unless another turn is sure to follow. SDKs would take objects and lists of several
+        turns for pieces of one, and fail to put them together.
         """
         if details := delta.get(DETAILS):
             delta[DETAILS] = shifted(details, self.first_detail)
@@ -51,7 +52,7 @@ class HeldLogprobs(Struct):
     held: list[Any] = []
 
     def join(self, choice: Json, *, is_shown: bool) -> None:
-        """Put those that were held back before those of a choice that is shown; hold back those of another one."""
+        """Prepend what is held to the log probabilities of a choice that is shown; hold those of one that is not."""
         given = choice["logprobs"] if isinstance(choice.get("logprobs"), dict) else {}
         if isinstance(entries := given.get("content"), list):
             self.held += entries

@@ -24,7 +24,7 @@ class ChunkPattern(Struct, frozen=True):
     after: bytes
 
     def text_in(self, event: Event) -> str | None:
-        """The text of a chunk with these bytes around it; None: it has other ones, or no text, or is an error."""
+        """The text of a chunk that fits the pattern; None: it does not fit, has no text, or is an error."""
         data = event.data
         if not (data.startswith(self.before) and data.endswith(self.after)) or event.type == "error":
             return None
@@ -35,7 +35,7 @@ class ChunkPattern(Struct, frozen=True):
         return text or None
 
     def with_text(self, text: str) -> bytes:
-        """The chunk with these bytes around a text."""
+        """The chunk that fits the pattern and has this text."""
         return b"%b%b%b" % (self.before[:-1], orjson.dumps(text), self.after[1:])
 
 

@@ -94,7 +94,7 @@ class Decoder(Struct):
             raise UpstreamError(f"The upstream sent an event of more than {self.max_event_bytes} bytes.")
 
     def close(self) -> Iterator[Event]:
-        """The event that the stream's end cuts short of its empty line, if there is one: some servers leave it out."""
+        """The last event, if the stream has ended without the empty line that should follow it, as some servers' do."""
         event = _parse(bytes(self._buffer) + b"\n\n")
         self._buffer.clear()
         if event is not None:

@@ -97,7 +97,7 @@ class TurnTexts(Struct):
             self.garbled = self.garbled or known.leaks.garbled
 
     def leaks(self, *, has_calls: bool) -> list[Leak]:
-        """The leaked calls that count. One in the model's thoughts does only where the turn has no text and no call."""
+        """The leaked calls that count: one in the model's thoughts only if the turn has no text and no other call."""
         if not self.fields:
             return []
         content = self.fields.get("content")

@@ -33,7 +33,7 @@ class Transcript(Struct):
             self.added[-1]["content"] = with_note(answers[-1], note)
 
     def contents_of(self, turn: Turn, answers: Sequence[ToolResult]) -> list[str]:
-        """The texts of the answers to a turn's calls, with notes where the turn was added."""
+        """The answers to a turn's calls as the model reads them: with notes, if the turn has been added."""
         for at in range(len(self.added) - 1, -1, -1):
             if self.added[at] is turn.message:
                 return [message["content"] for message in storable(self.added[at + 1 : at + 1 + len(answers)])]

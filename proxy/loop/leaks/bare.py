@@ -18,7 +18,7 @@ BROWSER_ARGUMENTS = frozenset({"cursor", "id", "loc", "num_lines", "pattern", "q
 """The arguments of gpt-oss's own browser. A model that writes a cursor instead of an answer calls a browser that it
 does not have: {"cursor": 2, "id": 2}."""
 
-# Of these arguments each alone, as a number or a boolean, shows that its text is such a call.
+# Any one of these arguments, with a number or a boolean for its value, shows that the text is such a call.
 _ONLY_BROWSERS = ("cursor", "loc", "num_lines", "topn", "view_source")
 # The beginnings of a call with its name, without blanks; the second one is Llama's.
 _OPENINGS = ('{"name":"', '{"type":"function","name":"')
@@ -26,7 +26,7 @@ CALL_KEYS = frozenset({"type", "id", "index", "name", "arguments", "parameters"}
 """The keys that a call with its name may have."""
 # An opening with a name is no longer, blanks included.
 _LONGEST_OPENING = 256
-# Nor is a call of the browser, where only what is sure to be a call may wait for its end.
+# Nor is a call of the browser's, where a text is buffered only if it is sure to be a call.
 _LONGEST_BROWSERS = 512
 
 

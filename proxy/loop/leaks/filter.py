@@ -160,7 +160,7 @@ class LeakFilter(Struct):
         return "".join((*shown, self._release(len(self._buffer) - self._undecided(at))))
 
     def _pass_fence(self, mark: str) -> None:
-        """Code begins or ends: a block with three or more, a span with any number, each ended by its like."""
+        """Enter or leave code: a block at three or more, a span at any number. What has opened it closes it."""
         if self._mode == "text":
             self._mode = "fence" if len(mark) >= _FENCE else "inline"
             self._fence = mark
@@ -227,7 +227,7 @@ class LeakFilter(Struct):
         return self._in_string
 
     def _limit_buffer(self) -> str:
-        """Nothing while the buffer has room; all of it as text as soon as it has not."""
+        """Show nothing while the buffer is within its limit; beyond it, all of the buffer is text."""
         if len(self._buffer) <= MAX_BUFFERED:
             return ""
         self._mode = "text"
