@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any
 
 from proxy.loop import results
@@ -29,7 +28,7 @@ class CallRunner:
     def __init__(
         self,
         run: Run,
-        execute: Callable[..., Coroutine[Any, Any, ToolOutput]],
+        execute: Callable[[ToolCall], Coroutine[Any, Any, ToolOutput]],
         deadline: Deadline,
         *,
         tell: Tell | None,
@@ -40,14 +39,13 @@ class CallRunner:
         self._model: str | None = None  # as the upstream calls it
         self.were_shown = False
         self._run = run
-        limits = run.limits
-        self._execute = partial(execute, default_timeout=limits.tool_timeout, max_timeout=limits.max_tool_timeout)
+        self._execute = execute
         self._deadline = deadline
         self._tell = tell
         self._observe = observe
         self._clock = clock
-        self._slots = asyncio.Semaphore(limits.max_parallel_tools)
-        self._result_bytes_left = limits.max_total_result_bytes
+        self._slots = asyncio.Semaphore(run.limits.max_parallel_tools)
+        self._result_bytes_left = run.limits.max_total_result_bytes
         self._tasks: set[asyncio.Task[ToolResult]] = set()
         self._complete: list[ToolCall] = []  # of the turn that is being written, as the model wrote them
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early; whether they are wanted is not known yet

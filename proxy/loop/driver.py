@@ -52,7 +52,13 @@ class Driver:
             ProxyError: the upstream failed, or the model gave no answer.
         """
         deadline = Deadline(self._clock.monotonic, self._clock.monotonic() + run.limits.deadline)
-        execute = partial(self._toolset.execute, scope=scope, filters=filters)
+        execute = partial(
+            self._toolset.execute,
+            default_timeout=run.limits.tool_timeout,
+            max_timeout=run.limits.max_tool_timeout,
+            scope=scope,
+            filters=filters,
+        )
         runner = CallRunner(run, execute, deadline, tell=tell, observe=self._observe, clock=self._clock)
         try:
             action: Action = run.start_turn()
