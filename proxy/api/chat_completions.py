@@ -56,7 +56,7 @@ class ChatCompletions(Surface):
         if request.tool_events != "none":
             tell = collect(events, with_results=request.tool_events == "results")
         answers = await self.run(request, completion.run_ids, Callbacks(tell=tell))
-        return sse.dumps(whole_completion(answers, completion, events)), tool_headers(answers)
+        return rawjson.dumps_answer(whole_completion(answers, completion, events)), tool_headers(answers)
 
     async def _stream(self, request: ResolvedRequest, completion: "Completion", stream: EventStream) -> None:
         options = request.chat.get("stream_options") or {}

@@ -8,6 +8,7 @@ from starlette.types import Scope, Send
 
 from proxy.api.exchange import CONNECTION, ClientConnection
 from proxy.loop import sse
+from proxy.ports import Headers
 
 STREAM_ERROR_ENCODER: Final = "toolproxy.stream_error_encoder"
 """The key in a scope for a `Callable[[ProxyError], bytes]`: the last bytes of a stream that ends in that error.

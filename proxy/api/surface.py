@@ -27,7 +27,7 @@ from proxy import request_context
 from proxy.api.event_stream import EventStream
 from proxy.api.exchange import Work, send_bytes, while_wanted
 from proxy.api.request import RequestResolver, ResolvedRequest
-from proxy.loop import sse
+from proxy.loop import rawjson
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json, in_plain_text, text_of
 from proxy.loop.citations import CITATIONS, Cite, without_marks
@@ -173,7 +173,7 @@ class Surface:
         """
         answer = await work
         if answer.continuation is not None and keep(answer):
-            await self.ports.store.put(owner, run_id, sse.dumps(answer.continuation.as_json()))
+            await self.ports.store.put(owner, run_id, rawjson.dumps_answer(answer.continuation.as_json()))
         return answer
 
 

@@ -17,7 +17,7 @@ from proxy.loop.chat import Json, name_of
 from proxy.loop.continuation import client_call_id
 from proxy.loop.leaks import Leak
 from proxy.loop.leaks.glm import split_glued_name
-from proxy.loop.sse import dumps
+from proxy.loop.rawjson import dumps_answer
 
 # The types of calls whose input comes in pieces, and its field.
 _ARGUMENTS = {"function": "arguments", "custom": "input"}
@@ -207,7 +207,7 @@ def as_text(arguments: object) -> str:
     """Arguments as JSON text: ZOAS and native Ollama have them as an object. Raises `UpstreamError`: it is too deep."""
     if arguments is None:
         return ""
-    return arguments if isinstance(arguments, str) else dumps(arguments).decode()
+    return arguments if isinstance(arguments, str) else dumps_answer(arguments).decode()
 
 
 def is_index(index: object) -> TypeGuard[int]:

@@ -1,4 +1,4 @@
-"""JSON of requests, which stays as it was written: numbers that no float holds, every byte around a replaced `model`.
+"""JSON that stays as it was written: numbers that no float holds, every byte of a request around a replaced `model`.
 
 orjson reads an integer beyond 64 bits and a number like 1e-400 as the nearest float, and refuses 1e400. Fields that the
 proxy does not know have to go on untouched, so such numbers stay text: an `orjson.Fragment`, which orjson writes as it
@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from proxy.loop.errors import InvalidJson
+from proxy.loop.errors import InvalidJson, UpstreamError
 
 # Every digit as 0, so that long numbers are found by plain searches: they take a twelfth of the time of a regular
 # expression.
@@ -80,6 +80,14 @@ def dumps(request: Any) -> bytes:
         return orjson.dumps(request)
     except orjson.JSONEncodeError as exc:
         raise InvalidJson("The request body is nested too deep.") from exc
+
+
+def dumps_answer(answer: Any) -> bytes:
+    """An upstream's answer, or what is made of one, as JSON. Raises `UpstreamError` where it is nested too deep."""
+    try:
+        return orjson.dumps(answer)
+    except orjson.JSONEncodeError as exc:
+        raise UpstreamError("The upstream's answer is nested too deep.") from exc
 
 
 def _exact(data: bytes) -> Any:

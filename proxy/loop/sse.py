@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from proxy.loop.errors import UpstreamError
+from proxy.loop.rawjson import dumps_answer
 
 DONE_DATA = b"[DONE]"
 """The data of the event that ends a stream; nothing that follows it counts."""
@@ -138,12 +138,4 @@ def _parse(raw: bytes) -> Event | None:
 
 def encode(payload: Any) -> bytes:
     """An event with `payload` as JSON. Raises `UpstreamError` where it is nested too deep to be written."""
-    return b"data: %b\n\n" % dumps(payload)
-
-
-def dumps(payload: Any) -> bytes:
-    """JSON of an upstream, as bytes. Raises `UpstreamError` beyond 254 levels: orjson reads 1024 and writes no more."""
-    try:
-        return orjson.dumps(payload)
-    except orjson.JSONEncodeError as exc:
-        raise UpstreamError("The upstream's answer is nested too deep.") from exc
+    return b"data: %b\n\n" % dumps_answer(payload)

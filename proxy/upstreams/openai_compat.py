@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from proxy.config import PriceConfig
 from proxy.http.response import Response
-from proxy.loop import rawjson, sse
+from proxy.loop import rawjson
 from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.assembler import Assembler
 from proxy.loop.chat import Json, Turn
@@ -115,7 +115,7 @@ class OpenAICompatible:
             usage = answer["usage"] = with_cost(usage, self.price)
             changed = True
         count(usage or self._used(request, sum(tokens_of(choice["message"]) for choice in answer["choices"])))
-        return sse.dumps(answer) if changed else raw
+        return rawjson.dumps_answer(answer) if changed else raw
 
     async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: CountUsage) -> None:
         """Relay a streamed completion event by event, the original bytes wherever they can stay."""

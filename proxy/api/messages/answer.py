@@ -19,7 +19,7 @@ from proxy.api.messages.pages import (
 )
 from proxy.api.messages.stops import StopFilter
 from proxy.api.messages.tools import FETCH, MessageTools
-from proxy.loop import sse
+from proxy.loop import rawjson
 from proxy.loop.actions import AnsweredCall, Respond
 from proxy.loop.chat import NATIVE_REASON, Json, ToolCall
 from proxy.loop.citations import CITATIONS, Citation, moved_back
@@ -139,7 +139,7 @@ class MessageBuilder:
             return []
         key = call_id, tool, arguments
         if not is_complete(arguments) and (repaired := self._options.arguments_of(ToolCall(call_id, tool, arguments))):
-            arguments = sse.dumps(repaired).decode()
+            arguments = rawjson.dumps_answer(repaired).decode()
         self._numbered += 1
         own_id = shown_call_id(self._run_id, self._numbered, self._turn)
         if shown is not None:

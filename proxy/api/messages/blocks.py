@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import orjson
 from msgspec import Struct
 
-from proxy.loop import rawjson, sse
+from proxy.loop import rawjson
 from proxy.loop.chat import JSON_BLANKS, Json
 
 Events: TypeAlias = list[Json]
@@ -162,7 +162,7 @@ class Blocks:
         events = self._start({**call.use, "input": {}})
         if given:  # SDKs fail at what is no object
             is_object = call.arguments.lstrip().startswith("{") and "INVALID_JSON" not in given
-            events.append(self._input_delta(call.arguments if is_object else sse.dumps(given).decode()))
+            events.append(self._input_delta(call.arguments if is_object else rawjson.dumps_answer(given).decode()))
         self.content[-1]["input"] = given
         return events + self.close()
 
@@ -205,7 +205,7 @@ def _shown_input(text: str) -> str:
     except orjson.JSONDecodeError:
         return text
     shown = {"INVALID_JSON": text} if given is None else given
-    return sse.dumps(shown).decode() if shown else ""
+    return rawjson.dumps_answer(shown).decode() if shown else ""
 
 
 def _object_in(text: str) -> Json | None:

@@ -27,7 +27,7 @@ from proxy.api.request import ResolvedRequest
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, sealing_keys
 from proxy.api.surface import Callbacks, delta_of, tool_headers
-from proxy.loop import sse
+from proxy.loop import rawjson
 from proxy.loop.actions import AnsweredCall, Respond, Stop
 from proxy.loop.asked_json import demands_json
 from proxy.loop.chat import BROKEN_OFF, Json, Turn, name_of
@@ -108,7 +108,7 @@ class CreateMessage(_MessagesSurface):
         _replay(message, answer, reports, prepared)
         usage = usage_of(answer, message.server_tool_use(), prepared.input_tokens)
         whole = prepared.head.message(message.blocks.content, message.ending(answer), usage)
-        return sse.dumps(whole), (*tool_headers([answer]), (REQUEST_ID, _request_id().encode()))
+        return rawjson.dumps_answer(whole), (*tool_headers([answer]), (REQUEST_ID, _request_id().encode()))
 
     async def _stream(self, prepared: "_Prepared", scope: Scope, stream: EventStream) -> None:
         message, request_id = MessageBuilder(prepared.run_id, prepared.options), _request_id()

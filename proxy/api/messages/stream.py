@@ -11,7 +11,7 @@ from proxy.api.messages import errors
 from proxy.api.messages.answer import MessageBuilder
 from proxy.api.messages.blocks import Events
 from proxy.api.messages.usage import usage_of
-from proxy.loop import sse
+from proxy.loop import rawjson, sse
 from proxy.loop.actions import AnsweredCall, Respond, Stop
 from proxy.loop.chat import Json
 from proxy.loop.citations import CITATIONS
@@ -95,7 +95,7 @@ class MessageStream:
         delta: Json = choices[0]["delta"] if choices else {}
         text: Any = delta.get("content")
         if isinstance(text, str) and len(delta) == 1 and (index := message.grow_text(text)) is not None:
-            return self._outbox.write(_TEXT % (index, sse.dumps(text)))
+            return self._outbox.write(_TEXT % (index, rawjson.dumps_answer(text)))
         if self._hold_text and (text or CITATIONS in delta):
             self._held.append({key: delta.pop(key) for key in ("content", CITATIONS) if key in delta})
         events = message.show(delta)

@@ -10,7 +10,7 @@ from proxy.api.event_stream import EventStream, Outbox
 from proxy.api.responses.items import Events
 from proxy.api.responses.output import ANNOTATIONS, OutputBuilder
 from proxy.api.responses.request import ResponsesRequest
-from proxy.loop import sse
+from proxy.loop import rawjson, sse
 from proxy.loop.chat import Json
 from proxy.loop.citations import CITATIONS
 from proxy.loop.errors import ProxyError
@@ -157,7 +157,7 @@ class ResponseStream:
         delta: Json = choices[0]["delta"]
         text: Any = delta.get("content")
         if text and isinstance(text, str) and len(delta) == 1 and (beginning := self.output.grow_text(text)):
-            event = _TEXT_DELTA % (beginning, sse.dumps(text), self._next_number)
+            event = _TEXT_DELTA % (beginning, rawjson.dumps_answer(text), self._next_number)
             self._next_number += 1
             return self._outbox.write(event)
         return self._show(chunk)

@@ -26,7 +26,7 @@ from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, sealing_keys
 from proxy.api.surface import Callbacks, collect, tool_headers
-from proxy.loop import sse
+from proxy.loop import rawjson
 from proxy.loop.actions import Respond
 from proxy.loop.chat import Json
 from proxy.loop.continuation import storable
@@ -108,7 +108,7 @@ class CreateResponse(CheckingSurface):
         output.finish(broken_off=is_broken_off(answer), carried=prepared.carried(answer))
         head = replace(prepared.head, model=answer.turn.envelope.get("model") or prepared.head.model)
         response = await self._finish(prepared, head, answer, output)
-        return sse.dumps(response), tool_headers([answer])
+        return rawjson.dumps_answer(response), tool_headers([answer])
 
     async def _stream(self, prepared: "_Prepared", scope: Scope, stream: EventStream) -> None:
         writer = ResponseStream(stream, prepared.head, prepared.output_builder(), hold_text=prepared.check is not None)

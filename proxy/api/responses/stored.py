@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 
 from proxy.api.body_memory import Share
 from proxy.api.responses.conversation import TURNS
-from proxy.loop import sse
+from proxy.loop import rawjson
 from proxy.loop.chat import Json
 from proxy.loop.errors import ItemNotFound, NotFound, PreviousResponseNotFound
 from proxy.ports import ClientStore
@@ -118,7 +118,7 @@ class ResponseStore:
 
     async def put(self, stored: StoredResponse) -> None:
         """Store a response, for `state.ttl`."""
-        await self._store.put(self._owner, stored.response["id"], sse.dumps(asdict(stored)))
+        await self._store.put(self._owner, stored.response["id"], rawjson.dumps_answer(asdict(stored)))
 
     async def find(self, identity: str) -> StoredResponse:
         """The response with that id. Raises `NotFound`."""

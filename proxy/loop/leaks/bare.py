@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from proxy.loop.chat import Json
 from proxy.loop.leaks import Found, Leak, bare_name, fitting_tool, parsed
-from proxy.loop.sse import dumps
+from proxy.loop.rawjson import dumps_answer
 
 _KEY = re.compile(r'[{,]\s*"([^"\\]*)"\s*:')
 FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
@@ -71,7 +71,7 @@ def read(text: str, tools: Mapping[str, Json], *, only_sure: bool) -> Found:
     """
     value = parsed(text.strip())
     if call := named_call(value, tools):
-        return Found(leaks=(Leak(call[0], dumps(call[1]).decode()),))
+        return Found(leaks=(Leak(call[0], dumps_answer(call[1]).decode()),))
     is_browsers = is_browsers_call(value)
     if (is_browsers or not only_sure) and (name := fitting_tool(value, tools)) is not None:
         return Found(leaks=(Leak(name, text.strip()),))

@@ -6,7 +6,7 @@ from typing import Any
 
 from proxy.loop.chat import Json
 from proxy.loop.leaks import Found, Leak, clean_name, parsed
-from proxy.loop.sse import dumps
+from proxy.loop.rawjson import dumps_answer
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 ARGUMENT = "<arg_key>"  # where a call's opening tag was lost, the first mark that is left
@@ -71,7 +71,7 @@ def _parse(text: str, tools: Mapping[str, Json]) -> tuple[Leak | None, str]:
     rest = text[at:].strip()
     if rest.startswith("{") and not arguments:
         return Leak(cleaned, rest), ""
-    return Leak(cleaned, dumps(arguments).decode()), rest
+    return Leak(cleaned, dumps_answer(arguments).decode()), rest
 
 
 def _parse_hermes(text: str, tools: Mapping[str, Json]) -> Leak | None:
@@ -82,7 +82,7 @@ def _parse_hermes(text: str, tools: Mapping[str, Json]) -> Leak | None:
     cleaned, arguments = clean_name(name, tools), value.get("arguments")
     if cleaned not in tools and arguments is None:
         return None
-    return Leak(cleaned, arguments if isinstance(arguments, str) else dumps(arguments or {}).decode())
+    return Leak(cleaned, arguments if isinstance(arguments, str) else dumps_answer(arguments or {}).decode())
 
 
 def _value(text: str) -> Any:
