@@ -104,8 +104,8 @@ class Assembler:
         time, with another delta in it: whoever shows it need not look at the rest again.
         """
         field, known = self.text_field, self._texts.fields[self.text_field]
-        if known.leaks is not None:
-            text = known.leaks.feed(text)
+        if known.leak_filter is not None:
+            text = known.leak_filter.feed(text)
         known.pieces.append(text)
         delta: Json = {field: text}
         if field == "content" and (OPENING in text or text[-1:].isspace() or self._shown.needs_look):

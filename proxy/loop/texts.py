@@ -31,7 +31,7 @@ class FieldText(Struct):
     """The text of one field of the message: its pieces so far, and the filter that they have passed."""
 
     pieces: list[str] = []
-    leaks: LeakFilter | None = None
+    leak_filter: LeakFilter | None = None
 
 
 class TurnTexts(Struct):
@@ -65,8 +65,8 @@ class TurnTexts(Struct):
                 if (tools := self.upstream_call.tools) and name in _LEAKY_FIELDS:
                     if renamed := self.upstream_call.renamed:  # a leak may have a name of the upstream's request, too
                         tools = {**tools, **{alias: tools[own] for alias, own in renamed.items() if own in tools}}
-                    known.leaks = LeakFilter(tools, asked_json=self.upstream_call.asked_json)
-            delta[name] = shown = text if known.leaks is None else known.leaks.feed(text)
+                    known.leak_filter = LeakFilter(tools, asked_json=self.upstream_call.asked_json)
+            delta[name] = shown = text if known.leak_filter is None else known.leak_filter.feed(text)
             known.pieces.append(shown)
             if isinstance(details := delta.get(DETAILS), list):
                 delta[DETAILS] = self._without_leaks(details, text, shown)
@@ -87,24 +87,24 @@ class TurnTexts(Struct):
     def close(self, delta: Json, *, keep_open: Collection[str] = ()) -> None:
         """End the texts of all fields but those to `keep_open`; their buffered text is added to the delta."""
         for name, known in self.fields.items():
-            if known.leaks is None or name in keep_open:
+            if known.leak_filter is None or name in keep_open:
                 continue
-            if rest := known.leaks.close():
+            if rest := known.leak_filter.close():
                 known.pieces.append(rest)
                 delta[name] = (delta.get(name) or "") + rest
                 if name != "content" and self._detail:
                     delta[DETAILS] = [{**self._detail, "text": rest}, *(delta.get(DETAILS) or ())]
-            self.garbled = self.garbled or known.leaks.garbled
+            self.garbled = self.garbled or known.leak_filter.garbled
 
     def leaks(self, *, has_calls: bool) -> list[Leak]:
         """The leaked calls that count: one in the model's thoughts only if the turn has no text and no other call."""
         if not self.fields:
             return []
         content = self.fields.get("content")
-        leaks = content.leaks.leaks if content and content.leaks else []
+        leaks = content.leak_filter.leaks if content and content.leak_filter else []
         if leaks or has_calls or (content and "".join(content.pieces).strip()):
             return leaks
-        return [leak for known in self.fields.values() if known.leaks for leak in known.leaks.leaks]
+        return [leak for known in self.fields.values() if known.leak_filter for leak in known.leak_filter.leaks]
 
     def complete(self, message: Json) -> None:
         """Put the texts into the message; content in parts stays as received where nothing leaked into it."""
