@@ -78,7 +78,7 @@ class RelayReader:
         chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads, calling)
         usage = chunk.get("usage")
         is_priced = self.price is not None and usage
-        if changed or is_priced or _lacks_index(chunk):
+        if changed or is_priced or _lacks_index(chunk):  # it is written anew, so its numbers have to stay as they were
             chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads, calling)
             changed = True
         if usage:
