@@ -60,7 +60,7 @@ async def connect(host: str, port: int) -> socket.socket:
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    first, *others = in_turn(found)
+    first, *others = interleaved(found)
     if not others:
         return await _connect(first)
     outcome = await _race((first, *others))
@@ -69,8 +69,8 @@ async def connect(host: str, port: int) -> socket.socket:
     return outcome
 
 
-def in_turn(addresses: Iterable[_Address]) -> Sequence[_Address]:
-    """Addresses of the families in turn, the resolver's favourite first: a family without a route costs one attempt."""
+def interleaved(addresses: Iterable[_Address]) -> Sequence[_Address]:
+    """Addresses of alternating families, the resolver's favourite first: a family without a route costs one attempt."""
     families: dict[int, list[_Address]] = {}
     for address in addresses:
         families.setdefault(address[0], []).append(address)

@@ -45,12 +45,12 @@ class Connection:
     ) -> None:
         self.name = name
         self._client = client
-        self._own = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
-        self._forwards = frozenset(name.lower().encode() for name in forward_headers) - dict(self._own).keys()
+        self._headers = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
+        self._forwards = frozenset(name.lower().encode() for name in forward_headers) - dict(self._headers).keys()
         self._forwarded: Headers = ()
         whole, stream = _completion_headers(b"application/json"), _completion_headers(b"text/event-stream")
-        self._whole = client.prepare("POST", _COMPLETIONS, with_own(whole, self._own))
-        self._stream = client.prepare("POST", _COMPLETIONS, with_own(stream, self._own))
+        self._whole = client.prepare("POST", _COMPLETIONS, overridden(whole, self._headers))
+        self._stream = client.prepare("POST", _COMPLETIONS, overridden(stream, self._headers))
 
     async def aclose(self) -> None:
         """Close all connections, idle or in use."""
@@ -88,18 +88,18 @@ class Connection:
         try:
             response = await self._client.send(self._stream if stream else self._whole, content, key=key)
         except FOREIGN as exc:
-            raise self.ours(exc) from exc
+            raise self.translated(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
             await self._raise_failure(response)
         return DecodedResponse(response) if response.header(b"content-encoding") else response
 
     async def send(self, method: str, path: str, headers: Headers, content: bytes, *, key: str) -> Response:
         """The response to any other request below the base URL, its body as it came. It has to be closed."""
-        headers = with_own(with_own(headers, self._forwarded), self._own)
+        headers = overridden(overridden(headers, self._forwarded), self._headers)
         try:
             response = await self._client.send(self._client.prepare(method, path, headers), content, key=key)
         except FOREIGN as exc:
-            raise self.ours(exc) from exc
+            raise self.translated(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
             await self._raise_failure(response)
         return response
@@ -109,7 +109,7 @@ class Connection:
         try:
             return await response.read()
         except FOREIGN as exc:
-            raise self.ours(exc) from exc
+            raise self.translated(exc) from exc
 
     async def read_whole(self, response: Response) -> bytes:
         """The whole of a body, of at most `MAX_ANSWER_BYTES`."""
@@ -134,15 +134,15 @@ class Connection:
         body = body[:MAX_ERROR_BYTES]
         raise failures.from_response(response.status, httpx.Headers(response.headers), bytes(body))
 
-    def ours(self, exc: Exception) -> ProxyError:
+    def translated(self, exc: Exception) -> ProxyError:
         """An exception of httpx as one of ours. Its own message is for the log alone: it may hold addresses."""
-        error = self._meaning(exc)
+        error = self._error_for(exc)
         error.why = reason(exc)
         if isinstance(error, UpstreamError):
             error.unreachable = isinstance(exc, (httpx.ConnectError, httpx.ConnectTimeout))
         return error
 
-    def _meaning(self, exc: Exception) -> ProxyError:
+    def _error_for(self, exc: Exception) -> ProxyError:
         match exc:
             case httpx.PoolTimeout():
                 return Overloaded(f"All connections to the upstream {self.name!r} are in use.")
@@ -175,7 +175,7 @@ def _completion_headers(accept: bytes) -> Headers:
     )
 
 
-def with_own(headers: Headers, own: Headers) -> Headers:
-    """Headers with `own` in place of those of the same names."""
-    names = {name for name, _ in own}
-    return (*(header for header in headers if header[0] not in names), *own)
+def overridden(headers: Headers, by: Headers) -> Headers:
+    """The headers with those of `by` added, in place of any of the same names."""
+    names = {name for name, _ in by}
+    return (*(header for header in headers if header[0] not in names), *by)

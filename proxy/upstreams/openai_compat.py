@@ -204,7 +204,7 @@ class OpenAICompatible:
             try:
                 await response.pump(reader.take)
             except FOREIGN as exc:
-                raise connection.ours(exc) from exc
+                raise connection.translated(exc) from exc
             if not reader.done:
                 await reader.take(b"")
             if end is not None:

@@ -17,7 +17,7 @@ def address(host, port, family=socket.AF_INET):
 def test_families_take_turns_the_resolvers_favourite_first():
     six = [address(host, 1, socket.AF_INET6) for host in "ab"]
     four = [address(host, 1) for host in "cde"]
-    assert dial.in_turn([*six, *four]) == [six[0], four[0], six[1], four[1], four[2]]
+    assert dial.interleaved([*six, *four]) == [six[0], four[0], six[1], four[1], four[2]]
 
 
 @pytest.fixture
