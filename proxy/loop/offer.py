@@ -155,16 +155,17 @@ def _asks_for_search(request: Json, selection: ToolSelection) -> bool:
     declared: Sequence[Json] = request.get("tools") or ()
     is_declared = any(is_hosted_search(tool, native=selection.native_search) for tool in declared)
     has_options = request.get("web_search_options") is not None or bool(web_plugins_in(request))
-    return (is_declared or has_options) and _permits_search(request.get("tool_choice"))
+    allowed = _allowed_in(request.get("tool_choice"))
+    is_left = allowed is None or any(one.get("type") in HOSTED_SEARCHES or name_of(one) == SEARCH for one in allowed)
+    return (is_declared or has_options) and is_left
 
 
-def _permits_search(choice: Any) -> bool:
-    """Whether `tool_choice` leaves a hosted search in play: `allowed_tools` has to list it."""
+def _allowed_in(choice: Any) -> list[Json] | None:
+    """The entries of `tool_choice: allowed_tools`; None: the choice is another one."""
     detail = choice.get("allowed_tools") if isinstance(choice, dict) else None
     if not isinstance(detail, dict):
-        return True
-    listed = [tool for tool in detail.get("tools") or () if isinstance(tool, dict)]
-    return any(tool.get("type") in HOSTED_SEARCHES or name_of(tool) == SEARCH for tool in listed)
+        return None
+    return [tool for tool in detail.get("tools") or () if isinstance(tool, dict)]
 
 
 def _chooses_hosted_search(choice: Any, own: Iterable[Json]) -> bool:
@@ -198,16 +199,15 @@ def is_hosted_search(tool: Json, *, native: bool) -> bool:
 
 def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, Collection[str] | None]:
     """`tool_choice: allowed_tools` for servers without it: those tools only, and its mode as the choice."""
-    detail = choice.get("allowed_tools") if isinstance(choice, dict) else None
-    if not isinstance(detail, dict):
+    allowed = _allowed_in(choice)
+    if allowed is None:
         return tools, choice, None
-    listed = [tool for tool in detail.get("tools") or () if isinstance(tool, dict)]
-    names = _names_in(listed)
-    types = {tool.get("type") for tool in listed if name_of(tool) is None}
+    names = _names_in(allowed)
+    types = {tool.get("type") for tool in allowed if name_of(tool) is None}
     remaining = [
         tool for tool in tools if name_of(tool) in names or (name_of(tool) is None and tool.get("type") in types)
     ]
-    return remaining, detail.get("mode") or "auto", names
+    return remaining, choice["allowed_tools"].get("mode") or "auto", names
 
 
 def upstream_request(request: Json, offer: Offer) -> Json:
