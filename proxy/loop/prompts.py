@@ -67,10 +67,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def with_system_text(messages: Sequence[Json], text: str | None) -> list[Json]:
-    """The messages with `text`, if any, added to their system message; one is put in front where there is none."""
-    if text is None:
-        return [*messages]
+def with_system_text(messages: Sequence[Json], text: str) -> list[Json]:
+    """The messages with `text` added to their system message; one is put in front where there is none."""
     if messages and messages[0].get("role") in ("system", "developer"):
         first, *rest = messages
         content = first.get("content")

@@ -75,8 +75,10 @@ class Run:
         self._offer = offer
         self._request = upstream_request(request, offer)
         self._client_messages: Sequence[Json] = request["messages"]
-        text = budget_guidance(offer.offered, limits.max_tool_calls, limits.max_turns - 1) if limits.guidance else None
-        self._transcript = Transcript(with_system_text(self._client_messages, text))
+        self._transcript = Transcript(self._client_messages)
+        if limits.guidance:
+            guidance = budget_guidance(offer.offered, limits.max_tool_calls, limits.max_turns - 1)
+            self._transcript.given = with_system_text(self._client_messages, guidance)
         self._calls = CallHistory(offer.server_tools, limits, dialect, self.tally, self.sources)
         self._cite = dialect.cite if dialect else None  # without a dialect, marks in a text mean nothing
         self._turn: Turn  # the latest turn with calls
