@@ -180,7 +180,7 @@ class Http1Response(Response):
             self.connection.close()
 
     def _take(self) -> bytes:
-        """The pieces that have come, which makes room for more."""
+        """Take out what has come of the body, and read from the server again if too much of it was unread."""
         pieces = self.parser.pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()

@@ -34,9 +34,19 @@ from proxy.upstreams.turn_reader import TurnReader
 _DRAIN_SECONDS = 0.25
 
 
+class _Reader(Protocol):
+    """Takes the body of a stream; it is `done` when `[DONE]` has come, and nothing that follows counts."""
+
+    done: bool
+
+    async def take(self, data: bytes) -> bool:
+        """Take the bytes of one read, or, where they are empty, the end of the body; whether the stream is done."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class OpenAICompatible:
-    """A model at an upstream, for all requests.
+    """A model at an upstream; all requests share it.
 
     Attributes:
         name: the upstream's in the configuration.
@@ -189,7 +199,7 @@ class OpenAICompatible:
         return rawjson.replace_model(body, self.model), names
 
     async def _read_stream(
-        self, content: bytes, reader: "_Reader", end: Callable[[], Awaitable[None]] | None = None
+        self, content: bytes, reader: _Reader, end: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """Make a Chat Completions call and give the events of its stream to `reader`, those of one read together.
 
@@ -239,13 +249,3 @@ def _ended_early(turn: Turn, request: Json) -> Turn:
     message = {key: value for key, value in turn.message.items() if key != "tool_calls"}
     usage = turn.usage or estimated_usage(request, tokens_of(message))
     return replace(turn, message=message, finish_reason="stop", calls=(), client_ids=(), usage=usage)
-
-
-class _Reader(Protocol):
-    """Takes the body of a stream; it is `done` when `[DONE]` has come, and nothing that follows counts."""
-
-    done: bool
-
-    async def take(self, data: bytes) -> bool:
-        """Take the bytes of one read, or, where they are empty, the end of the body; whether the stream is done."""
-        ...

@@ -1,4 +1,7 @@
-"""A relayed stream: its original bytes where an OpenAI SDK can read them, and the state that its end is judged by."""
+"""A stream that is relayed: its original bytes, wherever an OpenAI SDK can read them.
+
+What has passed is recorded, for it decides at the end whether the stream is complete.
+"""
 
 from dataclasses import dataclass, field
 
@@ -23,7 +26,7 @@ _HEAD = ("id", "object", "created", "model")  # the fields that are equal in eve
 
 @dataclass(slots=True)
 class RelayReader:
-    """Relays a stream and records what is needed to judge its end.
+    """Relays a stream, and records what shows at its end whether it is complete.
 
     Attributes:
         finished: the indices of the choices that have a finish reason.

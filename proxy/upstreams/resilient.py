@@ -209,7 +209,7 @@ class BreakerGuard:
             self._observe("upstream.breaker_closed", upstream=self.name)
 
     def failed(self, failure: UpstreamError, *, client: str, spare: bool) -> None:
-        """Count a call that failed, `client` being whose it was."""
+        """Count a call that failed; `client` is the one whose request it was."""
         blamed = None if failure.unreachable else client
         if self.breaker.failed(self._clock.monotonic(), client=blamed, spare=spare):
             seconds = self.breaker.seconds
