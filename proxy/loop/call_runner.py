@@ -47,23 +47,23 @@ class CallRunner:
         self._slots = asyncio.Semaphore(run.limits.max_parallel_tools)
         self._result_bytes_left = run.limits.max_total_result_bytes
         self._tasks: set[asyncio.Task[ToolResult]] = set()
-        self._complete: list[ToolCall] = []  # of the turn that is being written, as the model wrote them
+        self._earlier_calls: list[ToolCall] = []  # complete calls of the turn so far, as the model wrote them
         self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early; whether they are wanted is not known yet
 
     async def begin_turn(self, number: int) -> None:
         """Begin a turn: calls that start from now on belong to it. Tells the client."""
         if self._started:  # by the turn before, whose calls were refused when it was complete
             self.drop()
-        self._turn, self.were_shown, self._complete = number, False, []
+        self._turn, self.were_shown, self._earlier_calls = number, False, []
         if self._tell is not None:
             await self._tell({"type": "turn.started", "turn": number})
 
     def start(self, call: ToolCall, model: str | None) -> None:
         """Start a complete call, the next one of its turn, if the run permits that before the turn is complete."""
         self._model = model
-        if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._complete)) is not None:
+        if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._earlier_calls)) is not None:
             self._started[resolved] = self._begin(resolved)
-        self._complete.append(call)
+        self._earlier_calls.append(call)
 
     def has_ended(self, call: ToolCall) -> bool:
         """Whether a resolved call of the turn was started early and has a result by now."""
@@ -74,7 +74,7 @@ class CallRunner:
         started = self._started.items()
         ended = [(call, task.result() if task.done() and not task.cancelled() else None) for call, task in started]
         self._run.count_dropped(ended)
-        self._complete.clear()
+        self._earlier_calls.clear()
         for task in self._started.values():
             task.cancel()
         self._started.clear()
