@@ -92,12 +92,16 @@ class Function:
 
 def _as_json(result: object) -> str:
     # By itself orjson leaves out a field whose value is only the class's: `field(default=..., init=False)`.
-    return orjson.dumps(result, option=orjson.OPT_PASSTHROUGH_DATACLASS, default=_public_fields).decode()
+    return orjson.dumps(result, option=orjson.OPT_PASSTHROUGH_DATACLASS, default=_public_attributes).decode()
 
 
-def _public_fields(value: Any) -> Json:
-    """The fields of a dataclass that have a value; names with a leading underscore are private, as for orjson."""
-    names = [field.name for field in dataclasses.fields(type(value))]
+def _public_attributes(value: Any) -> Json:
+    """The fields of a dataclass that have a value, then its other attributes, such as `__post_init__` sets.
+
+    Names with a leading underscore are private, as for orjson.
+    """
+    fields = [field.name for field in dataclasses.fields(type(value))]
+    names = dict.fromkeys((*fields, *getattr(value, "__dict__", ())))
     return {name: getattr(value, name) for name in names if not name.startswith("_") and hasattr(value, name)}
 
 

@@ -50,6 +50,15 @@ class Route:
     _secret: str = "s"
 
 
+@dataclass
+class Circle:
+    radius: int
+
+    def __post_init__(self):
+        self.diameter = 2 * self.radius
+        self._drawn = False
+
+
 class Options(TypedDict, total=False):
     deep: bool
 
@@ -266,7 +275,7 @@ async def test_with_a_schema_of_ones_own_arguments_are_json_values():
 @pytest.mark.parametrize(
     ("result", "told"),
     [("text", "text"), (None, "null"), ({"a": [1]}, '{"a":[1]}'), (ToolOutput("t", {"u": "t"}), "t"), (Point(1), '{"x":1,"y":0}'),
-     ([Route(Point(1))], '[{"start":{"x":1,"y":0},"unit":"km"}]')],
+     ([Route(Point(1))], '[{"start":{"x":1,"y":0},"unit":"km"}]'), (Circle(1), '{"radius":1,"diameter":2}')],
 )  # fmt: skip
 async def test_a_result_is_text_a_tool_output_or_json(result, told):
     def function():
