@@ -41,7 +41,7 @@ from proxy.config import McpConfig
 from proxy.loop.chat import Json
 from proxy.loop.results import ToolError, ToolOutput, ToolUnavailable
 from proxy.ports import Clock, Observer, Readiness
-from proxy.tools.mcp.content import is_repeatable, output_of, tool_of, well_formed
+from proxy.tools.mcp.content import is_malformed, is_repeatable, output_of, tool_of, well_formed
 from proxy.tools.mcp.transport import MendedMessages, SessionTransport, Streams, over_http, over_stdio
 from proxy.tools.servers import Publish
 from proxy.tools.tool import Tool
@@ -215,7 +215,7 @@ class McpServer:
 
 
 async def list_tool_names(config: McpConfig) -> list[str]:
-    """The names of a server's allowed tools, by a session of its own that ends at once.
+    """The names of a server's allowed tools that are well-formed, by a session of its own that ends at once.
 
     Raises:
         ToolUnavailable: no session can be had; the message has the reason.
@@ -223,7 +223,7 @@ async def list_tool_names(config: McpConfig) -> list[str]:
     transport = SessionTransport()
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT), _client(config, transport) as client:
-            return [tool.name for tool in _allowed(await _list(client), config)]
+            return [tool.name for tool in _allowed(await _list(client), config) if not is_malformed(tool)]
     except Exception as exc:
         raise ToolUnavailable(_why(exc, transport.refused)) from exc
 

@@ -59,6 +59,11 @@ def well_formed(tool: Any, version: str) -> Any:
     return tool
 
 
+def is_malformed(listed: ListedTool) -> bool:
+    """Whether a tool stands in for a malformed one."""
+    return _MALFORMED in (listed.meta or {})
+
+
 def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> Tool:
     """A server's tool as one of ours.
 

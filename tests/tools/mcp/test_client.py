@@ -209,6 +209,7 @@ async def test_a_tool_that_is_malformed_costs_a_line_in_the_log_and_none_of_the_
         wiki_at(Wiki(tools, legacy=legacy), wrap=with_a_number_for_a_description) as url,
         session(McpConfig(url=url, allow=("bad", "grow"))) as rig,
     ):
+        assert await list_tool_names(McpConfig(url=url, allow=("bad", "grow"))) == ["grow"]
         assert await rig.call("wiki_grow") == "grown"
         assert list(rig.registry.specs) == ["wiki_grow"]
     refused = [fields for event, fields in rig.told if event == "mcp.tool_refused"]
