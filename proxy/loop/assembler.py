@@ -228,12 +228,10 @@ class Assembler:
         if not delta.keys() <= FOLDED_KEYS:
             self._others.fold(delta)
         active, fragments = self._texts.fold(delta), delta.pop("tool_calls", None)
-        if fragments:
-            active.append("tool_calls")
-        if active:
-            # The rest of one text is shown before the next one goes on, and all of the answer's before its calls.
-            goes_on = [name for name in active if name != "content"] if fragments else active
-            self._texts.close(delta, keep_open=goes_on)
+        if active or fragments:
+            # The rest of the thoughts is shown before the answer goes on, and the rest of both before the calls.
+            goes_on = ["content"] if "content" in active else active
+            self._texts.close(delta, keep_open=[] if fragments else goes_on)
         self._shown.show(delta)
         if fragments:
             if shown := self._calls.add(fragments):

@@ -674,6 +674,14 @@ def test_text_in_the_same_chunk_as_a_call_stands_before_it_to_its_last_character
     assert assembler.finish().message["content"] == text
 
 
+@pytest.mark.parametrize("more", [{"content": "Look."}, tool_delta(0, id="a", name="open_door", arguments="{}")])
+def test_thoughts_in_the_same_chunk_as_text_or_a_call_are_shown_to_their_last_character(more):
+    assembler = Assembler(client_tools={"open_door"})
+    shown = feed(assembler, chunk({"reasoning_content": "I need search", **more}), chunk({}, "stop"))
+    assert [one.get("reasoning_content") for one in deltas(shown)] == ["I need search"]
+    assert assembler.close() == []
+
+
 NAMED_CALL = f'{{"name": "search", "arguments": {{"q": "{"x" * PROOF_CHARACTERS}"}}}}'
 CALL_IN_WORDS = f'<function_calls><invoke name="search"><parameter name="q">{"x" * PROOF_CHARACTERS}'
 
