@@ -80,7 +80,7 @@ class MessageBuilder:
         self.blocks = Blocks(sign=options.seal, cite=self._cited.citations, mended=options.mended)
         self._stop = StopFilter(options.stops) if options.stops else None
         self._text_length = 0  # of the text since the last block, with what is held back
-        self._blank = ""  # text that is a block only if more than blanks follows
+        self._buffer = ""  # blanks, a block only if more follows, and text behind a call that is not complete
         self._turn = 0
         self._has_text = self._has_thoughts = False  # of this turn
         # By the upstream's call id, which some upstreams use again, the tool and the arguments.
@@ -150,7 +150,8 @@ class MessageBuilder:
             use = {"type": "mcp_tool_use", "id": own_id, "name": tool, "server_name": SERVER_NAME}
             call = ShownCall(use, arguments, other_block(own_id, "", is_error=True))
         self._begun.setdefault(key, []).append(call)
-        return self._flush() + self.blocks.add_server_call(call)
+        events = [] if self.blocks.has_open_call else self._flush()
+        return events + self.blocks.add_server_call(call)
 
     def end_turn(self, answered: Sequence[AnsweredCall]) -> Events:
         """Add the results of a turn's calls, and the calls that were answered without being run."""
@@ -218,18 +219,18 @@ class MessageBuilder:
         self._text_length += len(text)
         if self._stop is not None:
             text = self._stop.feed(text)
-        text, self._blank = self._blank + text, ""
-        if self.blocks.open_type != "text" and (not text or text.isspace()):
-            self._blank = text
+        text, self._buffer = self._buffer + text, ""
+        if self.blocks.has_open_call or (self.blocks.open_type != "text" and (not text or text.isspace())):
+            self._buffer = text
             return []
         return self.blocks.add_text(text) if text else []
 
     def _flush(self) -> Events:
         """End a text: add what was held back as a possible beginning of a stop sequence; blanks alone are dropped."""
         held = self._stop.close() if self._stop is not None else ""
-        text, self._blank = self._blank + held, ""
+        text, self._buffer = self._buffer + held, ""
         self._text_length = 0
-        if held:
+        if held or text.strip():
             return self.blocks.add_text(text)
         if self.blocks.open_type != "text":
             self._cited.forget_marks()

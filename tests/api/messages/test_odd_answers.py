@@ -430,6 +430,27 @@ async def test_calls_that_are_all_named_before_their_arguments_have_each_their_o
     assert [block["input"] for block in message["content"]] == [{"door": 0}, {"door": 1}, {"door": 2}]
 
 
+@pytest.mark.parametrize("with_search", [False, True])
+async def test_text_between_the_name_of_a_call_and_its_arguments_takes_none_of_them_away(upstream, with_search):
+    named = {"index": 0, "id": "u0", "type": "function", "function": {"name": "open_door", "arguments": ""}}
+    query = {"name": "web_search", "arguments": '{"query": "news"}'}
+    search_call = {"index": 1, "id": "u1", "type": "function", "function": query}
+    deltas = [
+        {"tool_calls": [named]},
+        {"content": "A"},
+        {"content": " door."},
+        *([{"tool_calls": [search_call]}] if with_search else []),
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"door": 1}'}}]},
+        {"content": " Open?"},
+    ]
+    upstream.replies = [stream(*map(chunk, deltas), chunk({}, "tool_calls"))]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=True, tools=[DOOR, SEARCH])
+    blocks = message["content"]
+    assert [block["input"] for block in blocks if block["type"] == "tool_use"] == [{"door": 1}]
+    assert "".join(block["text"] for block in blocks if block["type"] == "text") == "A door. Open?"
+
+
 async def test_blanks_behind_complete_arguments_are_no_second_call(upstream):
     call = {
         "index": 0,
