@@ -65,9 +65,9 @@ class ToolNames:
         for choice in answer.get("choices") or ():
             message = choice.get("message") or choice.get("delta") or {}
             for call in message.get("tool_calls") or ():
-                function = call.get("function") or {}
-                if (name := function.get("name")) in self.originals:
-                    function["name"] = self.originals[name]
+                detail = call.get("function") or call.get("custom") or {}
+                if (name := detail.get("name")) in self.originals:
+                    detail["name"] = self.originals[name]
                     changed = True
         return changed
 

@@ -30,6 +30,16 @@ def test_bad_names_go_out_as_good_ones_and_come_back():
     assert not names.restore({"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]})
 
 
+def test_a_call_of_a_custom_tool_comes_back_under_its_own_name():
+    custom = {"type": "custom", "custom": {"name": "apply.patch"}}
+    request = {"messages": [], "tools": [custom]}
+    names = ToolNames.replaced_in(request)
+    answer = {"choices": [{"delta": {"tool_calls": names.replace(request)["tools"]}}]}
+    assert answer["choices"][0]["delta"]["tool_calls"][0]["custom"] == {"name": "apply_patch"}
+    assert names.restore(answer)
+    assert answer["choices"][0]["delta"]["tool_calls"] == [custom]
+
+
 def test_tools_that_are_allowed_go_out_under_the_names_under_which_they_are_offered():
     long = "x" * 65
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [function(long), function("b")]}}
