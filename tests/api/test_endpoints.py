@@ -515,6 +515,16 @@ async def test_a_boundary_may_stand_among_blanks_and_other_parameters(upstream, 
     assert upstream.bodies == [body.replace("alias", "the/real-name").encode()]
 
 
+async def test_a_boundary_of_asterisks_is_one(upstream):
+    upstream.replies = [Reply([b"{}"])]
+    body = '--*****\r\nContent-Disposition: form-data; name="model"\r\n\r\nalias\r\n--*****--\r\n'
+    headers = {"content-type": "multipart/form-data;boundary=*****"}
+    async with proxy_of(upstream) as url:
+        response = await post(url, body.encode(), path="/v1/audio/transcriptions", headers=headers)
+    assert response.status_code == 200
+    assert upstream.bodies == [body.replace("alias", "the/real-name").encode()]
+
+
 async def test_a_form_may_have_odd_file_names_and_contents(upstream):
     upstream.replies = [Reply([b"{}"])]
     parts = [
