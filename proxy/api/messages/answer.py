@@ -247,8 +247,8 @@ class MessageBuilder:
             self._client_calls[index] = (tool_use_id(fragment["id"], self._turn), function.get("name") or "")
             self._waiting[index] = ""
         arguments = function.get("arguments") or ""
-        if index == self._current:
-            return self.blocks.add_input(arguments)
+        if index == self._current:  # where its block is closed, it was complete
+            return self.blocks.add_input(arguments) if self.blocks.open_type == "tool_use" else []
         if index not in self._waiting:  # another call has begun since, so it was complete
             return []
         self._waiting[index] += arguments

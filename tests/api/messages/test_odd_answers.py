@@ -451,6 +451,24 @@ async def test_text_between_the_name_of_a_call_and_its_arguments_takes_none_of_t
     assert "".join(block["text"] for block in blocks if block["type"] == "text") == "A door. Open?"
 
 
+NEWS = {"name": "web_search", "arguments": '{"query": "news"}'}
+
+
+@pytest.mark.parametrize(
+    "between",
+    [{"content": "A door."}, {"tool_calls": [{"index": 1, "id": "u1", "type": "function", "function": NEWS}]}],
+)
+async def test_blanks_behind_complete_arguments_are_no_part_of_another_block(upstream, between):
+    named = {"index": 0, "id": "u0", "type": "function", "function": {"name": "open_door", "arguments": '{"door": 1}'}}
+    blanks = {"index": 0, "function": {"arguments": "\n"}}
+    deltas = [{"tool_calls": [named]}, between, {"tool_calls": [blanks]}]
+    upstream.replies = [stream(*map(chunk, deltas), chunk({}, "tool_calls"))]
+    async with proxy_of(upstream) as url:
+        message = await ask(url, streaming=True, tools=[DOOR, SEARCH])
+    assert message["content"][0]["input"] == {"door": 1}
+    assert [block["text"] for block in message["content"] if block["type"] == "text"] in ([], ["A door."])
+
+
 async def test_blanks_behind_complete_arguments_are_no_second_call(upstream):
     call = {
         "index": 0,
