@@ -93,7 +93,9 @@ class Resilient:
     def complete(self, call: CallUpstream, show: Show, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run."""
         shown = ShownToClient(show, self._shared.clock, early)
-        return self._attempt(lambda one: one.complete(call, shown.show, early, self._latest_requests), shown)
+        # Of a whole answer the client sees nothing before the end; `show` only looks whether it is enough.
+        take = shown.show if call.body.get("stream") else show
+        return self._attempt(lambda one: one.complete(call, take, early, self._latest_requests), shown)
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion."""

@@ -19,7 +19,7 @@ from proxy.upstreams.failures import retry_after
 from proxy.upstreams.profile import GLM, GPT_OSS
 from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
 
-CALL = CallUpstream({}, number=1)
+CALL = CallUpstream({"stream": True}, number=1)
 NOON = datetime(2026, 10, 21, 12, tzinfo=UTC).timestamp()  # what the wall clock says
 
 
@@ -70,6 +70,7 @@ class Attempt:
 
     def __init__(self, *candidates, retries=2):
         self.waits, self.shown, self.heard = [], [], []
+        self.firsts = []  # when something of each answer was shown for the first time
         self.now = 0.0
         self.breakers = {candidate.name: Breaker(threshold=3, seconds=10) for candidate in candidates}
         self.upstream = self.another(*candidates, retries=retries)
@@ -95,9 +96,11 @@ class Attempt:
     def hear(self, event, /, **fields):
         if event not in ("upstream.answered", "relay.started", "relay.completed"):  # told of every one
             self.heard.append(event)
+        if event == "upstream.answered":
+            self.firsts.append(fields["first"])
 
-    async def complete(self):
-        return await self.upstream.complete(CALL, self.show, self)
+    async def complete(self, call=CALL):
+        return await self.upstream.complete(call, self.show, self)
 
     were_shown = False
 
@@ -106,6 +109,13 @@ class Attempt:
 
     def drop(self, used):
         raise AssertionError
+
+
+@pytest.mark.parametrize(("body", "first"), [({"stream": True}, 0.0), ({}, None)])
+async def test_only_of_a_stream_something_is_shown_before_the_end(body, first):
+    attempt = Attempt(Candidate("a", ("text", "fine")))
+    assert await attempt.complete(CallUpstream(body, number=1)) == "fine"
+    assert (attempt.shown, attempt.firsts) == (["text"], [first])
 
 
 @pytest.mark.parametrize(
