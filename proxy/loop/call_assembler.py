@@ -68,7 +68,7 @@ class PartialCall(Struct):
         client_index: its index in the client's stream; None: it is not the client's.
         client_id: the id that the client gets.
         is_announced: whether `Assembler.take_ready` has returned it.
-        is_whole: whether the arguments are an object already; only blanks can follow one.
+        is_whole: whether the arguments are an object already; only blanks can follow it.
         scanner: looks for the end of that object.
     """
 
@@ -150,8 +150,9 @@ class CallAssembler(Struct):
             call.arguments.append(arguments)
             if call.scanner.feed(arguments):
                 with suppress(orjson.JSONDecodeError):
-                    orjson.loads("".join(call.arguments))
-                    call.is_whole = True
+                    given = orjson.loads("".join(call.arguments))
+                    # Some servers open every call with an empty object, and the arguments follow.
+                    call.is_whole = bool(given) or not self._needs_arguments(call)
             if call.name in self.upstream_call.client_tools:
                 shown.append(self._opening(call) if call.client_id is None else _more_of(call, fragment, arguments))
         return shown
@@ -178,6 +179,9 @@ class CallAssembler(Struct):
         name = self.upstream_call.renamed.get(leak.name, leak.name)
         call = self.calls[index] = PartialCall(self._new_id(index), name=name, arguments=[leak.arguments])
         return [self._opening(call)] if name in self.upstream_call.client_tools else []
+
+    def _needs_arguments(self, call: PartialCall) -> bool:
+        return bool(self.upstream_call.tools.get(call.name, {}).get("required"))
 
     def _new_id(self, index: int) -> str:
         """An id, unique in this run, for a call without one: the tool message that answers it has to name it."""

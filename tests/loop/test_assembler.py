@@ -613,11 +613,21 @@ def test_a_call_is_ready_when_its_arguments_are_an_object_and_those_before_it_ar
     assert ready(0, arguments=" ") == []
     assert ready(1, id="b", name="open_door", arguments='{"n":') == []  # the client's
     assert ready(2, id="c", name="search", arguments='{"q":') == []
-    assert ready(3, id="d", name="search", arguments="{}") == []
-    assert ready(2, arguments="1}") == [("search", '{"q":1}'), ("search", "{}")]
+    assert ready(3, id="d", name="search", arguments='{"q":2}') == []
+    assert ready(2, arguments="1}") == [("search", '{"q":1}'), ("search", '{"q":2}')]
     assert ready(4, id="e", name="search", arguments="null") == []
     assert ready(5, id="f", name="search", arguments="[1}") == [("search", "null")]
     assert ready(6, id="g", name="search", arguments="{]") == []
+
+
+def test_an_empty_object_that_the_tool_would_refuse_may_stand_for_arguments_that_are_still_to_come():
+    assembler = Assembler()
+    feed(assembler, chunk(tool_delta(0, id="a", name="open_door", arguments="{}")))
+    feed(assembler, chunk(tool_delta(1, id="b", name="search", arguments="{}")))
+    assert [call.name for call in assembler.take_ready()] == ["open_door"]
+    feed(assembler, chunk(tool_delta(1, arguments='{"q":7}')), chunk({}, "tool_calls"))
+    assert assembler.take_ready() == []
+    assert [call.arguments for call in finish(assembler).calls] == ["{}", '{}{"q":7}']
 
 
 def test_a_call_without_a_word_of_its_arguments_is_not_ready_because_the_next_one_has_begun():
@@ -733,7 +743,7 @@ def test_a_call_that_leaked_into_whole_thoughts_is_taken_out_of_their_details_to
 
 def test_the_id_of_a_call_stays_once_it_is_ready():
     assembler = Assembler()
-    feed(assembler, chunk(tool_delta(0, id="a", name="search", arguments="{}")))
+    feed(assembler, chunk(tool_delta(0, id="a", name="search", arguments='{"q":1}')))
     [ready] = assembler.take_ready()
     feed(assembler, chunk(tool_delta(0, id="b", arguments="")))
     feed(assembler, chunk({}, "tool_calls"))
