@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import httpx
-from msgspec import Struct
 
 from proxy.http.connect import Origin
 from proxy.http.connection import Http1Connection, RequestTimeouts
@@ -21,14 +20,6 @@ _Waiter: TypeAlias = asyncio.Future[Http1Connection | None]
 # Below the least that balancers wait for the next request (AWS 60 s, nginx 75 s). A server that waits less says so, or
 # its closed connection is noticed when the next request comes.
 IDLE_SECONDS = 30.0
-
-
-class Usage(Struct, frozen=True):
-    """Numbers of connections that have a place, of idle ones among them, and of requests that wait for one."""
-
-    open: int
-    idle: int
-    waiting: int
 
 
 class Pool:
@@ -100,11 +91,6 @@ class Pool:
         if same := self._idle.get(connection.origin):
             same.pop(connection, None)
         self._release_place()
-
-    @property
-    def usage(self) -> Usage:
-        """The numbers at this moment."""
-        return Usage(self._places_taken, sum(map(len, self._idle.values())), len(self._waiting))
 
     async def aclose(self) -> None:
         """Close every connection; requests that wait for one fail."""

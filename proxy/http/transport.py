@@ -19,7 +19,7 @@ from proxy.http import connect
 from proxy.http.connect import Origin, client_context, origin_of
 from proxy.http.connection import Http1Connection, RequestTimeouts
 from proxy.http.parser import request_head
-from proxy.http.pool import Pool, Usage
+from proxy.http.pool import Pool
 from proxy.http.response import Http1Response, Response
 
 _WRONG_LENGTH = "The body is not as long as its Content-Length says."
@@ -82,11 +82,6 @@ class Http1Transport(httpx.AsyncBaseTransport):
                 if not stale or method not in _REPEATABLE or not isinstance(body, bytes):
                     raise
                 fresh = True
-
-    @property
-    def usage(self) -> Usage:
-        """Numbers of connections, and of requests that wait for one."""
-        return self._pool.usage
 
     async def aclose(self) -> None:
         """Close every connection, also those in use."""
