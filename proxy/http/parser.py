@@ -10,7 +10,6 @@ here: the size of a head, the way in which a body is framed, the bytes between c
 
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import TypeAlias
 
 import httpx
@@ -27,26 +26,19 @@ MAX_FRAMING_BYTES = 1024
 _FRAMING_OF_A_CHUNK = 128  # when many chunks arrive at once
 _LAST_LINE_ENDS = 4  # bytes that end the last chunk and the trailers: llhttp skips further ones
 
-_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110, section 5.6.2
+TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+"""The name of a header (RFC 9110, section 5.6.2), as a regular expression."""
+
 _VALUE = rb"[\t\x20-\x7e\x80-\xff]*"
-_NAME = re.compile(_TOKEN)
-_HARMLESS = bytes({ord("\t"), *range(0x20, 0x7F), *range(0x80, 0x100)})
-_REQUEST_LINE = re.compile(_TOKEN + rb" [\x21-\x7e]+")
-_REQUEST_HEADER = re.compile(_TOKEN + rb": " + _VALUE)
+
+HARMLESS = bytes({ord("\t"), *range(0x20, 0x7F), *range(0x80, 0x100)})
+"""The bytes that may stand in the value of a header."""
+
+_REQUEST_LINE = re.compile(TOKEN + rb" [\x21-\x7e]+")
+_REQUEST_HEADER = re.compile(TOKEN + rb": " + _VALUE)
 _IDLE = re.compile(rb"timeout=([0-9]{1,6})\b", re.IGNORECASE)
 _VERSIONS = ("1.0", "1.1")
 _LOWEST, _SWITCHING, _FIRST_FINAL, _NO_CONTENT, _NOT_MODIFIED = 100, 101, 200, 204, 304
-
-
-@lru_cache(128)  # few are used; and one may be as long as a head
-def field_name(name: bytes) -> bytes | None:
-    """The name of a header in lower case; None if it is not a valid name."""
-    return name.lower() if _NAME.fullmatch(name) else None
-
-
-def is_clean(block: bytes, *, line_ends: int) -> bool:
-    """Whether a block has that many CRLFs, and no other control character."""
-    return block.count(b"\r\n") == line_ends and block.translate(None, _HARMLESS) == b"\r\n" * line_ends
 
 
 def request_head(method: str, target: bytes, headers: Headers) -> bytes:
@@ -226,7 +218,7 @@ class ResponseParser:
                 raise httpx.RemoteProtocolError(f"The response has more than {MAX_HEADERS} headers.")
             if status == _SWITCHING:
                 raise httpx.RemoteProtocolError("The server switches protocols, unasked.")
-            if status < _LOWEST or version not in _VERSIONS or head.reason.translate(None, _HARMLESS):
+            if status < _LOWEST or version not in _VERSIONS or head.reason.translate(None, HARMLESS):
                 raise httpx.RemoteProtocolError("The response is not HTTP/1.1.")
             if status >= _FIRST_FINAL:
                 self.head = head

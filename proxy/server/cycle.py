@@ -15,7 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from proxy.api.exchange import CONNECTION
-from proxy.http.parser import field_name, is_clean
+from proxy.server.head import is_clean, is_field_name
 
 if TYPE_CHECKING:
     from proxy.server.protocol import BoundedProtocol
@@ -160,7 +160,7 @@ class Cycle(RequestResponseCycle):
         lines = [STATUS_LINE[status]]
         announces_close = False
         for name, value in (*self.default_headers, *headers):
-            if field_name(name) is None:
+            if not is_field_name(name):
                 raise RuntimeError(_NO_HEAD)
             if name == b"content-length":
                 if status == HTTPStatus.NO_CONTENT:

@@ -1,4 +1,4 @@
-"""The head of a request: its bounds, and the checks that a parser leaves to the server.
+"""The head of a request: its bounds, and the checks that a parser leaves to the server; and those of a response's head.
 
 A head that two parsers could read in two ways is refused, because a proxy in front of this one, or the upstream behind
 it, may read it in the other way.
@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from proxy.api.messages import errors as messages_errors
 from proxy.config import ServerConfig
+from proxy.http.parser import HARMLESS, TOKEN
 from proxy.loop.errors import HeadersTooLarge, HttpRefused, MethodNotAllowed, ProxyError
 
 Fields: TypeAlias = Iterable[tuple[bytes, bytes]]
@@ -35,6 +36,7 @@ _ALLOWED = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 # RFC 9110, section 7.2: a host and perhaps a port, in the syntax of RFC 3986. With an `@` or a `/` in it, software that
 # makes a URL of it would take a part of it for another host, or for a path.
 _HOST = re.compile(rb"(?:\[[0-9A-Za-z:.]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII)
+_NAME = re.compile(TOKEN)
 MOST_CACHED_URL = 256  # characters; longer ones are a stranger's, and would fill the cache of `split_url`
 
 
@@ -134,6 +136,17 @@ def split_url(url: bytes) -> tuple[str, bytes, bytes]:
     parsed = httptools.parse_url(url)
     path = parsed.path.decode("ascii")
     return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
+
+
+@lru_cache(128)  # few are used, and one may be as long as a head
+def is_field_name(name: bytes) -> bool:
+    """Whether these bytes may be the name of a header."""
+    return _NAME.fullmatch(name) is not None
+
+
+def is_clean(block: bytes, *, line_ends: int) -> bool:
+    """Whether a block has that many CRLFs, and no other control character."""
+    return block.count(b"\r\n") == line_ends and block.translate(None, HARMLESS) == b"\r\n" * line_ends
 
 
 def error_response(
