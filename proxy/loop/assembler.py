@@ -24,9 +24,10 @@ from typing import Any
 from proxy.loop.actions import Buffering, CallUpstream
 from proxy.loop.buffer import TurnBuffer
 from proxy.loop.call_assembler import CallAssembler
-from proxy.loop.chat import BROKEN_OFF, JSON_BLANKS, Json, ToolCall, Turn, calls_of, inferred_reason
+from proxy.loop.chat import BROKEN_OFF, Json, Turn, calls_of
 from proxy.loop.citations import CITATIONS, OPENING, MarkFilter
 from proxy.loop.errors import UpstreamError
+from proxy.loop.finish_reason import inferred_reason
 from proxy.loop.leaks.written import PROOF_CHARACTERS
 from proxy.loop.other_fields import FOLDED_KEYS, HeldLogprobs, OtherFields
 from proxy.loop.patterns import only_text_field
@@ -44,20 +45,21 @@ class Assembler:
     `finish` may also be called without `close`, for a stream that broke off, or that the client wants no more of: the
     turn then holds what has come.
 
-    (feed(chunk)  take_ready()  feed_text(text)*)*  -->  close()  -->  finish()
-    feed_whole(completion)  --------------------------------------->  finish()
+    (feed(chunk)  calls.take_ready()  feed_text(text)*)*  -->  close()  -->  finish()
+    feed_whole(completion)  --------------------------------------------->  finish()
 
     Args:
         call: names the client's tools, and how the text is to be set apart from the turn before.
 
     Attributes:
+        calls: the tool calls of the turn so far.
         text_field: the field of the text in which alone the next chunk may differ from the latest one, to be taken by
             `feed_text`; empty: the next one has to be fed whole.
     """
 
     def __init__(self, call: CallUpstream) -> None:
         self._upstream_call = call
-        self._calls = CallAssembler(call)
+        self.calls = CallAssembler(call)
         self._texts = TurnTexts(call)
         self._shown = ShownText(call.separator, MarkFilter(call.cite))
         self._others = OtherFields(call.first_detail, message={"role": "assistant"})
@@ -127,25 +129,9 @@ class Assembler:
         self._others.message = message
         self._texts.fold_whole(message)
         if entries := message.get("tool_calls"):
-            self._calls.add_whole(entries)
+            self.calls.add_whole(entries)
         for leak in self._texts.leaks(has_calls=bool(entries)):
-            self._calls.add_leaked(leak)
-
-    def take_ready(self) -> list[ToolCall]:
-        """The server's calls that are complete and not yet returned, in order, up to the first incomplete one."""
-        if not (calls := self._calls.calls):
-            return []
-        ready: list[ToolCall] = []
-        last = max(calls)
-        for index in sorted(calls):
-            call = calls[index]
-            if call.is_announced or call.client_id:
-                continue
-            if not call.name or not (call.is_whole or (index < last and call.has_value())):
-                break
-            call.is_announced = True
-            ready.append(ToolCall(call.id, call.name, "".join(call.arguments).strip(JSON_BLANKS)))
-        return ready
+            self.calls.add_leaked(leak)
 
     def close(self, *, done: bool = False) -> list[Json]:
         """End the stream, and return what was buffered: the end of its text, and leaked calls of the client's tools.
@@ -161,15 +147,15 @@ class Assembler:
         self._shown.show(delta)
         if DETAILS in delta:
             delta[DETAILS] = shifted(delta[DETAILS], self._upstream_call.first_detail)
-        for leak in self._texts.leaks(has_calls=bool(self._calls.calls)):
-            delta.setdefault("tool_calls", []).extend(self._calls.add_leaked(leak))
+        for leak in self._texts.leaks(has_calls=bool(self.calls.by_index)):
+            delta.setdefault("tool_calls", []).extend(self.calls.add_leaked(leak))
         if not self._finish_reason and done:
             reason = inferred_reason(self._whole_message(), self._upstream_call.body, self._usage)
             self._finish_reason = reason or ("stop" if self._texts.garbled else "")
         if not self._finish_reason:
             raise UpstreamError(NO_REASON)
         # A turn that calls the server's tools, and none of the client's, is followed by another one.
-        is_followed = self._calls.calls and not self._calls.client_count and self._finish_reason not in BROKEN_OFF
+        is_followed = self.calls.by_index and not self.calls.client_count and self._finish_reason not in BROKEN_OFF
         self._shown.close(delta, is_followed=bool(is_followed))
         visible = [self._chunk(delta)] if any(delta.values()) else []
         for chunk in visible:
@@ -178,7 +164,7 @@ class Assembler:
 
     def finish(self) -> Turn:
         """The turn as far as it has come."""
-        message, calls = self._whole_message(), self._calls.calls
+        message, calls = self._whole_message(), self.calls.by_index
         self._envelope.pop("choices", None)
         return Turn(
             message,
@@ -190,7 +176,7 @@ class Assembler:
             buffered=tuple(self._buffer.chunks),
             aside=tuple(map(self._chunk, self._others.aside)),
             garbled=self._texts.garbled,
-            client_ids=tuple([calls[index].client_id for index in sorted(calls)]) if self._calls.client_count else (),
+            client_ids=tuple([calls[index].client_id for index in sorted(calls)]) if self.calls.client_count else (),
             step=self._upstream_call.step,
             number=self._upstream_call.number,
         )
@@ -199,7 +185,7 @@ class Assembler:
         """The chunks that may be shown now, of these and of those that were buffered."""
         if self._shown.length >= PROOF_CHARACTERS:
             self._buffer.judge(self._texts.fields["content"].pieces, self._upstream_call.tools)
-        has_calls, calls_client = bool(self._calls.calls), bool(self._calls.client_count)
+        has_calls, calls_client = bool(self.calls.by_index), bool(self.calls.client_count)
         return self._buffer.release(visible, has_calls=has_calls, calls_client=calls_client)
 
     def _whole_message(self) -> Json:
@@ -207,7 +193,7 @@ class Assembler:
         message = {**self._others.message}
         if self._texts.fields:
             self._texts.complete(message)
-        if calls := self._calls.calls:
+        if calls := self.calls.by_index:
             message["tool_calls"] = [calls[index].entry() for index in sorted(calls)]
         else:
             message.setdefault("content", "")
@@ -234,11 +220,11 @@ class Assembler:
             self._texts.close(delta, keep_open=[] if fragments else goes_on)
         self._shown.show(delta)
         if fragments:
-            if shown := self._calls.add(fragments):
+            if shown := self.calls.add(fragments):
                 delta["tool_calls"] = shown
             self._shown.close(delta, is_followed=not shown)  # the turn's text stands before its calls
         if not delta.keys() <= FOLDED_KEYS:
-            is_followed = bool(self._calls.calls) and not self._calls.client_count
+            is_followed = bool(self.calls.by_index) and not self.calls.client_count
             self._others.show(delta, is_followed=is_followed)
         is_shown = any(value not in _NOTHING for value in delta.values())
         if self._logprobs.held or choice.get("logprobs"):

@@ -13,7 +13,7 @@ import orjson
 from msgspec import Struct, field
 
 from proxy.loop.actions import CallUpstream
-from proxy.loop.chat import Json, name_of
+from proxy.loop.chat import JSON_BLANKS, Json, ToolCall, is_json, name_of
 from proxy.loop.continuation import client_call_id
 from proxy.loop.leaks import Leak
 from proxy.loop.leaks.glm import split_glued_name
@@ -67,7 +67,7 @@ class PartialCall(Struct):
         arguments: their pieces.
         client_index: its index in the client's stream; None: it is not the client's.
         client_id: the id that the client gets.
-        is_announced: whether `Assembler.take_ready` has returned it.
+        is_announced: whether `take_ready` has returned it.
         is_whole: whether the arguments are an object already; only blanks can follow it.
         scanner: looks for the end of that object.
     """
@@ -83,17 +83,6 @@ class PartialCall(Struct):
     is_announced: bool = False
     is_whole: bool = False
     scanner: ObjectScanner = field(default_factory=ObjectScanner)
-
-    def has_value(self) -> bool:
-        """Whether the arguments are any JSON value: complete where the next call has begun.
-
-        Nothing at all is none: some servers name every call before the arguments of the first.
-        """
-        try:
-            orjson.loads("".join(self.arguments).strip())
-        except orjson.JSONDecodeError:
-            return False
-        return True
 
     def entry(self) -> Json:
         """The call as an entry of a message's `tool_calls`."""
@@ -111,12 +100,12 @@ class CallAssembler(Struct):
 
     Attributes:
         upstream_call: the call that the turn answers; names the tools, and those that are the client's.
-        calls: index -> call.
+        by_index: index -> call.
         client_count: how many of them are the client's.
     """
 
     upstream_call: CallUpstream
-    calls: dict[int, PartialCall] = {}
+    by_index: dict[int, PartialCall] = {}
     client_count: int = 0
 
     def add(self, fragments: Sequence[Json]) -> list[Json]:
@@ -132,10 +121,10 @@ class CallAssembler(Struct):
         for fragment in fragments:
             index = fragment.pop("index", None)
             if not is_index(index):
-                index = inferred_index(fragment, {at: call.id for at, call in self.calls.items()})
-            call = self.calls.get(index)
+                index = inferred_index(fragment, {at: call.id for at, call in self.by_index.items()})
+            call = self.by_index.get(index)
             if call is None:
-                call = self.calls[index] = PartialCall(fragment.get("id") or self._new_id(index))
+                call = self.by_index[index] = PartialCall(fragment.get("id") or self._new_id(index))
             if not call.is_announced:
                 call.id = fragment.get("id") or call.id
             call.type = fragment.get("type") or call.type
@@ -169,16 +158,37 @@ class CallAssembler(Struct):
             if isinstance(function := entry.get("function"), dict):
                 name, arguments = function.get("name") or "", as_text(function.get("arguments"))
                 function["name"], function["arguments"] = split_glued_name(name, arguments, self.upstream_call.tools)
-            call = self.calls[index] = PartialCall(entry["id"], received=entry)
+            call = self.by_index[index] = PartialCall(entry["id"], received=entry)
             if self.upstream_call.client_tools and name_of(entry) in self.upstream_call.client_tools:
                 self._show(call)
 
     def add_leaked(self, leak: Leak) -> list[Json]:
         """Take in a call that was found in a text, and return what the client gets of it: one entry, or none."""
-        index = max(self.calls, default=-1) + 1
+        index = max(self.by_index, default=-1) + 1
         name = self.upstream_call.renamed.get(leak.name, leak.name)
-        call = self.calls[index] = PartialCall(self._new_id(index), name=name, arguments=[leak.arguments])
+        call = self.by_index[index] = PartialCall(self._new_id(index), name=name, arguments=[leak.arguments])
         return [self._opening(call)] if name in self.upstream_call.client_tools else []
+
+    def take_ready(self) -> list[ToolCall]:
+        """The server's calls that are complete and not yet returned, in order, up to the first incomplete one.
+
+        Any JSON value is complete where the next call has begun. Nothing at all is none: some servers name every call
+        before the arguments of the first.
+        """
+        if not self.by_index:
+            return []
+        ready: list[ToolCall] = []
+        last = max(self.by_index)
+        for index in sorted(self.by_index):
+            call = self.by_index[index]
+            if call.is_announced or call.client_id:
+                continue
+            arguments = "".join(call.arguments).strip(JSON_BLANKS)
+            if not call.name or not (call.is_whole or (index < last and is_json(arguments))):
+                break
+            call.is_announced = True
+            ready.append(ToolCall(call.id, call.name, arguments))
+        return ready
 
     def _needs_arguments(self, call: PartialCall) -> bool:
         return bool(self.upstream_call.tools.get(call.name, {}).get("required"))

@@ -26,9 +26,6 @@ BROKEN_OFF = ("length", "content_filter")
 # The fields of a request that an upstream refuses, or may refuse, without `tools`.
 TOOL_REQUEST_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 
-_TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
-
-
 NATIVE_REASON = "native_finish_reason"
 """The field of a choice with the upstream's own finish reason, where its profile translates that; OpenRouter's name."""
 
@@ -210,40 +207,10 @@ def choice_of(name: str) -> Json:
     return {"type": "function", "function": {"name": name}}
 
 
-def inferred_reason(message: Json, request: Json, usage: Any) -> str | None:
-    """The finish_reason of an answer that came to an orderly end without one.
-
-    xAI behind OpenRouter (where `max_tokens` was reached), Snowflake and Nebius leave it out, or send `null` or `""`.
-
-    Args:
-        message: the assistant message.
-        request: what was asked, for its `max_tokens`.
-        usage: the upstream's count of tokens, if it sent one.
-
-    Returns:
-        `tool_calls` for whole calls, else `length` where `max_tokens` was reached, else `stop`; None: nothing is whole.
-    """
-    calls = message.get("tool_calls") or ()
-    if calls and all(map(_is_whole, calls)):
-        return "tool_calls"
-    function = message.get("function_call")
-    if isinstance(function, dict) and function.get("name"):
-        return "function_call"
-    written = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    limits = [limit for name in _TOKEN_LIMITS if isinstance(limit := request.get(name), int)]
-    if isinstance(written, int) and limits and written >= min(limits):
-        return "length"
-    return "stop" if not calls and (text_of(message) or message.get("refusal")) else None
-
-
-def _is_whole(call: Json) -> bool:
-    """Whether the arguments of a call can be its whole arguments: none at all, or JSON."""
-    function = call.get("function")
-    arguments = function.get("arguments") if isinstance(function, dict) else None
-    if not isinstance(arguments, str) or not arguments.strip():
-        return True
+def is_json(text: str) -> bool:
+    """Whether a text is one JSON value."""
     try:
-        orjson.loads(arguments)
+        orjson.loads(text)
     except orjson.JSONDecodeError:
         return False
     return True

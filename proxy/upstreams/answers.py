@@ -9,8 +9,9 @@ import orjson
 
 from proxy.loop import rawjson, sse
 from proxy.loop.call_assembler import as_text
-from proxy.loop.chat import NATIVE_REASON, Json, inferred_reason
+from proxy.loop.chat import NATIVE_REASON, Json
 from proxy.loop.errors import UpstreamError
+from proxy.loop.finish_reason import inferred_reason
 from proxy.upstreams import failures
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import Profile

@@ -11,8 +11,9 @@ from proxy.config import PriceConfig
 from proxy.loop import rawjson, sse
 from proxy.loop.assembler import NO_REASON
 from proxy.loop.call_assembler import inferred_index, is_index
-from proxy.loop.chat import Json, inferred_reason
+from proxy.loop.chat import Json
 from proxy.loop.errors import UpstreamError
+from proxy.loop.finish_reason import inferred_reason
 from proxy.loop.patterns import ChunkPattern, only_text_field, pattern_of
 from proxy.loop.sse import DONE_DATA
 from proxy.ports import Write

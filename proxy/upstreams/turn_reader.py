@@ -52,7 +52,7 @@ class TurnReader(Struct, eq=False):
         assembler = self.assembler
         chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
         for part in _call_by_call(chunk):
-            shown, ready = assembler.feed(part), assembler.take_ready()
+            shown, ready = assembler.feed(part), assembler.calls.take_ready()
             # The client is told of a call after the text of its chunk, and before what follows the call.
             shown, client_calls = _split(shown) if ready else (shown, [])
             for visible in shown:

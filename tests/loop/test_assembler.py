@@ -116,7 +116,7 @@ def test_more_of_the_same_text_and_nothing_else_is_shown_as_it_is():
     ]
     assert feed(assembler, chunk({"content": "a"})) == []  # what may be the beginning of a name waits
     assert deltas(feed(assembler, chunk({"content": "nother"}, "stop"))) == [{"content": "another"}]
-    assert assembler.take_ready() == []
+    assert assembler.calls.take_ready() == []
     assert finish(assembler).message == {
         "role": "assistant",
         "reasoning_content": "Hm, yes",
@@ -606,7 +606,7 @@ def test_a_call_is_ready_when_its_arguments_are_an_object_and_those_before_it_ar
 
     def ready(*fragment, **fields):
         feed(assembler, chunk(tool_delta(*fragment, **fields)))
-        return [(call.name, call.arguments) for call in assembler.take_ready()]
+        return [(call.name, call.arguments) for call in assembler.calls.take_ready()]
 
     assert ready(0, id="a", name="search", arguments='{"q":{"x":1}') == []
     assert ready(0, arguments="}") == [("search", '{"q":{"x":1}}')]
@@ -624,18 +624,18 @@ def test_an_empty_object_that_the_tool_would_refuse_may_stand_for_arguments_that
     assembler = Assembler()
     feed(assembler, chunk(tool_delta(0, id="a", name="open_door", arguments="{}")))
     feed(assembler, chunk(tool_delta(1, id="b", name="search", arguments="{}")))
-    assert [call.name for call in assembler.take_ready()] == ["open_door"]
+    assert [call.name for call in assembler.calls.take_ready()] == ["open_door"]
     feed(assembler, chunk(tool_delta(1, arguments='{"q":7}')), chunk({}, "tool_calls"))
-    assert assembler.take_ready() == []
+    assert assembler.calls.take_ready() == []
     assert [call.arguments for call in finish(assembler).calls] == ["{}", '{}{"q":7}']
 
 
 def test_a_call_without_a_word_of_its_arguments_is_not_ready_because_the_next_one_has_begun():
     assembler = Assembler()
     feed(assembler, chunk(tool_delta(0, id="a", name="open_door")), chunk(tool_delta(1, id="b", name="search")))
-    assert assembler.take_ready() == []
+    assert assembler.calls.take_ready() == []
     feed(assembler, chunk(tool_delta(0, arguments='{"n":7}')), chunk(tool_delta(1, arguments='{"q":1}')))
-    assert [call.arguments for call in assembler.take_ready()] == ['{"n":7}', '{"q":1}']
+    assert [call.arguments for call in assembler.calls.take_ready()] == ['{"n":7}', '{"q":1}']
 
 
 def test_a_streamed_custom_call_is_the_clients_like_a_function():
@@ -744,7 +744,7 @@ def test_a_call_that_leaked_into_whole_thoughts_is_taken_out_of_their_details_to
 def test_the_id_of_a_call_stays_once_it_is_ready():
     assembler = Assembler()
     feed(assembler, chunk(tool_delta(0, id="a", name="search", arguments='{"q":1}')))
-    [ready] = assembler.take_ready()
+    [ready] = assembler.calls.take_ready()
     feed(assembler, chunk(tool_delta(0, id="b", arguments="")))
     feed(assembler, chunk({}, "tool_calls"))
     assert [one.id for one in finish(assembler).calls] == [ready.id] == ["a"]
