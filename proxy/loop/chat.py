@@ -23,8 +23,7 @@ JSON_BLANKS = " \t\n\r"  # around a JSON text; what other blanks make of it is n
 # A turn that ends for one of these reasons was broken off: what it holds is no whole call, and asking on cannot help.
 BROKEN_OFF = ("length", "content_filter")
 
-# The fields of a request that an upstream refuses, or may refuse, without `tools`.
-TOOL_REQUEST_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
+_TOOL_REQUEST_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 
 NATIVE_REASON = "native_finish_reason"
 """The field of a choice with the upstream's own finish reason, where its profile translates that; OpenRouter's name."""
@@ -205,6 +204,12 @@ def name_of(tool: Json) -> str | None:
 def choice_of(name: str) -> Json:
     """The `tool_choice` that demands the function of that name."""
     return {"type": "function", "function": {"name": name}}
+
+
+def drop_tools(body: Json) -> None:
+    """Remove a request's `tools`, and the fields that an upstream refuses, or may refuse, without `tools`."""
+    for name in _TOOL_REQUEST_FIELDS:
+        body.pop(name, None)
 
 
 def is_json(text: str) -> bool:

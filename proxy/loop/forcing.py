@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.loop.asked_json import AskedJson
-from proxy.loop.chat import TOOL_REQUEST_FIELDS, Json, Turn
+from proxy.loop.chat import Json, Turn, drop_tools
 from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.leaks.written import holds_raw_format, is_bare_call
 from proxy.loop.prompts import retell
@@ -69,8 +69,7 @@ class Forcing(Struct, frozen=True):
             return body
         body = {**body, "tools": self.client_entries}
         if not self.client_entries:
-            for field in TOOL_REQUEST_FIELDS:
-                body.pop(field, None)
+            drop_tools(body)
         if step is AnswerStep.RETELL:
             messages = body["messages"]
             body["messages"] = retell(messages[: self.given], messages[self.given :])

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from proxy.loop.chat import TOOL_REQUEST_FIELDS, Json, ToolSpec, choice_of, name_of
+from proxy.loop.chat import Json, ToolSpec, choice_of, drop_tools, name_of
 
 SEARCH = "web_search"
 # An upstream may refuse fields that it does not know, and a run is one choice of `n`.
@@ -212,19 +212,18 @@ def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, C
 
 def upstream_request(request: Json, offer: Offer) -> Json:
     """The client's request with the tools of the offer in place of its own; the messages are left to the run."""
-    dropped = _NOT_FOR_UPSTREAM | offer.dropped
-    if not offer.tools:
-        dropped |= frozenset(TOOL_REQUEST_FIELDS)  # vLLM refuses an empty `tools`
     body = {**request}
-    for name in dropped:
+    for name in _NOT_FOR_UPSTREAM | offer.dropped:
         body.pop(name, None)
-    if "plugins" in dropped and (others := [one for one in _plugins(request) if not _is_web_plugin(one)]):
+    if "plugins" in offer.dropped and (others := [one for one in _plugins(request) if not _is_web_plugin(one)]):
         body["plugins"] = others
     if offer.tools:
         body["tools"] = offer.tools
         body["tool_choice"] = offer.tool_choice
         if not offer.tool_choice:
             del body["tool_choice"]
+    else:
+        drop_tools(body)  # vLLM refuses an empty `tools`
     return body
 
 

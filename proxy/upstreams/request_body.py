@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from proxy.loop import rawjson
 from proxy.loop.actions import CallUpstream
-from proxy.loop.chat import TOOL_REQUEST_FIELDS, Json
+from proxy.loop.chat import Json, drop_tools
 from proxy.loop.errors import RequestError
 from proxy.loop.forcing import AnswerStep
 from proxy.loop.offer import is_hosted_search, narrowed
@@ -126,8 +126,7 @@ def _drop_searches(body: Json, profile: Profile) -> None:
     if kept:
         body["tools"] = kept
     else:
-        for name in TOOL_REQUEST_FIELDS:
-            body.pop(name, None)
+        drop_tools(body)
 
 
 def prepare(request: Json, profile: Profile) -> Json:
@@ -214,8 +213,7 @@ def _fit_tools(body: Json, profile: Profile) -> None:
     choice = body.get("tool_choice")
     # OpenAI and vLLM answer 400 to an empty list of tools.
     if body.get("tools") == [] or (choice == "none" and not profile.honours_no_tools):
-        for name in TOOL_REQUEST_FIELDS:
-            body.pop(name, None)
+        drop_tools(body)
         return
     accepted = profile.tool_choices is None or (isinstance(choice, str) and choice in profile.tool_choices)
     if choice is not None and not accepted:
