@@ -136,6 +136,13 @@ class Turn(Struct, frozen=True):
         return text_of(self.message)
 
     @property
+    def server_calls(self) -> tuple[ToolCall, ...]:
+        """The function calls that are not the client's, in order."""
+        if not self.client_ids:
+            return self.calls
+        return calls_of({"tool_calls": [entry for entry, client_id in self.entries if client_id is None]})
+
+    @property
     def entries(self) -> Iterator[tuple[Json, str | None]]:
         """Each entry of the message's `tool_calls` with the id that the client gets; None: it is not the client's."""
         return zip(self.message.get("tool_calls") or (), self.client_ids or repeat(None), strict=False)

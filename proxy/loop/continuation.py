@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from proxy.loop.chat import BROKEN_OFF, Json, Turn, in_plain_text, name_of
+from proxy.loop.chat import BROKEN_OFF, Json, Turn, in_plain_text
 from proxy.loop.prompts import ANSWER_NOW, NO_RESULT
 from proxy.loop.results import ToolResult, without_note
 
@@ -56,7 +56,6 @@ class Continuation(Struct, frozen=True):
         turn: Turn,
         answers: Sequence[ToolResult],
         added: Iterable[Json],
-        client_tools: frozenset[str],
         sources: Mapping[str, str] = MappingProxyType({}),
     ) -> "Continuation":
         """The hidden part of a run that ends with this turn.
@@ -65,14 +64,12 @@ class Continuation(Struct, frozen=True):
             turn: some of its calls are the client's.
             answers: to its other calls, in order.
             added: the messages that the run added to the conversation before it.
-            client_tools: the names of the client's functions.
             sources: of the run.
         """
-        entries = turn.message["tool_calls"]
         at_server = [
             at
-            for at, entry in enumerate(entries)
-            if entry.get("type", "function") == "function" and name_of(entry) not in client_tools
+            for at, (entry, client_id) in enumerate(turn.entries)
+            if client_id is None and entry.get("type", "function") == "function"
         ]
         results = {at: answer.content for at, answer in zip(at_server, answers, strict=True)}
         client_ids = {client_id: at for at, client_id in enumerate(turn.client_ids) if client_id}

@@ -145,7 +145,7 @@ class Run:
         if out_of_tokens and not (self._forcing or calls_client or self._is_answer(turn)):
             turn = replace(turn, finish_reason="length")  # it needs another turn to follow, for which no token is left
         if turn.finish_reason in BROKEN_OFF and (calls_client or not is_worth_another_attempt(turn, self._forcing)):
-            not_run = [failure(BROKEN_OFF_BEFORE) for call in turn.calls if call.name not in self._offer.client_tools]
+            not_run = [failure(BROKEN_OFF_BEFORE)] * len(turn.server_calls)
             return self._respond(turn, continuation=self._hidden_part(turn, not_run) if calls_client else None)
         if not turn.buffered and (text := turn.text).strip():
             self._shown_text = text
@@ -204,8 +204,7 @@ class Run:
     def _decide_calls(self, turn: Turn, has_ended: HasEnded | None) -> Action:
         """Run those of the turn's server calls that may run; without any, the run goes on as after their results."""
         self._stop = self.limits.exhausted(self.tally, expired=self._expired) or self._stop
-        calls = [call for call in turn.calls if call.name not in self._offer.client_tools]
-        self._turn, self._decisions = turn, decide(calls, self._calls, self._stop, has_ended)
+        self._turn, self._decisions = turn, decide(turn.server_calls, self._calls, self._stop, has_ended)
         if self._decisions:
             self._stop = self._decisions[-1].stop
         runnable = self._calls.begin(self._decisions)
@@ -224,7 +223,7 @@ class Run:
 
     def _hidden_part(self, turn: Turn, answers: Sequence[ToolResult]) -> Continuation:
         """The part of the run that its client is not shown, where it ends in the client's own calls."""
-        return Continuation.of_turn(turn, answers, self._transcript.added, self._offer.client_tools, self.sources)
+        return Continuation.of_turn(turn, answers, self._transcript.added, self.sources)
 
     def _respond(self, turn: Turn, stop: Stop | None = None, continuation: Continuation | None = None) -> Respond:
         if self._buffering is Buffering.ALL and any(turn.client_ids):
