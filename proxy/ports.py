@@ -1,6 +1,6 @@
 """The interfaces between the API, the loop's driver and the rest, of one method each where possible."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -163,6 +163,16 @@ class Toolset(Protocol):
         Raises:
             ToolError: the call could not be carried out; the message is for the model.
         """
+        ...
+
+
+class ExecuteTool(Protocol):
+    """Runs one tool call: `Toolset.execute`, or a function around it."""
+
+    def __call__(
+        self, call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
+    ) -> Coroutine[Any, Any, ToolOutput]:
+        """Run one call, with the arguments of `Toolset.execute`."""
         ...
 
 

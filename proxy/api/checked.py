@@ -16,7 +16,7 @@ from proxy.loop.errors import NoFinalAnswer
 from proxy.loop.offer import Offer
 from proxy.loop.prompts import DOES_NOT_FIT
 from proxy.loop.tally import sum_of
-from proxy.ports import Toolset
+from proxy.ports import ExecuteTool
 
 
 class CheckingSurface(Surface):
@@ -29,7 +29,7 @@ class CheckingSurface(Surface):
         check: SchemaCheck | None,
         callbacks: Callbacks,
         *,
-        toolset: Toolset | None = None,
+        execute: ExecuteTool | None = None,
         keep: Keep = keep_all,
     ) -> Respond:
         """The answer to a request.
@@ -39,13 +39,13 @@ class CheckingSurface(Surface):
             run_id: of its run.
             check: checks the answer; None: any answer will do.
             callbacks: as for `run`. Text is not shown at once: a later turn may have to take its place.
-            toolset: as for `run`.
+            execute: as for `run`.
             keep: as for `run`.
 
         Raises:
             NoFinalAnswer: the second answer does not fit either.
         """
-        [answer] = await self.run(request, [run_id], callbacks, toolset=toolset, keep=keep)
+        [answer] = await self.run(request, [run_id], callbacks, execute=execute, keep=keep)
         if check is None or answer.stop is Stop.CLIENT_TOOL_CALLS or is_broken_off(answer) or _refuses(answer):
             return answer
         fault = check.fault(answer.turn.text)

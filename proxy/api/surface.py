@@ -35,7 +35,7 @@ from proxy.loop.driver import Driver
 from proxy.loop.run import Run
 from proxy.loop.tally import Tally, sum_of, token_count
 from proxy.loop.texts import without_blank_lines_after
-from proxy.ports import MODEL, Headers, Ports, Report, Tell, Toolset
+from proxy.ports import MODEL, ExecuteTool, Headers, Ports, Report, Tell
 
 ShowChoice: TypeAlias = Callable[[int, Json], Awaitable[None]]
 """Takes a chunk of the choice with that index."""
@@ -80,7 +80,7 @@ class Surface:
         self.ports = ports
         self.server = ports.config.server
         self.resolver = RequestResolver(ports)
-        self._driver = Driver(ports.toolset, observe=ports.observe, clock=ports.clock)
+        self._driver = Driver(ports.toolset.execute, observe=ports.observe, clock=ports.clock)
 
     async def send_whole(
         self, request: ResolvedRequest, work: Work[tuple[bytes, Headers]], scope: Scope, receive: Receive, send: Send
@@ -124,7 +124,7 @@ class Surface:
         run_ids: Sequence[str],
         callbacks: Callbacks,
         *,
-        toolset: Toolset | None = None,
+        execute: ExecuteTool | None = None,
         keep: Keep = keep_all,
     ) -> Sequence[Respond]:
         """Make one run for each of the `run_ids`, independent of each other, and drive them to their answers.
@@ -133,14 +133,14 @@ class Surface:
             request: the request.
             run_ids: 32 hexadecimal digits each; the ids of the client's own calls are made of them.
             callbacks: take what happens in them.
-            toolset: runs the calls; None: the server tools as they are.
+            execute: runs the tool calls; None: the server tools as they are.
             keep: whether the hidden part of an answer is stored for the client.
         """
         # A model that is offered none of our tools gets no guidance about them.
         limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
         driver = self._driver
-        if toolset is not None:
-            driver = Driver(toolset, observe=self.ports.observe, clock=self.ports.clock)
+        if execute is not None:
+            driver = Driver(execute, observe=self.ports.observe, clock=self.ports.clock)
         upstream, owner, filters = request.model.upstream, request.caller.scope, request.filters
         tallies, works = [], []
         for index, run_id in enumerate(run_ids):

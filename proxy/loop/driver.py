@@ -14,15 +14,15 @@ from proxy.loop.chat import Turn
 from proxy.loop.errors import ProxyError
 from proxy.loop.run import Run
 from proxy.loop.search import NO_FILTERS, SearchFilters
-from proxy.ports import Clock, EnoughShown, Observer, Report, Show, Tell, Toolset, Upstream, elapsed, fault_of
+from proxy.ports import Clock, EnoughShown, ExecuteTool, Observer, Report, Show, Tell, Upstream, elapsed, fault_of
 from proxy.timeouts import Deadline
 
 
 class Driver:
-    """Drives any number of runs with the same tools."""
+    """Drives any number of runs, whose tool calls are run by the same function."""
 
-    def __init__(self, toolset: Toolset, *, observe: Observer, clock: Clock) -> None:
-        self._toolset = toolset
+    def __init__(self, execute: ExecuteTool, *, observe: Observer, clock: Clock) -> None:
+        self._execute = execute
         self._observe = observe
         self._clock = clock
 
@@ -53,7 +53,7 @@ class Driver:
         """
         deadline = Deadline(self._clock.monotonic, self._clock.monotonic() + run.limits.deadline)
         execute = partial(
-            self._toolset.execute,
+            self._execute,
             default_timeout=run.limits.tool_timeout,
             max_timeout=run.limits.max_tool_timeout,
             scope=scope,

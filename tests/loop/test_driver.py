@@ -74,7 +74,7 @@ async def show(_):
 
 async def drive(upstream, work, *, clock=None, heard=None, **limits):
     toolset = Toolset(work)
-    driver = Driver(toolset, observe=heard if heard is not None else Heard(), clock=clock or FakeClock())
+    driver = Driver(toolset.execute, observe=heard if heard is not None else Heard(), clock=clock or FakeClock())
     run = run_of(tools=[TOOL], **limits)
     answer = await driver.drive(run, upstream=upstream, scope="", show=show)
     return answer, toolset
@@ -256,7 +256,7 @@ async def test_what_was_held_back_is_shown_once_the_run_accepts_it():
     async def remember(chunk):
         shown.append(chunk)
 
-    driver = Driver(Toolset(found), observe=Heard(), clock=FakeClock())
+    driver = Driver(Toolset(found).execute, observe=Heard(), clock=FakeClock())
     upstream = Upstream(calls(call()), says("Done", buffered=({"held": 1},)))
     await driver.drive(run_of(tools=[TOOL], max_turns=2), upstream=upstream, scope="", show=remember)
     assert shown == [{"held": 1}]

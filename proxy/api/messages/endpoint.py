@@ -18,7 +18,7 @@ from proxy.api.exchange import send_json
 from proxy.api.messages.answer import AnswerOptions, MessageBuilder
 from proxy.api.messages.conversation import read_conversation
 from proxy.api.messages.errors import REQUEST_ID
-from proxy.api.messages.hosted import DemandingToolset
+from proxy.api.messages.hosted import with_demands
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.stream import MessageHead, MessageStream
 from proxy.api.messages.tools import hosted_names, read_tools, with_hosted
@@ -122,9 +122,9 @@ class CreateMessage(_MessagesSurface):
         if not prepared.options.shows_calls:
             callbacks = replace(callbacks, report=None)
         demands = prepared.options.tools.demands
-        toolset = DemandingToolset(self.ports.toolset, demands) if demands else None
+        execute = with_demands(self.ports.toolset.execute, demands) if demands else None
         return await self.run_checked(
-            prepared.resolved, prepared.run_id, prepared.check, callbacks, toolset=toolset, keep=prepared.hides
+            prepared.resolved, prepared.run_id, prepared.check, callbacks, execute=execute, keep=prepared.hides
         )
 
 

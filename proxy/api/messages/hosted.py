@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from proxy.api.body import is_integer
 from proxy.api.messages.parts import refuse
 from proxy.api.search_filters import filters_of_tool, merged
-from proxy.loop.chat import Json, ToolCall, ToolSpec
+from proxy.loop.chat import Json, ToolCall
 from proxy.loop.prompts import RESULT_CUT
 from proxy.loop.results import ToolOutput
 from proxy.loop.search import NO_FILTERS, SearchFilters
-from proxy.ports import Toolset
+from proxy.ports import ExecuteTool
 
 _CHARACTERS_PER_TOKEN = 4  # of English text; a page is cut by its length and not by its tokens
 
@@ -43,47 +43,26 @@ def read_demands(tool: Json, where: str) -> Demands:
     return Demands(filters, None if most is None else most * _CHARACTERS_PER_TOKEN)
 
 
-class DemandingToolset:
-    """The server tools, some of which have to meet demands. Implements `ports.Toolset`.
+def with_demands(execute: ExecuteTool, demands: Mapping[str, Demands]) -> ExecuteTool:
+    """A function that runs calls as `execute` does, within a client's demands.
 
     Args:
-        inner: the server tools.
+        execute: runs a call of a server tool.
         demands: by the tool's own name.
     """
 
-    def __init__(self, inner: Toolset, demands: Mapping[str, Demands]) -> None:
-        self._inner = inner
-        self._demands = demands
-
-    @property
-    def specs(self) -> Mapping[str, ToolSpec]:
-        """Every usable tool by its own name."""
-        return self._inner.specs
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names and aliases of all usable tools."""
-        return self._inner.names
-
-    def arguments_of(self, call: ToolCall) -> Json | None:
-        """The arguments of a call, as `ports.Toolset` has it."""
-        return self._inner.arguments_of(call)
-
-    def mended(self, text: str) -> Json | None:
-        """The object that broken arguments mean, as `ports.Toolset` has it."""
-        return self._inner.mended(text)
-
-    async def execute(
-        self, call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
+    async def execute_within(
+        call: ToolCall, *, default_timeout: float, max_timeout: float, scope: str, filters: SearchFilters
     ) -> ToolOutput:
-        """Run one call. Raises `ToolError`."""
-        demands = self._demands.get(call.name, NO_DEMANDS)
+        own = demands.get(call.name, NO_DEMANDS)
         # A list of one tool holds for the others, too, unless they have one of their own; blocked domains add up.
-        demands = replace(demands, filters=merged([demands.filters, filters]))
-        output = await self._inner.execute(
-            call, default_timeout=default_timeout, max_timeout=max_timeout, scope=scope, filters=demands.filters
+        filters = merged([own.filters, filters])
+        output = await execute(
+            call, default_timeout=default_timeout, max_timeout=max_timeout, scope=scope, filters=filters
         )
-        text, most = output.text, demands.max_characters
+        text, most = output.text, own.max_characters
         if most is None or len(text) <= most:
             return output
         return replace(output, text=text[:most] + RESULT_CUT.format(total=len(text), shown=most))
+
+    return execute_within
