@@ -38,7 +38,7 @@ from proxy.stores import sqlite
 from proxy.stores.shared import SharedState
 from proxy.tools.catalog import Resources, make_tool
 from proxy.upstreams import failures
-from proxy.upstreams.connection import Connection
+from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.profile import PROFILES
 from proxy.upstreams.request_body import prepare
 
@@ -109,24 +109,24 @@ async def _ask_upstream(name: str, upstream: UpstreamConfig, model: str | None, 
 async def _ask(name: str, upstream: UpstreamConfig, model: str | None, means: Means) -> Finding:
     """The finding on one endpoint."""
     upstream = msgspec.structs.replace(upstream, timeouts=_TIMEOUTS)
-    connection = Connection(name, means.http_client_for(upstream), headers=upstream.headers)
+    endpoint = Endpoint.of(name, means.http_client_for(upstream), headers=upstream.headers)
     path = f"upstreams.{name}"
     try:
         if upstream.api_key == FROM_CLIENT:
-            return await _reach(connection, path)
+            return await _reach(endpoint, path)
         if model is None:
-            return await _list_models(connection, path, upstream)
-        return await _complete(connection, path, upstream, model)
+            return await _list_models(endpoint, path, upstream)
+        return await _complete(endpoint, path, upstream, model)
     except UpstreamRefused as exc:
         return _refusal(path, exc, model)
     except ProxyError as exc:
         return Finding(f"{path}.base_url", _network_fault(exc) or _plain(exc.message), is_fault=True)
     finally:
-        await connection.aclose()
+        await endpoint.aclose()
 
 
-async def _complete(connection: Connection, path: str, upstream: UpstreamConfig, model: str) -> Finding:
-    body = await connection.whole(orjson.dumps(_request(model, upstream)), key=upstream.api_key)
+async def _complete(endpoint: Endpoint, path: str, upstream: UpstreamConfig, model: str) -> Finding:
+    body = await endpoint.complete_whole(orjson.dumps(_request(model, upstream)), key=upstream.api_key)
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -143,24 +143,24 @@ def _request(model: str, upstream: UpstreamConfig) -> Json:
     return prepare({"model": model, "messages": [question], "max_tokens": 1, "stream": False, **thinking}, profile)
 
 
-async def _reach(connection: Connection, path: str) -> Finding:
+async def _reach(endpoint: Endpoint, path: str) -> Finding:
     """Whether anything answers where the clients' own keys go: without one, an upstream may refuse."""
     try:
-        await _get_models(connection, key="")
+        await _get_models(endpoint, key="")
     except UpstreamRefused as exc:
         if exc.status == _NOT_FOUND:
             return _nothing_there(path)
     return Finding(path, "can be reached; clients bring their own keys")
 
 
-async def _list_models(connection: Connection, path: str, upstream: UpstreamConfig) -> Finding:
-    await _get_models(connection, key=upstream.api_key)
+async def _list_models(endpoint: Endpoint, path: str, upstream: UpstreamConfig) -> Finding:
+    await _get_models(endpoint, key=upstream.api_key)
     return Finding(path, "lists its models; no model was asked, because `models` names none of them")
 
 
-async def _get_models(connection: Connection, *, key: str) -> None:
+async def _get_models(endpoint: Endpoint, *, key: str) -> None:
     headers = ((b"accept", b"application/json"), (b"accept-encoding", b"identity"), (b"user-agent", b"toolproxy"))
-    reply = await connection.send("GET", "/models", headers, b"", key=key)
+    reply = await endpoint.send("GET", "/models", headers, b"", key=key)
     await reply.aclose()
 
 

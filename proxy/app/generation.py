@@ -27,7 +27,7 @@ from proxy.tools.browser import Browser
 from proxy.tools.catalog import answered_by_fallback, tool_servers_of
 from proxy.tools.kept import KeptState
 from proxy.tools.servers import SharedToolServer
-from proxy.upstreams.connection import Connection
+from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.router import ConfigRouter
 
 
@@ -36,7 +36,7 @@ class UpstreamLink:
     """An upstream's entry, with the connections and the breaker that belong to it."""
 
     entry: UpstreamConfig
-    connection: Connection
+    endpoint: Endpoint
     breaker: Breaker
 
 
@@ -98,7 +98,7 @@ class Generation:
                 await server.aclose()
         for link in self.upstreams.values():
             if id(link) not in used:
-                await link.connection.aclose()
+                await link.endpoint.aclose()
 
     def _app_of(self, process: Process) -> ASGIApp:
         """The middleware around the routes, the outermost layer first."""
@@ -124,12 +124,12 @@ class Generation:
 
     def _ports(self, process: Process) -> Ports:
         config, clock, telemetry = self.config, process.clock, process.telemetry
-        connections = {name: link.connection for name, link in self.upstreams.items()}
+        endpoints = {name: link.endpoint for name, link in self.upstreams.items()}
         breakers = {name: link.breaker for name, link in self.upstreams.items()}
         observe = telemetry.observe
         return Ports(
             config=config,
-            router=ConfigRouter(config, connections, breakers=breakers, observe=observe, clock=clock),
+            router=ConfigRouter(config, endpoints, breakers=breakers, observe=observe, clock=clock),
             toolset=self.registry,
             dialect=Browser,
             store=process.state.continuations,
@@ -154,8 +154,8 @@ def _upstreams_of(process: Process, config: Config, before: Mapping[str, Upstrea
 
 def _link(process: Process, name: str, entry: UpstreamConfig) -> UpstreamLink:
     client = http_client_for(entry, process.transport, process.telemetry.extra_headers)
-    connection = Connection(name, client, headers=entry.headers, forward_headers=entry.forward_headers)
-    return UpstreamLink(entry, connection, Breaker(threshold=entry.breaker.failures, seconds=entry.breaker.seconds))
+    endpoint = Endpoint.of(name, client, headers=entry.headers, forward_headers=entry.forward_headers)
+    return UpstreamLink(entry, endpoint, Breaker(threshold=entry.breaker.failures, seconds=entry.breaker.seconds))
 
 
 def _tool_servers_of(process: Process, config: Config, before: Generation | None) -> dict[str, SharedToolServer]:

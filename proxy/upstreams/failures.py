@@ -28,7 +28,8 @@ from proxy.upstreams.profile import Profile
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 _OTHER_TYPE = "invalid_request_error"
-_FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR, _LAST_STATUS = 400, 500, 599
+FIRST_CLIENT_ERROR = 400
+_FIRST_SERVER_ERROR, _LAST_STATUS = 500, 599
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def from_response(status: int, headers: Mapping[str, str], body: bytes) -> Proxy
     """
     found = _find(_first(_json(body)))
     message = found.get("message") or _plain_text(body) or f"HTTP {status}"
-    if not _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
+    if not FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
         return UpstreamError(f"The upstream failed (HTTP {status}): {_words(message)}", headers=_advice(headers))
     return _refused(status, _words(message), found, headers)
 
@@ -106,7 +107,7 @@ def raise_if_failed(body: Any) -> None:
     found = _find(body)
     message = found.get("message") or _UNNAMED
     status = _status_of(found)
-    if status is None or not _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
+    if status is None or not FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR:
         raise UpstreamError(f"The upstream failed: {_words(message)}")
     raise _refused(status, _words(message), found, {})
 
@@ -194,7 +195,7 @@ def _status_of(found: Json) -> int | None:
         return meaning.status
     for key in ("status_code", "status", "code"):
         value = found.get(key)
-        if isinstance(value, int) and _FIRST_CLIENT_ERROR <= value <= _LAST_STATUS:
+        if isinstance(value, int) and FIRST_CLIENT_ERROR <= value <= _LAST_STATUS:
             return value
     return None
 

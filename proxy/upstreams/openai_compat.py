@@ -22,7 +22,7 @@ from proxy.ports import CountUsage, EarlyCalls, EnoughShown, RawRequest, RawResp
 from proxy.redact import redactor
 from proxy.upstreams import failures
 from proxy.upstreams.answers import parse_completion, parse_object
-from proxy.upstreams.connection import FOREIGN, Connection
+from proxy.upstreams.endpoint import FOREIGN, Endpoint
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
@@ -51,7 +51,7 @@ class OpenAICompatible:
     Attributes:
         name: the upstream's in the configuration.
         model: the upstream's name for the model.
-        connection: the way to the upstream.
+        endpoint: the upstream's endpoint.
         profile: its quirks.
         api_key: sent with each request.
         hidden: other values that are sent with each request, and that no error may quote.
@@ -63,7 +63,7 @@ class OpenAICompatible:
 
     name: str
     model: str
-    connection: Connection
+    endpoint: Endpoint
     profile: Profile
     api_key: str = field(repr=False)
     hidden: tuple[str, ...] = field(default=(), repr=False)
@@ -89,7 +89,7 @@ class OpenAICompatible:
                 for visible in assembler.close(done=reader.done):
                     await show(visible)
             else:
-                raw = await self.connection.whole(content, key=self.api_key)
+                raw = await self.endpoint.complete_whole(content, key=self.api_key)
                 answer, _ = parse_completion(raw, self.profile, names, call.body)
                 assembler.feed_whole(answer)
                 if call.body.get("stop") and call.buffering is Buffering.NONE:  # the upstream may have ignored it
@@ -114,7 +114,7 @@ class OpenAICompatible:
         """Relay a whole completion; its bytes stay as they are wherever they can."""
         content, names = self._relayed_body(body, request)
         try:
-            raw = await self.connection.whole(content, key=self.api_key)
+            raw = await self.endpoint.complete_whole(content, key=self.api_key)
             answer, changed = parse_completion(raw, self.profile, names, request)
         except (ProxyError, asyncio.CancelledError) as exc:
             count(self._used(request, failed=isinstance(exc, ProxyError)))
@@ -159,7 +159,7 @@ class OpenAICompatible:
         """Relay any other request."""
         parts = request.method, request.path, request.headers, request.body
         try:
-            async with aclosing(await self.connection.send(*parts, key=self.api_key)) as response:
+            async with aclosing(await self.endpoint.send(*parts, key=self.api_key)) as response:
                 yield RawResponse(response.status, response.headers, self._body(response))
         except ProxyError as exc:
             self._redact(exc)
@@ -167,7 +167,7 @@ class OpenAICompatible:
 
     def with_cost(self, usage: Json) -> Json:
         """A count of tokens with what they cost beside it, where the model has a price."""
-        return usage if self.price is None else with_cost(usage, self.price)
+        return with_cost(usage, self.price)
 
     def _used(
         self, request: Json, written: float = 0, usage: Json | None = None, *, failed: bool = False
@@ -187,7 +187,7 @@ class OpenAICompatible:
         return self.with_cost(usage or estimated_usage(request, written))
 
     async def _body(self, response: Response) -> AsyncIterator[bytes]:
-        while part := await self.connection.read(response):
+        while part := await self.endpoint.read(response):
             yield part
 
     def _relayed_body(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
@@ -205,16 +205,16 @@ class OpenAICompatible:
 
         `end` is called when the reader has all of them, before the connection is made ready for another call.
         """
-        connection = self.connection
-        async with aclosing(await connection.complete(content, key=self.api_key, stream=True)) as response:
+        endpoint = self.endpoint
+        async with aclosing(await endpoint.complete(content, key=self.api_key, stream=True)) as response:
             # By prefix: Z.AI sends `text/event-stream;charset=UTF-8`.
             if not response.header(b"content-type").lower().startswith(b"text/event-stream"):
-                failures.raise_if_failed(parse_object(await connection.read_whole(response)))
+                failures.raise_if_failed(parse_object(await endpoint.read_whole(response)))
                 raise UpstreamError("The upstream answered a stream with something else.")
             try:
                 await response.pump(reader.take)
             except FOREIGN as exc:
-                raise connection.translated(exc) from exc
+                raise endpoint.translated(exc) from exc
             if not reader.done:
                 await reader.take(b"")
             if end is not None:

@@ -7,8 +7,10 @@ from proxy.loop.tally import token_count
 _MILLION = 1_000_000
 
 
-def with_cost(usage: Json, price: PriceConfig) -> Json:
-    """An upstream's count of tokens with what they cost beside it, in place of a `cost` of the upstream's own."""
+def with_cost(usage: Json, price: PriceConfig | None) -> Json:
+    """An upstream's count of tokens with their cost, in place of a `cost` of the upstream's own; None: as it is."""
+    if price is None:
+        return usage
     read, wrote = token_count(usage, "prompt_tokens") or 0, token_count(usage, "completion_tokens") or 0
     cached = min(read, token_count(usage, "prompt_tokens_details", "cached_tokens") or 0)
     cached_price = price.input if price.cached is None else price.cached

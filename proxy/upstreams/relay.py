@@ -86,9 +86,7 @@ class RelayReader:
             chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads, calling)
             changed = True
         if usage:
-            if self.price is not None:
-                usage = chunk["usage"] = with_cost(usage, self.price)
-            self.usage = usage
+            self.usage = chunk["usage"] = with_cost(usage, self.price)
             if not (self.shows_usage or chunk["choices"]):
                 return b""
         for choice in chunk["choices"]:

@@ -13,7 +13,7 @@ from proxy.config import FROM_CLIENT, Config, ModelConfig, PriceConfig
 from proxy.loop.chat import Json
 from proxy.loop.errors import InvalidApiKey, ModelNotFound
 from proxy.ports import Clock, Headers, Model, Observer
-from proxy.upstreams.connection import Connection
+from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.failures import key_advice
 from proxy.upstreams.openai_compat import OpenAICompatible
 from proxy.upstreams.profile import PROFILES
@@ -61,7 +61,7 @@ class ConfigRouter:
     def __init__(
         self,
         config: Config,
-        connections: Mapping[str, Connection],
+        endpoints: Mapping[str, Endpoint],
         *,
         breakers: Mapping[str, Breaker],
         observe: Observer,
@@ -69,7 +69,7 @@ class ConfigRouter:
     ) -> None:
         self._models = ModelTable(config.models)
         self._upstreams = config.upstreams
-        self._connections = connections
+        self._endpoints = endpoints
         guards = {name: BreakerGuard(name, breaker, observe=observe, clock=clock) for name, breaker in breakers.items()}
         observes_relays = observe.handles("relay.started") or observe.handles("relay.completed")
         self._shared = SharedUpstreamState(guards, clock, observe, Backoff(), observes_relays)
@@ -138,7 +138,7 @@ class ConfigRouter:
             bound = OpenAICompatible(
                 name=model.upstream,
                 model=model.model or name,
-                connection=self._connections[model.upstream],
+                endpoint=self._endpoints[model.upstream],
                 profile=PROFILES[upstream.profile],
                 api_key=key,
                 hidden=tuple(part for value in upstream.headers.values() for part in (value, *value.split())),
@@ -151,8 +151,8 @@ class ConfigRouter:
                 if len(self._bound) >= _MOST_BOUND:
                     self._bound.clear()
                 self._bound[which] = bound
-        connection = bound.connection.forwarding(client.headers)
-        return bound if connection is bound.connection else replace(bound, connection=connection)
+        endpoint = bound.endpoint.forwarding(client.headers)
+        return bound if endpoint is bound.endpoint else replace(bound, endpoint=endpoint)
 
 
 def carries_image(messages: Sequence[Json]) -> bool:

@@ -10,23 +10,23 @@ from proxy.config import Timeouts
 from proxy.http.client import HttpClient
 from proxy.http.transport import HttpxTransport
 from proxy.loop.errors import Overloaded, UpstreamError, UpstreamTimeout
-from proxy.upstreams.connection import Connection
+from proxy.upstreams.endpoint import Endpoint
 
 URL = "https://up.example/v4"
 
 
 async def post(response):
     """What a POST gives when this is the response or the exception."""
-    connection = Connection("up", HttpClient(HttpxTransport(httpx.AsyncHTTPTransport()), URL + "/", Timeouts()))
+    endpoint = Endpoint.of("up", HttpClient(HttpxTransport(httpx.AsyncHTTPTransport()), URL + "/", Timeouts()))
     with respx.mock:
         respx.post(f"{URL}/chat/completions").mock(side_effect=[response])
         try:
-            async with aclosing(await connection.complete(b"{}", key="k", stream=False)) as good:
-                return await connection.read_whole(good)
+            async with aclosing(await endpoint.complete(b"{}", key="k", stream=False)) as good:
+                return await endpoint.read_whole(good)
         except Exception as exc:  # noqa: BLE001
             return exc
         finally:
-            await connection.aclose()
+            await endpoint.aclose()
 
 
 async def test_a_good_answer_is_read():

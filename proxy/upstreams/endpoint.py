@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from copy import copy
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import httpx
 
-from proxy.http.client import HttpClient
+from proxy.http.client import HttpClient, PreparedRequest
 from proxy.http.connect import reason
 from proxy.http.decode import DecodedResponse
 from proxy.http.response import Response
@@ -20,60 +20,68 @@ MAX_ERROR_BYTES = 64 * 1024
 # A whole completion: the longest honest one is some 131,072 tokens of text, and a few images in base64.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 # A redirect is an error as well: it would send the request, or its client, to an address that nobody configured.
-_FIRST_BAD_STATUS, _FIRST_CLIENT_ERROR = 300, 400
+_FIRST_BAD_STATUS = 300
 _COMPLETIONS = "/chat/completions"
 FOREIGN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL)
 
 
-class Connection:
-    """Access to one upstream. Every method raises `ProxyError` for what goes wrong there.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)  # no repr: headers may hold secrets
+class Endpoint:
+    """The endpoint of one upstream. Every method raises `ProxyError` for a failure there.
 
-    Args:
-        name: in the configuration; errors say nothing else of where the upstream is.
+    Attributes:
+        name: the upstream's name in the configuration; errors reveal nothing else of where the upstream is.
         client: sends the requests; closed by `aclose`.
-        headers: added to every request, in place of others of the same names.
-        forward_headers: names of headers that are copied from our clients' requests.
+        headers: added to every request, in place of any of the same names.
+        forwards: the names of the headers that are copied from our clients' requests.
+        whole: a request for a completion that is not streamed.
+        stream: a request for a stream.
+        forwarded: the headers of one client's request that are copied.
     """
 
-    def __init__(
-        self,
+    name: str
+    client: HttpClient
+    headers: Headers
+    forwards: frozenset[bytes]
+    whole: PreparedRequest
+    stream: PreparedRequest
+    forwarded: Headers = ()
+
+    @classmethod
+    def of(
+        cls,
         name: str,
         client: HttpClient,
         *,
         headers: Mapping[str, str] | None = None,
         forward_headers: Sequence[str] = (),
-    ) -> None:
-        self.name = name
-        self._client = client
-        self._headers = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
-        self._forwards = frozenset(name.lower().encode() for name in forward_headers) - dict(self._headers).keys()
-        self._forwarded: Headers = ()
-        whole, stream = _completion_headers(b"application/json"), _completion_headers(b"text/event-stream")
-        self._whole = client.prepare("POST", _COMPLETIONS, overridden(whole, self._headers))
-        self._stream = client.prepare("POST", _COMPLETIONS, overridden(stream, self._headers))
+    ) -> "Endpoint":
+        """The endpoint that `client` sends to, with `headers` and `forward_headers` as they are configured."""
+        added = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
+        forwards = frozenset(name.lower().encode() for name in forward_headers) - dict(added).keys()
+        whole, stream = (
+            client.prepare("POST", _COMPLETIONS, overridden(_completion_headers(accept), added))
+            for accept in (b"application/json", b"text/event-stream")
+        )
+        return cls(name, client, added, forwards, whole, stream)
 
     async def aclose(self) -> None:
         """Close all connections, idle or in use."""
-        await self._client.aclose()
+        await self.client.aclose()
 
-    def forwarding(self, client_headers: Headers) -> "Connection":
-        """This connection with the headers of one client's request that are forwarded; itself where there are none.
+    def forwarding(self, client_headers: Headers) -> "Endpoint":
+        """This endpoint with the headers of one client's request that are forwarded; itself if there are none.
 
         Args:
             client_headers: of the client's request, names in lower case.
         """
-        if self._forwards.isdisjoint(dict(client_headers)):
+        if self.forwards.isdisjoint(dict(client_headers)):
             return self
-        connection = copy(self)
-        connection._forward([header for header in client_headers if header[0] in self._forwards])  # noqa: SLF001 - ours
-        return connection
+        forwarded = [header for header in client_headers if header[0] in self.forwards]
+        whole, stream = self.whole.with_headers(forwarded), self.stream.with_headers(forwarded)
+        return replace(self, whole=whole, stream=stream, forwarded=forwarded)
 
-    def _forward(self, headers: Headers) -> None:
-        self._forwarded = headers
-        self._whole = self._whole.with_headers(headers)
-        self._stream = self._stream.with_headers(headers)
-
-    async def whole(self, content: bytes, *, key: str) -> bytes:
+    async def complete_whole(self, content: bytes, *, key: str) -> bytes:
         """The body of a completion that is not streamed."""
         response = await self.complete(content, key=key, stream=False)
         if (body := response.take_whole()) is not None:
@@ -86,7 +94,7 @@ class Connection:
     async def complete(self, content: bytes, *, key: str, stream: bool) -> Response:
         """The response to a completion request, its body decompressed. It has to be closed."""
         try:
-            response = await self._client.send(self._stream if stream else self._whole, content, key=key)
+            response = await self.client.send(self.stream if stream else self.whole, content, key=key)
         except FOREIGN as exc:
             raise self.translated(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
@@ -95,9 +103,9 @@ class Connection:
 
     async def send(self, method: str, path: str, headers: Headers, content: bytes, *, key: str) -> Response:
         """The response to any other request below the base URL, its body as it came. It has to be closed."""
-        headers = overridden(overridden(headers, self._forwarded), self._headers)
+        headers = overridden(overridden(headers, self.forwarded), self.headers)
         try:
-            response = await self._client.send(self._client.prepare(method, path, headers), content, key=key)
+            response = await self.client.send(self.client.prepare(method, path, headers), content, key=key)
         except FOREIGN as exc:
             raise self.translated(exc) from exc
         if response.status >= _FIRST_BAD_STATUS:
@@ -125,7 +133,7 @@ class Connection:
     async def _raise_failure(self, response: Response) -> NoReturn:
         """Raise the error that a response of this status stands for, and close the response."""
         async with aclosing(DecodedResponse(response)) as plain:
-            if response.status < _FIRST_CLIENT_ERROR:
+            if response.status < failures.FIRST_CLIENT_ERROR:
                 message = f"The upstream {self.name!r} answered with a redirect, which is not followed."
                 raise UpstreamError(message, headers={"x-should-retry": "false"})
             body = bytearray()
