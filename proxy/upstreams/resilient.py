@@ -92,22 +92,22 @@ class Resilient:
 
     def complete(self, call: CallUpstream, show: Show, early: EarlyCalls) -> Awaitable[Turn]:
         """Make one upstream call of a run."""
-        shown = ShownToClient(show, self._shared.clock, early)
+        attempt = Attempt(show, self._shared.clock, early)
         # Of a whole answer the client sees nothing before the end; `show` only looks whether it is enough.
-        take = shown.show if call.body.get("stream") else show
-        return self._attempt(lambda one: one.complete(call, take, early, self._latest_requests), shown)
+        take = attempt.show if call.body.get("stream") else show
+        return self._try(lambda one: one.complete(call, take, early, self._latest_requests), attempt)
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
         """Relay a whole completion."""
-        shown = ShownToClient(_show_nothing, self._shared.clock)
+        attempt = Attempt(_show_nothing, self._shared.clock)
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
-            return await self._attempt(lambda one: one.relay(body, request, count), shown)
+            return await self._try(lambda one: one.relay(body, request, count), attempt)
 
     async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: CountUsage) -> None:
         """Relay a streamed completion."""
-        shown = ShownToClient(write, self._shared.clock)
+        attempt = Attempt(write, self._shared.clock)
         with RelayEvents(self, self._shared, content={"messages": request.get("messages")}):
-            await self._attempt(lambda one: one.relay_stream(body, request, shown.show, finish, count), shown)
+            await self._try(lambda one: one.relay_stream(body, request, attempt.show, finish, count), attempt)
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
@@ -128,15 +128,15 @@ class Resilient:
         """A count of tokens of the upstream that answers now, with what they cost."""
         return self.current.with_cost(usage)
 
-    async def _attempt(self, work: Callable[[OpenAICompatible], Awaitable[T]], shown: "ShownToClient") -> T:
+    async def _try(self, work: Callable[[OpenAICompatible], Awaitable[T]], attempt: "Attempt") -> T:
         """The result of `work`, by the first candidate that gives one."""
         clock, observe = self._shared.clock, self._shared.observe
         failure: ProxyError | None = None
         try:
             while True:
                 candidate, has_fallback = self.current, bool(self._fallbacks)
-                guard = shown.guard = self._shared.guards[candidate.name]
-                began = shown.began = clock.monotonic()
+                guard = attempt.guard = self._shared.guards[candidate.name]
+                began = attempt.began = clock.monotonic()
                 try:
                     if not guard.breaker.allows(began, spare=has_fallback):
                         raise guard.refusal(began)
@@ -149,14 +149,14 @@ class Resilient:
                 except ProxyError as exc:
                     failure = exc
                     self._count_failure(guard, exc, spare=has_fallback)
-                    if shown.anything:  # another attempt would repeat it
+                    if attempt.was_shown:  # another attempt would repeat it
                         raise
                     # Another choice of this request may have met the same failure, and switched already.
                     if candidate is self.current and not await self._recover(exc, elapsed(clock, began)):
                         raise
                 else:
                     guard.succeeded()
-                    seconds, first = elapsed(clock, began), shown.first_after
+                    seconds, first = elapsed(clock, began), attempt.first_after
                     observe("upstream.answered", upstream=candidate.name, seconds=seconds, first=first)
                     return result
         finally:
@@ -218,13 +218,13 @@ class BreakerGuard:
             self._observe("upstream.breaker_opened", upstream=self.name, code=failure.code, seconds=seconds)
 
 
-class ShownToClient(Struct, eq=False):
-    """Passes on what the client is shown of an attempt, and measures when the first of it comes.
+class Attempt(Struct, eq=False):
+    """The current attempt at one call: passes the answer on to the client, and records when it begins to be shown.
 
     Attributes:
         began: when the attempt began.
-        guard: of the upstream of the attempt.
-        first_after: seconds from then to the first that was shown; None: nothing was.
+        guard: the breaker of the upstream that is tried.
+        first_after: seconds from the beginning of the attempt until the client was shown anything; None: nothing was.
     """
 
     _show: Callable[..., Awaitable[None]]
@@ -235,7 +235,7 @@ class ShownToClient(Struct, eq=False):
     first_after: float | None = None
 
     @property
-    def anything(self) -> bool:
+    def was_shown(self) -> bool:
         """Whether the client was shown anything, be it a call that was started early."""
         return self.first_after is not None or (self._early is not None and self._early.were_shown)
 
