@@ -142,12 +142,12 @@ async def test_what_has_not_changed_goes_on_and_what_has_is_closed_with_its_last
         await app.reload(parse(CONFIG.format(upstream="http://127.0.0.1:1", more="limits: {max_turns: 2}"), {}))
         assert app.current is not before
         assert app.current.upstreams["up"] is before.upstreams["up"]
-        kept = before.registry.kept_states["web_search"]
-        assert app.current.registry.kept_states["web_search"] is kept
+        kept = before.registry.tool_states["web_search"]
+        assert app.current.registry.tool_states["web_search"] is kept
         kept.breaker.trip(0, float("inf"))
         kept.cause = "key"
         await app.reload(first)
-        assert app.current.registry.kept_states["web_search"].breaker.allows(0)
+        assert app.current.registry.tool_states["web_search"].breaker.allows(0)
         await app.reload(parse(CONFIG.format(upstream="http://127.0.0.1:2", more=""), {}))
         assert app.current.upstreams["up"] is not before.upstreams["up"]
 

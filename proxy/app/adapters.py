@@ -16,8 +16,8 @@ from proxy.loop.errors import ConfigurationError
 from proxy.ports import ExtraHeaders, Observer
 from proxy.telemetry import log
 from proxy.tools.catalog import Resources, tools_of
-from proxy.tools.kept import KeptState
 from proxy.tools.registry import Registry
+from proxy.tools.state import ToolState
 from proxy.tools.tool import Tool
 
 
@@ -35,7 +35,7 @@ def registry_of(
     tools: Iterable[Tool] = (),
     *,
     observe: Observer,
-    kept: Mapping[str, KeptState] = MappingProxyType({}),
+    states: Mapping[str, ToolState] = MappingProxyType({}),
 ) -> Registry:
     """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
     try:
@@ -44,7 +44,7 @@ def registry_of(
             clock=resources.clock,
             observe=observe,
             caches=resources.caches,
-            kept=kept,
+            states=states,
         )
     except ValueError as exc:
         raise ConfigurationError([place_of(f"tools: {exc}", config)]) from exc

@@ -25,8 +25,8 @@ from proxy.loop.results import Cause
 from proxy.ports import Ports, Readiness
 from proxy.tools.browser import Browser
 from proxy.tools.catalog import answered_by_fallback, tool_servers_of
-from proxy.tools.kept import KeptState
 from proxy.tools.servers import SharedToolServer
+from proxy.tools.state import ToolState
 from proxy.upstreams.endpoint import Endpoint
 from proxy.upstreams.router import ConfigRouter
 
@@ -68,7 +68,7 @@ class Generation:
             process.resources,
             process.tools,
             observe=process.telemetry.observe,
-            kept=dict(_kept_states(before, config)) if before else {},
+            states=dict(_unchanged_states(before, config)) if before else {},
         )
         if before is not None:
             process.change(config)
@@ -81,8 +81,8 @@ class Generation:
     def report_closed_breakers(self, process: Process, before: "Generation") -> None:
         """Report as closed the breakers that were open and are not taken over."""
         observe = process.telemetry.observe
-        kept = {id(state.breaker) for state in self.registry.kept_states.values()}
-        for name, state in before.registry.kept_states.items():
+        kept = {id(state.breaker) for state in self.registry.tool_states.values()}
+        for name, state in before.registry.tool_states.items():
             if state.breaker.state is not BreakerState.CLOSED and id(state.breaker) not in kept:
                 observe("tool.breaker_closed", tool=name)
         for name, link in before.upstreams.items():
@@ -169,9 +169,9 @@ def _tool_servers_of(process: Process, config: Config, before: Generation | None
     return {**kept, **{server.name: SharedToolServer(server) for server in made}}
 
 
-def _kept_states(before: Generation, config: Config) -> Iterator[tuple[str, KeptState]]:
-    """The kept states of the tools whose entries have not changed."""
-    for name, state in before.registry.kept_states.items():
+def _unchanged_states(before: Generation, config: Config) -> Iterator[tuple[str, ToolState]]:
+    """The states of the tools whose entries have not changed."""
+    for name, state in before.registry.tool_states.items():
         entry = before.registry.group_of(name) or name
         if _entry(before.config, entry) == _entry(config, entry):
             yield name, state.reloaded()

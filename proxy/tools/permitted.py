@@ -34,7 +34,7 @@ _BETWEEN_DOMAINS = re.compile(r"[\s,]+")
 _MOST_NAMED = 10  # domains in a message
 
 
-def narrowed(filters: SearchFilters, arguments: Json, parameters: Json) -> SearchFilters:
+def filters_of_call(filters: SearchFilters, arguments: Json, parameters: Json) -> SearchFilters:
     """The filters of one call of a search: those of its request, and the lists among its arguments.
 
     Args:

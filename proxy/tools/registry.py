@@ -34,9 +34,9 @@ from proxy.ports import Caches, Clock, NoObserver, Observer, Results
 from proxy.timeouts import within
 from proxy.tools.arguments import mended, parse_arguments, schema_fault, validator_of
 from proxy.tools.browser import PARAMETERS
-from proxy.tools.kept import KeptState
-from proxy.tools.permitted import narrowed, permitted
+from proxy.tools.permitted import filters_of_call, permitted
 from proxy.tools.result_cache import local_caches
+from proxy.tools.state import ToolState
 from proxy.tools.tool import SCOPE, Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
@@ -52,7 +52,7 @@ class Registry:
         clock: for caches, waits and circuit breakers.
         observe: gets the events of retries, fallbacks, cache hits and circuit breakers.
         caches: makes the cache of a tool that wants one; None: in this process.
-        kept: the states of tools that the configuration before had too, by the tools' names.
+        states: the states of tools that the configuration before had as well, by the tools' names.
 
     Attributes:
         specs: every tool as a model sees it, by name. Another mapping whenever something in it has changed.
@@ -69,14 +69,14 @@ class Registry:
         clock: Clock,
         observe: Observer = NoObserver(),  # noqa: B008 - it has no state
         caches: Caches | None = None,
-        kept: Mapping[str, KeptState] = MappingProxyType({}),
+        states: Mapping[str, ToolState] = MappingProxyType({}),
     ) -> None:
         self.specs: Mapping[str, ToolSpec] = {}
         self.names: frozenset[str] = frozenset()
         self._clock = clock
         self._caches = caches or local_caches(clock)
         self._observe = observe
-        self._kept = {**kept}
+        self._states = {**states}
         self._entries: dict[str, _Entry] = {}
         self._groups: dict[str, list[str]] = {}
         for tool in tools:
@@ -85,12 +85,12 @@ class Registry:
     def skipped(self) -> dict[str, Cause]:
         """The tools whose service is not asked at the moment, and why."""
         now = self._clock.monotonic()
-        return {name: entry.kept.cause for name, entry in self._entries.items() if entry.kept.breaker.wait(now)}
+        return {name: entry.state.cause for name, entry in self._entries.items() if entry.state.breaker.wait(now)}
 
     @property
-    def kept_states(self) -> dict[str, KeptState]:
+    def tool_states(self) -> dict[str, ToolState]:
         """The circuit breaker, cache and slots of each tool, by the tool's name."""
-        return {name: entry.kept for name, entry in self._entries.items()}
+        return {name: entry.state for name, entry in self._entries.items()}
 
     def group_of(self, name: str) -> str | None:
         """The group of a tool that comes and goes; None for any other."""
@@ -127,11 +127,11 @@ class Registry:
             raise ValueError(f"there are two tools named {min(taken)!r}")
         if fault := schema_fault(tool.parameters):
             raise ValueError(f"the parameters of {tool.name!r}: {fault}")
-        kept = self._kept.pop(tool.name, None) or KeptState(tool, self._caches)
+        state = self._states.pop(tool.name, None) or ToolState(tool, self._caches)
         own = {alias: PARAMETERS[alias] for alias in tool.aliases if alias in PARAMETERS}
         is_search = tool.searches or tool.name == SEARCH
         tool = replace(tool, group=group, searches=is_search, alias_parameters=own)
-        self._entries[tool.name] = _Entry(tool, kept)
+        self._entries[tool.name] = _Entry(tool, state)
         self.specs = {**self.specs, tool.name: tool}
         self.names |= {*tool.names}
 
@@ -189,13 +189,13 @@ class Registry:
         tool = entry.tool
         arguments = parse_arguments(call.arguments, entry.validator, repair=tool.repair)
         if is_search:
-            filters = narrowed(filters, arguments, tool.parameters)
+            filters = filters_of_call(filters, arguments, tool.parameters)
         try:
-            if entry.kept.cache is None:
+            if entry.state.cache is None:
                 output = await within(seconds, self._with_retries(entry, arguments, filters))
             else:
                 async with asyncio.timeout(seconds):
-                    output = await self._cached(entry, entry.kept.cache, arguments, scope, filters)
+                    output = await self._cached(entry, entry.state.cache, arguments, scope, filters)
         except TimeoutError as exc:
             self._failed(entry)
             raise ToolTimeout(f"The tool gave no answer within {seconds:g} seconds.") from exc
@@ -226,7 +226,7 @@ class Registry:
 
     async def _with_retries(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
         """Call the tool once it has a slot, and again where another try may succeed and does no harm."""
-        async with entry.kept.slots:
+        async with entry.state.slots:
             for attempt in range(entry.tool.retries):
                 try:
                     return await self._call_once(entry, arguments, filters)
@@ -243,8 +243,8 @@ class Registry:
     async def _call_once(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
         """Call the tool, unless its circuit breaker is open."""
         tool, now = entry.tool, self._clock.monotonic()
-        if not entry.kept.breaker.allows(now):
-            raise entry.kept.refusal(now)
+        if not entry.state.breaker.allows(now):
+            raise entry.state.refusal(now)
         try:
             output = await (tool.run_filtered(arguments, filters) if tool.run_filtered else tool.run(arguments))
         except ToolUnavailable as exc:
@@ -254,23 +254,23 @@ class Registry:
             output = ToolOutput(output)
         elif not isinstance(output, ToolOutput):
             raise ToolError("The tool returned something that is not text.")
-        if entry.kept.breaker.succeeded():
+        if entry.state.breaker.succeeded():
             self._observe("tool.breaker_closed", tool=entry.tool.name)
         return output if tool.price is None else replace(output, cost=tool.price)
 
     def _failed(self, entry: "_Entry", error: ToolUnavailable | None = None) -> None:
         """Count a failure of the service that a tool depends on; open its breaker where further calls are in vain."""
         now = self._clock.monotonic()
-        was_open = entry.kept.breaker.state is BreakerState.OPEN
+        was_open = entry.state.breaker.state is BreakerState.OPEN
         seconds = _skip_seconds(error)
         if seconds is not None:
-            entry.kept.breaker.trip(now, seconds)
-        elif not entry.kept.breaker.failed(now):
+            entry.state.breaker.trip(now, seconds)
+        elif not entry.state.breaker.failed(now):
             return
-        entry.kept.cause = error.cause if error else "down"
+        entry.state.cause = error.cause if error else "down"
         if not was_open:
-            told = None if seconds == math.inf else entry.kept.breaker.wait(now)
-            self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=told, cause=entry.kept.cause)
+            told = None if seconds == math.inf else entry.state.breaker.wait(now)
+            self._observe("tool.breaker_opened", tool=entry.tool.name, seconds=told, cause=entry.state.cause)
 
 
 def _skip_seconds(error: ToolUnavailable | None) -> float | None:
@@ -289,10 +289,10 @@ def _skip_seconds(error: ToolUnavailable | None) -> float | None:
 
 
 class _Entry:
-    """A tool with its kept state, what checks its arguments, and the tools that are tried in order when it fails."""
+    """A tool with its state, what checks its arguments, and the tools that are tried in order when it fails."""
 
-    def __init__(self, tool: Tool, kept: KeptState) -> None:
+    def __init__(self, tool: Tool, state: ToolState) -> None:
         self.tool = tool
-        self.kept = kept
+        self.state = state
         self.validator = validator_of(tool.parameters)
         self.fallbacks = (tool.fallback,) if isinstance(tool.fallback, str) else tool.fallback or ()

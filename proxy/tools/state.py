@@ -11,7 +11,7 @@ from proxy.ports import Caches
 from proxy.tools.tool import Tool
 
 
-class KeptState:
+class ToolState:
     """The circuit breaker, the cache of results and the slots of a tool."""
 
     def __init__(self, tool: Tool, caches: Caches) -> None:
@@ -20,7 +20,7 @@ class KeptState:
         self.slots = asyncio.Semaphore(tool.max_concurrent) if tool.max_concurrent else nullcontext()
         self.cause: Cause = "down"  # why the breaker was opened
 
-    def reloaded(self) -> "KeptState":
+    def reloaded(self) -> "ToolState":
         """This state under the next configuration, in which a key that was refused is tried again."""
         if self.cause != "key" or self.breaker.state is BreakerState.CLOSED:
             return self
