@@ -1,1 +1,1 @@
-"""The tool loop: pure values and functions, and `driver` and `tool_calls`, which run them on the event loop."""
+"""The tool loop: pure values and functions, with `driver` and `call_runner`, which run them on the event loop."""

@@ -1,4 +1,4 @@
-"""The actions that a `Run` asks for: a closed union, for `match`."""
+"""The actions that a `Run` asks its driver for: a closed union, for `match`."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -40,23 +40,24 @@ class Buffering(StrEnum):
 
 @final
 class CallUpstream(Struct, frozen=True):
-    """Make one upstream call and hand its turn to `Run.receive_turn`.
+    """Make one upstream call, and pass the resulting turn to `Run.receive_turn`.
 
     Attributes:
-        body: the Chat Completions request; its `model` is still the client's.
-        number: which turn this is, from 1.
-        client_tools: the names of the functions that are the client's own; only calls of these may be shown.
+        body: the Chat Completions request; its `model` is still the name that the client sent.
+        number: the number of this turn, from 1.
+        client_tools: the names of the client's own functions; only calls of these may be shown.
         client_messages: the messages of the client's request.
-        run_id: what the ids of the client's calls are made of.
-        separator: what sets this turn's text apart from text that the client has already seen; None: it has seen none.
+        run_id: part of the ids of the client's calls.
+        separator: the newlines between text that the client has already seen and this turn's text; None: it has seen
+            no text.
         first_detail: the index in the client's stream of the first entry of this turn's `reasoning_details`.
-        forcing: the attempt at making the model answer, where the turn has to be the answer; None: it need not be.
+        forcing: the attempt at making the model answer; None: the turn need not be the answer.
         step: how the model is made to answer; set by `for_upstream`.
         buffering: how much of the turn is buffered instead of streamed to the client.
-        tools: every name that may be called -> its JSON Schema, also while the tools are withdrawn: calls of them that
-            leaked into text are recognised by it.
-        renamed: names in the upstream's request that stand for others -> those names in `tools`.
-        cite: the page that a mark of gpt-oss's means, so that marks in the text become citations; None: they stay.
+        tools: every name that may be called -> its JSON Schema. Calls that leaked into text are recognised by it, so it
+            is given even while the tools are withdrawn.
+        renamed: replaced tool names in the upstream's request -> the names in `tools`.
+        cite: finds the page that a citation mark of gpt-oss refers to; None: the marks stay in the text.
     """
 
     body: Json
@@ -74,7 +75,7 @@ class CallUpstream(Struct, frozen=True):
     cite: Cite | None = None
 
     def for_upstream(self, steps: AnswerSteps) -> "CallUpstream":
-        """The call as an upstream with these `steps` makes it: with its step, and the request in that step's form."""
+        """The call with the step that an upstream with these `steps` takes, and the request shaped for that step."""
         if self.forcing is None:
             return self
         step = steps[self.forcing.attempt]
@@ -87,9 +88,9 @@ class CallUpstream(Struct, frozen=True):
 
 @final
 class CallTools(Struct, frozen=True):
-    """Run these calls at the same time and hand their results, in this order, to `Run.receive_results`.
+    """Run these calls at the same time, and pass their results to `Run.receive_results` in this order.
 
-    The calls carry the tools' own names, whatever alias the model used.
+    Each call has its tool's own name, whatever alias the model used.
     """
 
     calls: tuple[ToolCall, ...]
@@ -99,11 +100,11 @@ class AnsweredCall(Struct, frozen=True):
     """A call of a turn that the server has answered, whether it was run or not.
 
     Attributes:
-        call: as the model wrote it; under its tool's own name and in the tool's own terms if it was run.
+        call: the resolved call (`CallHistory.resolve`) if it was run; else the call as the model wrote it.
         tool: the tool's own name; empty: there is no such tool.
-        was_run: whether it was run.
-        result: the answer to it.
-        content: all that the model reads of it, notes on the budget included.
+        was_run: whether the call was run.
+        result: the answer to the call.
+        content: the text that the model reads as the answer, notes on the budget included.
     """
 
     call: ToolCall
@@ -115,20 +116,20 @@ class AnsweredCall(Struct, frozen=True):
 
 @final
 class Respond(Struct, frozen=True):
-    """The run is over: this is the answer.
+    """The end of the run, with its answer.
 
     Attributes:
-        turn: the turn that answers, as it came.
-        message: the part of its message that the client may see.
+        turn: the turn that is the answer, as received.
+        message: the part of that turn's message that the client may see.
         finish_reason: for the client.
         stop: why the run ended here.
-        tally: what the run has used.
-        sources: URL -> title of the pages that its tools and those of earlier runs returned, which may be cited.
-        cite: the page that a mark of gpt-oss's in its text means; None: its marks stay.
-        continuation: the part of the run that is hidden from a client whose own calls it ends with.
-        step: by which the model was made to answer, if it had to be.
-        earlier_turns: the turns before that one that are part of the answer: those with calls, and blank ones, whose
-            thoughts were shown.
+        tally: the calls, tokens and cost of the run.
+        sources: URL -> title of the pages that the tools of this run and of earlier ones returned; they may be cited.
+        cite: finds the page that a citation mark in the text refers to; None: the marks stay.
+        continuation: the hidden part of the run, if the run ends in the client's own calls.
+        step: the step by which the model was made to answer; None: it was not made to.
+        earlier_turns: the earlier turns that are part of the answer: those with calls, and blank ones whose thoughts
+            were shown.
         added: the messages that the run added to the client's before that turn; see `continuation.storable`.
     """
 

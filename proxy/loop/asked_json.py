@@ -1,12 +1,12 @@
-"""Whether a client asks for JSON, so that a JSON text may be the answer and need not be a tool call that leaked.
+"""Whether a client asks for JSON, so that a JSON text may be the answer and need not be a leaked tool call.
 
-    a `response_format` demands it     every JSON text is an answer
-    its messages name JSON             a JSON text is an answer, unless it is sure to be a call: it names a tool, or has
+    a `response_format` demands JSON   every JSON text is an answer
+    the messages name JSON             a JSON text is an answer unless it is sure to be a call: it names a tool, or has
                                        arguments that only gpt-oss's own browser has
-    neither                            an object that could be the arguments of a call is one
+    neither                            an object that could be the arguments of a call is a call
 
-Whoever names JSON is taken to ask for it, except where it is forbidden ("Never show raw JSON"): there are too many ways
-to ask, in too many languages, and an answer that is refused is worse than a leak that is shown.
+A message that names JSON counts as asking for it, unless it forbids it ("Never show raw JSON"): there are too many ways
+to ask, in too many languages, and refusing an answer is worse than showing a leak.
 """
 
 import re
@@ -15,9 +15,9 @@ from enum import Enum, auto
 
 from proxy.loop.chat import Json, text_of
 
-_ROLES = frozenset({"system", "developer", "user"})  # whose messages may ask for JSON
+_ROLES = frozenset({"system", "developer", "user"})  # the roles whose messages may ask for JSON
 
-# Never output raw JSON, do not answer in JSON.
+# "Never output raw JSON", "do not answer in JSON".
 _FORBIDDING = re.compile(
     r"\b(?:never|not|avoid|\w+n['\u2019]t)\s+(?:ever\s+)?(?:answer|respond|reply|return|output|give|send|write|use|show)\w*"
     r"(?:\W+(?:to|with|in|as|any|an?|users?|them|raw|plain)){0,4}\W+json\b",
@@ -36,7 +36,7 @@ class AskedJson(Enum):
 def asked_json(request: Json, messages: Iterable[Json]) -> AskedJson:
     """How a client asks for JSON: by the `response_format` of its request, in the words of its messages, or not at all.
 
-    This searches the whole conversation, for the rare text that may be a call in JSON.
+    The whole conversation is searched, so this is called only for the rare text that may be a call in JSON.
     """
     if demands_json(request):
         return AskedJson.BY_FORMAT

@@ -1,21 +1,30 @@
-"""Chunks -> one Turn, and what of each chunk may be shown now.
+"""Turns the chunks of a stream into one Turn, and decides which part of each chunk may be shown now.
 
 The assembler *removes* from a chunk what must not be shown and never rebuilds one from known keys: a field that a
 provider adds tomorrow survives. What it takes away or changes:
 
     role              the client's stream has one role delta, sent before anything else
     tool calls        the server's are hidden; the client's own are re-indexed without gaps and shown as they come
-    finish_reason     which turn is the last is known only at its end
+    finish_reason     only the end of a turn shows whether it is the last one
     usage             summed over the turns by the run
-    leaked calls      tool calls in the raw format of the model, in its text or its thoughts, become tool calls
-    other fields      objects and lists that nobody here knows (`provider_metadata`): only the last turn's are shown
+    leaked calls      calls in the model's raw format, in its text or its thoughts, become tool calls
+    other fields      unknown objects and lists (`provider_metadata`): only those of the last turn are shown
     content in parts  becomes text and `reasoning_content`
-    blank beginnings  GLM-4.5 opens with a lone newline before it thinks; it is shown when text follows
-    marks             gpt-oss's citations, `【0†L1-L3】`: their places go beside the text (`citations`)
-    blank lines       one between this turn's text and the next one's is enough (`texts`)
+    blank beginnings  GLM-4.5 writes a lone newline before it thinks; the newline is shown when text follows
+    marks             gpt-oss's citation marks, `【0†L1-L3】`, become citations beside the text (`citations`)
+    blank lines       one is enough between the text of this turn and that of the next (`texts`)
 
-Only the end of a turn shows whether it is the answer, so parts of some turns wait (`buffer`). A whole completion takes
-the same path as one chunk, of which nothing is shown.
+The text of a delta passes these parts in this order; `feed_text` leaves out the last two:
+
+    TurnTexts             finds the FieldText of each field of the delta
+      LeakFilter          takes out leaked calls; the rest is kept in the FieldText, for the message of the turn
+    ShownText             sets `content` apart from the text of the turn before
+      TrailingNewlines    holds back all but two newlines at its end
+      MarkFilter          takes out citation marks
+    HeldLogprobs          adds the log probabilities of text that was held back before
+    TurnBuffer            holds back the chunk while the turn may not be the answer
+
+A whole completion takes a shorter path, because nothing of it is shown yet.
 """
 
 from collections.abc import Sequence
@@ -35,26 +44,26 @@ from proxy.loop.texts import DETAILS, ShownText, TurnTexts, shifted
 
 NO_REASON = "The upstream's stream ended without a finish_reason."
 _CHOICE_KEYS = ("index", "delta", "message", "finish_reason")
-_NOTHING: tuple[Any, ...] = (None, "", [])  # values of fields that show nothing
-_SEARCH_RESULTS = "web_search"  # of GLM's native search, beside the choices
+_NOTHING: tuple[Any, ...] = (None, "", [])  # field values with nothing to show
+_SEARCH_RESULTS = "web_search"  # results of GLM's native search, beside the choices
 
 
 class Assembler:
-    """Takes the chunks of one upstream stream in and gives one `Turn` out.
+    """Assembles the chunks of one upstream stream into one `Turn`.
 
-    `finish` may also be called without `close`, for a stream that broke off, or that the client wants no more of: the
-    turn then holds what has come.
+    `finish` may also be called without `close`, when the stream broke off or the client needs no more of it: the turn
+    then holds the part that has arrived.
 
     (feed(chunk)  calls.take_ready()  feed_text(text)*)*  -->  close()  -->  finish()
     feed_whole(completion)  --------------------------------------------->  finish()
 
     Args:
-        call: names the client's tools, and how the text is to be set apart from the turn before.
+        call: the upstream call; has the names of the tools, and the separator from the text of the turn before.
 
     Attributes:
         calls: the tool calls of the turn so far.
-        text_field: the field of the text in which alone the next chunk may differ from the latest one, to be taken by
-            `feed_text`; empty: the next one has to be fed whole.
+        text_field: the text field that is all the latest chunk adds. If the next chunk differs from it only in that
+            text, `feed_text` may take it. Empty: the next chunk has to be fed whole.
     """
 
     def __init__(self, call: CallUpstream) -> None:
@@ -70,10 +79,10 @@ class Assembler:
         self._finish_reason = ""
         self._buffer = TurnBuffer(call.buffering)
         self.text_field = ""
-        self._repeated: Json = {}  # the latest chunk with only a text; of those like it, only the delta is new
+        self._repeated: Json = {}  # the latest chunk with only a text; chunks like it differ only in the delta
 
     def feed(self, chunk: Json) -> list[Json]:
-        """Take in a chunk, which is changed, and return what may be shown now, in order.
+        """Take in a chunk, modifying it, and return the chunks that may be shown now, in order.
 
         A run asks for one choice; any other choice is ignored.
         """
@@ -100,10 +109,10 @@ class Assembler:
         return visible
 
     def feed_text(self, text: str) -> list[Json]:
-        """Take in a chunk that is the latest one with another text in `text_field`, and return what may be shown now.
+        """Take in a chunk that differs from the latest one only in its text; return the chunks that may be shown now.
 
-        The next chunk is such a one if it fits the latest one's pattern (`patterns`). The same object is returned each
-        time, with another delta in it: whoever shows it need not look at the rest again.
+        A chunk is known to differ in nothing else if it fits the pattern of the latest one (`patterns`). Each call
+        returns the same chunk object with another delta, so that its other fields need not be read again.
         """
         field, known = self.text_field, self._texts.fields[self.text_field]
         if known.leak_filter is not None:
@@ -120,7 +129,11 @@ class Assembler:
         return [self._repeated]
 
     def feed_whole(self, completion: Json) -> None:
-        """Take in a whole completion, of which nothing is shown yet. Raises `UpstreamError` without a finish_reason."""
+        """Take in a whole completion, of which nothing is shown yet.
+
+        Raises:
+            UpstreamError: the completion has no finish_reason.
+        """
         choice = completion.pop("choices")[0]
         message, self._finish_reason = choice.pop("message"), choice.pop("finish_reason")
         if not self._finish_reason:
@@ -137,10 +150,10 @@ class Assembler:
         """End the stream, and return what was buffered: the end of its text, and leaked calls of the client's tools.
 
         Args:
-            done: whether `[DONE]` has come.
+            done: whether `[DONE]` has arrived.
 
         Raises:
-            UpstreamError: it has no finish_reason, and ended without `[DONE]` or with nothing whole in it.
+            UpstreamError: the stream has no finish_reason, and ended without `[DONE]` or with nothing complete in it.
         """
         delta: Json = {}
         self._texts.close(delta)
@@ -163,7 +176,7 @@ class Assembler:
         return visible if self._buffer.mode is Buffering.NONE else self._release(visible)
 
     def finish(self) -> Turn:
-        """The turn as far as it has come."""
+        """The turn as far as it has arrived."""
         message, calls = self._whole_message(), self.calls.by_index
         self._envelope.pop("choices", None)
         return Turn(
@@ -182,14 +195,14 @@ class Assembler:
         )
 
     def _release(self, visible: list[Json]) -> list[Json]:
-        """The chunks that may be shown now, of these and of those that were buffered."""
+        """The chunks that may be shown now, among the `visible` ones and those buffered before."""
         if self._shown.length >= PROOF_CHARACTERS:
             self._buffer.judge(self._texts.fields["content"].pieces, self._upstream_call.tools)
         has_calls, calls_client = bool(self.calls.by_index), bool(self.calls.client_count)
         return self._buffer.release(visible, has_calls=has_calls, calls_client=calls_client)
 
     def _whole_message(self) -> Json:
-        """The assistant message as received, its leaked calls among its calls."""
+        """The assistant message as received, with the leaked calls among its tool calls."""
         message = {**self._others.message}
         if self._texts.fields:
             self._texts.complete(message)
@@ -203,7 +216,7 @@ class Assembler:
         return {**self._envelope, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
 
     def _fold(self, choice: Json) -> bool:
-        """Fold a choice in and remove what must not be shown from it; whether anything is left."""
+        """Fold a choice into the turn, and remove from it whatever must not be shown; whether anything is left."""
         self._finish_reason = choice.pop("finish_reason", None) or self._finish_reason
         choice["finish_reason"] = None
         for key, value in choice.items():
@@ -215,7 +228,7 @@ class Assembler:
             self._others.fold(delta)
         active, fragments = self._texts.fold(delta), delta.pop("tool_calls", None)
         if active or fragments:
-            # The rest of the thoughts is shown before the answer goes on, and the rest of both before the calls.
+            # The rest of the thoughts is shown before the answer continues, and the rest of both before the calls.
             goes_on = ["content"] if "content" in active else active
             self._texts.close(delta, keep_open=[] if fragments else goes_on)
         self._shown.show(delta)

@@ -1,8 +1,8 @@
 """The beginning of a turn that is held back until it shows whether the turn is the answer.
 
-A turn that was *made* to answer is shown from the moment when it is long enough to be an answer. Of a turn that has to
-be JSON only the text waits, for only the answer's may be shown: words beside calls, the client's own ones too, are no
-JSON, and SDKs that parse the text would fail.
+A turn that was *made* to answer is shown as soon as it is long enough to be an answer. Where the answer has to be JSON,
+only the text of a turn waits, because only the answer's text may be shown: words beside calls, even beside the client's
+own, are not JSON, and SDKs that parse the text would fail.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,23 +16,23 @@ from proxy.loop.leaks.written import THOUGHTS_END, is_proven, opens_thoughts
 
 
 class TurnBuffer(Struct):
-    """The chunks of one turn that wait.
+    """The chunks of one turn that are held back.
 
     Attributes:
-        mode: how much of the turn may still have to wait.
-        chunks: those that wait.
+        mode: how much of the turn may still have to be held back.
+        chunks: the chunks that are held back.
     """
 
     mode: Buffering
     chunks: list[Json] = []
-    _is_proven: bool | None = None  # whether its text is sure to be an answer; None: it is too short to tell
-    _seen: int = 0  # pieces of its text that have been searched
+    _is_proven: bool | None = None  # whether the text is sure to be an answer; None: it is too short to tell
+    _seen: int = 0  # how many pieces of the text have been searched
     _tail: str = ""  # the end of thoughts that are not closed yet
 
     def judge(self, pieces: Sequence[str], tools: Mapping[str, Json]) -> None:
-        """Decide whether the turn's text is sure to be an answer, unless that is decided already.
+        """Decide whether the turn's text is sure to be an answer, unless that has been decided already.
 
-        While the text begins with thoughts that are not closed, only its new pieces are searched for their end.
+        While the text is in thoughts that are not closed, only new pieces are searched for the end of the thoughts.
         """
         if self._is_proven is not None or self.mode is not Buffering.START:
             return
@@ -46,12 +46,12 @@ class TurnBuffer(Struct):
         self._is_proven = is_proven(text, tools)
 
     def release(self, visible: list[Json], *, has_calls: bool, calls_client: bool) -> list[Json]:
-        """The chunks that may be shown now; the others wait.
+        """The chunks that may be shown now; the others are held back.
 
         Args:
-            visible: new ones.
-            has_calls: whether the turn has calls, as far as it has come.
-            calls_client: whether it calls tools of the client's: these calls are never held back.
+            visible: the new chunks.
+            has_calls: whether the turn has any calls so far.
+            calls_client: whether it has calls of the client's tools, which are never held back.
         """
         if self.mode is Buffering.ALL:
             return [rest for chunk in visible if (rest := self._hold_text(chunk))]
@@ -63,7 +63,7 @@ class TurnBuffer(Struct):
         return released
 
     def _hold_text(self, chunk: Json) -> Json | None:
-        """Let a chunk's text wait, and return the rest of the chunk, if there is any."""
+        """Hold back a chunk's text, and return the rest of the chunk; None: there is no rest."""
         if not chunk["choices"]:
             return chunk
         choice = chunk["choices"][0]

@@ -1,7 +1,7 @@
-"""The tool calls of one turn: put together from the fragments of a stream, or read from a whole message.
+"""The tool calls of one turn: assembled from the fragments of a stream, or read from a whole message.
 
-Calls of server tools are hidden from the client. Its own calls get indices without gaps and ids of this run, so that it
-cannot see that others were made.
+Calls of server tools are hidden from the client. The client's own calls get indices without gaps and ids of this run,
+so that the client cannot see that there were others.
 """
 
 import re
@@ -19,25 +19,25 @@ from proxy.loop.leaks import Leak
 from proxy.loop.leaks.glm import split_glued_name
 from proxy.loop.rawjson import dumps_answer
 
-# The types of calls whose input comes in pieces, and its field.
+# The types of calls, and the field of each in which the input arrives in pieces.
 _ARGUMENTS = {"function": "arguments", "custom": "input"}
 # An escaped character, a backslash whose character is still to come, a quotation mark or a bracket.
 _MARK = re.compile(r'\\.|\\|["{}\[\]]', re.DOTALL)
 
 
 class ObjectScanner(Struct):
-    """Finds the end of a JSON object that comes in pieces, looking at each character once.
+    """Finds the end of a JSON object that arrives in pieces, reading each character once.
 
-    It counts brackets and does not parse: what it takes for an object may be none, but every object is found.
+    Brackets are counted and nothing is parsed: no object is missed, but a text that is found need not be valid JSON.
     """
 
     _depth: int = 0
     _in_string: bool = False
     _backslash: str = ""  # at the end of the last piece
-    _done: bool = False  # the object is whole, or the text is none
+    _done: bool = False  # the object is complete, or the text is not an object
 
     def feed(self, piece: str) -> bool:
-        """Take the next piece. True: the object is complete, and only blanks follow it."""
+        """Take the next piece; whether it completes the object, with nothing but blanks after it."""
         if self._depth == 0 and (begun := piece.lstrip()):
             self._done = self._done or begun[0] != "{"
         if self._done:
@@ -58,17 +58,17 @@ class ObjectScanner(Struct):
 
 
 class PartialCall(Struct):
-    """A tool call of which more may come.
+    """A tool call that may not be complete yet.
 
     Attributes:
-        id: the upstream's.
-        fields: its fields as received, the latest of each.
-        received: its entry in a whole message; None: it was streamed.
-        arguments: their pieces.
-        client_index: its index in the client's stream; None: it is not the client's.
-        client_id: the id that the client gets.
-        is_announced: whether `take_ready` has returned it.
-        is_whole: whether the arguments are an object already; only blanks can follow it.
+        id: the upstream's id.
+        fields: the fields as received, each with its latest value.
+        received: the entry of a whole message; None: the call was streamed.
+        arguments: the pieces of the arguments.
+        client_index: the index in the client's stream; None: the call is not the client's.
+        client_id: the id that the client gets; None: the call is not the client's.
+        is_announced: whether `take_ready` has returned the call.
+        is_whole: whether the arguments are a complete object, which only blanks can follow.
         scanner: looks for the end of that object.
     """
 
@@ -99,9 +99,9 @@ class CallAssembler(Struct):
     """Collects the calls of one turn.
 
     Attributes:
-        upstream_call: the call that the turn answers; names the tools, and those that are the client's.
-        by_index: index -> call.
-        client_count: how many of them are the client's.
+        upstream_call: the upstream call that the turn answers; has the names of all tools, and of the client's.
+        by_index: index -> tool call.
+        client_count: how many of the calls are the client's.
     """
 
     upstream_call: CallUpstream
@@ -109,13 +109,13 @@ class CallAssembler(Struct):
     client_count: int = 0
 
     def add(self, fragments: Sequence[Json]) -> list[Json]:
-        """Take fragments of calls in.
+        """Take in fragments of calls.
 
         Returns:
             The fragments of the client's own calls, as the client gets them.
 
         Raises:
-            UpstreamError: arguments are nested too deep.
+            UpstreamError: the arguments are nested too deep.
         """
         shown: list[Json] = []
         for fragment in fragments:
@@ -140,17 +140,17 @@ class CallAssembler(Struct):
             if call.scanner.feed(arguments):
                 with suppress(orjson.JSONDecodeError):
                     given = orjson.loads("".join(call.arguments))
-                    # Some servers open every call with an empty object, and the arguments follow.
+                    # Some servers begin every call with an empty object, which the arguments follow.
                     call.is_whole = bool(given) or not self._needs_arguments(call)
             if call.name in self.upstream_call.client_tools:
                 shown.append(self._opening(call) if call.client_id is None else _more_of(call, fragment, arguments))
         return shown
 
     def add_whole(self, entries: Sequence[Json]) -> None:
-        """Take the entries of a whole message in, which stay as received but for what is missing or wrong in them.
+        """Take in the entries of a whole message; they stay as received, but for missing and wrong parts.
 
         Raises:
-            UpstreamError: arguments are nested too deep.
+            UpstreamError: the arguments are nested too deep.
         """
         for index, entry in enumerate(entries):
             if not entry.get("id"):
@@ -163,7 +163,7 @@ class CallAssembler(Struct):
                 self._show(call)
 
     def add_leaked(self, leak: Leak) -> list[Json]:
-        """Take in a call that was found in a text, and return what the client gets of it: one entry, or none."""
+        """Take in a call that was found in a text, and return the entries that the client gets: one, or none."""
         index = max(self.by_index, default=-1) + 1
         name = self.upstream_call.renamed.get(leak.name, leak.name)
         call = self.by_index[index] = PartialCall(self._new_id(index), name=name, arguments=[leak.arguments])
@@ -172,8 +172,8 @@ class CallAssembler(Struct):
     def take_ready(self) -> list[ToolCall]:
         """The server's calls that are complete and not yet returned, in order, up to the first incomplete one.
 
-        Any JSON value is complete where the next call has begun. Nothing at all is none: some servers name every call
-        before the arguments of the first.
+        Once the next call has begun, arguments that are any JSON value are complete. Empty arguments are not: some
+        servers name every call before they send the arguments of the first.
         """
         if not self.by_index:
             return []
@@ -194,7 +194,7 @@ class CallAssembler(Struct):
         return bool(self.upstream_call.tools.get(call.name, {}).get("required"))
 
     def _new_id(self, index: int) -> str:
-        """An id, unique in this run, for a call without one: the tool message that answers it has to name it."""
+        """An id, unique in this run, for a call without one: the tool message that answers the call needs an id."""
         return f"call_{self.upstream_call.run_id}t{self.upstream_call.number}_{index}"
 
     def _opening(self, call: PartialCall) -> Json:
@@ -203,14 +203,14 @@ class CallAssembler(Struct):
         return {**call.entry(), "index": call.client_index, "id": call.client_id}
 
     def _show(self, call: PartialCall) -> None:
-        """Give a call of the client's its index and its id in the client's stream."""
+        """Give one of the client's calls its index and its id in the client's stream."""
         call.client_index = self.client_count
         call.client_id = client_call_id(self.upstream_call.run_id, self.client_count)
         self.client_count += 1
 
 
 def _more_of(call: PartialCall, fragment: Json, arguments: str) -> Json:
-    """A later fragment for the client. Readers of a stream join repeated strings, so id, type and name come once."""
+    """A later fragment for the client, without id, type and name: readers of a stream would join repeated strings."""
     rest = {key: value for key, value in fragment.items() if key not in ("id", "type")}
     if call.type in _ARGUMENTS:
         rest[call.type] = {_ARGUMENTS[call.type]: arguments}
@@ -218,22 +218,22 @@ def _more_of(call: PartialCall, fragment: Json, arguments: str) -> Json:
 
 
 def as_text(arguments: object) -> str:
-    """Arguments as JSON text: ZOAS and native Ollama have them as an object. Raises `UpstreamError`: it is too deep."""
+    """Arguments as JSON text: ZOAS and native Ollama send an object. Raises `UpstreamError` if that is too deep."""
     if arguments is None:
         return ""
     return arguments if isinstance(arguments, str) else dumps_answer(arguments).decode()
 
 
 def is_index(index: object) -> TypeGuard[int]:
-    """Whether a fragment's `index` can be used; Z.AI has been seen to send -1, Mistral none."""
+    """Whether a fragment's `index` can be used: Z.AI has been seen to send -1, and Mistral sends none."""
     return isinstance(index, int) and index >= 0
 
 
 def inferred_index(fragment: Json, known: Mapping[int, str]) -> int:
-    """The index of a fragment without one: a new id opens a call, anything else goes on with the last one.
+    """The index of a fragment without one: a new id begins a call, any other fragment continues the last call.
 
     Args:
-        fragment: of a call.
+        fragment: a fragment of a call.
         known: the calls of the turn so far, index -> id.
     """
     last, identity = max(known, default=-1), fragment.get("id")

@@ -1,4 +1,4 @@
-"""The tool calls of one run: started, awaited under the deadline, and ended with it."""
+"""The tool calls of one run: they are started, awaited within the deadline, and cancelled at the end of the run."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -16,10 +16,10 @@ from proxy.timeouts import Deadline, within
 class CallRunner:
     """The tool calls of one run, and the owner of their tasks: none outlives `aclose`. Implements `ports.EarlyCalls`.
 
-    A call starts while its turn is still being written where the run permits that (`start`). When the turn is complete,
-    `run_all` takes the calls that were started, starts the others, and cancels what the run does not want after all. A
-    failure of a tool is a result like any other, so it cancels nothing; a TaskGroup would moreover wrap the failure of
-    the run itself into a group.
+    Where the run permits it, a call starts while its turn is still being written (`start`). When the turn is complete,
+    `run_all` takes over the calls that were started, starts the others, and cancels those that the run refuses after
+    all. The failure of a tool is a result like any other and cancels nothing, as a TaskGroup would; a TaskGroup would
+    also wrap the failure of the run itself in a group.
 
     Attributes:
         were_shown: whether the client was shown any of the turn's calls.
@@ -36,7 +36,7 @@ class CallRunner:
         clock: Clock,
     ) -> None:
         self._turn = 0
-        self._model: str | None = None  # as the upstream calls it
+        self._model: str | None = None  # the upstream's name for its model
         self.were_shown = False
         self._run = run
         self._execute = execute
@@ -47,19 +47,19 @@ class CallRunner:
         self._slots = asyncio.Semaphore(run.limits.max_parallel_tools)
         self._result_bytes_left = run.limits.max_total_result_bytes
         self._tasks: set[asyncio.Task[ToolResult]] = set()
-        self._earlier_calls: list[ToolCall] = []  # complete calls of the turn so far, as the model wrote them
-        self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early; whether they are wanted is not known yet
+        self._earlier_calls: list[ToolCall] = []  # the complete calls of the turn so far, as the model wrote them
+        self._started: dict[ToolCall, asyncio.Task[ToolResult]] = {}  # early calls that the run may still refuse
 
     async def begin_turn(self, number: int) -> None:
-        """Begin a turn: calls that start from now on belong to it. Tells the client."""
-        if self._started:  # by the turn before, whose calls were refused when it was complete
+        """Begin a turn, to which all calls belong that start from now on, and tell the client."""
+        if self._started:  # in the turn before, whose calls were refused when it was complete
             self.drop()
         self._turn, self.were_shown, self._earlier_calls = number, False, []
         if self._tell is not None:
             await self._tell({"type": "turn.started", "turn": number})
 
     def start(self, call: ToolCall, model: str | None) -> None:
-        """Start a complete call, the next one of its turn, if the run permits that before the turn is complete."""
+        """Start the next complete call of the turn, if the run permits that before the turn is complete."""
         self._model = model
         if self._deadline.seconds_left() and (resolved := self._run.may_start(call, self._earlier_calls)) is not None:
             self._started[resolved] = self._begin(resolved)
@@ -70,7 +70,7 @@ class CallRunner:
         return call in self._started and self._started[call].done()
 
     def drop(self) -> None:
-        """Cancel and count the calls that were started early and are not wanted."""
+        """Cancel and count the calls that were started early and are not needed."""
         started = self._started.items()
         ended = [(call, task.result() if task.done() and not task.cancelled() else None) for call, task in started]
         self._run.count_dropped(ended)
@@ -97,13 +97,13 @@ class CallRunner:
                 running.append(task)
         if self._started:
             self.drop()
-        # Not task by task: a cancellation would end the first alone, and its slot would go to a call that nobody wants.
+        # Not task by task: a cancellation would end only the first task, and its slot would go to a call of no use.
         if running:
             await asyncio.wait(running)
         return [task.result() for task in tasks]
 
     async def aclose(self) -> None:
-        """Cancel the calls that are still under way, and wait for their end."""
+        """Cancel the calls that are still running, and wait for them to end."""
         if self._started:
             self.drop()
         for task in self._tasks:
@@ -118,12 +118,12 @@ class CallRunner:
         return task
 
     async def _call(self, call: ToolCall) -> ToolResult:
-        """Run one call, once fewer than `max_parallel_tools` are under way, with progress events for the client."""
+        """Run one call, as soon as fewer than `max_parallel_tools` are running, with progress events for the client."""
         if self._tell is None:
             async with self._slots:
                 return await self._result(call)
         event = {"turn": self._turn, "tool": call.name, "call_id": call.id, "arguments": call.arguments}
-        # In call order, so it does not wait for a slot.
+        # Before the wait for a slot, so that these events are in the order of the calls.
         self.were_shown = await self._tell({"type": "tool.started", **event, MODEL: self._model}) or self.were_shown
         async with self._slots:
             began = self._clock.monotonic()
@@ -146,7 +146,7 @@ class CallRunner:
             observe("tool.started", **where, argument_bytes=size, content={"arguments": call.arguments})
         try:
             if not (left := self._deadline.seconds_left()):
-                raise TimeoutError  # noqa: TRY301 - as when the time is used up in the middle of the call
+                raise TimeoutError  # noqa: TRY301 - as if the time ran out during the call
             output = await within(left, self._execute(call))
         except TimeoutError:
             self._deadline.end()

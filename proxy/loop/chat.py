@@ -1,7 +1,7 @@
 """The keys of Chat Completions that the loop reads.
 
-Wire JSON stays JSON: messages, chunks and bodies are plain dicts, and whatever is not named here passes through
-untouched. The frozen values below are what the loop itself reasons about.
+JSON stays JSON: messages, chunks and bodies are plain dicts, and keys that are not named here pass through untouched.
+The frozen values below are those on which the loop itself decides.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,15 +18,15 @@ Json: TypeAlias = dict[str, Any]
 # `reasoning` at vLLM, OpenRouter, Groq and Cerebras.
 TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal")
 
-JSON_BLANKS = " \t\n\r"  # around a JSON text; what other blanks make of it is not JSON
+JSON_BLANKS = " \t\n\r"  # the only blanks that JSON permits around a value
 
-# A turn that ends for one of these reasons was broken off: what it holds is no whole call, and asking on cannot help.
+# A turn that ends for one of these reasons was broken off: its calls are not complete, and another turn would not help.
 BROKEN_OFF = ("length", "content_filter")
 
 _TOOL_REQUEST_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 
 NATIVE_REASON = "native_finish_reason"
-"""The field of a choice with the upstream's own finish reason, where its profile translates that; OpenRouter's name."""
+"""The field of a choice for the upstream's own finish reason, if its profile translates that. OpenRouter's name."""
 
 
 class ToolCall(Struct, frozen=True):
@@ -44,11 +44,11 @@ class ToolCall(Struct, frozen=True):
 
     @property
     def fingerprint(self) -> tuple[str, str]:
-        """A key, equal for calls of one tool with equal arguments; no text and `null` are no arguments, as `{}` is."""
+        """A key that is equal for calls of one tool with equal arguments; empty arguments and `null` equal `{}`."""
         try:
             parsed = orjson.loads(self.arguments) if self.arguments.strip() else None
             arguments = orjson.dumps({} if parsed is None else parsed, option=orjson.OPT_SORT_KEYS).decode()
-        except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # no JSON, or nested too deep to be written
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # not JSON, or nested too deep to be written
             arguments = self.arguments
         return self.name, arguments
 
@@ -57,19 +57,19 @@ class ToolSpec(Struct, frozen=True):
     """A server tool as a model sees it.
 
     Attributes:
-        name: its name in the configuration.
-        description: for the model.
+        name: the tool's name in the configuration.
+        description: the description for the model.
         parameters: a JSON Schema of type object.
-        aliases: other names under which a model or a client may call it.
-        max_calls: how often it may run in one request; None: as often as the request's budget allows.
-        offer: when it is shown to a model: always, on_request, declared or never.
-        eager: whether a call may start while the model is still writing its turn; not for tools that change things, for
-            a turn may still fail and be asked for again.
-        group: the entry of the configuration that it comes from, where that has several tools; its name stands for all
-            of them wherever tools are chosen.
-        searches: whether it is a search of the web, whose calls are counted as `web_search_requests`; the tool named
-            `web_search` always is.
-        alias_parameters: alias -> the JSON Schema of calls by that alias, where it is not `parameters`.
+        aliases: other names under which a model or a client may call the tool.
+        max_calls: how often the tool may run in one request; None: as often as the request's budget allows.
+        offer: when the tool is shown to a model: always, on_request, declared or never.
+        eager: whether a call may start while the model is still writing its turn. False for tools that change things:
+            the turn may still fail and be asked for again.
+        group: the entry of the configuration that the tool comes from, if that entry has several tools; its name stands
+            for all of them wherever tools are chosen.
+        searches: whether the tool searches the web, so that its calls count as `web_search_requests`; true of
+            `web_search` in any case.
+        alias_parameters: alias -> the JSON Schema of calls by that alias, if it is not `parameters`.
     """
 
     name: str
@@ -85,7 +85,7 @@ class ToolSpec(Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name under which a model or a client may call it, its own first."""
+        """Every name under which a model or a client may call the tool, its own first."""
         return (self.name, *self.aliases)
 
     def is_among(self, names: Collection[str]) -> bool:
@@ -103,18 +103,18 @@ class Turn(Struct, frozen=True):
 
     Attributes:
         message: the assistant message as received. It goes back into the history unchanged.
-        finish_reason: why the model stopped, in OpenAI's words.
-        choice: everything else of the answer's only choice (index, logprobs, ...).
-        envelope: everything of the answer but `choices` and `usage` (id, model, system_fingerprint, ...).
+        finish_reason: why the model stopped, in OpenAI's terms.
+        choice: the other fields of the answer's only choice (index, logprobs, ...).
+        envelope: the fields of the answer but `choices` and `usage` (id, model, system_fingerprint, ...).
         calls: the function calls in the message, in order.
-        usage: the upstream's own count, or None where it sent none.
-        buffered: chunks of a stream that were not shown, because the turn had to prove to be the answer first.
-        aside: chunks of a stream with other fields than the answer; shown if the turn is the last one.
-        garbled: raw model format that means nothing was taken out of its text.
-        client_ids: for each entry of the message's `tool_calls` the id that the client gets; None: not the
-            client's. Empty where none of them is.
-        step: by which its model was made to answer (`forcing.AnswerStep`); None: it was not.
-        number: of the upstream call that it answers, from 1.
+        usage: the upstream's own count of tokens; None: it sent none.
+        buffered: chunks of a stream that were not shown, because the turn first had to prove to be the answer.
+        aside: chunks of a stream with unknown fields, which are shown if the turn is the last one.
+        garbled: whether raw model format without a meaning was taken out of the text.
+        client_ids: for each entry of the message's `tool_calls` the id that the client gets; None: the call is not the
+            client's. Empty if none of the calls is.
+        step: the step by which the model was made to answer (`forcing.AnswerStep`); None: it was not made to.
+        number: the number of the upstream call that the turn answers, from 1.
     """
 
     message: Json
@@ -132,7 +132,7 @@ class Turn(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The text for the user; empty where there is none."""
+        """The text for the user; empty if there is none."""
         return text_of(self.message)
 
     @property
@@ -144,7 +144,7 @@ class Turn(Struct, frozen=True):
 
     @property
     def entries(self) -> Iterator[tuple[Json, str | None]]:
-        """Each entry of the message's `tool_calls` with the id that the client gets; None: it is not the client's."""
+        """Each entry of the message's `tool_calls` with the id that the client gets; None: not the client's call."""
         return zip(self.message.get("tool_calls") or (), self.client_ids or repeat(None), strict=False)
 
 
@@ -157,12 +157,12 @@ def text_of(message: Json) -> str:
 
 
 def thoughts_of(content: Sequence[Any]) -> str:
-    """The thoughts in a content of parts, as Mistral writes them: `{"type": "thinking", "thinking": [{"text"}]}`."""
+    """The thoughts in a content of parts, in Mistral's format: `{"type": "thinking", "thinking": [{"text"}]}`."""
     return "".join([text_of({"content": part["thinking"]}) for part in content if _is_thinking(part)])
 
 
 def parts_beside_text(content: Sequence[Any]) -> list[Json]:
-    """The parts of a content that are not text; thoughts that were streamed in pieces are one part again."""
+    """The parts of a content that are not text; thoughts that were streamed in pieces are joined into one part."""
     parts: list[Json] = []
     for part in content:
         if not isinstance(part, dict) or isinstance(part.get("text"), str):
@@ -180,7 +180,7 @@ def _is_thinking(part: Any) -> bool:
 
 
 def in_plain_text(message: Json) -> Json:
-    """A message whose content of parts has become text and `reasoning_content`; any other one as it is."""
+    """A message with its content of parts as text and `reasoning_content`; a message without parts as it is."""
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -191,7 +191,7 @@ def in_plain_text(message: Json) -> Json:
 
 
 def calls_of(message: Json) -> tuple[ToolCall, ...]:
-    """The function calls in an assistant message. bigmodel reports results of its own MCP servers beside them."""
+    """The function calls in an assistant message; bigmodel lists the results of its own MCP servers beside them."""
     calls: list[ToolCall] = []
     for entry in message.get("tool_calls") or ():
         if entry.get("type", "function") == "function":
@@ -202,14 +202,14 @@ def calls_of(message: Json) -> tuple[ToolCall, ...]:
 
 
 def name_of(tool: Json) -> str | None:
-    """The name of an entry of a request's `tools`; None for hosted tools, which have none."""
+    """The name in an entry of a request's `tools`; None for a hosted tool, which has no name."""
     detail = tool.get(tool.get("type", "function"))
     name = detail.get("name") if isinstance(detail, dict) else None
     return name if isinstance(name, str) else None
 
 
 def choice_of(name: str) -> Json:
-    """The `tool_choice` that demands the function of that name."""
+    """The `tool_choice` that demands a call of the function of that name."""
     return {"type": "function", "function": {"name": name}}
 
 
@@ -220,7 +220,7 @@ def drop_tools(body: Json) -> None:
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is one JSON value."""
+    """Whether a text is a JSON value."""
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -1,10 +1,11 @@
 """`url_citation` annotations: for URLs in an answer that a tool really returned, and for gpt-oss's citation marks.
 
-gpt-oss writes marks, as it was trained to with its own browser: `【0†L1-L3】` for lines of a page, `【3†source】` for a
-page as a whole. They are taken out of the text, and the sentence before them becomes a citation of the page meant; a
-mark that means no page is taken out all the same. In the conversation that the model reads they stay.
+gpt-oss writes citation marks, as it was trained to with its own browser: `【0†L1-L3】` for lines of a page, and
+`【3†source】` for a whole page. Each mark is taken out of the text, and the sentence before it becomes a citation of
+the mark's page; a mark that refers to no page is taken out as well. In the conversation that the model reads, the marks
+stay.
 
-The offsets count Unicode code points, as Python's do, and as OpenAI's `start_index` and `end_index`.
+Offsets count Unicode code points, as Python's do, and as OpenAI's `start_index` and `end_index`.
 """
 
 import re
@@ -18,38 +19,38 @@ from proxy.loop.chat import Json
 from proxy.loop.urls import readable
 
 Cite: TypeAlias = Callable[[int, int | None], str | None]
-"""The URL of the page that a mark means: by the number in it and its first line, if it names lines."""
+"""Finds the URL of the page that a mark refers to, by the mark's number and its first line, if it names lines."""
 
 Citation: TypeAlias = tuple[int, str]
-"""Where a mark stood in the text that is left, and the URL of the page that it meant."""
+"""The offset of a removed mark in the remaining text, and the URL of the page that the mark referred to."""
 
 CITATIONS = "toolproxy_citations"
-"""Beside `content` in a delta of a turn: its citations, for the surface that shows it. No client sees this field."""
+"""The field beside `content` in a turn's delta with its citations, for the surface that shows it, never for clients."""
 
-# Everything that can belong to a URL in running text, up to another one; where it ends is decided by what was returned.
+# Everything that can belong to a URL in running text, up to another URL; the returned URLs decide where it ends.
 _CANDIDATE = re.compile(r"https?://(?:(?![,;()\[\]\u3001\uff0c]https?://)[^\s<>\"`|\\^{}])+", re.IGNORECASE)
-# What may follow a URL without belonging to it; a full stop only where no further word follows at once.
+# A character that continues a URL; punctuation does so only if a further word follows at once.
 _GOES_ON = re.compile(r"[\w/%=&?#~+@$-]|[.:!,;](?!https?://)(?=[\w/])")
-# What has one meaning in capitals and in small letters (RFC 3986, 6.2.2.1): scheme, host, and the digits behind %.
+# The case-insensitive parts of a URL (RFC 3986, 6.2.2.1): scheme, host, and the hexadecimal digits after %.
 _CASELESS = re.compile(r"\Ahttps?://[^/?#]*|%[0-9a-f]{2}", re.IGNORECASE)
 _SMALL = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 OPENING = "【"
-"""Every mark begins with it."""
+"""The first character of every mark."""
 
 _MARK = re.compile(r"【([0-9]{1,6})†(?:L([0-9]{1,6}))?[^【】\n]{0,100}】")
 _BEGINNING_OF_A_MARK = re.compile(r"【(?:[0-9]{1,6}(?:†[^【】\n]{0,107})?)?\Z")
-# Where a sentence begins that a mark may stand behind, and how far back it is looked for.
+# The end of a sentence, after which a cited sentence may begin, and how many characters before a mark are searched.
 _SENTENCE_END = re.compile(r"[.!?]\s+|[\u3002\uff01\uff1f]\s*|\n")
 _LONGEST_SENTENCE = 1000
 
 
 class MarkFilter(Struct):
-    """Takes gpt-oss's marks out of a text that comes in pieces.
+    """Takes gpt-oss's marks out of a text that arrives in pieces.
 
     Attributes:
-        cite: the page that a mark means; None: the marks mean nothing and stay.
-        buffer: the beginning of a mark that is not whole yet; at the end of the text it is text like any other.
+        cite: finds the page that a mark refers to; None: the marks have no meaning and stay.
+        buffer: the beginning of a mark that is not complete yet; at the end of the text it is ordinary text.
     """
 
     cite: Cite | None
@@ -73,7 +74,7 @@ class MarkFilter(Struct):
 
 
 def without_marks(text: str, cite: Cite | None) -> tuple[str, list[Citation]]:
-    """A whole text without gpt-oss's marks, and the citations in it; None: its marks mean nothing and stay."""
+    """A whole text without gpt-oss's marks, and its citations; without `cite`, the marks stay."""
     if OPENING not in text:
         return text, []
     marks = MarkFilter(cite)
@@ -85,9 +86,9 @@ def annotations(text: str, sources: Mapping[str, str], citations: Sequence[Citat
     """The citations in `text`, in order.
 
     Args:
-        text: as the client has it.
-        sources: URL -> title, of all that the tools of this answer returned.
-        citations: what stood in the text as marks, in order.
+        text: the text as the client has it.
+        sources: URL -> title of all pages that the tools returned for this answer.
+        citations: the citations that were marks in the text, in order.
     """
     spans = [*_urls_in(text, sources)] if sources and "://" in text else []
     if citations:
@@ -102,12 +103,12 @@ def annotations(text: str, sources: Mapping[str, str], citations: Sequence[Citat
 
 
 def moved_back(citations: Sequence[Citation], by: int) -> list[Citation]:
-    """The citations of a text that has lost so many characters at its beginning."""
+    """The citations of a text from whose beginning `by` characters were removed."""
     return [(max(0, at - by), url) for at, url in citations]
 
 
 def joined_annotations(upstream: Any, ours: Sequence[Json]) -> list[Json]:
-    """An upstream's own annotations, if it has any, and those of ours that are not among them."""
+    """An upstream's own annotations, if it sent any, and those of `ours` that are not among them."""
     own = upstream if isinstance(upstream, list) else []
     return [*own, *(one for one in ours if one not in own)]
 
@@ -128,19 +129,19 @@ def _urls_in(text: str, sources: Mapping[str, str]) -> Iterable[tuple[int, int, 
 
 
 def _folded(url: str) -> str:
-    """A URL in the case in which URLs are compared; it is as long as before."""
-    if "%" not in url and "".join(url.split("/", 3)[:3]).islower():  # as most are
+    """A URL in the case in which URLs are compared, of the same length."""
+    if "%" not in url and "".join(url.split("/", 3)[:3]).islower():  # most URLs
         return url
     return _CASELESS.sub(lambda part: part[0].translate(_SMALL), url)
 
 
 def is_longer_url(text: str, end: int) -> bool:
-    """Whether the URL that ends at `end` is the beginning of a longer one; a slash alone does not make it longer."""
+    """Whether the URL that ends at `end` is the beginning of a longer URL; one more slash alone does not count."""
     return _GOES_ON.match(text, end + text.startswith("/", end)) is not None
 
 
 def _before_marks(text: str, citations: Sequence[Citation]) -> Iterable[tuple[int, int, str]]:
-    """For each mark the text that it cites: its sentence, from the previous mark on."""
+    """For each mark the span of the sentence before it, from the previous mark on, and the URL of its page."""
     latest = begin = 0
     for at, url in dict.fromkeys(citations):
         if at > latest:
@@ -150,5 +151,5 @@ def _before_marks(text: str, citations: Sequence[Citation]) -> Iterable[tuple[in
         for boundary in _SENTENCE_END.finditer(text, start, end):
             start = boundary.end() if boundary.end() < end else start
         start = end - len(text[start:end].lstrip())
-        if start < end:  # a mark behind nothing at all cites nothing
+        if start < end:  # a mark without any text before it supports nothing
             yield start, end, url

@@ -1,13 +1,13 @@
-"""The part of a run that a client does not see when the run ends in its own tool calls, and how it is put back.
+"""The part of a run that is hidden from a client when the run ends in the client's own tool calls.
 
     upstream     assistant(search, open_door)   tool(search)   tool(open_door)
     client       assistant(open_door)                          tool(open_door)
 
-The client's calls carry ids of our own making, `call_RUN_N`: an upstream's ids repeat between conversations, and a
-stream begins before it is known whether its turn is mixed. What the run added to the conversation is stored under RUN:
-the turns before, the assistant message as received, the results of its server calls. Wherever a history has such an id,
-the hidden part is put back, under the upstream's own ids. Where nothing is stored under RUN any more, the history stays
-as it is, which is complete but for the hidden part.
+The client's calls get ids made by the proxy, `call_RUN_N`: an upstream's ids repeat between conversations, and a stream
+begins before it is known whether its turn is mixed. The messages that the run added to the conversation are stored
+under RUN: the earlier turns, the assistant message as received, and the results of its server calls. Wherever a history
+has such an id, the hidden part is put back, under the upstream's own ids. If nothing is stored under RUN any more, the
+history stays as it is, which is complete but for the hidden part.
 """
 
 import re
@@ -24,12 +24,12 @@ _OURS = re.compile(r"call_([0-9a-f]{32})_s?[0-9]+")
 
 
 def client_call_id(run_id: str, index: int) -> str:
-    """The id under which a client gets a call of its own; `run_id`: 32 hexadecimal digits."""
+    """The id of a call of the client's; `run_id`: 32 hexadecimal digits."""
     return f"call_{run_id}_{index}"
 
 
 def server_call_id(run_id: str, number: int) -> str:
-    """The id in a history of a server's call that the client was shown, and has brought back with calls of its own."""
+    """The id, in a history, of a server's call that the client was shown and has sent back with calls of its own."""
     return f"call_{run_id}_s{number}"
 
 
@@ -37,11 +37,11 @@ class Continuation(Struct, frozen=True):
     """The hidden part of a run.
 
     Attributes:
-        before: what the run added to the conversation before its last turn.
-        message: the last turn's assistant message as received, every call in it.
-        results: of the server's calls in it: position in `tool_calls` -> content.
-        client_ids: of the client's calls in it: the client's id -> position.
-        sources: URL -> title of the pages that the run's own tools returned, which a later answer may cite.
+        before: the messages that the run added to the conversation before its last turn.
+        message: the last turn's assistant message as received, with every call.
+        results: the results of its server calls: position in `tool_calls` -> content.
+        client_ids: the client's calls in it: the id that the client got -> position.
+        sources: URL -> title of the pages that the run's own tools returned; a later answer may cite them.
     """
 
     before: tuple[Json, ...]
@@ -61,10 +61,10 @@ class Continuation(Struct, frozen=True):
         """The hidden part of a run that ends with this turn.
 
         Args:
-            turn: some of its calls are the client's.
-            answers: to its other calls, in order.
-            added: the messages that the run added to the conversation before it.
-            sources: of the run.
+            turn: a turn with calls of the client's.
+            answers: the answers to its other calls, in order.
+            added: the messages that the run added to the conversation before the turn.
+            sources: the sources of the run.
         """
         at_server = [
             at
@@ -93,7 +93,7 @@ class Continuation(Struct, frozen=True):
         return cls(tuple(stored["before"]), stored["message"], results, stored["client_ids"], sources)
 
     def restored(self, answers: Mapping[str, Json]) -> list[Json]:
-        """The messages under the upstream's ids; `answers`: the client's tool messages by the client's ids."""
+        """The messages with the upstream's ids; `answers`: the id that the client got -> its tool message."""
         by_position = {at: answers.get(client_id) for client_id, at in self.client_ids.items()}
         restored = [*self.before, self.message]
         for at, call in enumerate(self.message["tool_calls"]):
@@ -103,7 +103,7 @@ class Continuation(Struct, frozen=True):
 
 
 def visible_message(turn: Turn, *, with_text: bool = True) -> tuple[Json, str]:
-    """A turn's message with the client's calls only, under the client's ids, and the finish_reason that fits it."""
+    """A turn's message with only the client's calls, under the client's ids, and the finish_reason for it."""
     message = {**in_plain_text(turn.message)}
     if not with_text:
         message["content"] = None
@@ -111,7 +111,7 @@ def visible_message(turn: Turn, *, with_text: bool = True) -> tuple[Json, str]:
     if message.pop("tool_calls", None):
         entries = [{**entry, "id": client_id} for entry, client_id in turn.entries if client_id]
         for index, entry in enumerate(entries):
-            if "index" in entry:  # as GLM writes it, counting calls that are hidden
+            if "index" in entry:  # GLM writes one, and it counts hidden calls
                 entry["index"] = index
     if entries:
         message["tool_calls"] = entries
@@ -122,7 +122,7 @@ def visible_message(turn: Turn, *, with_text: bool = True) -> tuple[Json, str]:
 
 
 def storable(added: Iterable[Json]) -> list[Json]:
-    """The messages that a run added, for the history of a later run: without demands for an answer at a limit."""
+    """The messages that a run added, without the demands for an answer at a limit, for the history of a later run."""
     return [
         {**message, "content": without_note(message["content"], ANSWER_NOW)} if message["role"] == "tool" else message
         for message in added
@@ -131,7 +131,7 @@ def storable(added: Iterable[Json]) -> list[Json]:
 
 
 def runs_in(messages: Iterable[Json]) -> list[str]:
-    """The runs whose ids are in a history, in the order in which they come."""
+    """The runs whose ids are in a history, in order."""
     runs: dict[str, None] = {}
     for message in messages:
         if message.get("tool_calls") or message.get("role") == "tool":  # most messages have no id at all
@@ -140,11 +140,11 @@ def runs_in(messages: Iterable[Json]) -> list[str]:
 
 
 def put_back(messages: Sequence[Json], found: Mapping[str, Continuation]) -> list[Json]:
-    """The history with every hidden part that was `found` in its place.
+    """The history with every `found` hidden part put back.
 
-    However the client has arranged what it got (calls of one turn in several messages, messages left out, results in
-    another order): at the first sign of a run stands the whole of it, and nothing of it stands anywhere else. Other
-    calls in a message of a run follow in a message of their own.
+    The client may have rearranged its messages (calls of one turn in several messages, messages left out, results in
+    another order). Therefore the whole of a run replaces the first message that belongs to it, and its other messages
+    are left out. Calls of no run that is `found` follow in a message of their own.
     """
     answers = {
         message["tool_call_id"]: message
@@ -167,13 +167,13 @@ def put_back(messages: Sequence[Json], found: Mapping[str, Continuation]) -> lis
 
 
 def _runs_of(message: Json) -> list[str]:
-    """The runs that a message belongs to: by the calls that it makes, or by the call that it answers."""
+    """The runs that a message belongs to, by the ids of its calls or of the call that it answers."""
     ids = [message.get("tool_call_id")] if message.get("role") == "tool" else []
     ids += [call.get("id") for call in message.get("tool_calls") or ()]
     return list(dict.fromkeys(run for run in map(_run_of, ids) if run is not None))
 
 
 def _run_of(identity: object) -> str | None:
-    """The run that a call's id is of; None: the id is not one of ours."""
+    """The run that a call's id names; None: the proxy did not make the id."""
     match = _OURS.fullmatch(identity) if isinstance(identity, str) else None
     return match[1] if match else None

@@ -1,9 +1,9 @@
-"""Which calls of a turn are run, and what answers the others.
+"""Which calls of a turn are run, and how the others are answered.
 
-`decide` is the rule for server calls: those of a whole turn, and one that could start while its turn is still being
-written (`Run.may_start`). It is pure; `CallHistory` records the outcome. Two kinds of calls do not reach it, because
-`Run.receive_turn` deals with them itself: those of a turn that was broken off, and those of a forced turn without calls
-of the client's.
+`decide` is the rule for server calls: for the calls of a complete turn, and for a call that might start while its turn
+is still being written (`Run.may_start`). It is pure; `CallHistory` records the outcome. Two kinds of calls do not reach
+it, because `Run.receive_turn` handles them itself: the calls of a turn that was broken off, and the calls of a forced
+turn without calls of the client's.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,14 +24,14 @@ HasEnded: TypeAlias = Callable[[ToolCall], bool]
 
 
 class ToolDialect(Protocol):
-    """The calls that some models were trained on, in terms of the server's tools. A run has one of its own."""
+    """Translates the calls that some models were trained on into calls of the server's tools. Each run has its own."""
 
     def translate(self, call: ToolCall, alias: str) -> ToolCall:
         """A call that the model made by an alias, with arguments for the tool itself. Raises `ToolError`."""
         ...
 
     def annotate(self, call: ToolCall, name: str, result: ToolResult) -> ToolResult:
-        """The result of a call, with what the model needs for its next one; `name` is the one that the model used."""
+        """The result of a call, with hints for the next call; `name` is the name by which the model called the tool."""
         ...
 
     def cite(self, number: int, line: int | None) -> str | None:
@@ -44,10 +44,11 @@ class CallDecision(Struct, frozen=True):
 
     Attributes:
         call: the call as the model wrote it.
-        key: the fingerprint of the resolved call: the same for calls that ask for the same thing.
+        key: the fingerprint of the resolved call, which is the same for calls that ask for the same thing.
         stop: the limit that permits no further call after this one; None: further calls may be run.
-        to_run: the resolved call, which is to be run; None: it is not run.
-        result: answers a call that is not run; None where an equal call of the turn is run, whose result answers both.
+        to_run: the resolved call that is to be run; None: the call is not run.
+        result: the answer to a call that is not run; None: this call is run, or an equal one of the turn, whose result
+            answers both.
     """
 
     call: ToolCall
@@ -58,16 +59,16 @@ class CallDecision(Struct, frozen=True):
 
 
 class CallHistory(Struct):
-    """The tool calls of a run so far, and what bounds further ones.
+    """The tool calls of a run so far, and the limits on further ones.
 
     Attributes:
         tools: every name under which a server tool may be called -> the tool.
-        limits: of the run.
-        dialect: translates calls by aliases; None: they are made in the tools' own terms.
+        limits: the limits of the run.
+        dialect: translates calls by aliases; None: they have the tools' own arguments.
         tally: counts the calls that are run.
-        sources: URL -> title, of all results.
-        results: of the calls that succeeded, by `ToolCall.fingerprint`. A call that failed may be made again.
-        repeated: the fingerprints of calls that were made again, and answered from `results`.
+        sources: URL -> title of the pages in all results.
+        results: fingerprint -> result of the calls that succeeded; a call that failed may be made again.
+        repeated: the fingerprints of calls that were made again and were answered from `results`.
     """
 
     tools: Mapping[str, ToolSpec]
@@ -79,7 +80,7 @@ class CallHistory(Struct):
     repeated: set[tuple[str, str]] = set()
 
     def resolve(self, call: ToolCall) -> ToolCall:
-        """The call under its tool's own name, in the tool's own terms. Raises `ToolError`."""
+        """The call with its tool's own name and arguments. Raises `ToolError`."""
         tool = self.tools.get(call.name)
         if tool is None:
             raise ToolError(NO_SUCH_TOOL.format(name=call.name))
@@ -89,7 +90,7 @@ class CallHistory(Struct):
         return resolved if self.dialect is None else self.dialect.translate(resolved, call.name)
 
     def begin(self, decisions: Iterable[CallDecision]) -> tuple[ToolCall, ...]:
-        """Record what was decided about the calls of a turn, and return those that are to be run."""
+        """Record the decisions about the calls of a turn, and return the calls that are to be run."""
         runnable: list[ToolCall] = []
         for decision in decisions:
             if decision.to_run is not None:
@@ -120,8 +121,8 @@ class CallHistory(Struct):
         return answers
 
     def count_dropped(self, calls: Iterable[tuple[ToolCall, ToolResult | None]]) -> None:
-        """Count calls that were started early and are not wanted after all, with their results if they have any."""
-        own = {tool.name: tool for tool in self.tools.values()}  # a client's tool may have taken an own name
+        """Count calls that were started early and then refused, each with its result if it has one."""
+        own = {tool.name: tool for tool in self.tools.values()}  # a client's tool may have taken a tool's own name
         for call, result in calls:
             self.tally.count_call(own[call.name])
             if result is not None:
@@ -130,7 +131,7 @@ class CallHistory(Struct):
     def answered(
         self, decisions: Iterable[CallDecision], answers: Iterable[ToolResult], contents: Iterable[str]
     ) -> list[AnsweredCall]:
-        """The calls of a turn, each with its answer and the text (of `contents`) in which the model reads that."""
+        """The calls of a turn, each with its answer and with the text of the answer that the model reads."""
         return [
             AnsweredCall(
                 decision.to_run or decision.call,
@@ -146,13 +147,13 @@ class CallHistory(Struct):
 def decide(
     calls: Iterable[ToolCall], history: CallHistory, stop: Stop | None, has_ended: HasEnded | None = None
 ) -> list[CallDecision]:
-    """Decide what is done with the calls of one turn, in order.
+    """Decide about the calls of one turn, in order.
 
     Args:
         calls: the server's calls of the turn, as the model wrote them.
-        history: the calls of the turns before.
+        history: the calls of the earlier turns.
         stop: a limit that was reached before, so that no call is run; None: calls run while the budget lasts.
-        has_ended: tells which calls have a result already, which is used whatever limit has been reached meanwhile.
+        has_ended: whether a call has a result already, which is used even if a limit has been reached since.
     """
     most, total, by_tool = history.limits.max_tool_calls, history.tally.total_tool_calls, {**history.tally.tool_calls}
     first: dict[tuple[str, str], CallDecision] = {}  # of equal calls

@@ -1,7 +1,7 @@
-"""Drives a Run: with `call_runner` the only place where the loop meets I/O.
+"""Drives a Run. Only this module and `call_runner` of the loop do I/O.
 
 Upstream calls and tools are awaited here, and events are sent to observers. The only decision made here is about time:
-when the deadline has passed, the run is made to end.
+once the deadline has passed, the run is told to end.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ class Driver:
 
         Args:
             run: the run.
-            upstream: answers its turns.
+            upstream: answers the turns of the run.
             scope: the caller; tools share results between requests of the same caller only.
-            show: takes what the client may see, as it comes.
+            show: takes the chunks that the client may see, as they arrive.
             tell: takes the progress events; None: the client did not ask for them.
-            report: takes the answered calls of each turn; None: nobody wants them.
-            filters: of the request, for its searches.
+            report: takes the answered calls of each turn; None: they are not needed.
+            filters: the filters of the request for its searches.
 
         Raises:
             ProxyError: the upstream failed, or the model gave no answer.
@@ -69,7 +69,7 @@ class Driver:
                         if not deadline.seconds_left():
                             run.expire()
                         action = run.receive_turn(turn, runner.has_ended)
-                    case CallTools():  # of the turn that was completed last
+                    case CallTools():  # calls of the latest turn
                         answers = await runner.run_all(action.calls, turn.envelope.get("model"))
                         if not deadline.seconds_left():
                             run.expire()
@@ -84,7 +84,7 @@ class Driver:
             await runner.aclose()
 
     async def _complete(self, call: CallUpstream, upstream: Upstream, show: Show, runner: CallRunner) -> Turn:
-        """The turn that answers one upstream call, with its events for the client and the observers."""
+        """The turn that answers one upstream call, with events for the client and the observers."""
         await runner.begin_turn(call.number)
         began = self._clock.monotonic()
         if self._observe.handles("turn.started"):

@@ -1,20 +1,20 @@
-"""Our exceptions: the type shows whose fault it is.
+"""The exceptions of the proxy: the type shows whose fault an error is.
 
-A client is answered with a `ProxyError`: its class gives the HTTP status and OpenAI's `type` and `code`.
+A client is answered with a `ProxyError`, whose class gives the HTTP status and OpenAI's `type` and `code`.
 
     RequestError 4xx           the client's request
     Overloaded 503, MaxDurationExceeded 504, InternalError 500    this proxy
-    UpstreamError 502 or 504   the upstream: unreachable, too slow, cut off, or not what it should be
+    UpstreamError 502 or 504   the upstream: unreachable, too slow, cut off, or not valid
     NoFinalAnswer 502          the model
 
-A `ConfigurationError` never reaches a client: it ends the start. What tools raise is in `loop.results`.
+A `ConfigurationError` never reaches a client: it ends the start. The exceptions of tools are in `loop.results`.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypedDict, Unpack
 
 CLIENT_CLOSED_REQUEST: Final = 499
-"""nginx's status for a client that left; it is seen only in logs and records."""
+"""nginx's status for a client that left; only logs and records have it."""
 
 
 class _Fields(TypedDict, total=False):
@@ -31,16 +31,16 @@ class ProxyError(Exception):
     """An error that the client gets, in OpenAI's envelope.
 
     Status, type, code and `retry_after` are arguments of the class, `class Full(ProxyError, status=503, code="full")`,
-    or of one error, where they differ from its class's.
+    or of a single error that differs from its class.
 
     Attributes:
-        message: for people; never holds a secret or a traceback.
+        message: the message for people; never holds a secret or a traceback.
         param: the field of the request that is at fault, if one is.
-        headers: sent beside the error (`retry-after`, `x-should-retry`).
+        headers: response headers (`retry-after`, `x-should-retry`).
         retry_after: seconds, for the header.
-        why: the cause, for the log alone: it may hold addresses.
-        details: for programs, on surfaces whose errors have room for them.
-        is_limit: whether the request has reached a limit of the proxy's.
+        why: the cause, for the log alone, because it may hold addresses.
+        details: details for programs, on surfaces whose errors have room for them.
+        is_limit: whether the request has reached a limit of the proxy.
     """
 
     status: int = 500
@@ -78,15 +78,15 @@ class ProxyError(Exception):
 
 
 class RequestError(ProxyError, status=400, type="invalid_request_error", code="invalid_request"):
-    """The base of errors in the client's request."""
+    """The base class of errors in the client's request."""
 
 
 class InvalidJson(RequestError, code="invalid_json"):
-    """The body is not JSON, or nested too deep to be read."""
+    """The body is not JSON, or is nested too deep to be read."""
 
 
 class InvalidApiKey(RequestError, status=401, code="invalid_api_key"):
-    """There is no key, or no client has it."""
+    """The request has no key, or a key that no client has."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -97,14 +97,14 @@ class InvalidApiKey(RequestError, status=401, code="invalid_api_key"):
 
 
 class ModelNotAllowed(RequestError, status=403, type="permission_error", code="model_not_allowed"):
-    """A client that may not use the model."""
+    """The client may not use the model."""
 
     def __init__(self, model: str) -> None:
         super().__init__(f"This key may not use the model {model!r}.", param="model")
 
 
 class PageNotAllowed(RequestError, status=403, type="permission_error", code="origin_not_allowed"):
-    """A web page of another origin calls a proxy that no key protects."""
+    """A web page of another origin calls a proxy that is not protected by keys."""
 
     def __init__(self, origin: str) -> None:
         super().__init__(
@@ -113,25 +113,25 @@ class PageNotAllowed(RequestError, status=403, type="permission_error", code="or
 
 
 class AdminOnly(RequestError, status=403, type="permission_error", code="admin_only"):
-    """A client that is not an administrator."""
+    """The client is not an administrator."""
 
     def __init__(self) -> None:
         super().__init__("Only clients with 'admin: true' may read this, or on loopback anyone where there are none.")
 
 
 class NotFound(RequestError, status=404, code="not_found"):
-    """A path that does not exist."""
+    """The path does not exist."""
 
 
 class ModelNotFound(NotFound, code="model_not_found"):
-    """A model that the configuration does not name, or whose upstream is disabled."""
+    """The configuration does not name the model, or the model's upstream is disabled."""
 
     def __init__(self, model: str, *, why: str = "does not exist") -> None:
         super().__init__(f"The model {model!r} {why}. GET /v1/models lists the models.", param="model")
 
 
 class ItemNotFound(NotFound, code=None):
-    """An `item_reference` to an item that is not stored, or is another client's."""
+    """The item of an `item_reference` is not stored, or is another client's."""
 
     def __init__(self, item_id: str) -> None:
         message = f"Item with id {item_id!r} not found. Items are not persisted when `store` is set to false."
@@ -139,7 +139,7 @@ class ItemNotFound(NotFound, code=None):
 
 
 class PreviousResponseNotFound(RequestError, code="previous_response_not_found"):
-    """A `previous_response_id` of a response that is not stored, or is another client's."""
+    """The response of a `previous_response_id` is not stored, or is another client's."""
 
     def __init__(self, response_id: str) -> None:
         super().__init__(f"Previous response with id {response_id!r} not found.", param="previous_response_id")
@@ -158,27 +158,27 @@ class RequestTooLarge(RequestError, status=413, code="request_too_large", is_lim
 
 
 class RateLimitExceeded(RequestError, status=429, type="rate_limit_error", code="rate_limit_exceeded", is_limit=True):
-    """The client has sent as many requests, or has as many open, as it may."""
+    """The client has sent as many requests as it may, or has as many open."""
 
 
 class BudgetExceeded(RequestError, status=429, type="insufficient_quota", code="budget_exceeded", is_limit=True):
-    """The client has used up its budget; only the next day or month has more."""
+    """The client has used up its budget until the next day or month."""
 
 
 class HeadersTooLarge(RequestError, status=431, code="headers_too_large"):
-    """A request with more header fields, or more bytes of them, than the server takes."""
+    """The request has more header fields, or more bytes of them, than the server accepts."""
 
 
 class HttpRefused(RequestError):
-    """A request that is not valid HTTP, is ambiguous, or asks for what this server does not do."""
+    """The request is not valid HTTP, is ambiguous, or needs a feature that this server does not have."""
 
 
 class Overloaded(ProxyError, status=503, code="overloaded", retry_after=1, is_limit=True):
-    """The proxy is full."""
+    """The proxy has no room for another request."""
 
 
 class Stopping(Overloaded, is_limit=False):
-    """The proxy is about to stop; another try has to come over another connection, to another process."""
+    """The proxy is stopping; a retry has to use another connection, to reach another process."""
 
     def __init__(self) -> None:
         super().__init__("The proxy is stopping; send the request again.", headers={"connection": "close"})
@@ -191,7 +191,7 @@ class MaxDurationExceeded(ProxyError, status=504, code="max_duration_exceeded", 
 class UpstreamError(ProxyError, status=502, type="upstream_error", code="upstream_error"):
     """The upstream could not be reached, broke off, or sent something that is not a completion."""
 
-    unreachable: bool = False  # there was no connection, so that nothing in the request can have caused it
+    unreachable: bool = False  # no connection could be made, so the request cannot have caused the error
 
 
 class UpstreamTimeout(UpstreamError, status=504, code="upstream_timeout"):
@@ -199,7 +199,7 @@ class UpstreamTimeout(UpstreamError, status=504, code="upstream_timeout"):
 
 
 class UpstreamDown(UpstreamError):
-    """The upstream was not asked: it has failed again and again, and its breaker is open."""
+    """The upstream was not called: it has failed again and again, and its breaker is open."""
 
     def __init__(self, name: str, *, retry_after: int) -> None:
         message = f"The upstream {name!r} has failed again and again; it is asked again in a while."
@@ -209,14 +209,14 @@ class UpstreamDown(UpstreamError):
 class UpstreamRefused(UpstreamError):
     """The upstream refused the request; the client gets its status and its message."""
 
-    operator_code: str | None = None  # the client's code where the operator's key or account is refused
+    operator_code: str | None = None  # the code for the client if the operator's key or account is refused
 
     def blame_operator(self, upstream: str, advice: str = "") -> None:
-        """Make it a 502: the key or account is the operator's. Only the log has the upstream's own words.
+        """Make the error a 502, because the key or account is the operator's. Only the log gets the upstream's message.
 
         Args:
-            upstream: its name in the configuration.
-            advice: what the operator may try.
+            upstream: the upstream's name in the configuration.
+            advice: a suggestion to the operator.
         """
         if self.operator_code is None:
             return
@@ -228,21 +228,21 @@ class UpstreamRefused(UpstreamError):
 
 
 class NoFinalAnswer(ProxyError, status=502, type="upstream_error", code="no_final_answer"):
-    """The model gave no answer in words in any of the attempts at making it answer. A retry would repeat them all."""
+    """The model gave no answer in any of the attempts at making it answer. A retry would repeat all of them."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, headers={"x-should-retry": "false"})
 
 
 class InternalError(ProxyError):
-    """A bug of ours. The log has the traceback; the client gets the request id."""
+    """A bug in the proxy. The log has the traceback, and the client gets the request id."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"The proxy failed to handle this request. Tell its operator the request id {request_id}.")
 
 
 class ConfigurationError(Exception):
-    """The configuration cannot be used; `faults` has one line for each error in it."""
+    """The configuration cannot be used; `faults` has a line for each error in it."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))

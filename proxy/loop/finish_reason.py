@@ -10,15 +10,16 @@ _TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
 def inferred_reason(message: Json, request: Json, usage: Any) -> str | None:
     """The finish_reason of an answer that came to an orderly end without one.
 
-    xAI behind OpenRouter (where `max_tokens` was reached), Snowflake and Nebius leave it out, or send `null` or `""`.
+    xAI behind OpenRouter (when `max_tokens` was reached), Snowflake and Nebius leave it out, or send `null` or `""`.
 
     Args:
         message: the assistant message.
-        request: what was asked, for its `max_tokens`.
+        request: the request that it answers, for its `max_tokens`.
         usage: the upstream's count of tokens, if it sent one.
 
     Returns:
-        `tool_calls` for whole calls, else `length` where `max_tokens` was reached, else `stop`; None: nothing is whole.
+        `tool_calls` if all calls are complete, else `length` if `max_tokens` was reached, else `stop`; None: nothing in
+        the answer is complete.
     """
     calls = message.get("tool_calls") or ()
     if calls and all(map(_is_whole, calls)):
@@ -34,7 +35,7 @@ def inferred_reason(message: Json, request: Json, usage: Any) -> str | None:
 
 
 def _is_whole(call: Json) -> bool:
-    """Whether the arguments of a call can be its whole arguments: none at all, or JSON."""
+    """Whether the arguments of a call can be complete: they are empty, or JSON."""
     function = call.get("function")
     arguments = function.get("arguments") if isinstance(function, dict) else None
     return not isinstance(arguments, str) or not arguments.strip() or is_json(arguments)

@@ -1,8 +1,8 @@
 """Making a model answer, at a limit or after a second blank turn, in at most three attempts.
 
-The step of an attempt depends on the upstream that answers, and a fallback may change the upstream in the middle of a
-turn. So a call has only the number of the attempt; the upstream that takes the call picks the step from its profile and
-gives the request that step's shape.
+The step of an attempt depends on the upstream, and a fallback may replace the upstream in the middle of a turn. So a
+call has only the number of the attempt: the upstream that takes the call picks the step from its profile, and shapes
+the request for that step.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,15 +20,15 @@ from proxy.loop.prompts import retell
 
 
 class AnswerStep(StrEnum):
-    """A way of making a model answer; the mildest stands first."""
+    """A way of making a model answer, the mildest first."""
 
-    NOTICE = "notice"  # the results say that the budget is used up; the tools stay
+    NOTICE = "notice"  # the results tell the model that the budget is used up; the tools stay
     WITHDRAW = "withdraw"  # the server's tools are taken out of the request
-    RETELL = "retell"  # a conversation without tools, the results retold as ordinary text
+    RETELL = "retell"  # the conversation is sent without tools, the results as ordinary text
 
 
 AnswerSteps: TypeAlias = tuple[AnswerStep, AnswerStep, AnswerStep]
-"""The steps that suit the models of one kind of upstream, one for each attempt."""
+"""The steps for the models of one kind of upstream, one for each attempt."""
 
 _ATTEMPTS = 3
 _OTHER_ANSWERS = ("refusal", "audio", "images", "tool_calls")  # fields of a message that are an answer without text
@@ -36,11 +36,11 @@ DEFAULT_ANSWER_STEPS: AnswerSteps = (AnswerStep.NOTICE, AnswerStep.WITHDRAW, Ans
 
 
 class Forcing(Struct, frozen=True):
-    """An attempt at making the model answer, with what an upstream needs to shape its request for a step.
+    """An attempt at making the model answer, with the values that shape a request for the attempt's step.
 
     Attributes:
-        attempt: 0, 1 or 2, the place of its step among the upstream's.
-        client_entries: the entries of the request's `tools` that are the client's.
+        attempt: 0, 1 or 2, the index of the step among those of the upstream.
+        client_entries: the client's entries of the request's `tools`.
         given: how many messages the request had before the run added any.
     """
 
@@ -57,14 +57,14 @@ class Forcing(Struct, frozen=True):
         """The next attempt.
 
         Raises:
-            NoFinalAnswer: this one was the last.
+            NoFinalAnswer: this was the last attempt.
         """
         if self.is_last:
             raise NoFinalAnswer("The model did not give an answer in words, although it was asked in every known way.")
         return replace(self, attempt=self.attempt + 1)
 
     def shaped(self, body: Json, step: AnswerStep) -> Json:
-        """The request in the form of a step; `body` is the form of the mildest one."""
+        """The request shaped for a step; `body` is shaped for the mildest one."""
         if step is AnswerStep.NOTICE:
             return body
         body = {**body, "tools": self.client_entries}
@@ -77,7 +77,7 @@ class Forcing(Struct, frozen=True):
 
 
 def is_blank(turn: Turn) -> bool:
-    """Whether a turn holds nothing for the user at all; a model's thoughts are not for the user."""
+    """Whether a turn has nothing for the user; a model's thoughts are not for the user."""
     return not turn.text.strip() and not any(turn.message.get(field) for field in _OTHER_ANSWERS)
 
 
@@ -88,12 +88,12 @@ def is_worth_another_attempt(turn: Turn, forcing: Forcing | None) -> bool:
 
 
 def is_answer(turn: Turn, tools: Mapping[str, Json], *, asked_json: Callable[[], AskedJson]) -> bool:
-    """Whether a turn is an answer: it makes no calls, and what is in it for the user holds none either.
+    """Whether a turn is an answer: it has something for the user, and no calls, not even written in its text.
 
     Args:
         turn: the turn.
         tools: the names that may be called -> their JSON Schemas.
-        asked_json: tells how the client asked for JSON.
+        asked_json: how the client asked for JSON.
     """
     if is_blank(turn) or turn.calls or turn.garbled or holds_raw_format(turn.text):
         return False

@@ -1,4 +1,4 @@
-"""How far one client request may go: the `limits:` of the configuration, on which the loop and its driver act."""
+"""The limits of one client request: `limits:` of the configuration, as the loop and its driver apply them."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=1)]
 CountOrZero: TypeAlias = Annotated[int, Meta(ge=0)]
 
 LimitOverrides: TypeAlias = Mapping[str, Any]
-"""The limits that one model or one client has of its own, by the names of their fields in `Limits`."""
+"""The limits of one model or one client: name of the field in `Limits` -> value."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -37,18 +37,18 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_tool_timeout: float = math.inf  # not in the file: seconds for a call of any tool
 
     def overlaid(self, *layers: LimitOverrides | None) -> "Limits":
-        """These limits overridden by those of each layer; the last layer has precedence."""
+        """These limits, overridden by each layer in turn."""
         own = {name: value for layer in layers if layer for name, value in layer.items()}
         if "tool_timeout" in own:
             own["max_tool_timeout"] = own["tool_timeout"]
         return replace(self, **own) if own else self
 
     def with_calls_at_most(self, most: int, stop: Stop = Stop.MAX_TOOL_CALLS) -> "Limits":
-        """These limits with no more than `most` tool calls, beyond which a run ends for the reason `stop`."""
+        """These limits with at most `most` tool calls; a run that reaches that number ends with the reason `stop`."""
         return self if most >= self.max_tool_calls else replace(self, max_tool_calls=most, calls_stop=stop)
 
     def spent(self, used: Tally, *, expired: bool) -> Stop | None:
-        """The limit that permits no further round of tools, if one has been reached; `expired`: the deadline has.
+        """The limit that permits no further round of tools, if any is reached; `expired`: the deadline has passed.
 
         The last permitted turn is reserved for the answer: a run that ends in one more tool call leaves the client with
         nothing.
@@ -60,7 +60,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         return self.exhausted(used, expired=expired)
 
     def exhausted(self, used: Tally, *, expired: bool) -> Stop | None:
-        """The limit that permits no further call, not even one that is pending: time or tokens are used up."""
+        """The limit that permits no further call, not even of the current turn: time or tokens are used up."""
         if expired:
             return Stop.DEADLINE
         if self.max_total_tokens is not None and used.total_tokens >= self.max_total_tokens:
@@ -68,10 +68,10 @@ class Limits(Struct, frozen=True, kw_only=True):
         return None
 
     def output_left(self, used: Tally) -> int | None:
-        """How many tokens the model may still write; None: any number."""
+        """How many tokens the model may still write; None: no limit."""
         return None if self.max_output_tokens is None else max(0, self.max_output_tokens - used.output_tokens)
 
     @property
     def allow_tools(self) -> bool:
-        """Whether there can be any round of tools at all."""
+        """Whether a round of tools is possible at all."""
         return self.max_turns > 1 and self.max_tool_calls > 0

@@ -1,16 +1,16 @@
-"""Which tools a request offers, and which of them the proxy runs.
+"""The tools that a request offers to the model, and which of them the proxy runs.
 
 A function in the request's own `tools` that has a server tool's name or alias is run by the proxy, under the name that
-the client used. Every other tool stays the client's, whatever its name. The server tools that are left are added where
-the client leaves the choice to the model, each by its own mode:
+the client used. Every other tool stays the client's, whatever its name. The other server tools are added where the
+client leaves the choice to the model, each by its own mode:
 
     always       to every request
-    on_request   where the request asks for them: by prefix, by the model's suffix, by header
-    declared     only where the client itself declares them, or names them in the header
-    never        only where the client itself declares them; they are there as another tool's fallback
+    on_request   if the request asks for them: by prefix, by the model's suffix, by header
+    declared     only if the client itself declares them, or names them in the header
+    never        only if the client itself declares them; they serve as fallbacks of other tools
 
 A hosted search declares the server's `web_search`: `{"type": "web_search"}` and its variants, `web_search_options`, or
-OpenRouter's `plugins: [{"id": "web"}]`. A server tool that `tool_choice` names is offered whatever its mode is.
+OpenRouter's `plugins: [{"id": "web"}]`. A server tool that `tool_choice` names is offered in any mode.
 """
 
 from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
@@ -21,21 +21,21 @@ from msgspec import Struct
 from proxy.loop.chat import Json, ToolSpec, choice_of, drop_tools, name_of
 
 SEARCH = "web_search"
-# An upstream may refuse fields that it does not know, and a run is one choice of `n`.
+# Upstreams may refuse fields that they do not know, and a run is one choice of `n`.
 _NOT_FOR_UPSTREAM = frozenset({"max_tool_calls", "n"})
 _SEARCH_FIELDS = frozenset({"web_search_options", "plugins"})
 EVERY_TOOL = "all"
-"""The value of the header `x-server-tools` for every tool that may be chosen."""
+"""The value of the header `x-server-tools` that selects every tool that may be selected."""
 HOSTED_SEARCHES = ("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11")
 
 
 class ToolSelection(Struct, frozen=True):
-    """How a request selects server tools, beside the tools that it declares.
+    """The selection of server tools by a request, beside the tools that it declares.
 
     Attributes:
-        on_request: by the prefix or the model's suffix.
-        names: of tools, by header, `EVERY_TOOL` for all of them; None: there is no such header.
-        native_search: whether the upstream has a search of its own, whose declaration is passed on.
+        on_request: whether the prefix or the model's suffix asks for the tools of the mode `on_request`.
+        names: the names of tools in the header, or `EVERY_TOOL`; None: there is no such header.
+        native_search: whether the upstream has its own web search, whose declaration is passed on.
     """
 
     on_request: bool = False
@@ -43,7 +43,7 @@ class ToolSelection(Struct, frozen=True):
     native_search: bool = False
 
     def wants(self, tool: ToolSpec) -> bool:
-        """Whether a tool is to be added that the client did not declare."""
+        """Whether a tool that the client did not declare is to be added."""
         if self.names is not None:
             return tool.offer != "never" and (EVERY_TOOL in self.names or tool.is_among(self.names))
         return tool.offer == "always" or (tool.offer == "on_request" and self.on_request)
@@ -59,13 +59,13 @@ class Offer(Struct, frozen=True):
     """The tools of one request.
 
     Attributes:
-        tools: the request's `tools` as they go upstream.
+        tools: the `tools` that are sent to the upstream.
         server_tools: every name under which a server tool may be called -> the tool.
-        offered: the names of server tools that are in the request for the model.
-        client_tools: the names of the functions that are the client's.
-        tool_choice: of the first turn; None: the request has none.
-        schemas: every name that may be called, of a server tool or a client's function -> its JSON Schema.
-        dropped: fields of the request that are not for the upstream.
+        offered: the names of the server tools among `tools`.
+        client_tools: the names of the client's functions.
+        tool_choice: the choice for the first turn; None: the request has none.
+        schemas: every name that may be called, of a server tool or of a client's function -> its JSON Schema.
+        dropped: the fields of the request that are not for the upstream.
     """
 
     tools: tuple[Json, ...] = ()
@@ -78,7 +78,7 @@ class Offer(Struct, frozen=True):
 
     @property
     def in_play(self) -> bool:
-        """Whether a server tool may be called at all. If not, the request is passed through."""
+        """Whether any server tool may be called. If not, the request is passed through."""
         return bool(self.offered)
 
     @property
@@ -88,12 +88,12 @@ class Offer(Struct, frozen=True):
 
 
 def make_offer(request: Json, server_tools: Sequence[ToolSpec], selection: ToolSelection = NO_SELECTION) -> Offer:
-    """Decide which of the `server_tools` that this client may use are in play for `request`.
+    """Decide which server tools are in play for a request.
 
     Args:
         request: the client's body; its `OFFER_FIELDS` are read.
-        server_tools: the whitelist, already narrowed to this client and model.
-        selection: how else the request asks for tools.
+        server_tools: the tools that this client may use with this model.
+        selection: the tools that the request asks for otherwise.
     """
     declared: Sequence[Json] = request.get("tools") or ()
     choice = request.get("tool_choice")
@@ -112,7 +112,7 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], selection: ToolS
     names = _names_in(own)
     offered = {name: by_name[name] for name in _names_in(filter(_is_function, own)) if name in by_name}
     chosen = [by_name[name] for name in _named_by(choice, allowed) if name in by_name and name not in names]
-    if isinstance(choice, dict) and chosen:  # by an alias, perhaps, and offered under its own name
+    if isinstance(choice, dict) and chosen:  # the choice may have an alias, and the tool is offered under its own name
         choice = choice_of(chosen[0].name)
     if search is not None and wants_search:
         chosen.append(search)
@@ -121,8 +121,7 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], selection: ToolS
     known = {tool.name for tool in offered.values()} | names
     added = [tool for name, tool in {tool.name: tool for tool in chosen}.items() if name not in known]
     offered |= {tool.name: tool for tool in added}
-    # A model may use an alias that it was trained on instead of the name that it was offered, so aliases stay
-    # callable, but only of tools that are in play.
+    # A model may call a tool by an alias that it was trained on, so the aliases of tools in play can be called as well.
     usable, client_tools = {tool.name for tool in offered.values()}, frozenset(names - offered.keys())
     callable_tools = {name: tool for name, tool in by_name.items() if tool.name in usable and name not in client_tools}
     return Offer(
@@ -137,7 +136,7 @@ def make_offer(request: Json, server_tools: Sequence[ToolSpec], selection: ToolS
 
 
 def web_plugins_in(request: Json) -> list[Json]:
-    """The plugins by which OpenRouter's requests ask for a search of the web."""
+    """The plugins in an OpenRouter request that ask for a web search."""
     return [plugin for plugin in _plugins(request) if _is_web_plugin(plugin) and plugin.get("enabled") is not False]
 
 
@@ -151,7 +150,7 @@ def _is_web_plugin(plugin: Any) -> bool:
 
 
 def _asks_for_search(request: Json, selection: ToolSelection) -> bool:
-    """Whether a request declares a search of the server's in any of its forms, and its `tool_choice` permits one."""
+    """Whether a request declares the server's search in any form, and its `tool_choice` permits a search."""
     declared: Sequence[Json] = request.get("tools") or ()
     is_declared = any(is_hosted_search(tool, native=selection.native_search) for tool in declared)
     has_options = request.get("web_search_options") is not None or bool(web_plugins_in(request))
@@ -161,7 +160,7 @@ def _asks_for_search(request: Json, selection: ToolSelection) -> bool:
 
 
 def _allowed_in(choice: Any) -> list[Json] | None:
-    """The entries of `tool_choice: allowed_tools`; None: the choice is another one."""
+    """The entries of `tool_choice: allowed_tools`; None: the choice has another form."""
     detail = choice.get("allowed_tools") if isinstance(choice, dict) else None
     if not isinstance(detail, dict):
         return None
@@ -169,18 +168,18 @@ def _allowed_in(choice: Any) -> list[Json] | None:
 
 
 def _chooses_hosted_search(choice: Any, own: Iterable[Json]) -> bool:
-    """Whether `tool_choice` demands a hosted search, and none of those that are left for the upstream."""
+    """Whether `tool_choice` demands a hosted search, and no hosted search is left for the upstream."""
     is_hosted = isinstance(choice, dict) and choice.get("type") in HOSTED_SEARCHES
     return is_hosted and not any(tool.get("type") in HOSTED_SEARCHES for tool in own)
 
 
 def _is_function(tool: Json) -> bool:
-    """Whether an entry of `tools` is a function: a custom tool is the client's alone."""
+    """Whether an entry of `tools` is a function; custom tools are always the client's."""
     return bool(tool.get("type", "function") == "function")
 
 
 def _named_by(choice: Any, allowed: Iterable[str] | None) -> Iterable[str]:
-    """The functions that `tool_choice` names, one or by `allowed_tools`."""
+    """The names of the functions in a `tool_choice`, which is one function or `allowed_tools`."""
     if allowed is not None:
         return allowed
     name = name_of(choice) if isinstance(choice, dict) and _is_function(choice) else None
@@ -193,12 +192,12 @@ def _names_in(tools: Iterable[Json]) -> KeysView[str]:
 
 
 def is_hosted_search(tool: Json, *, native: bool) -> bool:
-    """Whether a tool is a search of the server's. With `native`, GLM's own form is not: it has settings in it."""
+    """Whether a tool is a search by the server. With `native`, GLM's own form, which has settings in it, is not."""
     return tool.get("type") in HOSTED_SEARCHES and not (native and isinstance(tool.get("web_search"), dict))
 
 
 def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, Collection[str] | None]:
-    """`tool_choice: allowed_tools` for servers without it: those tools only, and its mode as the choice."""
+    """Tools and choice for servers without `allowed_tools`, and the names that it allowed; None: it was not given."""
     allowed = _allowed_in(choice)
     if allowed is None:
         return tools, choice, None
@@ -211,7 +210,7 @@ def narrowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any, C
 
 
 def upstream_request(request: Json, offer: Offer) -> Json:
-    """The client's request with the tools of the offer in place of its own; the messages are left to the run."""
+    """The client's request with the tools of the offer instead of its own; the run replaces the messages."""
     body = {**request}
     for name in _NOT_FOR_UPSTREAM | offer.dropped:
         body.pop(name, None)
@@ -228,7 +227,7 @@ def upstream_request(request: Json, offer: Offer) -> Json:
 
 
 def choice_after_first_turn(choice: Any, offer: Offer) -> Any:
-    """The `tool_choice` of later turns: `required`, and the choice of a server tool, hold for the first turn only."""
+    """The `tool_choice` of later turns: `required` and the choice of a server tool apply to the first turn only."""
     if choice == "required":
         return "auto"
     if not isinstance(choice, dict):
@@ -239,7 +238,7 @@ def choice_after_first_turn(choice: Any, offer: Offer) -> Any:
 def _schemas(
     declared: Iterable[Json], server_tools: Mapping[str, ToolSpec], client_tools: Collection[str]
 ) -> dict[str, Json]:
-    """Every name that may be called -> its JSON Schema; `{}` for a client's function without one."""
+    """Every name that may be called -> its JSON Schema, `{}` for a client's function without one."""
     schemas = {name: tool.alias_parameters.get(name, tool.parameters) for name, tool in server_tools.items()}
     for tool in declared:
         function = tool.get("function")

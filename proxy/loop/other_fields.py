@@ -1,4 +1,4 @@
-"""What a turn's chunks hold beside text and calls: fields that nobody here knows, and log probabilities."""
+"""The parts of a turn's chunks beside text and calls: unknown fields, and log probabilities."""
 
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from proxy.loop.citations import CITATIONS
 from proxy.loop.texts import DETAILS, shifted
 
 FOLDED_KEYS: Final = frozenset({*TEXT_FIELDS, "tool_calls"})
-"""The keys of a delta with text and calls."""
+"""The keys of a delta that hold text and calls."""
 _LIVE_KEYS = frozenset({*FOLDED_KEYS, DETAILS, CITATIONS, "audio"})  # shown as they come
 
 
@@ -17,9 +17,9 @@ class OtherFields(Struct):
     """The other fields of one turn's deltas.
 
     Attributes:
-        first_detail: by how much the indices of `reasoning_details` are raised for the client.
-        message: the assistant message so far, without its texts and calls; of a streamed one, only the role at first.
-        aside: deltas that are shown if this is the last turn.
+        first_detail: the number that is added to the indices of `reasoning_details` for the client.
+        message: the assistant message so far, without its texts and calls; a streamed one begins with only the role.
+        aside: the deltas that are shown if this is the last turn.
     """
 
     first_detail: int
@@ -27,17 +27,17 @@ class OtherFields(Struct):
     aside: list[Json] = []
 
     def fold(self, delta: Json) -> None:
-        """Fold the fields of a delta into the message: a list extends the one before, any other value replaces it."""
+        """Fold the fields of a delta into the message: a list extends the earlier list, any other value replaces it."""
         for key in delta.keys() - FOLDED_KEYS:
             if (value := delta[key]) is not None:
                 known = self.message.get(key)
                 self.message[key] = known + value if isinstance(known, list) and isinstance(value, list) else value
 
     def show(self, delta: Json, *, is_followed: bool) -> None:
-        """Leave in a delta what may be shown at once; put the other fields aside for the end of the run's last turn.
+        """Leave in a delta the fields that may be shown at once, and set the others aside for the end of the run.
 
-        A text is shown at once unless another turn is sure to follow. SDKs would take objects and lists of several
-        turns for pieces of one, and fail to put them together.
+        A text is shown at once unless another turn is sure to follow. SDKs would take the objects and lists of several
+        turns for pieces of one value, and fail to join them.
         """
         if details := delta.get(DETAILS):
             delta[DETAILS] = shifted(details, self.first_detail)
@@ -47,12 +47,12 @@ class OtherFields(Struct):
 
 
 class HeldLogprobs(Struct):
-    """The log probabilities of text that was held back: they are shown with the text that follows."""
+    """The log probabilities of text that was held back; they are shown with the next text."""
 
     held: list[Any] = []
 
     def join(self, choice: Json, *, is_shown: bool) -> None:
-        """Prepend what is held to the log probabilities of a choice that is shown; hold those of one that is not."""
+        """Put the held entries in front of those of a shown choice; hold those of a choice that is not shown."""
         given = choice["logprobs"] if isinstance(choice.get("logprobs"), dict) else {}
         if isinstance(entries := given.get("content"), list):
             self.held += entries

@@ -1,7 +1,7 @@
-"""Chunks that differ from the one before in nothing but a text: most of a stream. Only their text is parsed.
+"""Chunks that differ from the chunk before only in their text, as most of a stream does. Only their text is parsed.
 
-A parser would read id, model and choice of each chunk again, to find that they are those of the last one. Between the
-same bytes as before, another string means another text and nothing else. This saves half of a chunk's instructions.
+A parser would read id, model and choice of each chunk again, only to find the values of the last chunk. If the bytes
+before and after a string are the same as before, only the text differs. This saves half of a chunk's instructions.
 """
 
 import re
@@ -13,7 +13,7 @@ from msgspec import Struct
 from proxy.loop.chat import TEXT_FIELDS, Json
 from proxy.loop.sse import Event
 
-# Possessive, so that a long text is read once and without memory for ways back.
+# Possessive, so that a long text is read once, without memory for backtracking.
 _REST_OF_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
@@ -40,9 +40,9 @@ class ChunkPattern(Struct, frozen=True):
 
 
 def pattern_of(data: bytes, field: str) -> ChunkPattern | None:
-    """The pattern of a chunk whose text is the value of `field`; None: it has no text, or the key more than once.
+    """The pattern of a chunk whose text is the value of `field`; None: it has no text, or has the key more than once.
 
-    The name of the key in a text does not count: there, its quotation marks are escaped.
+    The key inside a text is not counted, because its quotation marks are escaped there.
     """
     places = re.findall(rb'"%b"\s*:\s*"' % field.encode(), data) if field else []
     if len(places) != 1:
@@ -53,9 +53,9 @@ def pattern_of(data: bytes, field: str) -> ChunkPattern | None:
 
 
 def only_text_field(chunk: Json) -> str:
-    """The field of the only text that a chunk adds; empty: it adds something else, or nothing.
+    """The field of the text that is all that a chunk adds; empty: the chunk adds something else, or nothing.
 
-    Fields such as `id` do not matter here: the next chunk fits the pattern only if they are the same, byte for byte.
+    Fields such as `id` do not count: the next chunk fits the pattern only if they are the same, byte for byte.
     """
     choices: Sequence[Json] = chunk.get("choices") or ()
     choice: Json = choices[0] if len(choices) == 1 else {}

@@ -1,4 +1,4 @@
-"""The sentences that the loop, the surfaces and the upstreams write for a model. A tool has its own beside it."""
+"""The texts of the loop, the surfaces and the upstreams that a model reads. The texts of a tool are beside the tool."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -50,16 +50,16 @@ RAW_INPUT = "The tool's input, as plain text, not as JSON."
 GRAMMAR = "The input has to follow this {syntax} grammar:\n{definition}"
 
 
-# The same few texts for most requests; to format one takes 3,000 instructions.
+# Most requests need the same few texts, and to format one takes 3,000 instructions.
 @lru_cache(maxsize=256)
 def budget_guidance(tools: tuple[str, ...], calls: int, rounds: int) -> str:
-    """The text for the system message on the tools and their budget."""
+    """The text about the tools and their budget, for the system message."""
     return GUIDANCE.format(tools=", ".join(tools), calls=_count(calls, "tool call"), rounds=_count(rounds, "round"))
 
 
 @lru_cache(maxsize=256)
 def budget_left(calls: int, rounds: int) -> str:
-    """The note on what is left of the budget, for the end of a round's results."""
+    """The note on the rest of the budget, for the end of a round's results."""
     return BUDGET_LEFT.format(calls=_count(calls, "tool call"), rounds=_count(rounds, "more round"))
 
 
@@ -68,7 +68,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def with_system_text(messages: Sequence[Json], text: str) -> list[Json]:
-    """The messages with `text` added to their system message; one is put in front where there is none."""
+    """The messages with `text` added to the system message, or with a system message in front if there was none."""
     if messages and messages[0].get("role") in ("system", "developer"):
         first, *rest = messages
         content = first.get("content")
@@ -80,13 +80,13 @@ def with_system_text(messages: Sequence[Json], text: str) -> list[Json]:
 
 
 def retell(asked: Sequence[Json], since: Sequence[Json]) -> list[Json]:
-    """The conversation as one without tools: their results stand as ordinary text at its end.
+    """The conversation without tools, their results as ordinary text at its end.
 
     For models that write garbage when their tools are taken away in the middle of a conversation that used them.
 
     Args:
         asked: the client's own messages.
-        since: what was added to them while the request was worked on.
+        since: the messages that were added while the request was worked on.
     """
     texts = [text for message in since if message.get("role") == "assistant" and (text := text_of(message).strip())]
     results = [text_of(message) for message in since if message.get("role") == "tool"]

@@ -1,8 +1,8 @@
-"""JSON that stays as it was written: numbers that no float holds, every byte of a request around a replaced `model`.
+"""JSON that stays as it was written: numbers that no float holds, and the bytes of a request around a replaced `model`.
 
 orjson reads an integer beyond 64 bits and a number like 1e-400 as the nearest float, and refuses 1e400. Fields that the
-proxy does not know have to go on untouched, so such numbers stay text: an `orjson.Fragment`, which orjson writes as it
-is and nothing takes for a number.
+proxy does not know have to be passed on untouched, so such a number stays text: an `orjson.Fragment`, which orjson
+writes as it is, and which is not a number to any other code.
 """
 
 import json
@@ -15,19 +15,19 @@ import orjson
 
 from proxy.loop.errors import InvalidJson, UpstreamError
 
-# Every digit as 0, so that long numbers are found by plain searches: they take a twelfth of the time of a regular
+# Translates every digit into 0, so that a plain search finds long numbers, in a twelfth of the time of a regular
 # expression.
 _ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
-# Any positive integer of 19 digits fits 64 bits, and so do shorter ones.
+# Positive integers of up to 19 digits fit 64 bits.
 _LONG_NUMBER, _SMALL_NUMBER = b"0" * 19, b"0e-000"
-# A number in an object follows a comma, a colon or a bracket. Most long rows of digits are part of a text: of a time in
-# nanoseconds, or of an id such as GLM's `2025092518192991173204`, which then stands in every chunk of a stream.
+# A number in JSON follows a comma, a colon, a bracket or a blank. Most long rows of digits are part of a text instead:
+# a time in nanoseconds, or an id such as GLM's `2025092518192991173204`, which is in every chunk of a stream.
 _LOST = re.compile(rb"[\s\[,:](?:-?\d+\.\d{19}|\d{20}|-\d{19}|-?[\d.]+[eE]-\d{3})")
 _INFINITE = "infinity"  # in orjson's message about 1e400
-# Digits of an integer that is read to be compared; Python refuses to read more than 4300.
+# The most digits of an integer that is parsed to be compared; Python refuses to parse more than 4300.
 _MOST_DIGITS = 20
 _LEAST_INTEGER, _MOST_INTEGER = -(2**63), 2**64 - 1
-# Python's parser takes ten times as long as orjson; a larger body is read by orjson alone.
+# Python's parser takes ten times as long as orjson's, so larger bodies are read by orjson alone.
 MOST_EXACT_BYTES = 1024 * 1024
 
 # Possessive: a string of twenty megabytes costs one pass and no memory.
@@ -36,20 +36,20 @@ _TOKEN = re.compile(_STRING + rb"|[{}\[\]]", re.DOTALL)
 _KEY = b'"model"'
 _VALUE = re.compile(_KEY + rb"\s*+:\s*+(" + _STRING + rb")", re.DOTALL)
 _COLON = re.compile(rb"\s*+:")
-# An escaped letter of the key: only a body that hides its model has one.
+# An escaped letter of the key, which only a body that hides its model has.
 _ESCAPED_LETTER = re.compile(rb"\\u006[dDfF45cC]")
-# A larger body with several "model"s is written anew as a whole: the search costs a microsecond a bracket.
+# A larger body that has "model" more than once is serialized anew: the search costs a microsecond per bracket.
 _MOST_SEARCHED = 1024 * 1024
 
 
 def loads(data: bytes) -> Any:
-    """The JSON value in `data`, its numbers untouched.
+    """The JSON value in `data`, with its numbers untouched.
 
     Raises:
-        orjson.JSONDecodeError: it is no JSON.
+        orjson.JSONDecodeError: `data` is not JSON.
     """
     try:
-        value = orjson.loads(data)  # which is stricter than Python's parser in everything but numbers
+        value = orjson.loads(data)  # stricter than Python's parser, except with numbers
     except orjson.JSONDecodeError as exc:
         if _INFINITE not in exc.msg or len(data) > MOST_EXACT_BYTES:
             raise
@@ -66,15 +66,15 @@ def loads(data: bytes) -> Any:
         return value
     try:
         return _exact(data)
-    except RecursionError:  # Python's parser does not go as deep
+    except RecursionError:  # Python's parser permits less nesting
         return value
 
 
 def dumps(request: Any) -> bytes:
-    """A request, or part of one, as JSON. orjson reads 1024 levels of nesting and writes 254.
+    """A request, or part of one, as JSON. orjson reads 1024 levels of nesting, and writes 254.
 
     Raises:
-        InvalidJson: it is nested deeper than that.
+        InvalidJson: the request is nested deeper than that.
     """
     try:
         return orjson.dumps(request)
@@ -83,7 +83,7 @@ def dumps(request: Any) -> bytes:
 
 
 def dumps_answer(answer: Any) -> bytes:
-    """An upstream's answer, or what is made of one, as JSON. Raises `UpstreamError` where it is nested too deep."""
+    """An upstream's answer, or a value made from one, as JSON. Raises `UpstreamError` if it is nested too deep."""
     try:
         return orjson.dumps(answer)
     except orjson.JSONEncodeError as exc:
@@ -112,8 +112,8 @@ def _refuse(constant: str) -> Any:
 def replace_model(body: bytes, name: str) -> bytes:
     """`body` with `name` as its top-level `model`.
 
-    `body` must be a JSON object that has the key and a string for it. Where the key stands more than once every one is
-    replaced: parsers disagree on which of them counts, and the one that an upstream reads has to be ours.
+    `body` must be a JSON object with a string as its `model`. If it has the key more than once, every value is
+    replaced: parsers disagree on which of them counts, and the upstream must not read another name.
     """
     value = orjson.dumps(name)
     is_hidden = body.find(b"\\u00") >= 0 and _ESCAPED_LETTER.search(body) is not None
@@ -133,7 +133,7 @@ def replace_model(body: bytes, name: str) -> bytes:
 
 
 def _top_level_models(body: bytes) -> list[tuple[int, int]]:
-    """Where the values of top-level `model` keys begin and end."""
+    """The spans of the values of all top-level `model` keys."""
     spans: list[tuple[int, int]] = []
     depth = 0
     is_model = False

@@ -1,6 +1,6 @@
-"""What a tool call comes to: the tool's output or its failure, and the result that the model reads.
+"""The outcome of a tool call: the tool's output or its failure, and the result that the model reads.
 
-A result is fenced as data, bounded, and never able to close its own fence.
+A result is fenced as data, is bounded, and cannot close its own fence.
 """
 
 import re
@@ -17,8 +17,8 @@ from proxy.loop.search import SearchHit
 _CLOSE = "\n</tool_result>"
 _CLOSING = re.compile(r"<\s*/\s*tool_result", re.IGNORECASE)
 INVISIBLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
-"""Control characters but tab and newline, some of which break chat templates; what turns the direction of text around;
-and the tag characters, with which text is written that people do not see and models read."""
+"""Control characters but tab and newline, some of which break chat templates; characters that reverse the direction of
+text; and tag characters, which hide text from people but not from models."""
 _CANNOT_STAND_IN_A_TAG = re.compile(r"[^!#-;=?-~]+")
 _LONGEST_SOURCE = 500
 _LONGEST_FAILURE = 2048  # bytes of UTF-8
@@ -31,12 +31,12 @@ class ToolOutput(Struct, frozen=True):
     """The output of a tool.
 
     Attributes:
-        text: for the model.
-        sources: the pages that it comes from, URL -> title.
-        hits: what a search found, page by page; empty for tools that do not search.
-        cost: of the call; 0 where it came from a cache; None: the tool has no price.
+        text: the text for the model.
+        sources: URL -> title of the pages that the text comes from.
+        hits: the pages that a search found; empty for tools that do not search.
+        cost: the cost of the call, 0 if the output came from a cache; None: the tool has no price.
         answered_by: the fallback that answered in place of the tool that was called.
-        note: for the operator alone, such as why nothing was found where a service may be described wrongly.
+        note: a note for the operator alone, such as that a service may be described wrongly if nothing was found.
     """
 
     text: str
@@ -48,7 +48,7 @@ class ToolOutput(Struct, frozen=True):
 
     @property
     def log_fields(self) -> dict[str, str | int]:
-        """Fields of the event of a call: how many pages were found, which fallback answered, the note."""
+        """Fields for the event of a call: the number of pages found, the fallback that answered, and the note."""
         fields: dict[str, str | int] = {"results": len(self.hits)} if self.hits else {}
         if self.answered_by is not None:
             fields["answered_by"] = self.answered_by
@@ -61,13 +61,13 @@ class ToolResult(Struct, frozen=True):
     """The result of one call, as the model reads it.
 
     Attributes:
-        content: for the model.
+        content: the whole text for the model.
         failed: whether the call could not be carried out.
-        sources: the pages that it comes from, URL -> title, which may be cited.
-        text: of the tool's output alone, as far as the model reads it.
-        hits: what a search found, page by page.
-        outcome: of a call that failed, in one word; `budget`: it was beyond a limit and was not run.
-        cost: of the call; None: the tool has no price, or the call failed.
+        sources: URL -> title of the pages that the text comes from; they may be cited.
+        text: the part of the tool's own text that the model reads.
+        hits: the pages that a search found.
+        outcome: the kind of failure, in one word; `budget`: the call was beyond a limit and was not run.
+        cost: the cost of the call; None: the tool has no price, or the call failed.
     """
 
     content: str
@@ -80,7 +80,7 @@ class ToolResult(Struct, frozen=True):
 
 
 class ToolError(Exception):
-    """A tool call that failed. The message is for the model; `why` is for the log alone."""
+    """A tool call failed. The message is for the model, and `why` is for the log alone."""
 
     outcome: ClassVar[str] = "error"
 
@@ -96,17 +96,18 @@ class ToolTimeout(ToolError):
 
 
 Cause: TypeAlias = Literal["key", "quota", "busy", "down"]
-"""Why a service does not serve: the key is refused, the credit is used up, too many requests, or it does not work."""
+"""Why a service is unavailable: it refuses the key, credit is used up, requests are too many, or it is down."""
 
 
 class ToolUnavailable(ToolError):
-    """The service that a tool depends on does not serve.
+    """The service that a tool depends on is unavailable.
 
     Args:
-        message: for the model.
-        why: for the log.
-        cause: `down` and `busy` may be mended by another try, `quota` by time, `key` only by another configuration.
-        wait: seconds until the service may be asked again, if it says so.
+        message: the message for the model.
+        why: the reason, for the log.
+        cause: a retry may help against `down` and `busy`, time against `quota`, and only another configuration
+            against `key`.
+        wait: the seconds until the service may be called again, if it gives them.
     """
 
     outcome = "unavailable"
@@ -120,25 +121,25 @@ class ToolUnavailable(ToolError):
 
 
 class NotUnderstood(ToolError):
-    """A service refuses a request for what it asks; another service would as well."""
+    """A service refuses a request because of its content, as any other service would."""
 
     outcome = "invalid_request"
 
 
 class NotConfigured(ToolError):
-    """A tool that is offered for the sake of its fallback, because it has no key of its own."""
+    """The tool has no key of its own, and is offered only because its fallback can answer."""
 
     outcome = "not_configured"
 
 
 class UrlNotAllowed(ToolError):
-    """A page that the filters of a request, the operator or the page's own site rule out."""
+    """The filters of the request, the operator or the page's own site do not permit the page."""
 
     outcome = "url_not_allowed"
 
 
 class UnsupportedContent(ToolError):
-    """A page that is not text."""
+    """The page is not text."""
 
     outcome = "unsupported_content_type"
 
@@ -150,14 +151,14 @@ class InvalidArguments(ToolError):
 
 
 def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
-    """A tool's output, cut at `max_bytes` of UTF-8 at a character boundary, fenced as data with its source.
+    """A tool's output as a result: at most `max_bytes` of UTF-8, cut between characters, and fenced as data.
 
-    It cannot end its own fence, and has no control characters, which some chat templates choke on.
+    The text cannot close its own fence, and has no control characters, which break some chat templates.
     """
     text, source = output.text, ""
     if len(text) > max_bytes or not text.isascii():
         text = _cut(text, max_bytes)
-    # This test costs little, and a search character by character costs 8 % of a request with one tool call.
+    # This test is cheap; a search character by character would cost 8 % of a request with one tool call.
     if not (text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()):
         text = INVISIBLE.sub("", text)
     if "<" in text:
@@ -170,12 +171,12 @@ def success(tool: str, output: ToolOutput, *, max_bytes: int) -> ToolResult:
 
 
 def fenced(tool: str, text: str, sources: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A tool's text that a client has brought back, in its fence; `sources` as `ToolOutput` has them."""
+    """A tool's text that a client has sent back, in a fence; `sources` as in `ToolOutput`."""
     return success(tool, ToolOutput(text, sources), max_bytes=len(text.encode("utf-8", "replace"))).content
 
 
 def unfenced(content: str) -> str:
-    """The tool's own text in a success, or in a part of one: without the fence, and what stands outside it."""
+    """The tool's own text in a successful result or a part of one, without the fence and the text outside it."""
     text = content.partition(_CLOSE)[0]
     return text.partition(">\n")[2] if text.startswith("<tool_result ") else text
 

@@ -2,13 +2,13 @@
 
     start_turn()             -> CallUpstream
     receive_turn(turn)       -> CallTools      the turn calls server tools
-                              | CallUpstream   it has to be followed by another turn at once
-                              | Respond        it is the answer, or calls the client's tools
+                              | CallUpstream   another turn has to follow at once
+                              | Respond        the turn is the answer, or calls the client's tools
     receive_results(results) -> CallUpstream   the next turn
                               | Respond        the turn called the client's tools as well
 
-`receive_turn` asks again at once where none of a turn's calls may run, and where a turn is not an answer and has to be
-one. From the moment a limit permits no further round of tools, every turn has to be the answer. The run makes three
+`receive_turn` asks for another turn at once if none of the turn's calls may run, or if the turn has to be the answer
+and is not. As soon as a limit permits no further round of tools, every turn has to be the answer. The run makes three
 attempts at that (`forcing`), which may take two upstream calls more than `max_turns`.
 """
 
@@ -45,18 +45,18 @@ class Run:
     """The run of one choice of a client request: its turns, its tool calls, its answer.
 
     Args:
-        request: the client's body; it is not changed.
-        offer: which tools are in play.
-        limits: how far the run may go.
-        run_id: 32 hexadecimal digits, unique: the ids of the client's own calls are made of it.
+        request: the client's body, which is not modified.
+        offer: the tools in play.
+        limits: the limits of the run.
+        run_id: 32 hexadecimal digits, unique; part of the ids of the client's own calls.
         dialect: for models with calls and citation marks of their own; None: such marks stay in the text.
         earlier_sources: URL -> title of the pages that earlier runs have found.
 
     Attributes:
         id: the `run_id`.
-        limits: as given.
-        tally: the calls and tokens used so far, also where the run fails.
-        sources: URL -> title of the pages that its own calls have found.
+        limits: the limits of the run.
+        tally: the calls and tokens used so far, even if the run fails.
+        sources: URL -> title of the pages that the calls of this run have found.
     """
 
     def __init__(
@@ -80,20 +80,20 @@ class Run:
             guidance = budget_guidance(offer.offered, limits.max_tool_calls, limits.max_turns - 1)
             self._transcript.given = with_system_text(self._client_messages, guidance)
         self._calls = CallHistory(offer.server_tools, limits, dialect, self.tally, self.sources)
-        self._cite = dialect.cite if dialect else None  # without a dialect, marks in a text mean nothing
+        self._cite = dialect.cite if dialect else None  # without a dialect, marks have no meaning
         self._turn: Turn  # the latest turn with calls
-        self._decisions: list[CallDecision] = []  # about its server calls
+        self._decisions: list[CallDecision] = []  # about that turn's server calls
         self._answers: Sequence[ToolResult] = ()
         self._earlier_turns: list[Turn] = []
         self._buffering = Buffering.ALL if offer.in_play and demands_json(request) else Buffering.NONE
-        self._shown_text = ""  # of the latest turn of which the client was shown any
-        self._detail_count = 0  # entries of `reasoning_details` in the client's stream
+        self._shown_text = ""  # of the latest turn with text that the client was shown
+        self._detail_count = 0  # how many indices `reasoning_details` have used in the client's stream
         self._stop: Stop | None = None
         self._forcing: Forcing | None = None
         self._expired = False
 
     def expire(self) -> None:
-        """The deadline has passed: no tool and no further round is begun; the model answers from what it has."""
+        """End the run at its deadline: no tool and no round is started any more, and the model is made to answer."""
         self._expired = True
 
     def count_unfinished(self, used: Json | None) -> None:
@@ -131,7 +131,7 @@ class Run:
 
         Args:
             turn: the answer.
-            has_ended: tells which calls of the turn were started early and have a result by now; None: none were.
+            has_ended: whether a call of the turn was started early and has a result by now; None: none was started.
 
         Raises:
             NoFinalAnswer: after the last attempt.
@@ -143,7 +143,7 @@ class Run:
         calls_client = any(turn.client_ids)
         out_of_tokens = self.limits.output_left(self.tally) == 0
         if out_of_tokens and not (self._forcing or calls_client or self._is_answer(turn)):
-            turn = replace(turn, finish_reason="length")  # it needs another turn to follow, for which no token is left
+            turn = replace(turn, finish_reason="length")  # another turn would have to follow, but no token is left
         if turn.finish_reason in BROKEN_OFF and (calls_client or not is_worth_another_attempt(turn, self._forcing)):
             not_run = [failure(BROKEN_OFF_BEFORE)] * len(turn.server_calls)
             return self._respond(turn, continuation=self._hidden_part(turn, not_run) if calls_client else None)
@@ -162,7 +162,7 @@ class Run:
         return self._respond(turn)
 
     def _receive_blank(self, turn: Turn) -> CallUpstream:
-        """Ask once more after a blank first turn; force an answer after a later or garbled one, or at a limit."""
+        """Ask once more after a blank first turn; force an answer after a later or garbled turn, or at a limit."""
         if not turn.buffered:  # its thoughts were shown
             self._earlier_turns.append(turn)
         is_first = self.tally.turns == 1 and not turn.garbled
@@ -194,7 +194,7 @@ class Run:
 
         Args:
             call: as the model wrote it; its arguments are complete.
-            earlier: all server calls of the turn before it.
+            earlier: all earlier server calls of the turn.
         """
         if self._forcing or self._stop or self._expired:
             return None
@@ -202,7 +202,7 @@ class Run:
         return resolved if resolved is not None and self._offer.server_tools[call.name].eager else None
 
     def _decide_calls(self, turn: Turn, has_ended: HasEnded | None) -> Action:
-        """Run those of the turn's server calls that may run; without any, the run goes on as after their results."""
+        """Run the turn's server calls that may run; if there are none, continue as after results."""
         self._stop = self.limits.exhausted(self.tally, expired=self._expired) or self._stop
         self._turn, self._decisions = turn, decide(turn.server_calls, self._calls, self._stop, has_ended)
         if self._decisions:
@@ -222,7 +222,7 @@ class Run:
         return self.start_turn()
 
     def _hidden_part(self, turn: Turn, answers: Sequence[ToolResult]) -> Continuation:
-        """The part of the run that its client is not shown, where it ends in the client's own calls."""
+        """The hidden part of a run that ends in the client's own calls."""
         return Continuation.of_turn(turn, answers, self._transcript.added, self.sources)
 
     def _respond(self, turn: Turn, stop: Stop | None = None, continuation: Continuation | None = None) -> Respond:

@@ -1,7 +1,7 @@
-"""Server-sent events: bytes <-> events, both ways.
+"""Server-sent events: bytes to events, and events to bytes.
 
-Splits on LF, CRLF and CR only, as the standard says. (`str.splitlines` also splits on U+2028 and others, which stand
-unescaped inside JSON strings.) An event keeps its original bytes, so that a relay need not write it anew.
+Lines end with LF, CRLF or CR only, as in the standard. (`str.splitlines` also splits at U+2028 and others, which may be
+unescaped inside JSON strings.) An event keeps its original bytes, so that a relay need not serialize it again.
 """
 
 import re
@@ -20,24 +20,24 @@ DONE_DATA = b"[DONE]"
 DONE = b"data: %b\n\n" % DONE_DATA
 KEEPALIVE = b": keep-alive\n\n"
 
-# One event holds at most one chunk. The longest honest one is a whole tool call without `tool_stream`: its arguments
-# are bounded by the model's output, 131,072 tokens, far below this.
+# An event holds at most one chunk. The longest legitimate chunk is a whole tool call without `tool_stream`, whose
+# arguments are bounded by the model's output of 131,072 tokens, far below this.
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-# A CR that ends the buffer may be half of a CRLF; if it is, the LF is an empty line before the next event: harmless.
+# A CR at the end of the buffer may be half of a CRLF; then the LF is a harmless empty line before the next event.
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
 _LONGEST_END = 4
 _DATA = b"data: "
-_LINE_ENDS = 2  # of one event of one line
+_LINE_ENDS = 2  # of an event of one line
 _BLANK_LINE = b"\n\n"
-_SHORTEST = len(_DATA) + _LINE_ENDS  # with no data at all
-_CR = ord("\r")  # to look for a byte, and not for bytes, takes a tenth of the time
+_SHORTEST = len(_DATA) + _LINE_ENDS  # an event with empty data
+_CR = ord("\r")  # searching for an integer takes a tenth of the time of searching for bytes
 _BOM = b"\xef\xbb\xbf"
 
 
 class Event(Struct, frozen=True):
-    """An event: `raw` as it came over the wire, its `data` lines joined, its type (`message` unless named)."""
+    """An event: its bytes as received, its `data` lines joined, and its type, `message` by default."""
 
     raw: bytes
     data: bytes
@@ -47,7 +47,7 @@ class Event(Struct, frozen=True):
 class Decoder(Struct):
     """Splits a byte stream into events, however the bytes are cut.
 
-    Blocks without data (comments) are no events of their own.
+    Blocks without data (comments) are not events, but part of the bytes of the next event.
 
     Raises:
         UpstreamError: an event is longer than `max_event_bytes`.
@@ -57,13 +57,12 @@ class Decoder(Struct):
     _buffer: bytearray = field(default_factory=bytearray)
     _searched: int = 0
     _at_start: bool = True
-    # Blocks without data stay in front of the next event, for whoever relays bytes.
     _carried: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> Iterable[Event]:
         """The events that `data` completes."""
         if not self._buffer and not self._carried and len(data) <= self.max_event_bytes:
-            # Slices, here and in the readers: `startswith` and `endswith` take 2.8 % more of a chunk's instructions.
+            # Slices, here and in the readers: `startswith` and `endswith` would add 2.8 % to a chunk's instructions.
             is_plain = data[:6] == _DATA and data[-2:] == _BLANK_LINE and _CR not in data
             if is_plain and _SHORTEST < len(data) == data.find(b"\n") + _LINE_ENDS:  # one event, as in most reads
                 self._at_start = False
@@ -95,7 +94,7 @@ class Decoder(Struct):
             raise UpstreamError(f"The upstream sent an event of more than {self.max_event_bytes} bytes.")
 
     def close(self) -> Iterator[Event]:
-        """The last event, if the stream has ended without the empty line that should follow it, as some servers' do."""
+        """The last event, if the stream ended without the empty line after it, as the streams of some servers do."""
         event = _parse(bytes(self._buffer) + b"\n\n")
         self._buffer.clear()
         if event is not None:
@@ -110,7 +109,7 @@ class Decoder(Struct):
 
 
 def _whole_events(data: bytes) -> list[Event]:
-    """The events of a read without CR, if it holds nothing but whole ones of one `data: ` line each; else none."""
+    """The events of a read without CR, if it consists of complete events of one `data: ` line each; else none."""
     events: list[Event] = []
     for line in data[:-2].split(b"\n\n"):
         if len(line) <= len(_DATA) or not line.startswith(_DATA):
@@ -129,7 +128,7 @@ def _parse(raw: bytes) -> Event | None:
             data.append(value)
         elif name == b"event":
             kind = value.decode("utf-8", "replace")
-        elif name == b"error":  # gpustack's failures in a stream: a line of JSON that is no event
+        elif name == b"error":  # how gpustack reports a failure in a stream: a line of JSON outside of any event
             data, kind = [value], "error"
             break
     if not any(data):
@@ -138,5 +137,5 @@ def _parse(raw: bytes) -> Event | None:
 
 
 def encode(payload: Any) -> bytes:
-    """An event with `payload` as JSON. Raises `UpstreamError` where it is nested too deep to be written."""
+    """An event with `payload` as JSON. Raises `UpstreamError` if it is nested too deep to be written."""
     return b"data: %b\n\n" % dumps_answer(payload)

@@ -1,4 +1,4 @@
-"""What runs have used: calls, tokens and cost."""
+"""The calls, tokens and cost of runs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +16,13 @@ class Tally(Struct):
     """The calls, tokens and cost of a run so far.
 
     Attributes:
-        turns: upstream calls.
-        tool_calls: tool calls by the tool's own name.
-        total_tool_calls: all of them.
-        usage: the upstream's counts of tokens, summed; None: it has sent none.
-        web_searches: calls of tools that search the web.
-        failed_tool_calls: calls that failed.
-        tool_cost: of the tool calls; None: none of them has a price.
+        turns: the number of upstream calls.
+        tool_calls: the tool's own name -> the number of its calls.
+        total_tool_calls: the number of all tool calls.
+        usage: the sum of the upstream's counts of tokens; None: it has sent none.
+        web_searches: the number of calls of tools that search the web.
+        failed_tool_calls: the number of tool calls that failed.
+        tool_cost: the cost of the tool calls; None: none of them has a price.
     """
 
     turns: int = 0
@@ -35,17 +35,17 @@ class Tally(Struct):
 
     @property
     def total_tokens(self) -> int:
-        """Tokens of all turns; 0 while the upstream has sent no count."""
+        """The tokens of all turns; 0 while the upstream has sent no count."""
         return token_count(self.usage, "total_tokens") or 0
 
     @property
     def output_tokens(self) -> int:
-        """Tokens that the model has written in all turns; 0 while the upstream has sent no count."""
+        """The tokens that the model has written in all turns; 0 while the upstream has sent no count."""
         return token_count(self.usage, "completion_tokens") or 0
 
     @property
     def total_cost(self) -> float | None:
-        """The cost of tools and models together; None: neither has one. Some upstreams, as OpenRouter, send it."""
+        """The cost of tools and models; None: no cost is known. Some upstreams, such as OpenRouter, send a cost."""
         models = (self.usage or {}).get("cost")
         models = models if isinstance(models, _NUMBER) else None
         if self.tool_cost is None and models is None:
@@ -64,7 +64,7 @@ class Tally(Struct):
             self.tool_cost = (self.tool_cost or 0) + result.cost
 
     def as_usage(self) -> Json:
-        """OpenAI's `usage`, with `server_tool_use` beside it."""
+        """OpenAI's `usage` with the additional field `server_tool_use`."""
         use = {"turns": self.turns, "tool_calls": self.total_tool_calls, "web_search_requests": self.web_searches}
         usage = {**_NO_TOKENS, **(self.usage or {}), "server_tool_use": {**self.tool_calls, **use}}
         if (cost := self.total_cost) is not None:
@@ -73,12 +73,12 @@ class Tally(Struct):
 
 
 def token_count(usage: Any, name: str, detail: str | None = None) -> int | None:
-    """A count of tokens from an upstream's `usage`, never negative; None where there is no number at that place.
+    """A count of tokens in an upstream's `usage`, never negative; None: there is no such number.
 
     Args:
         usage: the upstream's counts.
-        name: of the count, or of its details, such as `prompt_tokens_details`.
-        detail: of these, such as `cached_tokens`.
+        name: the name of the count, or of an object of details, such as `prompt_tokens_details`.
+        detail: the name of a count in that object, such as `cached_tokens`.
     """
     count = usage.get(name) if isinstance(usage, dict) else None
     if detail is not None:
@@ -100,12 +100,12 @@ def add_usage(total: Json | None, usage: Json | None, *, with_details: bool = Tr
         elif isinstance(known, _NUMBER) and isinstance(count, _NUMBER):
             added[name] = known + count
         elif with_details and isinstance(known, dict) and isinstance(count, dict):
-            added[name] = add_usage(known, count, with_details=False)  # no count is deeper than in details
+            added[name] = add_usage(known, count, with_details=False)  # details have no details
     return added
 
 
 def sum_of(tallies: Sequence[Tally]) -> Tally:
-    """The sum of what several runs have used."""
+    """The sum of the tallies of several runs."""
     if len(tallies) == 1:
         return tallies[0]
     total = Tally()

@@ -1,10 +1,11 @@
-"""The texts of one turn: taken in without the calls that leaked into them, and made ready for the client's stream.
+"""The texts of one turn: collected without the calls that leaked into them, and prepared for the client's stream.
 
-One blank line stands between two turns of a stream, which cannot take back what was shown. So of the newlines at the
-end of a text only two are shown at once; the others wait for more text of that turn, or are dropped before another one.
+One blank line separates the texts of two turns, and a stream cannot take back what it has shown. So only two of the
+newlines at the end of a text are shown at once; the others wait for more text of that turn, or are dropped before
+another turn.
 
 `reasoning_details` hold a model's thoughts at OpenRouter and Vercel, some encrypted. SDKs join entries of a stream that
-have the same index, and every turn counts from 0. So each turn gets indices of its own: joined ones are unreadable.
+have the same index, and every turn counts from 0. So each turn gets its own indices: joined entries are unreadable.
 """
 
 import re
@@ -21,36 +22,36 @@ from proxy.loop.leaks.filter import LeakFilter, may_leak
 
 DETAILS = "reasoning_details"
 
-# Calls leak into the model's text and its thoughts, which come under one of two names.
+# Calls leak into the model's text and its thoughts, which have one of two names.
 _LEAKY_FIELDS = ("content", "reasoning_content", "reasoning")
 _NEWLINES = 2
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)+")
 
 
 class FieldText(Struct):
-    """The text of one field of the message: its pieces so far, and the filter that they have passed."""
+    """The text of one field of the message: the pieces so far, and the filter that they have passed."""
 
     pieces: list[str] = []
     leak_filter: LeakFilter | None = None
 
 
 class TurnTexts(Struct):
-    """The texts of a turn, by their fields.
+    """The texts of a turn, by field.
 
     Attributes:
-        upstream_call: the call that the turn answers; names the tools whose calls may leak.
-        fields: the fields that have come, by name.
-        garbled: whether raw model format that is no call of any tool was taken out of a text; settled by `close`.
+        upstream_call: the upstream call that the turn answers; has the names of the tools whose calls may leak.
+        fields: the text fields that have arrived, by name.
+        garbled: whether raw model format that is not a call of any tool was taken out of a text; set by `close`.
     """
 
     upstream_call: CallUpstream
     fields: dict[str, FieldText] = {}
     garbled: bool = False
-    _parts: list[Any] = []  # parts of the content that are no text: thoughts, mostly
+    _parts: list[Any] = []  # parts of the content that are not text, mostly thoughts
     _detail: Json = {}  # the latest entry of `reasoning_details` that repeats a thought
 
     def fold(self, delta: Json) -> list[str]:
-        """Take in the texts of a delta, cut each to what is no leak, and return the names of their fields."""
+        """Take in the texts of a delta, remove leaked calls from them, and return the names of their fields."""
         if isinstance(content := delta.get("content"), list):  # as Mistral streams it
             self._parts += parts_beside_text(content)
             delta.update(in_plain_text(delta))
@@ -63,7 +64,7 @@ class TurnTexts(Struct):
             if known is None:
                 known = self.fields[name] = FieldText()
                 if (tools := self.upstream_call.tools) and name in _LEAKY_FIELDS:
-                    if renamed := self.upstream_call.renamed:  # a leak may have a name of the upstream's request, too
+                    if renamed := self.upstream_call.renamed:  # a leak may also use a name of the upstream's request
                         tools = {**tools, **{alias: tools[own] for alias, own in renamed.items() if own in tools}}
                     known.leak_filter = LeakFilter(tools, asked_json=self.upstream_call.asked_json)
             delta[name] = shown = text if known.leak_filter is None else known.leak_filter.feed(text)
@@ -73,7 +74,7 @@ class TurnTexts(Struct):
         return names
 
     def fold_whole(self, message: Json) -> None:
-        """Take the texts of a whole message in, if a call may have leaked into one of them."""
+        """Take in the texts of a whole message, if a call may have leaked into one of them."""
         for name in filter(message.get, _LEAKY_FIELDS if self.upstream_call.tools else ()):
             text = text_of(message) if isinstance(message[name], list) else message[name]
             if isinstance(text, str) and may_leak(text):
@@ -85,7 +86,7 @@ class TurnTexts(Struct):
                 return
 
     def close(self, delta: Json, *, keep_open: Collection[str] = ()) -> None:
-        """End the texts of all fields but those to `keep_open`; their buffered text is added to the delta."""
+        """End the texts of all fields but those to `keep_open`, and add the text that was held back to the delta."""
         for name, known in self.fields.items():
             if known.leak_filter is None or name in keep_open:
                 continue
@@ -97,7 +98,7 @@ class TurnTexts(Struct):
             self.garbled = self.garbled or known.leak_filter.garbled
 
     def leaks(self, *, has_calls: bool) -> list[Leak]:
-        """The leaked calls that count: one in the model's thoughts only if the turn has no text and no other call."""
+        """The leaked calls that count; those in thoughts do so only if the turn has no text and no other call."""
         if not self.fields:
             return []
         content = self.fields.get("content")
@@ -107,13 +108,13 @@ class TurnTexts(Struct):
         return [leak for known in self.fields.values() if known.leak_filter for leak in known.leak_filter.leaks]
 
     def complete(self, message: Json) -> None:
-        """Put the texts into the message; content in parts stays as received where nothing leaked into it."""
+        """Put the texts into the message; content in parts stays as received if nothing leaked into it."""
         for name, known in self.fields.items():
             text = "".join(known.pieces)
             if name == "content" and isinstance(message.get(name), list):
                 if text != text_of(message):
                     message[name] = self._in_parts(text)
-            elif (text or name in message) and not (self._parts and name == "reasoning_content"):  # it is in the parts
+            elif (text or name in message) and not (self._parts and name == "reasoning_content"):  # the parts have it
                 message[name] = text
         if self._parts and not isinstance(message.get("content"), list):
             message["content"] = self._in_parts(message.get("content") or "")
@@ -135,17 +136,17 @@ class TurnTexts(Struct):
 
 
 class TrailingNewlines(Struct):
-    """The end of a turn's text so far. The text shown does not depend on how the text is cut.
+    """The newlines at the end of a turn's text so far. The text shown does not depend on how the text is cut.
 
     Attributes:
-        newlines: shown since the last word; 0 means that nothing is buffered either.
+        newlines: how many were shown since the last word; if 0, nothing is held back either.
     """
 
     newlines: int = 0
     _buffer: list[str] = []
 
     def feed(self, text: str) -> str:
-        """The part of the text, and of the buffer before it, that may be shown now."""
+        """The part of the buffer and of the text that may be shown now."""
         if not self.newlines and not text[-1:].isspace():  # most pieces end within a word
             return text
         shown, blanks = "", text
@@ -161,7 +162,7 @@ class TrailingNewlines(Struct):
         return shown + blanks[: len(blanks) - len(rest)]
 
     def close(self) -> str:
-        """The newlines that are buffered; the buffer is empty afterwards."""
+        """The newlines that were held back; the buffer is empty afterwards."""
         rest = "".join(self._buffer)
         self._buffer.clear()
         return rest
@@ -171,11 +172,10 @@ class ShownText(Struct):
     """The text of a turn as its stream shows it: set apart from the turn before, and without gpt-oss's marks.
 
     Attributes:
-        separator: what sets it apart from text that the client has already; None: there is none.
-        marks: the filter that takes gpt-oss's marks out of it.
-        length: of the text that `show` was given, in characters other than blanks around its pieces.
-        needs_look: whether a plain piece must go through `show` as well: before the first word, after a line end,
-            inside a mark.
+        separator: the newlines between text that the client has already and this text; None: it has no text.
+        marks: takes gpt-oss's citation marks out of the text.
+        length: how many characters `show` was given, without the blanks around each piece.
+        needs_look: whether even a plain piece must go through `show`: before any word, after a line end, in a mark.
     """
 
     separator: str | None
@@ -187,7 +187,7 @@ class ShownText(Struct):
     _blank: str = ""  # text before the first word
 
     def show(self, delta: Json) -> None:
-        """Leave of the text in the delta, if any, what may be shown; blank text is buffered until a word follows."""
+        """Leave in the delta the part of its text that may be shown; blank text is held back until a word follows."""
         if not isinstance(text := delta.get("content"), str) or not text:
             return
         self.length += len(text.strip())
@@ -208,7 +208,7 @@ class ShownText(Struct):
         self.needs_look = bool(self._ending.newlines or self.marks.buffer)
 
     def close(self, delta: Json, *, is_followed: bool) -> None:
-        """Put the rest of the text into the delta; it ends with at most one blank line where another turn follows."""
+        """Put the rest of the text into the delta; before another turn, it ends with at most one blank line."""
         rest, self.marks.buffer = self.marks.buffer, ""
         if self._ending.newlines and not is_followed:
             rest += self._ending.close()
@@ -217,30 +217,30 @@ class ShownText(Struct):
 
 
 def separator_after(text: str) -> str | None:
-    """The newlines that make one blank line between a turn's text and the next turn's; None after a blank text."""
+    """The newlines that make one blank line between a turn's text and the next turn's; None: the text is blank."""
     words = text.rstrip()
     return "\n" * max(0, _NEWLINES - text.count("\n", len(words))) if words else None
 
 
 def without_blank_lines_before(text: str) -> str:
-    """The text without blank lines at its beginning; the indentation of its first line stays."""
+    """The text without blank lines at its beginning; the first line keeps its indentation."""
     return text[match.end() :] if (match := _BLANK_LINES.match(text)) else text
 
 
 def without_blank_lines_after(text: str) -> str:
-    """The text with at most one blank line at its end: all that a stream shows of it before another turn."""
+    """The text with at most one blank line at its end, as a stream shows it before another turn."""
     return TrailingNewlines().feed(text)
 
 
 def shifted(details: Any, by: int) -> Any:
-    """The entries of one turn with their indices raised."""
+    """The `reasoning_details` of one turn with `by` added to each index."""
     if not by or not isinstance(details, list):
         return details
     return [detail if _index(detail) is None else {**detail, "index": detail["index"] + by} for detail in details]
 
 
 def count_indices(message: Json) -> int:
-    """How many indices the entries of a message take."""
+    """How many indices the `reasoning_details` of a message use."""
     entries = details if isinstance(details := message.get(DETAILS), list) else ()
     return max([index for detail in entries if (index := _index(detail)) is not None], default=-1) + 1
 

@@ -1,8 +1,8 @@
 """An estimate of a request's tokens, without asking an upstream.
 
-Fitted to the counts that GLM itself reports (`usage.prompt_tokens`) for recorded conversations: 9 % off at the most
-where there are more than a hundred tokens. A text is cut into words, digits, signs and line breaks, as tokenizers do;
-the templates of messages, calls and tools cost what GLM's own templates cost.
+The estimate is fitted to the counts that GLM itself reports (`usage.prompt_tokens`) for recorded conversations. It is
+at most 9 % off for more than a hundred tokens. A text is cut into words, digits, signs and line breaks, as tokenizers
+do; messages, calls and tools cost as much as GLM's own templates for them.
 """
 
 import re
@@ -16,7 +16,7 @@ from proxy.loop import rawjson
 from proxy.loop.chat import Json
 
 _PIECES = re.compile(r"[A-Za-z]+|[0-9]|\s*\n\s*|[^\S\n]{2,}|[^\sA-Za-z0-9]+")
-_WHOLE_WORD, _LETTERS_PER_TOKEN = 7, 4.5  # a longer word is cut into pieces of that many letters
+_WHOLE_WORD, _LETTERS_PER_TOKEN = 7, 4.5  # a word of up to 7 letters is a token, each further 4.5 letters another
 _SIGN, _FURTHER_SIGN = 0.85, 0.18  # signs in a row are mostly one token
 _IDEOGRAPH, _OTHER_LETTER = 0.65, 0.6  # Chinese, Japanese, Korean; accents, Greek, Cyrillic ...
 _FIRST_IDEOGRAPH = 0x2E80
@@ -24,12 +24,12 @@ _LINE_BREAK, _INDENT = 0.9, 0.5
 
 _CONVERSATION, _MESSAGE, _RESULT = 5, 2.5, 3
 _CALL, _ARGUMENT = 5, 6
-_TOOLS = 86  # the preamble that explains how to call them
-_EFFORT = 9  # a sentence on reasoning effort
+_TOOLS = 86  # the preamble on how to call tools
+_EFFORT = 9  # the sentence on reasoning effort
 # Claude Code sends 64 kB of tools with each request, which take 8 ms to count.
 _LONG = 200  # characters
 _known: LRUCache[tuple[int, int], float] = LRUCache(8192)
-_PICTURE = 1000  # tokens of a picture of about a megapixel
+_PICTURE = 1000  # for a picture of about a megapixel
 
 
 def count_tokens(chat: Json) -> int:
@@ -47,13 +47,13 @@ def count_tokens(chat: Json) -> int:
 
 
 def estimated_usage(request: Json, written: float) -> Json:
-    """The usage of an upstream call that was ended before the upstream could count what it had `written`."""
+    """The usage of an upstream call that ended before the upstream counted the tokens that it had `written`."""
     asked, wrote = count_tokens(request), round(written)
     return {"prompt_tokens": asked, "completion_tokens": wrote, "total_tokens": asked + wrote}
 
 
 def tokens_in_text(text: str) -> float:
-    """The estimated tokens of a text; those of long ones are remembered by hash, for they come in every request."""
+    """The estimated tokens of a text; those of a long text are cached by its hash, because clients send it again."""
     if len(text) < _LONG:
         return sum(_of_piece(piece) for piece in _PIECES.findall(text))
     key = (len(text), hash(text))
@@ -77,7 +77,7 @@ def _of_piece(piece: str) -> float:
 
 
 def tokens_of(message: Mapping[str, Any]) -> float:
-    """The estimated tokens of one message. It may be odd, as upstreams take it: what is no text counts nothing."""
+    """The estimated tokens of one message, whose fields may have any type; a value that is no text counts nothing."""
     total = _MESSAGE + (_RESULT if message.get("role") == "tool" else 0)
     content = message.get("content")
     if isinstance(content, list):
@@ -94,7 +94,7 @@ def _of_call(function: Mapping[str, Any]) -> float:
     total, written = _CALL + _of_any(function.get("name")), function.get("arguments")
     try:
         return total + _of_arguments(orjson.loads(written or "{}"))
-    except (orjson.JSONDecodeError, TypeError):  # no JSON, no text at all, or nested too deep to be written again
+    except (orjson.JSONDecodeError, TypeError):  # not JSON, not a text, or nested too deep to be written again
         return total + _of_any(written)
 
 

@@ -1,4 +1,4 @@
-"""The conversation of a run as its model reads it."""
+"""The conversation of a run as the model reads it."""
 
 from collections.abc import Sequence
 
@@ -11,21 +11,21 @@ from proxy.loop.results import ToolResult, with_note
 
 
 class Transcript(Struct):
-    """The messages of a run: the client's, and after them those that the run adds; nothing is ever taken out.
+    """The messages of a run: the client's, followed by those that the run adds. No message is ever removed.
 
-    A turn's assistant message stands as it was received, and straight after it one tool message per call, in call
-    order. A conversation without that assistant message makes GLM answer with nothing.
+    A turn's assistant message is added as received, followed by one tool message per call, in the order of the calls.
+    Without the assistant message, GLM gives a blank answer.
 
     Attributes:
-        given: the client's messages, with our guidance.
-        added: the messages of the run.
+        given: the client's messages, with the proxy's guidance.
+        added: the messages that the run has added.
     """
 
     given: Sequence[Json]
     added: list[Json] = []
 
     def add(self, turn: Turn, answers: Sequence[ToolResult], note: str | None) -> None:
-        """Add a turn and the answers to all of its calls, the last of them with a note to the model."""
+        """Add a turn and the answers to all of its calls, the last answer with a note to the model."""
         self.added.append(turn.message)
         for call, answer in zip(turn.calls, answers, strict=True):
             self.added.append({"role": "tool", "tool_call_id": call.id, "content": answer.content})
@@ -40,7 +40,7 @@ class Transcript(Struct):
         return [answer.content for answer in answers]
 
     def demand_answer(self) -> None:
-        """Ask for the answer in a message of its own, unless the last result does that already."""
+        """Add a message that asks for the answer, unless the last result asks for it already."""
         latest = (self.added or self.given)[-1]
         if ANSWER_NOW not in str(latest.get("content")):
             self.added.append({"role": "user", "content": ANSWER_NOW})

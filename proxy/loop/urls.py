@@ -1,6 +1,7 @@
-"""The forms in which URLs are compared: hosts in punycode, paths without dot segments. Pure.
+"""URLs in the form in which they are compared: hosts in punycode, paths without dot segments. Pure.
 
-Filters, searches and the guard of web pages go by the same forms, so that what is checked is what is opened.
+Filters, searches and the guard of web pages use the same form, so that the URL that was checked is the URL that is
+opened.
 """
 
 import re
@@ -19,21 +20,23 @@ _ENCODED_LETTERS = re.compile(r"(?:%[89a-f][0-9a-f])+", re.IGNORECASE)
 
 
 def ascii_host(name: str) -> str | None:
-    """A host in lower case and punycode, as browsers look it up (UTS 46); None: no host can have this name."""
+    """A host name in lower case and punycode, as browsers look it up (UTS 46); None: no host can have this name."""
     if name.isascii():
         return name.lower()
     try:
         return idna.encode(name, uts46=True).decode().lower()
     except (idna.IDNAError, UnicodeError):
         host = ""
-        if any(unicodedata.category(char) == "So" for char in name):  # browsers open a snowman's, by IDNA 2003
+        if any(
+            unicodedata.category(char) == "So" for char in name
+        ):  # a snowman, say: browsers look these up by IDNA 2003
             with suppress(UnicodeError):
                 host = name.encode("idna").decode().lower()
         return host if _PUNYCODE_HOST.fullmatch(host) else None
 
 
 def without_dots(path: str) -> str:
-    """A path that begins with a slash, its dot segments resolved (RFC 3986, 5.2.4); `//` stays."""
+    """A path that begins with a slash, with dot segments resolved (RFC 3986, 5.2.4); `//` stays."""
     if not _DOTS.search(path):
         return path
     kept: list[str] = []
@@ -43,13 +46,13 @@ def without_dots(path: str) -> str:
             del kept[-1:]
         elif dots != ".":
             kept.append(segment)
-    if dots in {".", ".."}:  # what the last segment names is a directory
+    if dots in {".", ".."}:  # a dot segment at the end names a directory
         kept.append("")
     return "/" + "/".join(kept)
 
 
 def readable(url: str) -> str:
-    """A URL as browsers show it: its host not in punycode, and letters that are not ASCII decoded."""
+    """A URL as browsers show it: the host not in punycode, and percent-encoded letters beyond ASCII decoded."""
     if "%" not in url and "xn--" not in url:
         return url
     scheme, separator, rest = url.partition("://")

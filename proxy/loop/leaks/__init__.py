@@ -1,4 +1,4 @@
-"""Tool calls that leaked into text, in the raw formats in which models write them.
+"""Tool calls that leaked into text, in the raw formats of the models.
 
     GLM       <tool_call>web_search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>
               web_search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>  (its beginning lost)
@@ -10,8 +10,8 @@
     bare      {"name": "web_search", "arguments": {"query": "x"}}
               {"query": "x"}                                                        (nothing but the arguments)
 
-`filter` finds them in a text that comes in pieces; `glm`, `harmony` and `bare` read what it has found. `written` knows
-more formats, which are not read: a text that has to be the answer is none in such a format.
+`filter` finds them in a text that arrives in pieces; `glm`, `harmony` and `bare` parse the parts that it has found.
+`written` recognises further formats, which are not parsed: a text in such a format is not an answer.
 """
 
 import re
@@ -26,19 +26,19 @@ _HARMONY_MARK = re.compile(r"<\|\w+\|>")
 
 
 class Leak(Struct, frozen=True):
-    """A call found in text: the name that the model wrote, its arguments as JSON text."""
+    """A call that was found in a text: the name that the model wrote, and the arguments as JSON text."""
 
     name: str
     arguments: str
 
 
 class Found(Struct, frozen=True):
-    """The content of a piece of raw format.
+    """The content of a text in a raw format.
 
     Attributes:
-        text: what of it the user may read.
-        leaks: its calls.
-        garbled: whether something was taken out of it that is no call of any tool.
+        text: the part for the user.
+        leaks: the calls.
+        garbled: whether something that is not a call of any tool was taken out.
     """
 
     text: str = ""
@@ -47,10 +47,10 @@ class Found(Struct, frozen=True):
 
 
 def clean_name(name: str, tools: Mapping[str, Json]) -> str:
-    """A function's name without the pieces of raw format that servers leave glued to it.
+    """A function's name without the parts of a raw format that servers leave attached to it.
 
-    `web_search<|channel|>commentary`, `functions.web_search`, `assistant<|channel|>bash<|channel|>commentary`,
-    `read<arg_key>...`. A name that is no tool's even then stays without them: it is an unknown name.
+    Such as `web_search<|channel|>commentary`, `functions.web_search`, `assistant<|channel|>bash<|channel|>commentary`
+    and `read<arg_key>...`. A name that is unknown even without these parts is returned without them.
     """
     if name in tools:
         return name
@@ -64,14 +64,14 @@ def bare_name(word: str) -> str:
 
 
 def fitting_tool(value: object, tools: Mapping[str, Json]) -> str | None:
-    """The only tool whose arguments an object could be; None where there is none, or more than one."""
+    """The tool whose arguments the value could be; None: there is no such tool, or more than one."""
     fitting = [name for name, schema in tools.items() if fits(value, schema)]
     # The aliases of one tool share one schema object.
     return fitting[0] if len({id(tools[name]) for name in fitting}) == 1 else None
 
 
 def fits(value: object, schema: Json) -> bool:
-    """Whether an object could be the arguments of a tool with this schema: all its keys known, none missing."""
+    """Whether a value could be the arguments of a tool with this schema: it has only known and all required keys."""
     properties = schema.get("properties")
     if not isinstance(value, dict) or not value or not isinstance(properties, dict):
         return False
@@ -80,7 +80,7 @@ def fits(value: object, schema: Json) -> bool:
 
 
 def parsed(text: str) -> object:
-    """The value of a JSON text; None where it is none."""
+    """The value of a JSON text; None: the text is not JSON."""
     try:
         value: object = orjson.loads(text)
     except orjson.JSONDecodeError:

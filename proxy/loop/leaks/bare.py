@@ -1,7 +1,7 @@
-"""Calls as bare JSON objects: with the name of a tool, or nothing but its arguments.
+"""Calls as bare JSON objects: with the name of a tool, or only with arguments.
 
-Two kinds are sure to be calls, also where the messages of a client ask for JSON (`asked_json`): those with the name of
-a tool, and those with arguments that only gpt-oss's own browser has.
+Two kinds of objects are sure to be calls, even if the client's messages ask for JSON (`asked_json`): those with the
+name of a tool, and those with arguments that only gpt-oss's own browser has.
 """
 
 import re
@@ -15,23 +15,23 @@ _KEY = re.compile(r'[{,]\s*"([^"\\]*)"\s*:')
 FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
 
 BROWSER_ARGUMENTS = frozenset({"cursor", "id", "loc", "num_lines", "pattern", "query", "source", "topn", "view_source"})
-"""The arguments of gpt-oss's own browser. A model that writes a cursor instead of an answer calls a browser that it
-does not have: {"cursor": 2, "id": 2}."""
+"""The arguments of gpt-oss's own browser. A model that writes {"cursor": 2, "id": 2} instead of an answer calls a
+browser that it does not have."""
 
-# Any one of these arguments, with a number or a boolean for its value, shows that the text is such a call.
+# Each of these arguments, with a number or a boolean as its value, proves that an object is such a call.
 _ONLY_BROWSERS = ("cursor", "loc", "num_lines", "topn", "view_source")
-# The beginnings of a call with its name, without blanks; the second one is Llama's.
+# The beginnings of a call with the name of a tool, without blanks; the second is Llama's.
 _OPENINGS = ('{"name":"', '{"type":"function","name":"')
 CALL_KEYS = frozenset({"type", "id", "index", "name", "arguments", "parameters"})
-"""The keys that a call with its name may have."""
-# An opening with a name is no longer, blanks included.
+"""The keys that a call with the name of a tool may have."""
+# The longest opening with a name, blanks included.
 _LONGEST_OPENING = 256
-# Nor is a call of the browser's, where a text is buffered only if it is sure to be a call.
+# The longest call of the browser if only sure calls are buffered.
 _LONGEST_BROWSERS = 512
 
 
 def may_be_call(text: str, tools: Mapping[str, Json], *, only_sure: bool) -> bool:
-    """Whether a text that begins with a brace may become a call, or one that is sure to be one."""
+    """Whether a text that begins with a brace may become a call; `only_sure`: an object that is sure to be one."""
     begun = text.lstrip()
     key = FIRST_KEY.match(begun)
     if key is None:
@@ -45,7 +45,7 @@ def may_be_call(text: str, tools: Mapping[str, Json], *, only_sure: bool) -> boo
 
 
 def may_be_named_call(begun: str, tools: Mapping[str, Json]) -> bool:
-    """Whether a text that begins with a brace may become a call with the name of a tool, or is one."""
+    """Whether a text that begins with a brace is, or may become, a call with the name of a tool."""
     text = "".join(begun[:_LONGEST_OPENING].split())
     for opening in _OPENINGS:
         if opening.startswith(text):
@@ -59,12 +59,12 @@ def may_be_named_call(begun: str, tools: Mapping[str, Json]) -> bool:
 
 
 def read(text: str, tools: Mapping[str, Json], *, only_sure: bool) -> Found:
-    """A text that may be a call: its name and arguments, or the bare arguments of one.
+    """Parse a text that may be a call: a name with arguments, or only arguments.
 
     Args:
         text: the text.
         tools: the names that may be called -> their JSON Schemas.
-        only_sure: whether only what is sure to be a call is one.
+        only_sure: whether only an object that is sure to be a call counts as one.
 
     Raises:
         UpstreamError: the arguments are nested too deep.
@@ -87,10 +87,10 @@ def is_browsers_call(value: object) -> bool:
 
 
 def named_call(value: object, tools: Mapping[str, Json]) -> tuple[str, Json] | None:
-    """The tool and the arguments in `{"name": ..., "arguments": ...}`; None where it is no call of one of the tools.
+    """The tool and the arguments in `{"name": ..., "arguments": ...}`; None: the value is not a call of a tool.
 
-    Its arguments are an object, or a string that holds one, also under Llama's name for them, `parameters`. An object
-    with other keys, such as a `description`, describes a tool; so does one whose `parameters` are a JSON Schema.
+    The arguments are an object, or a string that holds one; Llama calls them `parameters`. An object with other keys,
+    such as `description`, is the description of a tool, and so is one whose `parameters` are a JSON Schema.
     """
     if not isinstance(value, dict) or not value.keys() <= CALL_KEYS or not isinstance(name := value.get("name"), str):
         return None

@@ -1,10 +1,10 @@
 """The filter that takes leaked calls out of a text while it is streamed.
 
-They are read as calls and never shown, nor are GLM-4.5v's marks around an answer, `<|begin_of_box|>` and
-`<|end_of_box|>`. What only looks similar stays text: markers in code (a user asking about `<tool_call>`), harmony's
-words without harmony's structure, JSON that the client asked for.
+Leaked calls become tool calls and are never shown. GLM-4.5v's marks around an answer, `<|begin_of_box|>` and
+`<|end_of_box|>`, are not shown either. Text that only looks similar stays text: markers in code (a user asks about
+`<tool_call>`), harmony's words without harmony's structure, and JSON that the client asked for.
 
-Every character is looked at a bounded number of times, and at most `MAX_BUFFERED` are buffered.
+Each character is examined a bounded number of times, and at most `MAX_BUFFERED` characters are buffered.
 """
 
 import re
@@ -17,24 +17,24 @@ from proxy.loop.asked_json import AskedJson
 from proxy.loop.chat import Json
 from proxy.loop.leaks import Found, Leak, bare, clean_name, glm, harmony
 
-# More text than this is no tool call: it is shown, whatever it began with.
+# A longer text is not a tool call: it is shown, however it began.
 MAX_BUFFERED = 64 * 1024
-# Text is taken in pieces of this size, so that cutting a call out of it never copies more.
+# Text is processed in pieces of this size, so that cutting out a call never copies more.
 _STEP = 4096
 
 _BOXES = ("<|begin_of_box|>", "<|end_of_box|>")
 _CALL_MARKS = (glm.OPEN, glm.ARGUMENT, *harmony.MARKS)
 _ALL_MARKS = (*_CALL_MARKS, *_BOXES)
 _LONGEST_MARK = max(map(len, _ALL_MARKS))
-# Each alternative begins with a plain character: text that begins with none of them is skipped at C's speed.
+# Each alternative begins with a literal character, so that the regex engine skips all other text fast.
 _TOKEN = re.compile("``*|~~*|\n|" + "|".join(map(re.escape, _ALL_MARKS)))
-_FENCE = 3  # as many backticks open a block of code
+_FENCE = 3  # the backticks that open a block of code
 _QUOTE = re.compile(r'\\.|"', re.DOTALL)
-_A_LETTER = "0"  # stands for any; hardly a name begins with it
+_A_LETTER = "0"  # stands for any letter; hardly any name begins with it
 
 
 _Mode: TypeAlias = Literal[
-    "beginning",  # nothing but blanks has come
+    "beginning",  # only blanks have arrived
     "text",
     "fence",  # in a block of code
     "inline",  # in a span of code
@@ -45,32 +45,34 @@ _Mode: TypeAlias = Literal[
 
 
 class LeakFilter(Struct):
-    """Takes a text in pieces and returns what of it may be shown; collects `leaks` and notes whether it was `garbled`.
+    """Takes leaked calls out of a text that arrives in pieces.
 
-    Args:
+    Attributes:
         tools: the names that may be called -> their JSON Schemas.
-        asked_json: tells how the client asked for JSON; where it did, only what is sure to be a call is one.
+        asked_json: how the client asked for JSON; if it did in words, only an object that is sure to be a call is one.
+        leaks: the calls that were found.
+        garbled: whether raw model format that is not a call of any tool was taken out.
     """
 
     tools: Mapping[str, Json]
     asked_json: Callable[[], AskedJson] = lambda: AskedJson.NO
     leaks: list[Leak] = []
-    garbled: bool = False  # raw model format that is no call of any tool was taken out
+    garbled: bool = False
     _mode: _Mode = "beginning"
-    _only_sure: bool = False  # of a text in JSON, whether only what is sure to be a call is one
-    _fence: str = ""  # what closes the code that the text is in
+    _only_sure: bool = False  # whether a text in JSON is a call only if it is sure to be one
+    _fence: str = ""  # the mark that opened the current code, and will close it
     _buffer: str = ""
     _searched: int = 0
-    _quoted_to: int = 0  # how far the quotes of a call in Hermes form were counted ...
-    _in_string: bool = False  # ... and whether that is inside of a JSON string
-    _shown: str = ""  # the latest text that was shown; what comes next may go on with its last word
-    _names: str = ""  # words that may begin a header, each behind a line end: one search finds a beginning
+    _quoted_to: int = 0  # the end of the part of a call in Hermes form in which the quotes have been counted
+    _in_string: bool = False  # whether that end is inside a JSON string
+    _shown: str = ""  # the latest text that was shown; the next text may continue its last word
+    _names: str = ""  # words that may begin a header, each after a line end, so that one search finds a beginning
 
     def __post_init__(self) -> None:
         self._names = "\n".join(("", *self.tools, *harmony.HEADER_WORDS))
 
     def feed(self, text: str) -> str:
-        """The text that may be shown now. Most pieces have no mark and no beginning of a name: shown at once."""
+        """The text that may be shown now. Most pieces have no mark and no beginning of a name."""
         if self._mode == "beginning" and not self._buffer and text[:1] not in ("", "{") and not text[0].isspace():
             self._mode = "text"
         has_mark = "<" in text or "`" in text or "~" in text or "=" in text
@@ -86,7 +88,7 @@ class LeakFilter(Struct):
         return "".join([self._feed(text[at : at + _STEP]) for at in range(0, len(text), _STEP)])
 
     def close(self) -> str:
-        """The rest of this text, without leaks. More may follow, as text."""
+        """The rest of the text so far, without leaks. More text may follow."""
         text, self._buffer = self._buffer, ""
         mode, self._mode = self._mode, "text"
         match mode:
@@ -114,7 +116,7 @@ class LeakFilter(Struct):
                 return "".join(shown)
 
     def _advance(self) -> str:
-        """Advance by one step; a step that changes the mode is followed by another one."""
+        """Take one step, and return the text that it shows; another step follows if this one changes the mode."""
         match self._mode:
             case "beginning":
                 return self._begin()
@@ -139,7 +141,7 @@ class LeakFilter(Struct):
         return ""
 
     def _scan(self) -> str:
-        """Text up to the first marker outside of code; a possible beginning of one stays in the buffer."""
+        """The text before the first marker outside of code; a possible beginning of a marker stays in the buffer."""
         shown: list[str] = []
         at = 0
         while match := _TOKEN.search(self._buffer, at):
@@ -160,7 +162,7 @@ class LeakFilter(Struct):
         return "".join((*shown, self._release(len(self._buffer) - self._undecided(at))))
 
     def _pass_fence(self, mark: str) -> None:
-        """Enter or leave code: a block at three or more, a span at any number. What has opened it closes it."""
+        """Enter or leave code: a block at three or more marks, a span at fewer. The same mark closes the code."""
         if self._mode == "text":
             self._mode = "fence" if len(mark) >= _FENCE else "inline"
             self._fence = mark
@@ -168,7 +170,7 @@ class LeakFilter(Struct):
             self._mode = "text"
 
     def _follows_a_name(self, end: int) -> bool:
-        """Whether the name of a tool stands right before this place."""
+        """Whether the buffer up to `end` ends with the name of a tool."""
         name = harmony.last_word(self._with_context(end))
         return bool(name) and clean_name(name.strip(), self.tools) in self.tools
 
@@ -183,9 +185,9 @@ class LeakFilter(Struct):
         return self._release(max(0, start))
 
     def _with_context(self, end: int) -> str:
-        """The buffer up to `end`, behind a stand-in for the last character that was shown.
+        """The buffer up to `end`, preceded by a stand-in for the last character that was shown.
 
-        A word that continues shown text is not a word of its own, wherever the text was cut.
+        So the rest of a word whose beginning was shown does not look like a whole word.
         """
         last = self._shown[-1:]
         is_letter = last.isascii() and (last.isalnum() or last == "_")
@@ -193,7 +195,7 @@ class LeakFilter(Struct):
         return context + self._buffer[:end]
 
     def _undecided(self, begin: int) -> int:
-        """How many characters at the end may be the beginning of a marker, or belong to one that follows."""
+        """How many characters at the end may be the beginning of a marker, or belong to a marker that follows."""
         if self._mode != "text":
             return 0
         at = self._buffer.rfind("<", max(begin, len(self._buffer) - _LONGEST_MARK))
@@ -219,7 +221,7 @@ class LeakFilter(Struct):
         return self._limit_buffer()
 
     def _read_quotes(self, end: int) -> bool:
-        """Count the quotes of a call in Hermes form up to `end`, which never falls; whether that is inside a string."""
+        """Count the quotes of a call in Hermes form up to `end`, which never falls; whether `end` is in a string."""
         if glm.HERMES.match(self._buffer):
             for mark in _QUOTE.finditer(self._buffer, self._quoted_to, end):
                 self._in_string ^= mark[0] == '"'
@@ -227,7 +229,7 @@ class LeakFilter(Struct):
         return self._in_string
 
     def _limit_buffer(self) -> str:
-        """Show nothing while the buffer is within its limit; beyond it, all of the buffer is text."""
+        """Show nothing while the buffer is within its limit; beyond the limit, show the whole buffer as text."""
         if len(self._buffer) <= MAX_BUFFERED:
             return ""
         self._mode = "text"
@@ -240,5 +242,5 @@ class LeakFilter(Struct):
 
 
 def may_leak(text: str) -> bool:
-    """Whether a whole text can hold a call: every marker begins like a tag, and bare arguments with a brace."""
+    """Whether a whole text can hold a call: every marker begins with `<`, and a bare call with a brace."""
     return "<" in text or text.lstrip()[:1] == "{"

@@ -1,4 +1,4 @@
-"""GLM's raw format for tool calls, and the Hermes form, which has the same tags around a JSON object."""
+"""GLM's raw format for tool calls, and the Hermes format, which has the same tags around a JSON object."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from proxy.loop.leaks import Found, Leak, clean_name, parsed
 from proxy.loop.rawjson import dumps_answer
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-ARGUMENT = "<arg_key>"  # where a call's opening tag was lost, the first mark that is left
+ARGUMENT = "<arg_key>"  # the first mark of a call whose opening tag was lost
 HERMES = re.compile(r"<tool_call>\s*\{")
 
 _NAME = re.compile(r"\s*([\w.-]+)\s*")
@@ -18,15 +18,15 @@ _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 
 
 def read(text: str, tools: Mapping[str, Json], *, is_whole: bool) -> Found:
-    """A call with its tags, of which the first or the last may be missing.
+    """Parse a call with its tags, of which the first or the last may be missing.
 
     Args:
         text: the call.
         tools: the names that may be called -> their JSON Schemas.
-        is_whole: whether the closing tag has come.
+        is_whole: whether the closing tag has arrived.
 
     Raises:
-        UpstreamError: its arguments are nested too deep.
+        UpstreamError: the arguments are nested too deep.
     """
     inner = text.removeprefix(OPEN).removesuffix(CLOSE)
     if HERMES.match(text):
@@ -40,20 +40,20 @@ def read(text: str, tools: Mapping[str, Json], *, is_whole: bool) -> Found:
         return Found(text)
     if not rest and (is_whole or text.rstrip().endswith(("</arg_value>", "}"))):
         return Found(leaks=(leak,))
-    # A call that is cut off can neither be run nor be read.
+    # A call that is cut off can neither be run nor shown.
     return Found(garbled=True) if rest.startswith("<") else Found(text)
 
 
 def split_glued_name(name: str, arguments: str, tools: Mapping[str, Json]) -> tuple[str, str]:
-    """A call's name without raw format around it, and its arguments, which GLM has been seen to glue to the name."""
+    """A call's name without raw format around it, and its arguments, which GLM has been seen to append to the name."""
     glued = _parse(name, tools)[0] if ARGUMENT in name and not arguments.strip("{} ") else None
     return clean_name(name, tools), glued.arguments if glued else arguments
 
 
 def _parse(text: str, tools: Mapping[str, Json]) -> tuple[Leak | None, str]:
-    """`name<arg_key>k</arg_key><arg_value>v</arg_value>...` as a call, and the rest, which could not be read.
+    """`name<arg_key>k</arg_key><arg_value>v</arg_value>...` as a call, and the rest, which could not be parsed.
 
-    A value is text where the tool's schema says so; elsewhere it is JSON where it can be.
+    A value is a string if it is one in the tool's schema; any other value is JSON if it can be.
     """
     name = _NAME.match(text)
     if name is None:

@@ -7,7 +7,7 @@ from proxy.loop.chat import Json
 from proxy.loop.leaks import Found, Leak, bare_name, clean_name, fitting_tool, parsed
 
 MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|end|>", "<|return|>")
-# No bare name in front of harmony's marks is longer.
+# The longest bare name before harmony's marks.
 LONGEST_NAME = 128
 
 _MESSAGE = "<|message|>"
@@ -20,15 +20,15 @@ _RECIPIENT = re.compile(r"\bto=\s*([\w.-]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _KNOWN_CHANNEL = re.compile(r"<\|channel\|>\s*(?:analysis|commentary|final)\b")
 _OBJECT_BEGUN = re.compile(r'\{\s*(?:["}]|\Z)')
-# Role, recipient, channel, recipient, content type: in this order, each of them optional, and nothing else.
+# Role, recipient, channel, recipient and content type, in this order, each of them optional.
 _HEADER = re.compile(
     r"\s*(?:<\|start\|>)?\s*(?:[\w.-]+)?\s*(?:to=\s*[\w.-]+)?\s*(?:<\|channel\|>\s*\w+)*"
     r"\s*(?:to=\s*[\w.-]+)?\s*(?:<\|constrain\|>)?\s*\w*\s*"
 )
-# ASCII, as names of tools are: Chinese has no blank before a name.
+# ASCII only, as names of tools are: Chinese text has no blank before a name.
 _WORD_AT_END = re.compile(r"[\w.=-]+\Z", re.ASCII)
-# A header whose marks before the recipient were lost: `commentary to=functions.web_search json` in front of a mark, and
-# the beginnings of one. Every part of it is bounded, so that a window at the end of a text is enough.
+# A header whose marks before the recipient were lost, such as `commentary to=functions.web_search json` before a mark,
+# and the beginnings of such a header. Each part is bounded, so that it is enough to search the end of a text.
 _RECIPIENT_AT_END = r"(?:commentary\s{1,8})?to=\s{0,4}[\w.-]{1,128}(?:\s{1,4}\w{1,16})?\s{0,4}\Z"
 _HEADER_AT_END = re.compile(rf"(?<!\w){_RECIPIENT_AT_END}", re.ASCII)
 _HEADER_BEGUN = re.compile(rf"(?<!\w)(?:(?:commentary\s{{1,8}})?to=\s{{0,4}}\Z|{_RECIPIENT_AT_END})", re.ASCII)
@@ -39,7 +39,7 @@ _LONGEST_WITH_MARKS = 320
 
 
 def read(text: str, tools: Mapping[str, Json]) -> Found:
-    """The calls and the user's text in a text from harmony's first mark on; without harmony's structure it is text."""
+    """Parse a text from harmony's first mark on. If it does not have harmony's structure, all of it is text."""
     leaks: list[Leak] = []
     shown: list[str] = []
     for segment in _SEGMENT_END.split(text):
@@ -63,8 +63,8 @@ def read(text: str, tools: Mapping[str, Json]) -> Found:
 def _split_unmarked(segment: str) -> tuple[str, str]:
     """The header and the body of a segment without `<|message|>`.
 
-    Arguments may follow a header at once, and a header at the end of a text is a call without arguments, or one that
-    was cut off. Every other segment is all body.
+    Arguments may directly follow a header. A header at the end of a text is a call without arguments, or a call that
+    was cut off. Any other segment is only a body.
     """
     header, brace, rest = segment.partition("{")
     body = brace + rest
@@ -83,7 +83,7 @@ def _is_header(text: str) -> bool:
 
 
 def _recipient(header: str, tools: Mapping[str, Json]) -> str | None:
-    """The tool that a header addresses: by `to=`, or by a bare name in front of its marks."""
+    """The tool that a header addresses, by `to=` or by a bare name before the marks."""
     match = _RECIPIENT.search(header)
     if match:
         return clean_name(match[1], tools)
@@ -91,11 +91,11 @@ def _recipient(header: str, tools: Mapping[str, Json]) -> str | None:
     return name if name in tools else None
 
 
-# -- headers whose first marks were lost: plain words, until the mark that follows them --
+# -- headers whose first marks were lost, so that they are plain words up to the next mark --
 
 
 def last_word(text: str) -> str:
-    """The last word of a text, with the blanks behind it; empty where it ends with none, or with a very long one."""
+    """The last word of a text, with the blanks after it; empty: the text ends with no word, or with a long one."""
     text = text[-LONGEST_NAME:]
     words = text.rsplit(None, 1)
     match = _WORD_AT_END.search(words[-1]) if words else None
@@ -103,7 +103,7 @@ def last_word(text: str) -> str:
 
 
 def header_length(before: str, tools: Mapping[str, Json]) -> int:
-    """How many characters at the end of a text belong to the mark behind it: a name, or a recipient."""
+    """How many characters at the end of a text belong to the mark after it: those of a name or a recipient."""
     if match := _HEADER_AT_END.search(before[-_LONGEST_HEADER:]):
         return len(match[0])
     name = last_word(before)  # web_search<|channel|>commentary
@@ -111,13 +111,13 @@ def header_length(before: str, tools: Mapping[str, Json]) -> int:
 
 
 def possible_header_length(before: str, tools: Mapping[str, Json], names: str, *, is_marked: bool) -> int:
-    """How many characters at the end of a text may belong to a mark that has not come yet, or not as a whole.
+    """How many characters at the end of a text may belong to a mark that has not, or not completely, arrived.
 
     Args:
         before: the text.
         tools: the names that may be called -> their JSON Schemas.
-        names: they and `HEADER_WORDS`, each behind a line end.
-        is_marked: whether the beginning of a mark follows the text, so that a name in it has to be whole.
+        names: these names and `HEADER_WORDS`, each after a line end.
+        is_marked: whether the beginning of a mark follows the text, so that a name at its end has to be complete.
     """
     window = before[-_LONGEST_HEADER:]
     if "to=" in window and (match := (_HEADER_AT_END if is_marked else _HEADER_BEGUN).search(window)):
@@ -132,7 +132,7 @@ def possible_header_length(before: str, tools: Mapping[str, Json], names: str, *
 
 
 def may_begin_header(text: str, names: str) -> bool:
-    """Whether the last word of a plain text may belong to a header that goes on behind it."""
+    """Whether the last word of a plain text may belong to a header that continues after it."""
     word = last_word(text).rstrip()
     return bool(word) and (_begins_name(word, names) or _CHANNEL_BEGUN.search(word) is not None)
 

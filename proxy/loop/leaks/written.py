@@ -1,7 +1,8 @@
-"""Calls that a model writes out where its text has to be the answer, in formats that are not read.
+"""Calls in a text that has to be the answer, in formats that are recognised and not parsed.
 
-A text that is nothing but such calls or thoughts, or that holds the marks of a raw format, is no answer. Nor is a
-sentence before a call that is sure to be one, because it names a tool: `I will look: {"name": ..., "arguments": ...}`.
+A text that consists of such calls or of thoughts, or that holds the marks of a raw format, is not an answer. Neither is
+a sentence before an object that is sure to be a call, because it names a tool:
+`I will look: {"name": ..., "arguments": ...}`.
 """
 
 import re
@@ -20,18 +21,18 @@ from proxy.loop.leaks.bare import (
 )
 
 PROOF_CHARACTERS = 160
-"""A forced turn with this much text before any call is taken for an answer and shown. "I'll search ..." before one more
-tool call is shorter; at a model's usual pace the wait is a second or two."""
+"""A forced turn counts as an answer, and is shown, once it has this much text before any call. "I'll search ..." before
+one more tool call is shorter, and at a model's usual speed the wait is a second or two."""
 
 _CODE = re.compile(r"(```|~~~).*?(?:\1|\Z)|(`+)[^\n]*?\2", re.DOTALL)
 _FENCE_BEGUN = re.compile(r"(?:```|~~~)\w*\s")
 _FENCED = re.compile(r"(```|~~~)\w*\s(.*?)\s*\1", re.DOTALL)
-# A string, whose brackets do not count, or a bracket. Possessive and closed by the end of the text, so that a text of
-# quotation marks and backslashes is read once.
+# A string, whose brackets do not count, or a bracket. The string is possessive and may end with the text, so that a
+# text of quotation marks and backslashes is read only once.
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.?)*+(?:"|\Z)|[()\[\]{}]', re.DOTALL)
-# Harmony without its marks, and a call in the syntax of a program.
+# A call in harmony without its marks, or in the syntax of a programming language.
 _WRITTEN_CALL = re.compile(r"(?:assistant)?(?:analysis|commentary)?\s*+((?:to=)?[\w.-]++)(?:\s*+json)?+\s*+[({]")
-# Of Hermes, Llama, Mistral, Anthropic and DeepSeek; GLM's mark before the result of a tool.
+# The beginnings of calls of Hermes, Llama, Mistral, Anthropic and DeepSeek, and GLM's mark before a tool's result.
 _FORMATS = (
     "<tool_call>", "<tool_calls>", "<function_call>", "<function_calls>", "<function=", "<invoke ", "[TOOL_CALLS]",
     "<|python_tag|>", "<\uff5ctool", "<|observation|>",
@@ -47,30 +48,30 @@ _ONLY_TOKENS = re.compile(
     r"|start_header_id|end_header_id)\|>|user|assistant|system|\s)+"
 )
 _OBJECT = re.compile(r'(?:\[\s{0,8})?\{\s{0,8}"')
-# The first keys of such an object: of a call, of one in OpenAI's format, of a message with calls.
+# The first keys of such an object: a call, a call in OpenAI's format, or a message with calls.
 _FIRST_KEYS = CALL_KEYS | {"function", "tool_calls", "role", "content"}
 _BETWEEN_CALLS = " \t\r\n,;"
 
 
 def holds_raw_format(text: str) -> bool:
-    """Whether a text still holds markers of a raw format outside of code: it is no answer then."""
-    plain = _CODE.sub("", text) if "<" in text else ""  # every marker begins with it; the pattern takes far longer
+    """Whether a text still holds markers of a raw format outside of code, so that it is not an answer."""
+    plain = _CODE.sub("", text) if "<" in text else ""  # every marker begins with `<`; the pattern takes far longer
     markers = (glm.OPEN, glm.ARGUMENT, *harmony.MARKS, *_KIMIS_MARKS)
     return any(marker in plain for marker in markers)
 
 
 def is_bare_call(text: str, tools: Mapping[str, Json], *, asked_json: Callable[[], AskedJson]) -> bool:
-    """Whether a text is nothing but calls or thoughts, in whatever syntax, or begins with a raw format of them.
+    """Whether a text consists of calls or thoughts, in any syntax, or begins with a raw format for them.
 
     Args:
-        text: of a turn that has to be the answer.
+        text: the text of a turn that has to be the answer.
         tools: the names that may be called -> their JSON Schemas.
-        asked_json: tells how the client asked for JSON, so that an object may be the answer.
+        asked_json: how the client asked for JSON, so that an object may be the answer.
     """
     words = _THOUGHTS.sub("", text)
     if _ends_with_calls(words, tools):
         asked = asked_json()
-        # Behind a sentence it may be the example that the client has asked for.
+        # After a sentence, the object may be an example that the client has asked for.
         return asked is AskedJson.NO or (asked is AskedJson.IN_WORDS and words.lstrip()[:1] in ("{", "["))
     if not words.strip():
         return bool(text.strip())
@@ -94,9 +95,9 @@ def opens_thoughts(text: str) -> bool:
 
 
 def is_proven(text: str, tools: Mapping[str, Json]) -> bool | None:
-    """Whether a text of which more may come is sure to be an answer; None: it is too short to tell.
+    """Whether a text is sure to be an answer, even if more of it follows; None: it is too short to tell.
 
-    The text behind a model's thoughts counts, and that it does not begin like one that is nothing but calls.
+    Only the text after a model's thoughts counts, and it must not begin like a text that consists of calls.
     """
     text = _THOUGHTS.sub("", text)
     return None if len(text) < PROOF_CHARACTERS else not (_may_be_bare_call(text, tools) or holds_raw_format(text))
@@ -120,7 +121,7 @@ def _may_be_call(begun: str, tools: Mapping[str, Json]) -> bool:
 
 
 def _ends_with_calls(text: str, tools: Mapping[str, Json]) -> bool:
-    """Whether a text is objects that name tools to be called, with a sentence before them at most."""
+    """Whether a text consists of objects that name tools to be called, after a sentence at most."""
     at = 0
     while (match := _OBJECT.search(text, at)) and text.index("{", match.start()) < PROOF_CHARACTERS:
         start, at = match.start(), _end_of_bracket(text, match.start())
@@ -146,7 +147,7 @@ def _names_calls(value: object, tools: Mapping[str, Json]) -> bool:
 
 
 def _is_written_calls(text: str, tools: Mapping[str, Json]) -> bool:
-    """Whether a text is calls and nothing else: `web_search ("x")` is one, `search (noun): ...` begins like one."""
+    """Whether a text consists of calls: `web_search ("x")` is a call, `search (noun): ...` only begins like one."""
     at = 0
     while written := _WRITTEN_CALL.match(text, at):
         if bare_name(written[1]) not in tools:
@@ -156,14 +157,14 @@ def _is_written_calls(text: str, tools: Mapping[str, Json]) -> bool:
 
 
 def _next_call(text: str, at: int) -> int:
-    """The place of the first character from `at` on that does not merely stand between two calls."""
+    """The index of the first character from `at` on that is not a separator between calls."""
     while at < len(text) and text[at] in _BETWEEN_CALLS:
         at += 1
     return at
 
 
 def _end_of_bracket(text: str, start: int) -> int:
-    """The place behind what the bracket at `start` encloses; the end of the text where it is not closed."""
+    """The index after the bracket that closes the one at `start`; the end of the text if it is not closed."""
     depth = 0
     for match in _BRACKET.finditer(text, start):
         depth += (match[0] in "([{") - (match[0] in ")]}")
