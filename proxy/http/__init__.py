@@ -1,11 +1,11 @@
-"""HTTP out: an HTTP/1.1 client of our own, with the rules of httpx's at a fraction of its cost.
+"""HTTP out: an HTTP/1.1 client that follows the rules of httpx's transport at a fraction of its cost.
 
-client      the way to one upstream: prepared requests, a hook for headers
-transport   our transport, which is one for httpx as well; an adapter to any other transport of httpx
-pool        idle connections, and requests that wait for one
-connection  one connection: a request at a time
-response    a response, pulled by its reader or pumped to a handler
-parser      heads of requests as bytes, bytes of responses as heads and bodies; pure
+client      requests to one upstream: prepared requests, and a hook for headers
+transport   the transport, which httpx can use as well, and an adapter for any other httpx transport
+pool        idle connections, and requests that wait for a connection
+connection  one connection, with one request at a time
+response    a response, which a reader pulls or which is pumped to a handler
+parser      writes the heads of requests and parses the bytes of responses; pure
 connect     origins, connected sockets, trusted certificates
 decode      compressed bodies
 """

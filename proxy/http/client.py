@@ -1,4 +1,4 @@
-"""The way to one upstream: requests that are prepared once and sent often, over whichever transport it has."""
+"""Requests to one upstream: each kind is prepared once and sent often, over any transport."""
 
 from collections.abc import AsyncIterable, Awaitable
 from typing import Protocol
@@ -13,12 +13,12 @@ from proxy.http.parser import Headers, header_lines, request_head
 from proxy.http.response import Response
 from proxy.ports import ExtraHeaders
 
-# RFC 9110, section 8.6: these have a Content-Length even where they have no body.
+# RFC 9110, section 8.6: these methods send a Content-Length even without a body.
 _HAVE_A_LENGTH = frozenset({"POST", "PUT", "PATCH"})
 
 
 class Transport(Protocol):
-    """Sends a request whose head is written already. `transport.Http1Transport` is ours."""
+    """Sends a request whose head is serialized already, as `transport.Http1Transport` does."""
 
     def send(
         self, origin: Origin, method: str, head: bytes, body: bytes | AsyncIterable[bytes], timeouts: RequestTimeouts
@@ -27,9 +27,9 @@ class Transport(Protocol):
 
         Args:
             origin: the server.
-            method: as in the head.
-            head: all of it, with the empty line; the body is framed as it says.
-            body: bytes, or parts of it.
+            method: the method, as in the head.
+            head: the whole head, with the empty line at its end.
+            body: the body, or its parts, framed as the head says.
             timeouts: the timeouts.
         """
         ...
@@ -40,13 +40,13 @@ class Transport(Protocol):
 
 
 class PreparedRequest(Struct, frozen=True):
-    """A method, and the lines of a head that all requests of a kind have in common, checked once."""
+    """A kind of request: a method, and the lines of the head that all requests of the kind share, validated once."""
 
     method: str
     head: bytes
 
     def with_headers(self, headers: Headers) -> "PreparedRequest":
-        """This request with more headers. Raises `httpx.HTTPError` where they cannot stand in a head."""
+        """This request with more headers. Raises `httpx.HTTPError` if they are not valid."""
         return PreparedRequest(self.method, self.head + header_lines(headers))
 
 
@@ -54,11 +54,11 @@ class HttpClient:
     """Sends requests to one upstream.
 
     Args:
-        transport: has the connections; closed with the client.
-        base_url: of the upstream.
-        timeouts: of each request.
-        extra_headers: called for each request; gives lines of its head beside the prepared ones, such as those of its
-            trace. They are not checked.
+        transport: sends the requests; closed with the client.
+        base_url: the base URL of the upstream.
+        timeouts: the timeouts of each request.
+        extra_headers: called for each request; returns further lines of its head, such as those of its trace. They are
+            not validated.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HttpClient:
         self._extra_headers = extra_headers
 
     def prepare(self, method: str, path: str, headers: Headers) -> PreparedRequest:
-        """A kind of request; `path` is put behind the upstream's base URL.
+        """A kind of request; `path` is appended to the upstream's base URL.
 
         Raises:
             httpx.HTTPError, httpx.InvalidURL: such a request cannot be sent.

@@ -1,4 +1,4 @@
-"""Servers to connect to: origins, connected sockets, and the certificates that TLS trusts."""
+"""Connecting to servers: origins, connected sockets, and trusted certificates."""
 
 import asyncio
 import functools
@@ -13,18 +13,18 @@ import certifi
 import httpx
 from msgspec import Struct
 
-# RFC 8305, section 8: the time after which the next address is tried beside one that has not answered.
+# RFC 8305, section 8: the time until the next address is tried as well, if an address has not answered.
 STAGGER_SECONDS = 0.25
 
 _PORTS = {"http": 80, "https": 443}
 _LONGEST_REASON = 300
 _MOST_CAUSES = 20
 
-_Address: TypeAlias = tuple[int, int, int, str, Any]  # as getaddrinfo gives it
+_Address: TypeAlias = tuple[int, int, int, str, Any]  # as getaddrinfo returns it
 
 
 class Origin(Struct, frozen=True, cache_hash=True):
-    """The server at the other end of a connection: requests to the same one may share it."""
+    """The server at the other end of a connection, which requests to the same origin may share."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class Origin(Struct, frozen=True, cache_hash=True):
 
 
 def origin_of(url: httpx.URL) -> Origin:
-    """The server of a URL. Raises `httpx.UnsupportedProtocol` where it is neither http nor https."""
+    """The origin of a URL. Raises `httpx.UnsupportedProtocol` if its scheme is neither http nor https."""
     if url.scheme not in _PORTS:
         raise httpx.UnsupportedProtocol(f"{url.scheme or 'No scheme'}: only http and https are supported.")
     return Origin(url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme], url.scheme == "https")
@@ -40,10 +40,10 @@ def origin_of(url: httpx.URL) -> Origin:
 
 @functools.cache
 def client_context() -> ssl.SSLContext:
-    """The TLS context of every client: upstreams, tools, pages, MCP servers. It verifies certificates and names.
+    """The TLS context for all upstreams, tools, pages and MCP servers. It verifies certificates and host names.
 
-    Trusted is what the system trusts (OpenSSL's variables, `SSL_CERT_FILE` and `SSL_CERT_DIR`, name it) or, where the
-    system has no certificates, Mozilla's list. Made once, when first needed: reading them takes some 20 ms.
+    It trusts the system's certificates (OpenSSL's variables `SSL_CERT_FILE` and `SSL_CERT_DIR` name other ones) or, if
+    the system has none, Mozilla's list. It is made once, when first needed: reading certificates takes some 20 ms.
     """
     paths = ssl.get_default_verify_paths()
     known = any(path and os.path.exists(path) for path in (paths.cafile, paths.capath))  # noqa: PTH110 - may be None
@@ -53,10 +53,10 @@ def client_context() -> ssl.SSLContext:
 
 
 async def connect(host: str, port: int) -> socket.socket:
-    """A socket that is connected to the first of a name's addresses that answers (RFC 8305, "happy eyeballs").
+    """A socket connected to the first address of a host that answers (RFC 8305, "happy eyeballs").
 
     Raises:
-        OSError: none answers, or there is no such name.
+        OSError: no address answers, or there is no such host.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -70,7 +70,7 @@ async def connect(host: str, port: int) -> socket.socket:
 
 
 def interleaved(addresses: Iterable[_Address]) -> Sequence[_Address]:
-    """Addresses of alternating families, the resolver's favourite first: a family without a route costs one attempt."""
+    """The addresses with alternating families, the resolver's first: a family without a route costs one attempt."""
     families: dict[int, list[_Address]] = {}
     for address in addresses:
         families.setdefault(address[0], []).append(address)
@@ -102,7 +102,7 @@ async def _race(addresses: Sequence[_Address]) -> socket.socket | OSError:
 async def _first_of(
     tasks: Iterable["asyncio.Task[socket.socket | OSError]"], seconds: float | None
 ) -> socket.socket | None:
-    """The first success among attempts; None when the newest has failed, or the time is over."""
+    """The first socket of all attempts; None: the newest attempt has failed, or the time is up."""
     *_, newest = tasks
     ends = None if seconds is None else asyncio.get_running_loop().time() + seconds
     while True:
@@ -130,9 +130,8 @@ async def _connect(address: _Address) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setblocking(False)
-        # Each write is a whole request; and a server that has vanished is noticed while it is silent.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each write is a whole request
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices a silent server that has vanished
         await asyncio.get_running_loop().sock_connect(sock, where)
     except BaseException:
         sock.close()
@@ -141,10 +140,10 @@ async def _connect(address: _Address) -> socket.socket:
 
 
 def reason(exc: BaseException) -> str:
-    """The cause of an exception of the network, for the log.
+    """The cause of a network exception, for the log.
 
-    It is the operating system's own message where there is one, as for a connection that is refused or a certificate
-    that is not trusted. Any other exception may quote what was sent, so only its type is given.
+    This is the operating system's message if there is one, as for a refused connection or an untrusted certificate. Any
+    other exception may quote a request, so only its type is given.
     """
     found = type(exc).__name__
     for link in causes(exc):
@@ -154,7 +153,7 @@ def reason(exc: BaseException) -> str:
 
 
 def causes(exc: BaseException) -> Iterator[BaseException]:
-    """An exception and its causes, at most 20 of them, because a chain can be circular."""
+    """An exception and its causes, at most 20 in all, because a chain can be circular."""
     link: BaseException | None = exc
     for _ in range(_MOST_CAUSES):
         if link is None:

@@ -1,9 +1,10 @@
-"""One connection to an origin: a request at a time, and its response, pulled by its reader.
+"""One connection to an origin, with one request and its response at a time.
 
     connected --request--> waiting for the head --> body --complete--> idle, in its pool
                                                          '--anything else: closed, and its place in the pool is free
 
-Any fault closes the connection at once, a cancelled reader included: half a response cannot be picked up again.
+Any failure closes the connection at once, and so does the cancellation of a reader: the rest of a response cannot be
+skipped.
 """
 
 import asyncio
@@ -20,14 +21,14 @@ from proxy.http.response import Http1Response
 if TYPE_CHECKING:
     from proxy.http.pool import Pool
 
-# Unread bytes of a response beyond which its server is not read from any longer.
+# Reading from the server is paused while more bytes of a response are unread.
 MAX_UNREAD_BYTES = 64 * 1024
-# Up to this size a head and its body are joined, so that they travel in one packet.
+# A body of up to this size is joined with the head, so that they are sent together.
 _JOINED_BYTES = 64 * 1024
 
 
 class RequestTimeouts(Struct, frozen=True):
-    """Timeouts of one request, in seconds; None: unlimited. `read` and `write` limit silences, not the whole."""
+    """Timeouts of one request, in seconds; None: no limit. `read` and `write` limit each silence, not the whole."""
 
     connect: float | None = None
     read: float | None = None
@@ -36,7 +37,7 @@ class RequestTimeouts(Struct, frozen=True):
 
 
 class Http1Connection(asyncio.Protocol):
-    """A connected protocol, made by a pool, which then adopts it."""
+    """A connected protocol, which its pool adopts."""
 
     __slots__ = (
         "_closed",
@@ -60,8 +61,8 @@ class Http1Connection(asyncio.Protocol):
         self.origin = origin
         self.loop = loop
         self.requests = 0
-        self.has_answered = False  # whether a byte of the latest response has come
-        self.expires = 0.0  # set by the pool: when it has been idle for too long
+        self.has_answered = False  # whether a byte of the latest response has arrived
+        self.expires = 0.0  # the time until which the connection may be idle; set by the pool
         self._pool: Pool | None = None
         self._transport: Any = None
         self._closed = False
@@ -70,19 +71,19 @@ class Http1Connection(asyncio.Protocol):
         self._response: Http1Response | None = None
         self._sent = True
         self._writing_paused = False
-        self.reading_paused = False  # more has come than its reader has taken
-        self.timer: asyncio.TimerHandle | None = None  # one for all waits of its responses, which `check_due` ends
+        self.reading_paused = False  # too many bytes are unread
+        self.timer: asyncio.TimerHandle | None = None  # for all waits of responses; calls `check_due`
 
     def adopt(self, pool: "Pool") -> None:
         """Set the owning pool."""
         self._pool = pool
-        if self._closed:  # it was lost before it had a pool
+        if self._closed:  # the connection was lost before it had a pool
             self._leave()
 
     def is_usable(self) -> bool:
         """Whether a request may be sent: the server has neither closed the connection nor sent anything.
 
-        The event loop may not have read yet what has arrived; the kernel is asked.
+        The kernel is asked, because the event loop may not have read yet.
         """
         if self._closed or self._transport.is_closing():
             return False
@@ -102,7 +103,7 @@ class Http1Connection(asyncio.Protocol):
         """Send a request and wait for the head of its response.
 
         Raises:
-            httpx.TransportError: there is none.
+            httpx.TransportError: the request could not be sent, or no head arrived.
         """
         response = self._response = Http1Response(self, timeouts.read, is_head_request=is_head_request)
         self.requests += 1
@@ -126,13 +127,13 @@ class Http1Connection(asyncio.Protocol):
                 await response.wait(timeouts.read, httpx.ReadTimeout)
             response.head, response.status, response.headers = answered, answered.status, answered.headers
         except BaseException:
-            # Not the connection: once the response is complete, another request may be under way on it.
+            # Not the connection: if the response is complete, the connection may have another request already.
             await response.aclose()
             raise
         return response
 
     def close(self) -> None:
-        """Close it, whatever is under way. A response that is not complete fails."""
+        """Close the connection at once. A response that is not complete fails."""
         self._break(httpx.ReadError("The connection was closed."))
 
     async def wait_closed(self) -> None:
@@ -144,7 +145,7 @@ class Http1Connection(asyncio.Protocol):
     ) -> None:
         self._transport.write(head)
         async for part in parts:
-            if response.parser.head is not None:  # answered early: the rest is of no use
+            if response.parser.head is not None:  # the server has answered early, and does not need the rest
                 return
             if response.failure is not None:
                 raise response.new_failure()
@@ -153,19 +154,19 @@ class Http1Connection(asyncio.Protocol):
         self._sent = not self._writing_paused
 
     async def _drain(self, response: Http1Response, seconds: float | None) -> None:
-        """Wait while the server does not read; a response that arrives nevertheless ends the wait."""
+        """Wait while the server does not read; the arrival of a response ends the wait as well."""
         while self._writing_paused and response.parser.head is None:
             left = self._transport.get_write_buffer_size()
             try:
                 await response.wait(seconds, httpx.WriteTimeout)
             except httpx.WriteTimeout:
-                if self._transport.get_write_buffer_size() >= left:  # slow is not silent
+                if self._transport.get_write_buffer_size() >= left:  # a server that reads slowly is not silent
                     raise
 
     # For the response.
 
     def check_due(self) -> None:
-        """End the wait of a response that is overdue; mostly none is, and the timer is set anew."""
+        """End the wait of a response that is overdue; usually none is, and the timer is set again."""
         self.timer = None
         response = self._response
         if response is None or response.due is None:
@@ -176,7 +177,7 @@ class Http1Connection(asyncio.Protocol):
             response.give_up()
 
     def resume_reading(self) -> None:
-        """Read from the server again, after too much was unread."""
+        """Read from the server again, after a pause because too many bytes were unread."""
         if not self._closed:
             self.reading_paused = False
             self._transport.resume_reading()
@@ -184,13 +185,13 @@ class Http1Connection(asyncio.Protocol):
     # For the event loop.
 
     def connection_made(self, transport: Any) -> None:
-        """Take the transport of a connection that is made, TLS included."""
+        """Take the transport of a new connection, after any TLS handshake."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of the response; once it is complete, the connection goes back to its pool, if it is reusable."""
+        """Parse a part of the response; when it is complete, return a reusable connection to its pool."""
         response = self._response
-        if response is None:  # nothing was asked: it must not be taken for the next response
+        if response is None:  # no request was sent, and the next one must not get this as its response
             self.close()
             return
         self.has_answered = True
@@ -215,7 +216,7 @@ class Http1Connection(asyncio.Protocol):
         response.wake()
 
     def eof_received(self) -> None:
-        """Handle the end of the server's stream."""
+        """Handle the end of the bytes from the server."""
         response = self._response
         if response is not None:
             try:
@@ -228,7 +229,7 @@ class Http1Connection(asyncio.Protocol):
         self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the end of the connection, by whichever side."""
+        """Handle the end of the connection, whichever side closed it."""
         if exc is None:
             self.eof_received()
         else:
@@ -239,7 +240,7 @@ class Http1Connection(asyncio.Protocol):
             self._lost.set_result(None)
 
     def pause_writing(self) -> None:
-        """Handle a full write buffer: the server does not read as fast as we write."""
+        """Handle a full write buffer: the server reads more slowly than we write."""
         self._writing_paused = True
 
     def resume_writing(self) -> None:
@@ -249,11 +250,11 @@ class Http1Connection(asyncio.Protocol):
             self._response.wake()
 
     def _break(self, error: httpx.TransportError) -> None:
-        """Close the connection; its response, if it is not complete, gets the error."""
+        """Close the connection; a response that is not complete fails with the error."""
         response, self._response = self._response, None
         if response is not None:
             response.connection = None
-            response.failure = error.with_traceback(None)  # whose frames lead back to the response
+            response.failure = error.with_traceback(None)  # its frames would refer to the response
             response.wake()
         if self._closed:
             return

@@ -1,4 +1,4 @@
-"""Compressed bodies, unpacked in pieces: 48 KB of one can be 50 MB, and must never be in memory at once."""
+"""Compressed bodies, decompressed in pieces: 48 KB can become 50 MB, which must never be in memory at once."""
 
 import zlib
 from collections.abc import AsyncIterable, Iterator
@@ -9,7 +9,7 @@ from proxy.http.response import Response
 
 PIECE = 64 * 1024
 
-# zlib recognises both by their heads; what "deflate" means in HTTP is the zlib format (RFC 9110, section 8.4.1.2).
+# zlib recognises both formats by their headers; "deflate" in HTTP is the zlib format (RFC 9110, section 8.4.1.2).
 _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 _BARE = -zlib.MAX_WBITS
 _HEAD_BYTES = 2
@@ -18,13 +18,13 @@ _NO_CODING = frozenset({"", "identity"})
 
 
 class Inflater:
-    """Unpacks a body that was sent compressed although `identity` was asked for.
+    """Decompresses a body that was sent compressed although `identity` was asked for.
 
     Args:
         coding: the Content-Encoding.
 
     Raises:
-        ValueError: by any method: the coding is not supported, or the bytes are not in it.
+        ValueError: from any method: the coding is not supported, or the bytes are not valid in it.
     """
 
     def __init__(self, coding: str) -> None:
@@ -32,11 +32,11 @@ class Inflater:
         if coding not in _CODINGS | _NO_CODING:
             raise ValueError("the content coding is not understood")
         self._zlib = zlib.decompressobj(_ZLIB_OR_GZIP) if coding in _CODINGS else None
-        self._may_be_bare = coding == "deflate"  # without the head of zlib's format, as some servers send it
-        self._begun = b""  # of that head, which has two bytes
+        self._may_be_bare = coding == "deflate"  # without zlib's header, as some servers send it
+        self._begun = b""  # the beginning of a zlib header, which has two bytes
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The pieces that `data` holds, none larger than `PIECE` where anything had to be unpacked."""
+        """The decompressed pieces of `data`, none larger than `PIECE`; `data` itself if it is not compressed."""
         if self._zlib is None:
             yield data
             return
@@ -45,7 +45,7 @@ class Inflater:
             if len(data) < _HEAD_BYTES:
                 return
         piece = b""
-        # After a full piece zlib may hold more, even where it has taken all of `data` in.
+        # After a full piece zlib may hold more, even if it has consumed all of `data`.
         while (data or len(piece) == PIECE) and not self._zlib.eof:
             try:
                 piece = self._zlib.decompress(data, PIECE)
@@ -69,7 +69,7 @@ async def inflated(chunks: AsyncIterable[bytes], coding: str, *, most: int) -> b
     """A body, decompressed as it arrives, up to the first piece beyond `most` bytes.
 
     Raises:
-        ValueError: it cannot be decompressed.
+        ValueError: the body cannot be decompressed.
     """
     inflater, body = Inflater(coding), bytearray()
     async for data in chunks:
@@ -81,7 +81,7 @@ async def inflated(chunks: AsyncIterable[bytes], coding: str, *, most: int) -> b
 
 
 class DecodedResponse(Response):
-    """A response that its server may have compressed unasked; its body is unpacked piece by piece."""
+    """A response that the server may have compressed unasked; the body is decompressed piece by piece."""
 
     __slots__ = ("_inflater", "_pieces", "_response")
 
@@ -92,7 +92,7 @@ class DecodedResponse(Response):
         self._pieces: Iterator[bytes] = iter(())
 
     async def read(self) -> bytes:
-        """The next piece of the body. Raises `httpx.DecodingError` where it cannot be unpacked."""
+        """The next piece of the body. Raises `httpx.DecodingError` if it cannot be decompressed."""
         try:
             if self._inflater is None:
                 self._inflater = Inflater(self.header(b"content-encoding").decode("latin-1"))

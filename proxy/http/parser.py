@@ -1,9 +1,9 @@
-"""HTTP/1.1 as bytes: heads of requests are written, responses are read. Pure: no socket, no clock.
+"""HTTP/1.1 as bytes: writes the heads of requests, and parses responses. Pure: no socket, no clock.
 
-llhttp, the parser of Node (through httptools), reads heads and chunks. It refuses what two readers could understand
-differently (a Content-Length beside a Transfer-Encoding, a lone LF, a folded header): otherwise the next response on
-the connection would begin where this reader believes that the current one has ended. What llhttp leaves open is checked
-here: the size of a head, the way in which a body is framed, the bytes between chunks, bytes after a response.
+llhttp, Node's parser (through httptools), parses heads and chunks. It refuses messages that two parsers could read
+differently (a Content-Length beside a Transfer-Encoding, a lone LF, a folded header), because a wrong end of a response
+would become the beginning of the next. This module checks the rest: the size of a head, the framing of a body, the
+bytes between chunks, and bytes after a response.
 
     ResponseParser:   head --(1xx: again)--> counted | chunked | until the end | no body --> complete
 """
@@ -18,13 +18,13 @@ from msgspec import Struct
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
-# Twice what Node takes for all headers, and eight times nginx's `proxy_buffer_size`; interim responses count as well.
+# Twice Node's limit for all headers, and eight times nginx's `proxy_buffer_size`; interim responses count as well.
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 256
-# Sizes of chunks, their extensions (which no provider has been seen to send) and trailers between two pieces of a body.
+# The bytes between two pieces of a body: sizes of chunks, extensions (no provider has been seen to send any), trailers.
 MAX_FRAMING_BYTES = 1024
-_FRAMING_OF_A_CHUNK = 128  # when many chunks arrive at once
-_LAST_LINE_ENDS = 4  # bytes that end the last chunk and the trailers: llhttp skips further ones
+_FRAMING_OF_A_CHUNK = 128  # the additional bytes for each chunk, if many arrive at once
+_LAST_LINE_ENDS = 4  # the bytes after the last chunk and the trailers; llhttp skips further line ends
 
 TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 """The name of a header (RFC 9110, section 5.6.2), as a regular expression."""
@@ -45,7 +45,7 @@ def request_head(method: str, target: bytes, headers: Headers) -> bytes:
     """The head of a request.
 
     Raises:
-        httpx.LocalProtocolError: a part holds more than it should, such as a line break in a value.
+        httpx.LocalProtocolError: a part is not valid, such as a value with a line break.
     """
     line = method.encode("ascii") + b" " + target
     if not _REQUEST_LINE.fullmatch(line):
@@ -65,7 +65,7 @@ def header_lines(headers: Headers) -> bytes:
 
 
 class Head(Struct, frozen=True):
-    """Status line and headers of a response; names in lower case."""
+    """The status line and the headers of a response, with names in lower case."""
 
     status: int
     reason: bytes
@@ -74,7 +74,7 @@ class Head(Struct, frozen=True):
 
 
 class _Message(Struct, eq=False):
-    """The callbacks of httptools. It has no reference to a parser: a cycle would be left to the garbage collector."""
+    """The callbacks for httptools. They do not refer to the parser: a cycle would be left to the garbage collector."""
 
     reason: list[bytes]
     on_status: Callable[[bytes], None]
@@ -83,7 +83,7 @@ class _Message(Struct, eq=False):
     is_complete: bool = False
 
     def on_message_begin(self) -> None:
-        """Stop the parser at the first byte after a complete message."""
+        """Stop parsing at the first byte after a complete message."""
         if self.is_complete:
             raise httpx.RemoteProtocolError("Bytes follow the response.")
 
@@ -97,22 +97,22 @@ class _Message(Struct, eq=False):
 
 
 class ResponseParser:
-    """Reads one response, however its bytes are cut, and collects the pieces of its body.
+    """Parses one response, however its bytes are cut, and collects the pieces of its body.
 
-    `feed` is called until the response is `complete`, `end` where the connection ends before.
+    `feed` is called until the response is `complete`, and `end` if the connection ends before.
 
     Args:
-        is_head_request: whether the request was HEAD, so that no body follows, whatever the headers say.
+        is_head_request: whether the request was HEAD, so that no body follows whatever the headers are.
 
     Attributes:
-        head: status and headers, once all of them have come.
-        pieces: of the body; the reader takes them out.
+        head: status and headers; None: they have not all arrived yet.
+        pieces: the pieces of the body that the reader has not taken yet.
         complete: whether the response has ended.
-        reusable: whether another request may follow on the connection, once the response is complete.
-        idle_seconds: how long the server keeps an idle connection, if it says so.
+        reusable: whether the connection may have another request once the response is complete.
+        idle_seconds: how long the server keeps an idle connection; None: unknown.
 
     Raises:
-        httpx.RemoteProtocolError: by both methods: this is no HTTP/1.1, or not read by everybody in the same way.
+        httpx.RemoteProtocolError: from both methods: the bytes are not HTTP/1.1, or are ambiguous.
     """
 
     __slots__ = (
@@ -141,15 +141,17 @@ class ResponseParser:
         reason: list[bytes] = []
         self._message = _Message(reason, on_status=reason.append, on_body=self.pieces.append)
         self._llhttp = HttpResponseParser(self._message)
-        self._llhttp.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # old servers pad their sizes
-        self._head_bytes = 0  # of interim responses as well
+        self._llhttp.set_dangerous_leniencies(
+            lenient_spaces_after_chunk_size=True
+        )  # old servers pad the sizes of chunks
+        self._head_bytes = 0  # including the heads of interim responses
         self._is_chunked = False
-        self._left: int | None = None  # bytes of a counted body
+        self._left: int | None = None  # the missing bytes of a body with a Content-Length
         self._tail = b""  # at least the last bytes of the head, or of the chunked body
         self._framing_bytes = 0  # since the last piece of a chunked body
 
     def feed(self, data: bytes) -> None:
-        """Read what has come."""
+        """Parse the next bytes of the response."""
         try:
             if self.head is None:
                 data = self._feed_head(data)
@@ -160,7 +162,7 @@ class ResponseParser:
                 if self._left is not None:
                     self._left -= len(piece)
                     self.complete = not self._left
-                    # Bytes beyond the length answer what was not asked.
+                    # Bytes beyond the length belong to no request.
                     self.reusable = self.reusable and len(piece) == len(data)
                 return
             known = len(self.pieces)
@@ -169,7 +171,7 @@ class ResponseParser:
             except HttpParserError:
                 if not self._message.is_complete:
                     raise
-                self.reusable = False  # the server answers what was not asked
+                self.reusable = False  # the further bytes belong to no request
         except (HttpParserError, HttpParserUpgrade) as exc:
             raise httpx.RemoteProtocolError(f"The response cannot be read: {exc}") from None
         came = self.pieces[known:]
@@ -185,7 +187,7 @@ class ResponseParser:
         """Handle the end of the connection.
 
         Raises:
-            httpx.RemoteProtocolError: it is in the middle of the response.
+            httpx.RemoteProtocolError: the response is not complete.
         """
         if self.head is None:
             raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
@@ -194,7 +196,7 @@ class ResponseParser:
         self.complete = True
 
     def _feed_head(self, data: bytes) -> bytes:
-        """Read heads up to that of the final response, and return the bytes that follow it."""
+        """Parse heads up to that of the final response, and return the bytes that follow it."""
         message = self._message
         while data:
             if not self._tail and not data.startswith(b"H"):  # llhttp would skip empty lines
@@ -227,7 +229,7 @@ class ResponseParser:
         return b""
 
     def _begin_body(self, head: Head) -> None:
-        """Decide how the end of the body is found (RFC 9112, section 6.3), and whether the connection is kept."""
+        """Decide how the body ends (RFC 9112, section 6.3), and whether the connection may be kept."""
         fields = dict(head.headers)
         if len(fields) < len(head.headers):
             for name in fields:

@@ -1,7 +1,8 @@
-"""Connections that can be used again, and requests that wait for one: a bounded number, first come, first served.
+"""A bounded pool of reusable connections, which serves waiting requests first come, first served.
 
-A *place* is the right to have one connection; there are `max_connections` of them. A request that waits is given an
-idle connection (with its place) or a bare place, in the order of asking. While a request waits, no connection is idle.
+A *place* is the right to have one connection; there are `max_connections` places. Waiting requests are served in order,
+each with an idle connection (and its place) or with a place for a new one. While a request waits, no connection is
+idle.
 """
 
 import asyncio
@@ -17,8 +18,8 @@ from proxy.http.connection import Http1Connection, RequestTimeouts
 Connect: TypeAlias = Callable[[Origin, float | None], Awaitable[Http1Connection]]
 _Waiter: TypeAlias = asyncio.Future[Http1Connection | None]
 
-# Below the least that balancers wait for the next request (AWS 60 s, nginx 75 s). A server that waits less says so, or
-# its closed connection is noticed when the next request comes.
+# Less than load balancers wait for the next request (AWS 60 s, nginx 75 s). A server that waits less announces it, or
+# the next request finds its connection closed.
 IDLE_SECONDS = 30.0
 
 
@@ -27,7 +28,7 @@ class Pool:
 
     Args:
         connect: makes a connection to an origin, within a number of seconds.
-        max_connections: open at the same time.
+        max_connections: how many connections may be open at the same time.
     """
 
     def __init__(self, connect: Connect, *, max_connections: int) -> None:
@@ -35,7 +36,7 @@ class Pool:
         self._max_connections = max_connections
         self._places_taken = 0
         self._connections: set[Http1Connection] = set()
-        # The latest at the end: it is taken first, so that a lull leaves the others to expire.
+        # The most recently used at the end. It is taken first, so that the others expire while there are few requests.
         self._idle: dict[Origin, OrderedDict[Http1Connection, None]] = {}
         self._waiting: OrderedDict[_Waiter, Origin] = OrderedDict()
         self._sweep: asyncio.TimerHandle | None = None
@@ -45,12 +46,12 @@ class Pool:
 
         Args:
             origin: the server.
-            timeouts: `pool` and `connect`.
-            fresh: one that has not been used before.
+            timeouts: the timeouts `pool` and `connect` apply.
+            fresh: whether the connection must be a new one.
 
         Raises:
             httpx.PoolTimeout: all places are taken.
-            httpx.ConnectError, httpx.ConnectTimeout: a new one could not be made.
+            httpx.ConnectError, httpx.ConnectTimeout: no new connection could be made.
         """
         while True:
             same = self._idle.get(origin)
@@ -66,7 +67,7 @@ class Pool:
             connection.close()
 
     def release(self, connection: Http1Connection, seconds: float | None) -> None:
-        """Take back a connection, whose server waits `seconds` for another request; None: not known."""
+        """Take back a connection whose server waits `seconds` for another request; None: unknown."""
         waiter = self._next_waiter() if self._waiting else None
         if waiter is not None:
             if self._waiting[waiter] == connection.origin:
@@ -75,7 +76,7 @@ class Pool:
             else:
                 connection.close()  # its place goes to the waiter
             return
-        # One second before the server does: a request sent at that moment would reach a closed connection.
+        # One second less than the server: a request sent just as it closes the connection would fail.
         wait = IDLE_SECONDS if seconds is None else min(IDLE_SECONDS, seconds - 1)
         if wait <= 0:
             connection.close()
@@ -118,7 +119,7 @@ class Pool:
             self._sweep = loop.call_later(IDLE_SECONDS / 4, self._expire, loop)
 
     async def _place(self, origin: Origin, seconds: float | None) -> Http1Connection | None:
-        """A place: with a connection that has just come back, or bare (None)."""
+        """A place, with a connection that has just been released; None: without a connection."""
         if not self._waiting:
             if self._places_taken >= self._max_connections:
                 self._evict_idle()
@@ -134,13 +135,13 @@ class Pool:
             raise httpx.PoolTimeout("All connections are in use.") from exc
 
     async def _wait_for(self, waiter: _Waiter) -> Http1Connection | None:
-        """What a waiter is given; where its request is cancelled, that goes to the next one."""
+        """The connection or place that a waiter gets; if its request is cancelled, the next waiter gets it."""
         try:
             return await waiter
         except asyncio.CancelledError:
             self._waiting.pop(waiter, None)
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                # It was served in the very moment in which it was cancelled.
+                # It was served and cancelled in the same step of the event loop.
                 if connection := waiter.result():
                     self.release(connection, None)
                 else:
@@ -158,7 +159,7 @@ class Pool:
         return connection
 
     def _release_place(self) -> None:
-        """Give a place that has become free to the next waiter."""
+        """Give a free place to the next waiter."""
         waiter = self._next_waiter()
         if waiter is None:
             self._places_taken -= 1
@@ -175,7 +176,7 @@ class Pool:
         return None
 
     def _evict_idle(self) -> None:
-        """Close an idle connection, if there is one: its place is needed for another origin."""
+        """Close an idle connection, if there is one, because its place is needed for another origin."""
         for same in self._idle.values():
             if same:
                 next(iter(same)).close()

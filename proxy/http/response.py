@@ -1,4 +1,4 @@
-"""Responses to our requests: `Response`, what its readers see; `Http1Response`, one on a connection of our own."""
+"""Responses: `Response`, the interface for readers, and `Http1Response`, a response on an `Http1Connection`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
     from proxy.http.connection import Http1Connection
 
 Handle: TypeAlias = Callable[[bytes], Coroutine[Any, Any, bool]]
-"""Takes a part of a body; returns true when it needs no more."""
+"""Takes a part of a body; returns true if it needs no more."""
 
 
 class Response(httpx.AsyncByteStream):
-    """Status, headers, and the body's bytes as they come, still encoded as the headers say.
+    """Status, headers, and the bytes of the body as they arrive, not decoded.
 
-    It has to be closed. Read to its end, its connection is used again; closed before, its connection is closed too.
+    A response has to be closed. If it has been read to its end, the connection is kept for other requests; if not,
+    closing the response closes the connection too.
 
     Attributes:
         status: the HTTP status.
-        headers: in the order of the response, names in lower case.
+        headers: the headers in their order, with names in lower case.
     """
 
     __slots__ = ("headers", "status")
@@ -33,14 +34,14 @@ class Response(httpx.AsyncByteStream):
     headers: Headers
 
     def header(self, name: bytes) -> bytes:
-        """The first value of a header, empty where there is none; `name` in lower case."""
+        """The first value of a header, empty if there is none; `name` in lower case."""
         for known, value in self.headers:
             if known == name:
                 return value
         return b""
 
     def take_whole(self) -> bytes | None:
-        """The rest of the body, where all of it has come already; None: there may be more to read."""
+        """The rest of the body, if all of it has arrived already; None: there may be more to read."""
         return None
 
     async def read(self) -> bytes:
@@ -84,23 +85,23 @@ class Http1Response(Response):
     def __init__(self, connection: "Http1Connection", seconds: float | None, *, is_head_request: bool) -> None:
         """A response that is to come, with at most `seconds` of silence between its parts."""
         self.parser = ResponseParser(is_head_request=is_head_request)
-        self.connection: Http1Connection | None = connection  # until it is complete, or has failed
-        self.head: Head  # before anybody is given the response
+        self.connection: Http1Connection | None = connection  # None once the response is complete or has failed
+        self.head: Head  # set before `Http1Connection.request` returns
         self.failure: httpx.TransportError | None = None
         self.unread = 0
         self.due: float | None = None
         self._seconds = seconds
-        self._handle: Handle | None = None  # takes what arrives in the callback in which it arrives
-        self._context: Context | None = None  # in which that is done
-        self._rest: Coroutine[Any, Any, bool] | None = None  # what is still to be awaited of it
+        self._handle: Handle | None = None  # takes bytes in the callback in which they arrive
+        self._context: Context | None = None  # the context in which the handler is called there
+        self._rest: Coroutine[Any, Any, bool] | None = None  # the rest of a call of the handler that has to wait
         self._too_slow: type[httpx.TimeoutException] = httpx.ReadTimeout
         self._waiter: asyncio.Future[bool] | None = None
 
     async def read(self) -> bytes:
-        """The next part of the body; waits until there is one. Empty at its end.
+        """The next part of the body, after a wait until there is one; empty at the end of the body.
 
         Raises:
-            httpx.ReadTimeout: nothing came for too long.
+            httpx.ReadTimeout: nothing arrived for too long.
             httpx.TransportError: the response broke off, or cannot be read.
         """
         while not self.parser.pieces:
@@ -116,13 +117,13 @@ class Http1Response(Response):
     async def pump(self, handle: Handle) -> None:
         """Give the body to `handle` as it comes, until it needs no more or the body ends.
 
-        What arrives is handled in the callback in which it arrives: to wake a task for it would take another round of
-        the event loop, for each chunk of each stream (24 % of a chunk's instructions). Only where `handle` has to wait
-        for something, such as a client that does not read, the task goes on with it; what comes meanwhile is buffered,
-        and beyond the buffer the server is not read from.
+        Bytes are handled in the callback in which they arrive: waking a task would take another iteration of the event
+        loop for each chunk of each stream (24 % of a chunk's instructions). Only if `handle` has to wait, for instance
+        for a client that does not read, does the task continue the call. Bytes that arrive in the meantime are
+        buffered, and when the buffer is full, reading from the server is paused.
 
         Raises:
-            httpx.ReadTimeout: nothing came for too long.
+            httpx.ReadTimeout: nothing arrived for too long.
             httpx.TransportError: the response broke off, or cannot be read.
             Exception: whatever `handle` raises.
         """
@@ -136,7 +137,7 @@ class Http1Response(Response):
                 self._handle = handle
                 if await self.wait(self._seconds, httpx.ReadTimeout):
                     return
-                self._handle = None  # from here on the task handles what comes
+                self._handle = None  # from here on the task handles the bytes that arrive
                 rest, self._rest = self._rest, None
                 if rest is not None and await rest:
                     return
@@ -144,12 +145,12 @@ class Http1Response(Response):
             await self.aclose()
             raise
         finally:
-            if self._rest is not None:  # no longer awaited by anybody
+            if self._rest is not None:  # nothing awaits it any more
                 self._rest.close()
             self._handle = self._context = self._rest = None
 
     def wake(self) -> None:
-        """Give what has arrived to the handler of `pump`, or wake the reader."""
+        """Give the bytes that have arrived to the handler of `pump`, or wake the reader."""
         needs_no_more = False
         if self._handle is not None and self._context is not None and self.parser.pieces:
             coroutine = self._handle(self._take())
@@ -159,28 +160,28 @@ class Http1Response(Response):
                 self._rest = resumed(coroutine, self._context.run(coroutine.send, None))
             except StopIteration as stop:
                 needs_no_more = bool(stop.value)
-            except Exception as exc:  # noqa: BLE001 - raised again where it is pumped
+            except Exception as exc:  # noqa: BLE001 - raised again in `pump`
                 self._handle = None
                 if self._waiter is not None and not self._waiter.done():
                     self._waiter.set_exception(exc)
                 return
             if needs_no_more or self._rest is not None:
                 self._handle = None
-        # No local variable for the waiter: with a handler's exception in it, it would be part of a reference cycle.
+        # No local variable for the waiter: if it held the handler's exception, there would be a reference cycle.
         if (self._handle is None or self.connection is None) and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(needs_no_more)
 
     def take_whole(self) -> bytes | None:
-        """The rest of the body, where all of it has come; None: there is more to read."""
+        """The rest of the body, if all of it has arrived; None: there is more to read."""
         return self._take() if self.parser.complete and self.failure is None else None
 
     async def aclose(self) -> None:
-        """Discard the rest of the body; the connection is closed, unless it is done with the response."""
+        """Discard the rest of the body, and close the connection unless the response is complete."""
         if self.connection is not None:
             self.connection.close()
 
     def _take(self) -> bytes:
-        """Take out what has come of the body, and read from the server again if too much of it was unread."""
+        """Take the unread bytes of the body, and resume reading from the server if it was paused."""
         pieces = self.parser.pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
@@ -190,9 +191,9 @@ class Http1Response(Response):
         return data
 
     async def wait(self, seconds: float | None, too_slow: type[httpx.TimeoutException]) -> bool:
-        """Wait until something has happened. Raises the failure of the response, or `too_slow`.
+        """Wait until something has happened; whether the handler of `pump` needs no more.
 
-        True: the handler of `pump` needs no more. An exception of the handler is raised here as well.
+        Raises the failure of the response, an exception of the handler, or `too_slow`.
         """
         connection = self.connection
         if connection is None:
@@ -212,7 +213,7 @@ class Http1Response(Response):
             self._waiter = self.due = None
 
     def new_failure(self) -> httpx.TransportError:
-        """The failure, as a new exception each time: once raised, one refers to its frames, and so to the response."""
+        """The failure as a new exception each time: a raised one refers to its frames, and so to the response."""
         failure = self.failure or httpx.ReadError("The response is complete.")
         again = type(failure)(str(failure))
         again.__cause__ = failure.__cause__

@@ -1,8 +1,8 @@
-"""Transports: our own, which is one for httpx as well, and an adapter to any other transport of httpx.
+"""Transports: the proxy's own, which httpx can use as well, and an adapter for any other httpx transport.
 
-A request is sent once. Only where a connection that was used before turns out to be dead, before a byte of the
-response, is it sent again, on a new one, and only if its method may be repeated: RFC 9112, section 9.3.1, forbids a
-proxy more than that, and nginx does the same. Few POSTs fail for it: before each use the kernel is asked whether the
+A request is sent once. It is sent again, on a new connection, only if a reused connection turns out to be dead before a
+byte of the response has arrived, and only if its method may be repeated. RFC 9112, section 9.3.1, forbids a proxy to do
+more, and nginx does the same. Few POSTs fail because of this rule, for the kernel is asked before each use whether the
 server has closed the connection.
 """
 
@@ -27,11 +27,12 @@ _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  #
 
 
 class Http1Transport(httpx.AsyncBaseTransport):
-    """HTTP/1.1 over TCP and TLS, with connections that are kept. Nothing is decompressed; no proxies, no redirects.
+    """HTTP/1.1 over TCP and TLS with persistent connections; without decompression, proxies and redirects.
 
     Args:
-        max_connections: at the same time; more requests wait, in order, for as long as their `pool` timeout permits.
-        ssl_context: for https; None: the system's certificates, names checked.
+        max_connections: how many connections may be open at the same time. Further requests wait, in order, for as long
+            as their `pool` timeout permits.
+        ssl_context: the context for https; None: `client_context`.
     """
 
     def __init__(self, *, max_connections: int = 1000, ssl_context: ssl.SSLContext | None = None) -> None:
@@ -42,7 +43,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
         """The response to a request of httpx.
 
         Raises:
-            httpx.TransportError: what went wrong, of the kind that the stock transport raises.
+            httpx.TransportError: as httpx's own transport raises it.
         """
         stream, length = request.stream, int(request.headers.get("content-length") or 0)
         body: bytes | AsyncIterable[bytes]
@@ -84,7 +85,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
                 fresh = True
 
     async def aclose(self) -> None:
-        """Close every connection, also those in use."""
+        """Close all connections, idle or in use."""
         await self._pool.aclose()
 
     async def _connect(self, origin: Origin, seconds: float | None) -> Http1Connection:
@@ -105,15 +106,15 @@ class Http1Transport(httpx.AsyncBaseTransport):
                 return made
         except TimeoutError as exc:
             raise httpx.ConnectTimeout(f"No connection to {origin.host} in time.") from exc
-        except (OSError, UnicodeError) as exc:  # TLS's errors are OSErrors; an invalid host name is a UnicodeError
+        except (OSError, UnicodeError) as exc:  # errors of TLS are OSErrors, and an invalid host name is a UnicodeError
             raise httpx.ConnectError(str(exc) or type(exc).__name__) from exc
 
 
 class HttpxTransport:
-    """Any transport of httpx, stock or injected, as one for `client.HttpClient`.
+    """Adapts any httpx transport for `client.HttpClient`.
 
-    It is called without an `httpx.AsyncClient`, which would add a cookie jar that two tenants share, environment
-    proxies, redirects, and as much CPU again as the call.
+    The transport is called without an `httpx.AsyncClient`, which would add a cookie jar shared by all tenants, proxies
+    from the environment and redirects, and would take as much CPU time again as the call.
     """
 
     def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
@@ -145,11 +146,11 @@ class _HttpxResponse(Response):
         self.status = response.status_code
         self.headers = [(name.lower(), value) for name, value in response.headers.raw]
         self._response = response
-        # Not `aiter_raw`: a response made from bytes, as tests inject them, counts as read before anybody has.
+        # Not `aiter_raw`: httpx considers a response made from bytes, as in tests, as read already.
         self._parts = aiter(cast("httpx.AsyncByteStream", response.stream))
 
     async def read(self) -> bytes:
-        """The next part of the body; an empty part is not its end."""
+        """The next part of the body that is not empty; empty at its end."""
         async for part in self._parts:
             if part:
                 return part
