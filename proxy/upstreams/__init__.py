@@ -1,1 +1,1 @@
-"""Adapters to model servers: any Chat Completions endpoint, its quirks as data in a profile."""
+"""Adapters for model servers: any Chat Completions endpoint, with its quirks as data in a profile."""

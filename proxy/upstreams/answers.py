@@ -1,4 +1,4 @@
-"""The answers of an upstream: parsed, and mended so that OpenAI's SDKs read them."""
+"""The answers of an upstream: parsed, and mended so that OpenAI's SDKs can read them."""
 
 import json
 from collections.abc import Callable, Collection
@@ -18,7 +18,7 @@ from proxy.upstreams.profile import Profile
 
 # The values that typed OpenAI SDKs accept.
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
-# Reasons that servers of any profile may send: DeepSeek at Azure does, and GLM behind any server.
+# Reasons that servers of any profile may send, such as DeepSeek at Azure, and GLM behind any server.
 _OTHER_REASONS = {"tool_call": "tool_calls", "sensitive": "content_filter"}
 _FAILED = "error"
 COMPLETION, CHUNK = "chat.completion", "chat.completion.chunk"
@@ -36,14 +36,14 @@ def parse_chunk(
     """The chunk in an event, and whether it had to be mended.
 
     Args:
-        event: of the stream.
-        profile: of the upstream.
+        event: an event of the stream.
+        profile: the profile of the upstream.
         names: the names of tools that were replaced in the request, if any were.
-        loads: reads the JSON.
-        calling: the indices of the choices of which earlier chunks hold tool calls.
+        loads: parses JSON.
+        calling: the indices of the choices that have had tool calls in earlier chunks.
 
     Raises:
-        UpstreamError: the chunk holds an error, or is none.
+        UpstreamError: the event holds an error, or is not a chunk.
     """
     try:
         chunk = loads(event.data)
@@ -63,7 +63,7 @@ def parse_chunk(
 
 
 def parse_completion(raw: bytes, profile: Profile, names: ToolNames | None, request: Json) -> tuple[Json, bool]:
-    """A whole answer, and whether it had to be mended. Raises the error that it holds, if it holds one."""
+    """A whole answer, and whether it had to be mended. If the answer holds an error, it is raised."""
     answer = parse_object(raw)
     if "error" in answer or not answer.get("choices"):
         failures.raise_if_failed(answer)
@@ -73,21 +73,21 @@ def parse_completion(raw: bytes, profile: Profile, names: ToolNames | None, requ
 
 
 def fill_in(answer: Json, request: Json) -> bool:
-    """Add what a whole answer lacks, in place, where that is beyond doubt; whether anything was added.
+    """Add the missing parts of a whole answer that can be inferred without doubt, in place; whether any were added.
 
     Args:
-        answer: mended.
+        answer: the answer, already mended.
         request: the request that it answers.
 
     Raises:
-        UpstreamError: it is no completion.
+        UpstreamError: the answer is not a completion.
     """
     if not answer["choices"]:
         raise UpstreamError(_NO_COMPLETION)
     changed = False
     for choice in answer["choices"]:
         if "message" not in choice:
-            # Azure's filter leaves nothing of an answer but the reason why.
+            # Azure's content filter removes everything from an answer but the finish reason.
             if choice.get("finish_reason") != "content_filter":
                 raise UpstreamError("The upstream's answer holds no message.")
             choice["message"] = {"role": "assistant", "content": ""}
@@ -101,7 +101,7 @@ def fill_in(answer: Json, request: Json) -> bool:
 
 
 def parse_object(raw: bytes) -> Json:
-    """A JSON object. Raises `UpstreamError` where it is none, or the error that it holds instead."""
+    """Parse a JSON object. If `raw` is something else, the error in it or an `UpstreamError` is raised."""
     try:
         answer = rawjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -113,7 +113,7 @@ def parse_object(raw: bytes) -> Json:
 
 
 def _parse_leniently(raw: bytes) -> Any:
-    """JSON that orjson refuses and other parsers do not: NaN, 1e400, half of an emoji that was split over two chunks.
+    """Parse JSON that only orjson refuses: NaN, 1e400, half of an emoji that was split between two chunks.
 
     Raises:
         UpstreamError: other parsers refuse it as well.
@@ -131,16 +131,16 @@ def _finite(text: str) -> float | None:
 
 
 def mend(answer: Json, profile: Profile, *, kind: str, calling: Collection[int] = ()) -> bool:
-    """Make a completion or chunk one that an OpenAI SDK reads, in place; whether anything had to change.
+    """Mend a completion or chunk in place, so that an OpenAI SDK can read it; whether anything had to change.
 
     Args:
         answer: the upstream's JSON.
-        profile: of the upstream.
+        profile: the profile of the upstream.
         kind: the value of `object`, `chat.completion` or `chat.completion.chunk`.
-        calling: the indices of the choices of which earlier chunks of its stream hold tool calls.
+        calling: the indices of the choices that have had tool calls in earlier chunks of the stream.
 
     Raises:
-        UpstreamError: it is no completion, or it reports a failure in a choice or as a finish reason.
+        UpstreamError: the answer is not a completion, or reports a failure in a choice or as a finish reason.
     """
     changed = False
     if answer.get("object") != kind:
@@ -187,7 +187,7 @@ def _mend_choice(choice: Any, profile: Profile, calling: Collection[int]) -> boo
 
 
 def _finish_reason(reason: Any, profile: Profile, *, has_calls: bool) -> str | None:
-    """OpenAI's finish reason for one that its SDKs do not know. Raises `UpstreamError` for a failure."""
+    """OpenAI's finish reason for an upstream's own. Raises `UpstreamError` if that stands for a failure."""
     known = reason if isinstance(reason, str) else ""
     if known in profile.failures or known == _FAILED:
         raise UpstreamError(f"The upstream broke off its answer: {known}.")
@@ -196,14 +196,14 @@ def _finish_reason(reason: Any, profile: Profile, *, has_calls: bool) -> str | N
     return profile.finish_reasons.get(known) or _OTHER_REASONS.get(known, "tool_calls" if has_calls else "stop")
 
 
-# A union would be made anew at each call of `isinstance`.
+# Tuples, because a union would be created anew for each call of `isinstance`.
 _OBJECT_OR_NONE = (dict, type(None))
 _TEXT_OR_NONE = (str, type(None))
 _ID = (str, int, type(None))  # some servers number their calls
 
 
 def _mend_calls(calls: Any) -> bool:
-    """Check the tool calls of a message or delta, and give each its type and its arguments as text."""
+    """Validate the tool calls of a message or delta, and mend their types and arguments; whether any changed."""
     if not isinstance(calls, list):
         raise UpstreamError(_NO_COMPLETION)
     changed = False
@@ -222,10 +222,10 @@ def _mend_calls(calls: Any) -> bool:
         name = function.get("name")
         if not isinstance(name, _TEXT_OR_NONE):
             raise UpstreamError("The upstream sent something else than text as the name of a function.")
-        if name and not call.get("type"):  # Mistral leaves it out
+        if name and not call.get("type"):  # Mistral leaves the type out
             call["type"] = "function"
             changed = True
-        elif not call.get("type", "function"):  # AtlasCloud sends an empty one in the later pieces of a call
+        elif not call.get("type", "function"):  # AtlasCloud sends an empty type in later fragments of a call
             changed = call.pop("type") is not None or changed
         if not isinstance(function.get("arguments"), _TEXT_OR_NONE):
             function["arguments"] = as_text(function["arguments"])

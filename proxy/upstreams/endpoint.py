@@ -1,4 +1,4 @@
-"""One upstream's HTTP: its headers on requests, its error responses and the exceptions of httpx as errors of ours."""
+"""The HTTP of one upstream: adds its headers to requests, and raises its error responses and failures as our errors."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -15,11 +15,11 @@ from proxy.loop.errors import Overloaded, ProxyError, UpstreamError, UpstreamTim
 from proxy.ports import Headers
 from proxy.upstreams import failures
 
-# As much of an error's body as can hold its message.
+# Enough of an error's body to hold its message.
 MAX_ERROR_BYTES = 64 * 1024
-# A whole completion: the longest honest one is some 131,072 tokens of text, and a few images in base64.
+# For a whole completion: the longest legitimate one has some 131,072 tokens of text, and a few images in base64.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-# A redirect is an error as well: it would send the request, or its client, to an address that nobody configured.
+# A redirect is an error as well: it would send the request, or the client, to an address that is not configured.
 _FIRST_BAD_STATUS = 300
 _COMPLETIONS = "/chat/completions"
 FOREIGN = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL)
@@ -92,7 +92,7 @@ class Endpoint:
             await response.aclose()
 
     async def complete(self, content: bytes, *, key: str, stream: bool) -> Response:
-        """The response to a completion request, its body decompressed. It has to be closed."""
+        """The response to a completion request, with its body decompressed. It has to be closed."""
         try:
             response = await self.client.send(self.stream if stream else self.whole, content, key=key)
         except FOREIGN as exc:
@@ -102,7 +102,7 @@ class Endpoint:
         return DecodedResponse(response) if response.header(b"content-encoding") else response
 
     async def send(self, method: str, path: str, headers: Headers, content: bytes, *, key: str) -> Response:
-        """The response to any other request below the base URL, its body as it came. It has to be closed."""
+        """The response to any other request below the base URL, with its body as received. It has to be closed."""
         headers = overridden(overridden(headers, self.forwarded), self.headers)
         try:
             response = await self.client.send(self.client.prepare(method, path, headers), content, key=key)
@@ -113,14 +113,14 @@ class Endpoint:
         return response
 
     async def read(self, response: Response) -> bytes:
-        """The next part of a body; empty at its end."""
+        """The next part of a body; empty at the end."""
         try:
             return await response.read()
         except FOREIGN as exc:
             raise self.translated(exc) from exc
 
     async def read_whole(self, response: Response) -> bytes:
-        """The whole of a body, of at most `MAX_ANSWER_BYTES`."""
+        """A whole body, of at most `MAX_ANSWER_BYTES`."""
         parts: list[bytes] = []
         size = 0
         while part := await self.read(response):
@@ -131,7 +131,7 @@ class Endpoint:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _raise_failure(self, response: Response) -> NoReturn:
-        """Raise the error that a response of this status stands for, and close the response."""
+        """Raise a response with an error status as an error, and close the response."""
         async with aclosing(DecodedResponse(response)) as plain:
             if response.status < failures.FIRST_CLIENT_ERROR:
                 message = f"The upstream {self.name!r} answered with a redirect, which is not followed."
@@ -143,7 +143,7 @@ class Endpoint:
         raise failures.from_response(response.status, httpx.Headers(response.headers), bytes(body))
 
     def translated(self, exc: Exception) -> ProxyError:
-        """An exception of httpx as one of ours. Its own message is for the log alone: it may hold addresses."""
+        """An exception of httpx as one of ours. Only the log gets the original message, which may hold addresses."""
         error = self._error_for(exc)
         error.why = reason(exc)
         if isinstance(error, UpstreamError):
@@ -171,9 +171,9 @@ def _doing(timeout: httpx.TimeoutException) -> str:
 
 
 def _completion_headers(accept: bytes) -> Headers:
-    """The headers of a Chat Completions request; of the client's request only the body is sent on.
+    """The headers of a Chat Completions request; only the body of the client's request is passed on.
 
-    `identity`: a compressed stream would have to be unpacked, and 48 KB of it can become 50 MB.
+    `identity`, because a compressed stream would have to be decompressed, and 48 KB can become 50 MB.
     """
     return (
         (b"content-type", b"application/json"),
@@ -184,6 +184,6 @@ def _completion_headers(accept: bytes) -> Headers:
 
 
 def overridden(headers: Headers, by: Headers) -> Headers:
-    """The headers with those of `by` added, in place of any of the same names."""
+    """The headers, with those of `by` in place of any of the same names."""
     names = {name for name, _ in by}
     return (*(header for header in headers if header[0] not in names), *by)

@@ -1,12 +1,12 @@
-r"""Failures of upstreams: the shapes in which they report them -> our errors, and what may be done about those.
+r"""Failures of upstreams: translates the formats of their errors into our errors, and decides about retries.
 
 {"error": {"message", "type", "param", "code"}}          OpenAI; Z.AI (code: a string of digits, no type), Groq, vLLM
 {"error": {..., "details": "{\"error\": {...}}"}}      GMI: the real error is JSON inside a string
 {"code": "1210", "message": "..."}                       Z.AI, some 400s
 {"code": 500, "msg": "...", "success": false}            Z.AI's SDK classes, with HTTP 200
 {"timestamp", "status", "error": "Not Found", "path"}    Spring, for a wrong path: `error` is a string
-{"detail": "..."}, {"detail": [{"loc", "msg", "type"}]}  Mistral, and whatever is built with FastAPI
-[{"error": {"code", "message", "status"}}]               Gemini: a list of one
+{"detail": "..."}, {"detail": [{"loc", "msg", "type"}]}  Mistral, and any server built with FastAPI
+[{"error": {"code", "message", "status"}}]               Gemini: a list of one error
 {"errors": [{"message", "code"}], "success": false}      Cloudflare
 {"choices": [{"error": {"code", "message"}}]}            OpenRouter, with HTTP 200
 text, HTML                                               GMI's 404, any load balancer
@@ -34,12 +34,12 @@ _FIRST_SERVER_ERROR, _LAST_STATUS = 500, 599
 
 @dataclass(frozen=True, slots=True)
 class ErrorMeaning:
-    """The meaning of an upstream's own code in OpenAI's terms. `status` is for errors inside an HTTP success."""
+    """The meaning of an upstream's own code in OpenAI's terms. `status` is for errors inside a successful response."""
 
     status: int
     code: str
-    final: bool = False  # a client that tries again only makes it worse
-    operator_code: str | None = None  # the code where the account is the operator's
+    final: bool = False  # a retry would only make it worse
+    operator_code: str | None = None  # the code if the account is the operator's
 
 
 _ZAI = "https://api.z.ai"
@@ -49,25 +49,29 @@ _ACCOUNT = ErrorMeaning(403, "account_not_usable", final=True, operator_code=_KE
 _DENIED = ErrorMeaning(403, "permission_denied", final=True, operator_code=_KEY_REFUSED)
 _BACKEND = ErrorMeaning(502, "upstream_error")
 
-# Z.AI's codes: strings of digits. What is not here (1210, 1212 ... 1215: faults of the request) stays as it is.
+# Z.AI's codes, which are strings of digits. Other codes (1210, 1212 ... 1215: faults of the request) stay as they are.
 ZAI_CODES: Mapping[str, ErrorMeaning] = {
     **dict.fromkeys(("1000", "1001", "1002", "1003", "1004"), _AUTH),
     **dict.fromkeys(("1110", "1111", "1112"), _ACCOUNT),
-    "1113": ErrorMeaning(429, "insufficient_quota", final=True, operator_code=_NO_CREDIT),  # no balance; comes as 429
+    "1113": ErrorMeaning(
+        429, "insufficient_quota", final=True, operator_code=_NO_CREDIT
+    ),  # no balance; sent with status 429
     "1211": ErrorMeaning(404, "model_not_found"),
     **dict.fromkeys(("1220", "1221", "1222"), _DENIED),
     **dict.fromkeys(("1230", "1231", "1234"), _BACKEND),
     "1261": ErrorMeaning(400, "context_length_exceeded"),
     "1301": ErrorMeaning(400, "content_filter"),
     "1302": ErrorMeaning(429, "rate_limit_exceeded"),
-    "1305": ErrorMeaning(429, "rate_limit_exceeded"),  # the service is overloaded, not the account
-    "1308": ErrorMeaning(429, "insufficient_quota", final=True),  # the window is spent; the message holds its end
+    "1305": ErrorMeaning(429, "rate_limit_exceeded"),  # the service is overloaded; the account is within its limits
+    "1308": ErrorMeaning(
+        429, "insufficient_quota", final=True
+    ),  # the quota of a period is used up; the message has the end of the period
     "1313": ErrorMeaning(429, "rate_limit_exceeded", final=True),  # banned for unfair use
 }
 _TOO_LONG = re.compile(r"maximum context length|context window|prompt is too long|reduce the length", re.IGNORECASE)
 _AUTH_STATUSES = (401, 403)
 _PAYMENT_REQUIRED = 402
-# The codes of OpenAI, DeepSeek and servers like them for an account without credit, some of them with status 429.
+# The codes of OpenAI, DeepSeek and similar servers for an account without credit; some have the status 429.
 _NO_CREDIT_CODES = frozenset({
     "insufficient_quota", "insufficient_balance", "insufficient_credits", "billing_hard_limit_reached",
     "billing_not_active",
@@ -76,16 +80,16 @@ _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS = 408, 429
 # The statuses that OpenAI's SDKs retry, besides 5xx.
 _TRANSIENT = frozenset({_REQUEST_TIMEOUT, 409, _TOO_MANY_REQUESTS})
-# No key, no balance, not permitted, no such model there, too slow, too much.
+# Refusals for reasons other than the request: key, balance, permission, an unknown model, time, too many requests.
 _OUR_ACCOUNT = frozenset({401, 402, 403, 404, _REQUEST_TIMEOUT, _TOO_MANY_REQUESTS})
 _LONGEST_MESSAGE = 2000
 _UNNAMED = "The upstream reported an error without saying which."
 
 
 def from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProxyError:
-    """The error that an HTTP response with an error status stands for.
+    """The error for an HTTP response with an error status.
 
-    4xx keeps its status, message and code; anything else is our 502.
+    4xx keeps its status, message and code; any other status becomes our 502.
     """
     found = _find(_first(_json(body)))
     message = found.get("message") or _plain_text(body) or f"HTTP {status}"
@@ -95,7 +99,7 @@ def from_response(status: int, headers: Mapping[str, str], body: bytes) -> Proxy
 
 
 def raise_if_failed(body: Any) -> None:
-    """Raise the error inside an answer with a status of success, if there is one."""
+    """Raise the error in the body of a successful response, if there is one."""
     body = _first(body)
     if not isinstance(body, dict) or (body.get("choices") and not body.get("error")):
         return
@@ -138,19 +142,19 @@ def _refused(status: int, message: str, found: Json, headers: Mapping[str, str])
 
 
 def _account_code(status: int, code: str | None) -> str | None:
-    """The code for clients where the upstream refuses the operator's key or account; None where it does not."""
+    """The code for clients if the upstream refuses the operator's key or account; None: it does not."""
     if status == _PAYMENT_REQUIRED or code in _NO_CREDIT_CODES:
         return _NO_CREDIT
     return _KEY_REFUSED if status in _AUTH_STATUSES else None
 
 
 def _advice(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers in which an upstream advises on retries."""
+    """The upstream's headers about retries."""
     return {name: headers[name] for name in ("retry-after", "retry-after-ms", "x-should-retry") if name in headers}
 
 
 def _find(body: Any) -> Json:
-    """The object that holds message, code, type and param, at whatever depth."""
+    """The object that holds message, code, type and param, at any depth."""
     if not isinstance(body, dict):
         return {}
     error = body.get("error")
@@ -168,12 +172,12 @@ def _find(body: Any) -> Json:
 
 
 def _first(errors: Any) -> Any:
-    """The first item of a list, and anything else as it is."""
+    """The first item of a list; any other value as it is."""
     return (errors[0] if errors else None) if isinstance(errors, list) else errors
 
 
 def _detailed(detail: Any) -> Json:
-    """Message and param from `detail`: a text, a list of the request's faults, or an error object."""
+    """Message and param from `detail`, which is a text, a list of faults in the request, or an error object."""
     if isinstance(detail, dict):
         return _find(detail)
     faults = [fault for fault in detail if isinstance(fault, dict)] if isinstance(detail, list) else []
@@ -184,13 +188,13 @@ def _detailed(detail: Any) -> Json:
 
 
 def _place(fault: Json) -> str | None:
-    """The path of a fault in the request: `messages.0.content`."""
+    """The path of a fault in the request, such as `messages.0.content`."""
     where = fault.get("loc")
     return ".".join(str(step) for step in where if step != "body") if isinstance(where, list) else None
 
 
 def _status_of(found: Json) -> int | None:
-    """An HTTP status that an error without one carries in its fields."""
+    """The HTTP status in the fields of an error that came without one; None: there is none."""
     if meaning := ZAI_CODES.get(_words(found.get("code"))):
         return meaning.status
     for key in ("status_code", "status", "code"):
@@ -212,13 +216,13 @@ def _text(value: Any) -> str | None:
 
 
 def _plain_text(body: bytes) -> str:
-    """The text of a body that is not JSON, as a message; empty for HTML, which explains nothing."""
+    """A body that is not JSON as a message; empty for HTML, which explains nothing."""
     text = body.decode("utf-8", "replace").strip()
     return "" if text.startswith(("<", "{", "[")) else text
 
 
 def _words(value: Any) -> str:
-    """Any JSON value as text, for upstreams that put something else where text belongs."""
+    """Any JSON value as text, for upstreams that send another type in place of a text."""
     try:
         return value if isinstance(value, str) else orjson.dumps(value).decode()
     except orjson.JSONEncodeError:
@@ -226,12 +230,12 @@ def _words(value: Any) -> str:
 
 
 def clipped(text: str) -> str:
-    """A message of bounded length. A key in it has to be masked before: half of one would not be found."""
+    """A message of bounded length. Keys in it have to be masked before, because half a key would not be found."""
     return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "..."
 
 
 def other_endpoint(profile: Profile, base_url: str) -> str | None:
-    """The endpoint at the same host that takes the keys of another plan; None where there is none."""
+    """The base URL at the same host for the keys of another plan; None: there is none."""
     base = base_url.rstrip("/")
     for own, other in permutations(profile.key_plans, 2):
         if base.endswith(own):
@@ -240,9 +244,9 @@ def other_endpoint(profile: Profile, base_url: str) -> str | None:
 
 
 def key_advice(profile: Profile, base_url: str) -> str:
-    """Advice for the operator of a key that this endpoint refuses; "" where nothing is known of it.
+    """Advice for the operator about a key that this endpoint refuses; "" if there is none.
 
-    It names the public address only, because clients read it: an operator's own address is nobody else's business.
+    It names only the public address, because clients read the advice and must not learn the operator's own address.
     """
     other = other_endpoint(profile, base_url)
     if other is None:
@@ -252,7 +256,7 @@ def key_advice(profile: Profile, base_url: str) -> str:
 
 
 def is_transient(failure: ProxyError) -> bool:
-    """Whether the same call may well succeed a moment later."""
+    """Whether the same call is likely to succeed a moment later."""
     if failure.headers.get("x-should-retry") == "false" or isinstance(failure, (UpstreamTimeout, UpstreamDown)):
         return False
     if isinstance(failure, UpstreamRefused):
@@ -261,14 +265,14 @@ def is_transient(failure: ProxyError) -> bool:
 
 
 def may_work_elsewhere(failure: ProxyError, *, of_client: bool) -> bool:
-    """Whether another upstream may answer: this one is down, slow, full, or refuses our account.
+    """Whether another upstream may answer, because this one is down, slow, full, or refuses our account.
 
-    A fault of the request would be one at every upstream.
+    A faulty request would fail at every upstream.
 
     Args:
-        failure: of the upstream.
-        of_client: whether the key was the client's own. Where that is refused, a fallback would answer whoever makes
-            up a key at the operator's cost.
+        failure: the failure of the upstream.
+        of_client: whether the key was the client's own. If such a key is refused, a fallback would serve anybody who
+            makes up a key, at the operator's cost.
     """
     if isinstance(failure, UpstreamRefused):
         if of_client and failure.status in _AUTH_STATUSES:
@@ -278,9 +282,9 @@ def may_work_elsewhere(failure: ProxyError, *, of_client: bool) -> bool:
 
 
 def retry_after(failure: ProxyError, now: float) -> float:
-    """Seconds from `now`, on a wall clock, until a retry is welcome; 0 where none is given or it is over.
+    """The seconds from `now`, on a wall clock, after which a retry is permitted; 0: no time is given, or it is over.
 
-    `retry-after-ms` is OpenAI's, and finer than Retry-After: seconds, or a date (RFC 9110, section 10.2.3).
+    `retry-after-ms` is OpenAI's, and finer than Retry-After, which is in seconds or a date (RFC 9110, section 10.2.3).
     """
     milliseconds = failure.headers.get("retry-after-ms", "")
     if _NUMBER.fullmatch(milliseconds):

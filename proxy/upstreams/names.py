@@ -1,7 +1,7 @@
-"""Tool names that an upstream would refuse: replaced in requests, restored in answers.
+"""Replaces tool names that an upstream would refuse in requests, and restores them in answers.
 
 OpenAI and GLM accept `^[a-zA-Z0-9_-]{1,64}$`. Apps send other names (`browser.search`, names in other scripts), and
-expect calls under the names that they sent.
+expect calls with the names that they sent.
 """
 
 import re
@@ -18,7 +18,7 @@ class ToolNames:
     """The names that are replaced in one request.
 
     Attributes:
-        originals: the names in the request as it is sent -> the client's.
+        originals: the names in the upstream's request -> the client's names.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -31,7 +31,7 @@ class ToolNames:
 
     @classmethod
     def replaced_in(cls, body: Json) -> "ToolNames | None":
-        """The names to replace in a request: of tools that it offers, demands or has called; None: all are good."""
+        """The names to replace in a request, of tools that it offers, demands or has called; None: all are valid."""
         entries = [*(body.get("tools") or ())]
         if isinstance(choice := body.get("tool_choice"), dict):
             entries.append(choice)
@@ -45,7 +45,7 @@ class ToolNames:
         return None if all(map(_GOOD.fullmatch, names)) else cls(names)
 
     def replace(self, body: Json) -> Json:
-        """The request with names that the upstream accepts; `body` is not changed."""
+        """The request with names that the upstream accepts; `body` is not modified."""
         replaced = dict(body)
         replaced["messages"] = [
             {**message, "tool_calls": [self._renamed(call) for call in message["tool_calls"]]}
@@ -60,7 +60,7 @@ class ToolNames:
         return replaced
 
     def restore(self, answer: Json) -> bool:
-        """Give a completion or chunk the client's names back, in place; whether there were any to restore."""
+        """Restore the client's names in a completion or chunk, in place; whether there were any to restore."""
         changed = False
         for choice in answer.get("choices") or ():
             message = choice.get("message") or choice.get("delta") or {}
@@ -86,7 +86,7 @@ class ToolNames:
 
 
 def _unused(name: str, taken: Collection[str]) -> str:
-    """A good name like `name` that is not among those `taken`."""
+    """A valid name similar to `name` that is not `taken`."""
     base = _BAD_CHARACTER.sub("_", name)[:_LONGEST] or "_"
     candidate, number = base, 2
     while candidate in taken:

@@ -1,4 +1,4 @@
-"""Any Chat Completions endpoint, with a profile for its quirks."""
+"""A model at any Chat Completions endpoint, with a profile for the quirks of the upstream."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,17 +30,17 @@ from proxy.upstreams.relay import RelayReader
 from proxy.upstreams.request_body import LatestRequests, prepare, serialize
 from proxy.upstreams.turn_reader import TurnReader
 
-# After [DONE] the rest of the response is read, so that its connection can be used again, but not waited for.
+# After [DONE], the rest of the response is read for so long, so that its connection can be used again.
 _DRAIN_SECONDS = 0.25
 
 
 class _Reader(Protocol):
-    """Takes the body of a stream; it is `done` when `[DONE]` has come, and nothing that follows counts."""
+    """Takes the body of a stream; `done` once `[DONE]` has arrived, after which everything is ignored."""
 
     done: bool
 
     async def take(self, data: bytes) -> bool:
-        """Take the bytes of one read, or, where they are empty, the end of the body; whether the stream is done."""
+        """Take the bytes of one read, or empty bytes as the end of the body; whether the stream is done."""
         ...
 
 
@@ -49,16 +49,16 @@ class OpenAICompatible:
     """A model at an upstream; all requests share it.
 
     Attributes:
-        name: the upstream's in the configuration.
+        name: the upstream's name in the configuration.
         model: the upstream's name for the model.
         endpoint: the upstream's endpoint.
-        profile: its quirks.
-        api_key: sent with each request.
-        hidden: other values that are sent with each request, and that no error may quote.
+        profile: the upstream's quirks.
+        api_key: the key that is sent with each request.
+        hidden: other values that are sent with each request, which no error may quote.
         of_client: whether the key is the client's own, so that errors about it are for the client.
-        key_advice: what the operator may try where the key is refused.
-        price: of its tokens; None: no cost is added to its counts.
-        counts_use: whether every answer has to have a count of its tokens, also one whose client does not ask for it.
+        key_advice: advice for the operator if the key is refused.
+        price: the price of tokens; None: no cost is added to the usage.
+        counts_use: whether the tokens of every answer are counted, even if the client does not ask for the usage.
     """
 
     name: str
@@ -75,7 +75,7 @@ class OpenAICompatible:
     async def complete(self, call: CallUpstream, show: Show, early: EarlyCalls, latest: LatestRequests) -> Turn:
         """Make one upstream call of a run; `latest`: the requests that this one may extend.
 
-        The count of tokens has its cost; where use is counted, and the upstream does not count, it is an estimate.
+        The usage of the turn includes its cost. If use is counted and the upstream sends no usage, it is an estimate.
         """
         call = call.for_upstream(self.profile.answer_steps)
         content, names = serialize(call, self.profile, self.model, latest)
@@ -95,7 +95,7 @@ class OpenAICompatible:
                 if call.body.get("stop") and call.buffering is Buffering.NONE:  # the upstream may have ignored it
                     await show(_text_chunk(assembler.finish(), call))
             turn = assembler.finish()
-        except EnoughShown:  # the connection is closed by now, so the upstream writes no more
+        except EnoughShown:  # the connection is closed by now, so the upstream stops writing
             turn = _ended_early(assembler.finish(), call.body)
         except (ProxyError, asyncio.CancelledError) as exc:
             turn = assembler.finish()
@@ -111,7 +111,7 @@ class OpenAICompatible:
         return turn
 
     async def relay(self, body: bytes, request: Json, count: CountUsage) -> bytes:
-        """Relay a whole completion; its bytes stay as they are wherever they can."""
+        """Relay a whole completion, with its original bytes if possible."""
         content, names = self._relayed_body(body, request)
         try:
             raw = await self.endpoint.complete_whole(content, key=self.api_key)
@@ -128,7 +128,7 @@ class OpenAICompatible:
         return rawjson.dumps_answer(answer) if changed else raw
 
     async def relay_stream(self, body: bytes, request: Json, write: Write, finish: Write, count: CountUsage) -> None:
-        """Relay a streamed completion event by event, the original bytes wherever they can stay."""
+        """Relay a streamed completion event by event, with the original bytes if possible."""
         options = request.get("stream_options") or {}
         shows_usage = not self.counts_use or bool(options.get("include_usage"))
         if not shows_usage:
@@ -166,21 +166,21 @@ class OpenAICompatible:
             raise
 
     def with_cost(self, usage: Json) -> Json:
-        """A count of tokens with what they cost beside it, where the model has a price."""
+        """A usage with its cost, if the model has a price."""
         return with_cost(usage, self.price)
 
     def _used(
         self, request: Json, written: float = 0, usage: Json | None = None, *, failed: bool = False
     ) -> Json | None:
-        """The tokens of a call: the upstream's count or an estimate.
+        """The usage of a call: the upstream's count or an estimate.
 
-        None if use is not counted, or if the call failed before any token of its answer.
+        None if use is not counted, or if the call failed before any token of the answer.
 
         Args:
-            request: what the upstream was asked.
-            written: the tokens of its answer so far.
-            usage: its own count, where that has come.
-            failed: whether the upstream failed; False as well for a call that was cancelled because its client left.
+            request: the upstream's request.
+            written: the number of tokens of the answer so far.
+            usage: the upstream's own count, if it has arrived.
+            failed: whether the upstream failed. False if the call was cancelled because its client left.
         """
         if not self.counts_use or (failed and not written):
             return None
@@ -191,7 +191,7 @@ class OpenAICompatible:
             yield part
 
     def _relayed_body(self, body: bytes, request: Json) -> tuple[bytes, ToolNames | None]:
-        """The client's body for this upstream: byte for byte, but for the model's name and the profile's changes."""
+        """The client's body for this upstream, unchanged but for the model's name and the changes of the profile."""
         names = ToolNames.replaced_in(request)
         prepared = prepare(request if names is None else names.replace(request), self.profile)
         if prepared is not request:
@@ -201,13 +201,13 @@ class OpenAICompatible:
     async def _read_stream(
         self, content: bytes, reader: _Reader, end: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Make a Chat Completions call and give the events of its stream to `reader`, those of one read together.
+        """Make a Chat Completions call, and give the bytes of its stream to `reader`, read by read.
 
-        `end` is called when the reader has all of them, before the connection is made ready for another call.
+        `end` is called when the reader has the whole stream, before the connection is made ready for another call.
         """
         endpoint = self.endpoint
         async with aclosing(await endpoint.complete(content, key=self.api_key, stream=True)) as response:
-            # By prefix: Z.AI sends `text/event-stream;charset=UTF-8`.
+            # A prefix, because Z.AI sends `text/event-stream;charset=UTF-8`.
             if not response.header(b"content-type").lower().startswith(b"text/event-stream"):
                 failures.raise_if_failed(parse_object(await endpoint.read_whole(response)))
                 raise UpstreamError("The upstream answered a stream with something else.")
@@ -227,7 +227,7 @@ class OpenAICompatible:
                         pass
 
     def _redact(self, error: BaseException) -> None:
-        """Mask secrets that an error quotes, and report one about the operator's account as a 502."""
+        """Mask the secrets in an error, and make an error about the operator's account a 502."""
         if not isinstance(error, ProxyError):
             return
         redact = redactor([self.api_key, *self.hidden])
@@ -245,7 +245,7 @@ def _text_chunk(turn: Turn, call: CallUpstream) -> Json:
 
 
 def _ended_early(turn: Turn, request: Json) -> Turn:
-    """A turn that ends within its text, because the client wants no more of it; what it has called is dropped."""
+    """A turn that ends in the middle of its text, because the client needs no more; its calls are dropped."""
     message = {key: value for key, value in turn.message.items() if key != "tool_calls"}
     usage = turn.usage or estimated_usage(request, tokens_of(message))
     return replace(turn, message=message, finish_reason="stop", calls=(), client_ids=(), usage=usage)

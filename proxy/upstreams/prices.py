@@ -1,4 +1,4 @@
-"""What an answer costs, by the prices of the model that gave it."""
+"""The cost of an answer, by the prices of its model."""
 
 from proxy.config import PriceConfig
 from proxy.loop.chat import Json
@@ -8,7 +8,7 @@ _MILLION = 1_000_000
 
 
 def with_cost(usage: Json, price: PriceConfig | None) -> Json:
-    """An upstream's count of tokens with their cost, in place of a `cost` of the upstream's own; None: as it is."""
+    """An upstream's usage with its cost, in place of any `cost` that the upstream sent; without a price, as it is."""
     if price is None:
         return usage
     read, wrote = token_count(usage, "prompt_tokens") or 0, token_count(usage, "completion_tokens") or 0

@@ -1,10 +1,10 @@
-"""The quirks of each kind of upstream, as data, with what they are known from beside them.
+"""The quirks of each kind of upstream as data, each with its source in a comment.
 
-To add a quirk: give `Profile` a field with OpenAI's behaviour as its default, set it in the profile of the upstream,
-and apply it in `request_body.prepare` if it concerns requests, in `answers.mend` if it concerns answers.
-`docs/upstreams.md` lists the quirks for readers, each with its test.
+To add a quirk, give `Profile` a field with OpenAI's behaviour as its default, set it in the profile of the upstream,
+and apply it in `request_body.prepare` if it concerns requests, or in `answers.mend` if it concerns answers.
+`docs/upstreams.md` lists the quirks for users, each with its test.
 
-To add a kind of upstream: another `Profile` here and among `PROFILES`, and its name in `config.UpstreamConfig.profile`.
+To add a kind of upstream, add a `Profile` here and to `PROFILES`, and its name to `config.UpstreamConfig.profile`.
 """
 
 from collections.abc import Mapping
@@ -21,29 +21,29 @@ class Profile:
 
     Attributes:
         name: the profile's name in the configuration.
-        roles: roles that the upstream does not know -> the nearest that it knows.
-        fields: OpenAI's names of request fields -> the upstream's.
-        ranges: fields with a narrower range than OpenAI's; values beyond it are moved to its edge.
-        lists: fields that have to be a list, where OpenAI also takes a single value.
+        roles: roles that the upstream does not know -> the nearest role that it knows.
+        fields: OpenAI's names of request fields -> the upstream's names.
+        ranges: fields with a narrower range than OpenAI's; other values are moved to the limit of the range.
+        lists: fields that have to be a list, where OpenAI also accepts a single value.
         efforts: values of `reasoning_effort` that the upstream refuses -> the fields that replace it; a field that the
             request has already keeps its value.
-        unsupported: fields that ask for what the upstream cannot do -> the value that is harmless; the proxy answers
-            any other with 400.
-        tool_choices: the only values of `tool_choice` that the upstream accepts; None: all of OpenAI's.
+        unsupported: fields for features that the upstream does not have -> the harmless value; the proxy answers a
+            request with any other value with 400.
+        tool_choices: the values of `tool_choice` that the upstream accepts; None: all of OpenAI's.
         honours_no_tools: whether `tool_choice: none` keeps the models from calling tools; if not, tools are removed.
         json_schema: whether the upstream enforces `response_format: json_schema`.
         whole_functions: whether each function needs a description and parameters.
-        string_tool_content: whether the content of a tool message has to be a string that is not empty.
+        string_tool_content: whether the content of a tool message has to be a non-empty string.
         reasoning_field: the field in which the upstream reads earlier reasoning; None: it reads none.
         native_search: whether the upstream has a web search, `{"type": "web_search", "web_search": {...}}`.
-        thinking: values of the `type` in GLM's field `thinking` -> the fields that replace it; None: it stays as it is.
-        thinking_switch: whether that field, or what replaces it, keeps the models from thinking.
-        top_k: whether the upstream takes `top_k`, which OpenAI refuses; a Messages request may have it.
-        retelling: fields that the step RETELL adds to its request.
+        thinking: the `type` in GLM's field `thinking` -> the fields that replace `thinking`; None: it stays as it is.
+        thinking_switch: whether that field, or its replacement, keeps the models from thinking.
+        top_k: whether the upstream accepts `top_k`, which a Messages request may have and OpenAI refuses.
+        retelling: fields that the step RETELL adds to the request.
         finish_reasons: the upstream's own finish reasons -> OpenAI's; `answers` translates any other unknown one.
         failures: finish reasons that stand for a failure.
         answer_steps: the steps by which the models are made to answer, one for each attempt.
-        key_plans: the paths of the upstream's base URLs -> the keys that each takes, where they take different ones.
+        key_plans: the paths of the upstream's base URLs -> the kind of keys for each, if the kinds differ.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Profile:
 
     @property
     def changes_messages(self) -> bool:
-        """Whether messages may have to be changed, each by itself."""
+        """Whether the profile may change messages, each by itself."""
         return bool(self.roles or self.string_tool_content or self.reasoning_field)
 
 
@@ -88,59 +88,60 @@ GLM = Profile(
     ranges={"temperature": (0, 1), "top_p": (0.01, 0.99)},
     # A list in the specification.
     lists=frozenset({"stop"}),
-    # GLM-5.3 takes low, high and max; models before 5.2 know no effort but thinking or none.
+    # GLM-5.3 accepts low, high and max; models before 5.2 only turn thinking on or off.
     efforts={
         "none": {"thinking": {"type": "disabled"}},
         "minimal": {"thinking": {"type": "disabled"}},
         "medium": {"reasoning_effort": "high"},
         "xhigh": {"reasoning_effort": "max"},
     },
-    # Not in the specification, and nothing that a proxy could do instead.
+    # Not in the specification, and the proxy cannot do it instead.
     unsupported={"n": 1, "logprobs": False, "top_logprobs": 0},
-    # Anything else is refused: 400 "Tool choice must be auto".
+    # Other values are refused: 400 "Tool choice must be auto".
     tool_choices=frozenset({"auto"}),
     honours_no_tools=False,
-    # text and json_object only.
+    # Only text and json_object.
     json_schema=False,
     # name, description and parameters are required.
     whole_functions=True,
     # An empty result makes a conversation fail (1213, 1214).
     string_tool_content=True,
-    # Interleaved thinking needs it back unchanged; GLM-5 loops when it is dropped.
+    # Interleaved thinking needs the reasoning back unchanged; GLM-5 loops when it is dropped.
     reasoning_field="reasoning_content",
     native_search=True,
     thinking_switch=True,
-    # A blank answer after a tool result: without thinking it has been seen to come.
+    # A blank answer after a tool result has been seen to become a real one without thinking.
     retelling={"thinking": {"type": "disabled"}},
     finish_reasons={"sensitive": "content_filter", "model_context_window_exceeded": "length"},
-    # Seen with empty content and an orderly [DONE].
+    # Seen in answers with empty content and an orderly [DONE].
     failures=frozenset({"network_error"}),
-    # The wrong endpoint says that the key is wrong, or has no credit, and no more.
+    # The wrong endpoint only reports that the key is wrong, or that it has no credit.
     key_plans={"/api/coding/paas/v4": "coding-plan keys", "/api/paas/v4": "pay-as-you-go keys"},
 )
 
 # gpt-oss behind GMI Cloud and servers like it (vLLM, SGLang).
 GPT_OSS = Profile(
     name="gpt_oss",
-    # Its prompt format knows low, medium and high; vLLM answers 400 to others.
+    # The prompt format has low, medium and high; vLLM answers 400 to other values.
     efforts={
         "none": {"reasoning_effort": "low"},
         "minimal": {"reasoning_effort": "low"},
         "xhigh": {"reasoning_effort": "high"},
         "max": {"reasoning_effort": "high"},
     },
-    # It thinks always, and least with the lowest effort.
+    # The model always thinks, and least with the lowest effort.
     thinking={"disabled": {"reasoning_effort": "low"}, "enabled": {}},
     thinking_switch=True,
-    # A sampling parameter of vLLM's and SGLang's.
+    # A sampling parameter of vLLM and SGLang.
     top_k=True,
-    # vLLM ignores it and keeps the tools in the prompt (PR 30867 and a flag change that).
+    # vLLM ignores `none` and keeps the tools in the prompt (PR 30867 and a flag change that).
     honours_no_tools=False,
-    # vLLM reads thoughts under this name only, and the model needs them back during a tool loop. Servers that know them
-    # as reasoning_content find that too: it is added, not renamed.
+    # vLLM reads thoughts only under this name, and the model needs them back during a tool loop. The field is added, so
+    # that servers that read reasoning_content still find it.
     reasoning_field="reasoning",
-    # Without its tools in the middle of a conversation that used them, it writes the arguments of the browser that it
-    # was trained with, {"cursor": 2, "id": 2}: so they are never withdrawn; the results are retold instead.
+    # If its tools are withdrawn in the middle of a conversation that used them, the model writes arguments of the
+    # browser that it was trained with, {"cursor": 2, "id": 2}. So tools are never withdrawn; the results are retold
+    # instead.
     answer_steps=(AnswerStep.NOTICE, AnswerStep.NOTICE, AnswerStep.RETELL),
 )
 

@@ -1,6 +1,6 @@
-"""A stream that is relayed: its original bytes, wherever an OpenAI SDK can read them.
+"""Relays a stream: with its original bytes, wherever an OpenAI SDK can read them.
 
-What has passed is recorded, for it decides at the end whether the stream is complete.
+The reader also records the parts of the stream that show, at the end, whether the stream is complete.
 """
 
 from dataclasses import dataclass, field
@@ -22,23 +22,23 @@ from proxy.upstreams.names import ToolNames
 from proxy.upstreams.prices import with_cost
 from proxy.upstreams.profile import Profile
 
-_HEAD = ("id", "object", "created", "model")  # the fields that are equal in every chunk of a stream
+_HEAD = ("id", "object", "created", "model")  # the fields that are the same in every chunk of a stream
 
 
 @dataclass(slots=True)
 class RelayReader:
-    """Relays a stream, and records what shows at its end whether it is complete.
+    """Relays a stream, and records whether it is complete.
 
     Attributes:
         finished: the indices of the choices that have a finish reason.
-        choices: what each choice holds so far, by its index.
+        choices: index -> the state of the choice so far.
         head: the latest chunk with a delta.
-        price: of the model; None: no cost is added to the usage.
-        shows_usage: whether a chunk that holds only the usage is passed on; False where the proxy has asked for it and
-            the client has not.
-        written: the deltas so far. GLM writes a token in each, but for calls (as recorded).
+        price: the price of the model; None: no cost is added to the usage.
+        shows_usage: whether a chunk that holds only the usage is passed on; False if the proxy has asked for it and the
+            client has not.
+        written: the number of deltas so far. In recordings, GLM writes one token in each, except for calls.
         ending: the end of the stream, `[DONE]` included, which is not written yet.
-        pattern: of the latest chunk, if it has only a text.
+        pattern: the pattern of the latest chunk, if that has only a text.
     """
 
     profile: Profile
@@ -58,7 +58,7 @@ class RelayReader:
     pattern: ChunkPattern | None = None
 
     async def take(self, data: bytes) -> bool:
-        """Take the bytes of one read, or, where they are empty, the end of the body; whether the stream is done."""
+        """Take the bytes of one read, or empty bytes as the end of the body; whether the stream is done."""
         good: list[bytes] = []
         try:
             for event in self.decoder.feed(data) if data else self.decoder.close():
@@ -82,7 +82,7 @@ class RelayReader:
         chunk, changed = parse_chunk(event, self.profile, self.names, orjson.loads, calling)
         usage = chunk.get("usage")
         is_priced = self.price is not None and usage
-        if changed or is_priced or _lacks_index(chunk):  # it is written anew, so its numbers have to stay as they were
+        if changed or is_priced or _lacks_index(chunk):  # it is serialized again, with its numbers untouched
             chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads, calling)
             changed = True
         if usage:
@@ -105,10 +105,10 @@ class RelayReader:
         return event.raw
 
     def _missing_end(self) -> bytes:
-        """The events that are missing before `[DONE]`: finish reasons of whole choices that came without one.
+        """The events that are missing before `[DONE]`: finish reasons for complete choices without one.
 
         Raises:
-            UpstreamError: no choice is whole.
+            UpstreamError: no choice is complete.
         """
         events: list[bytes] = []
         usage = self.usage if len(self.choices) == 1 else None
@@ -122,14 +122,14 @@ class RelayReader:
         return b"".join(events)
 
     def require_finished(self) -> None:
-        """Raise `UpstreamError` where no choice has a finish reason: the stream was cut off."""
+        """Raise `UpstreamError` if no choice has a finish reason, because the stream was cut off."""
         if not self.finished:
             raise UpstreamError(NO_REASON)
 
 
 @dataclass(slots=True)
 class _StreamedChoice:
-    """The parts of a relayed choice that tell whether it is complete."""
+    """The parts of a relayed choice that show whether it is complete."""
 
     has_text: bool = False
     function: Json | None = None
@@ -137,7 +137,7 @@ class _StreamedChoice:
     arguments: dict[int, list[str]] = field(default_factory=dict)
 
     def take(self, delta: Json) -> None:
-        """Add a delta, and give its calls the indices that they lack."""
+        """Add a delta, and give its calls any missing indices."""
         if delta.get("content") or delta.get("refusal"):
             self.has_text = True
         self.function = self.function or delta.get("function_call")
@@ -151,7 +151,7 @@ class _StreamedChoice:
 
     @property
     def message(self) -> Json:
-        """The parts of the message that tell whether it is complete."""
+        """The parts of the message that show whether it is complete."""
         calls = [{"function": {"arguments": "".join(pieces)}} for pieces in self.arguments.values()]
         return {"refusal": self.has_text, "tool_calls": calls, "function_call": self.function}
 

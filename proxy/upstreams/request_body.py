@@ -1,8 +1,9 @@
 """Requests as an upstream accepts them, and as JSON.
 
-`prepare` applies the profile. `serialize` writes the request of each turn. From one turn to the next usually only
-messages are added, and `max_tokens` falls; the bytes of the turn before are then extended instead of written anew,
-which saves, with 1,000 messages of history, 4 % of the instructions with the profile `openai` and 25 % with `glm`.
+`prepare` applies the profile, and `serialize` serializes the request of each turn. From one turn to the next, usually
+only messages are added, and `max_tokens` falls. Then the bytes of the earlier turn are extended instead of serialized
+again, which saves, with 1,000 messages of history, 4 % of the instructions with the profile `openai` and 25 % with
+`glm`.
 """
 
 from typing import Any, TypeAlias
@@ -19,10 +20,10 @@ from proxy.loop.prompts import ANSWER_AS_JSON, CALL_A_TOOL, CALL_THE_TOOL, NOTHI
 from proxy.upstreams.names import ToolNames
 from proxy.upstreams.profile import OPENAI, Profile
 
-# A larger request is serialized anew in each turn: one is held for each choice of a request, which may have 128.
+# Larger requests are serialized again in each turn: one is kept for each choice of a request, which may have 128.
 MOST_KEPT = 256 * 1024
 _BEFORE_MESSAGES = len(b'{"messages":[')
-_LENGTH = "max_tokens"  # becomes smaller from turn to turn where it bounds the whole run
+_LENGTH = "max_tokens"  # becomes smaller from turn to turn if it limits the whole run
 _LAST_FIELDS = ("messages", _LENGTH)  # at the end, so that more messages can be added
 _EFFORT = "reasoning_effort"
 # The fields in which servers send a model's reasoning.
@@ -33,12 +34,12 @@ class SerializedRequest(Struct, eq=False):
     """A request as it was sent.
 
     Attributes:
-        profile: of the upstream that it was serialized for.
+        profile: the profile of the upstream.
         model: the upstream's name for the model.
-        step: by which the model was made to answer, if it had to be.
+        step: the step by which the model was made to answer; None: it was not made to.
         body: the request before the profile was applied.
-        start: the request as JSON, to the end of its last message.
-        end: the rest of it.
+        start: the JSON of the request, to the end of the last message.
+        end: the rest of the JSON.
     """
 
     profile: Profile
@@ -49,7 +50,7 @@ class SerializedRequest(Struct, eq=False):
     end: bytes
 
     def extend(self, call: CallUpstream, profile: Profile, model: str) -> bool:
-        """Extend this request to that of `call`. False: they differ in more, or a new message has a name to replace."""
+        """Extend this request to that of `call`; False: they differ otherwise, or a name has to be replaced."""
         if profile is not self.profile or model != self.model or call.step is not self.step:
             return False
         messages = call.body["messages"]
@@ -58,7 +59,7 @@ class SerializedRequest(Struct, eq=False):
         more: Json = {"messages": messages[count:]}
         if _LENGTH in call.body and _LENGTH in self.body:
             earlier[_LENGTH], more[_LENGTH] = self.body[_LENGTH], call.body[_LENGTH]
-        # Runs pass on the same objects, so that this compares little more than their identity.
+        # The turns of a run share their objects, so this compares little more than identities.
         if earlier != self.body:
             return False
         added = prepare(more, profile)
@@ -80,20 +81,20 @@ LatestRequests: TypeAlias = dict[str, SerializedRequest]
 def serialize(
     call: CallUpstream, profile: Profile, model: str, latest: LatestRequests
 ) -> tuple[bytes, ToolNames | None]:
-    """A turn's request as the upstream accepts it, and the names that were replaced in it; None: all are good.
+    """A turn's request as the upstream accepts it, and the names that were replaced in it; None: all are valid.
 
     Args:
-        call: the turn.
-        profile: of the upstream.
+        call: the upstream call.
+        profile: the profile of the upstream.
         model: the upstream's name for the model.
-        latest: what may be extended; is updated.
+        latest: the requests that may be extended; it is updated.
 
     Raises:
-        RequestError: the request asks for what the upstream cannot do, or is nested too deep.
+        RequestError: the request needs a feature that the upstream does not have, or is nested too deep.
     """
     request = latest.pop(call.run_id, None)
     if request is None or not request.extend(call, profile, model):
-        names = ToolNames.replaced_in(call.body)  # first, for what demands a tool in words has to name it alike
+        names = ToolNames.replaced_in(call.body)  # first, so that a demand in words names the tool likewise
         body = {**prepare(call.body if names is None else names.replace(call.body), profile), "model": model}
         _drop_searches(body, profile)
         if call.step is AnswerStep.RETELL:
@@ -113,12 +114,12 @@ def serialize(
 
 
 def _end_of(body: Json) -> bytes:
-    """The bytes behind the last message of a request."""
+    """The bytes after the last message of a request."""
     return b'],"%s":%s}' % (_LENGTH.encode(), rawjson.dumps(body[_LENGTH])) if _LENGTH in body else b"]}"
 
 
 def _drop_searches(body: Json, profile: Profile) -> None:
-    """Leave out searches that this upstream would refuse, such as GLM's own where a fallback answers."""
+    """Remove hosted searches that this upstream would refuse, such as GLM's own from the request to a fallback."""
     tools = body.get("tools") or ()
     kept = [tool for tool in tools if not is_hosted_search(tool, native=profile.native_search)]
     if len(kept) == len(tools):
@@ -130,13 +131,13 @@ def _drop_searches(body: Json, profile: Profile) -> None:
 
 
 def prepare(request: Json, profile: Profile) -> Json:
-    """The request as the upstream accepts it; `request` itself where nothing has to change.
+    """The request as the upstream accepts it; `request` itself if nothing has to change.
 
-    It is called as well with the messages that a later turn adds, and `max_tokens`, alone: what a profile changes in
-    messages must be decided message by message.
+    It is also called with only `max_tokens` and the messages that a later turn adds, so a profile has to change
+    messages one by one.
 
     Raises:
-        RequestError: it asks for what the upstream cannot do.
+        RequestError: the request needs a feature that the upstream does not have.
     """
     if profile is OPENAI and request.get("tools") != []:
         return request
@@ -154,7 +155,7 @@ def prepare(request: Json, profile: Profile) -> Json:
 
 
 def _fit_message(message: Json, profile: Profile) -> Json:
-    """A message as the upstream accepts it; `message` itself where nothing has to change."""
+    """A message as the upstream accepts it; `message` itself if nothing has to change."""
     changes: Json = {}
     role = message.get("role")
     if isinstance(role, str) and role in profile.roles:
@@ -163,7 +164,7 @@ def _fit_message(message: Json, profile: Profile) -> Json:
         content = message.get("content")
         if isinstance(content, list):
             content = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-        # A model that is given an empty result answers with nothing.
+        # After an empty result, a model gives a blank answer.
         changes["content"] = content if isinstance(content, str) and content else NOTHING_RETURNED
     if role == "assistant" and profile.reasoning_field and not message.get(profile.reasoning_field):
         reasoning = next((message[name] for name in _REASONING_FIELDS if message.get(name)), None)
@@ -173,7 +174,7 @@ def _fit_message(message: Json, profile: Profile) -> Json:
 
 
 def _fit_fields(body: Json, profile: Profile) -> None:
-    """Rename, bound and replace the fields of sampling and length."""
+    """Rename, limit and replace the fields for sampling and length."""
     for ours, theirs in profile.fields.items():
         if body.get(ours) is not None:
             value = body.pop(ours)
@@ -194,7 +195,7 @@ def _fit_fields(body: Json, profile: Profile) -> None:
 
 
 def _fit_thinking(body: Json, profile: Profile) -> None:
-    """Replace GLM's field `thinking` where the upstream has another one for it."""
+    """Replace GLM's field `thinking` if the upstream has other fields for it."""
     wanted = body.get("thinking")
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     if profile.thinking is None or not isinstance(kind, str) or kind not in profile.thinking:
@@ -205,7 +206,7 @@ def _fit_thinking(body: Json, profile: Profile) -> None:
 
 
 def _fit_tools(body: Json, profile: Profile) -> None:
-    """Make tools and the choice among them fit, by words in the messages where the upstream has no field for it."""
+    """Adapt `tools` and `tool_choice`; a choice that the upstream does not accept is made in words, in a message."""
     if profile.tool_choices is not None:
         tools, choice, allowed_names = narrowed(body.get("tools") or (), body.get("tool_choice"))
         if allowed_names is not None:
@@ -225,7 +226,7 @@ def _fit_tools(body: Json, profile: Profile) -> None:
 
 
 def _demand_call(body: Json, choice: Any) -> None:
-    """Demand a call in words; of one tool, if `choice` names one, which is then the only one that is offered."""
+    """Demand a call in words. If `choice` names a tool, the demand names it, and it is the only tool offered."""
     detail = choice.get(choice.get("type")) if isinstance(choice, dict) else None
     name = detail.get("name") if isinstance(detail, dict) else None
     demand = CALL_A_TOOL
@@ -246,7 +247,7 @@ def _complete_function(tool: Json) -> Json:
 
 
 def _fit_response_format(body: Json, profile: Profile) -> None:
-    """Ask in words for a schema that the upstream does not enforce."""
+    """Ask in words for a JSON Schema that the upstream does not enforce."""
     wanted = body.get("response_format")
     if profile.json_schema or not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
         return

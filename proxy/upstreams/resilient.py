@@ -1,10 +1,10 @@
 """The retries, fallbacks and circuit breakers of one request.
 
-Once the client has seen any part of an answer, nothing is tried again: another attempt would repeat its beginning. One
-budget of retries holds for the whole request, however many turns it takes, so that the loop does not hammer an upstream
-that struggles. An upstream that fails everybody is not called for a while: see `breaker`. A failure that the request
-may have caused (5xx, junk, silence) counts once per request and upstream, against the share of its client; a connection
-that cannot be made counts each time.
+Once the client has seen any part of an answer, there is no further attempt, which would repeat the beginning. The whole
+request has one budget of retries, however many turns it takes, so that the loop does not overload a struggling
+upstream. An upstream that fails for all clients is not called for a while: see `breaker`. A failure that the request
+may have caused (5xx, invalid answers, silence) counts once per request and upstream, against the share of the client; a
+failure to connect counts each time.
 """
 
 import math
@@ -44,11 +44,11 @@ class SharedUpstreamState:
     """The state that the requests of a process share.
 
     Attributes:
-        guards: the breaker of every upstream, by the upstream's name.
-        clock: measures and waits.
+        guards: the upstream's name -> its breaker.
+        clock: measures time and waits.
         observe: takes an event for each attempt, each relay, and each opening and closing of a breaker.
         backoff: the waits before retries.
-        observes_relays: whether relays that succeed have events as well.
+        observes_relays: whether successful relays emit events as well.
     """
 
     guards: Mapping[str, "BreakerGuard"]
@@ -62,16 +62,16 @@ class Resilient:
     """The upstream of one request, with the state of that request. Implements `ports.Upstream`.
 
     Args:
-        candidates: the requested model and its fallbacks, best first.
-        shared: what all requests share.
-        retries: the budget of the request.
-        client: whose request it is.
+        candidates: the requested model, followed by its fallbacks in order.
+        shared: the state that all requests share.
+        retries: the request's budget of retries.
+        client: the client whose request it is.
 
     Attributes:
-        current: the candidate that answers now; one that has answered answers the rest of the request.
+        current: the current candidate; later turns of the request stay with it.
         name: the upstream's name.
         model: the upstream's name for the model.
-        traits: of the upstream.
+        traits: the traits of the upstream.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Resilient:
 
     @asynccontextmanager
     async def open(self, request: RawRequest) -> AsyncIterator[RawResponse]:
-        """Relay any other request, once: whether it may be repeated is not known."""
+        """Relay any other request, without retries, because it may not be safe to repeat."""
         guard = self._shared.guards[self.name]
         if not guard.breaker.allows(now := self._shared.clock.monotonic()):
             raise guard.refusal(now)
@@ -125,11 +125,11 @@ class Resilient:
         guard.succeeded()
 
     def with_cost(self, usage: Json) -> Json:
-        """A count of tokens of the upstream that answers now, with what they cost."""
+        """A usage of the current upstream, with its cost."""
         return self.current.with_cost(usage)
 
     async def _try(self, work: Callable[[OpenAICompatible], Awaitable[T]], attempt: "Attempt") -> T:
-        """The result of `work`, by the first candidate that gives one."""
+        """The result of `work` with the first candidate for which it succeeds."""
         clock, observe = self._shared.clock, self._shared.observe
         failure: ProxyError | None = None
         try:
@@ -144,14 +144,14 @@ class Resilient:
                 except RequestError as exc:
                     if failure is None:
                         raise
-                    # The first failure matters more than that a fallback cannot do what the request asks for.
+                    # The first failure matters more than a feature that the fallback does not have.
                     raise failure from exc
                 except ProxyError as exc:
                     failure = exc
                     self._count_failure(guard, exc, spare=has_fallback)
                     if attempt.was_shown:  # another attempt would repeat it
                         raise
-                    # Another choice of this request may have met the same failure, and switched already.
+                    # Another choice of this request may have failed likewise, and switched already.
                     if candidate is self.current and not await self._recover(exc, elapsed(clock, began)):
                         raise
                 else:
@@ -163,11 +163,11 @@ class Resilient:
             failure = None  # its traceback refers to this frame, which refers to the failure
 
     async def _recover(self, failure: ProxyError, seconds: float) -> bool:
-        """Wait for another attempt, or switch to the next candidate; False where neither can help."""
+        """Wait before another attempt, or switch to the next candidate; False: neither can help."""
         shared = self._shared
         fields = {"upstream": self.name, **fault_of(failure), "seconds": seconds}
         least = retry_after(failure, shared.clock.time())
-        # A client can wait for longer than a proxy; Retry-After is in its error.
+        # A client can wait longer than the proxy does; its error has Retry-After.
         if least <= shared.backoff.longest and self._retried < self._retries and is_transient(failure):
             wait = max(least, shared.backoff.wait(self._retried))
             self._retried += 1
@@ -183,7 +183,7 @@ class Resilient:
     def _count_failure(self, guard: "BreakerGuard", failure: ProxyError, *, spare: bool) -> None:
         """Count a failure for the breaker.
 
-        A refusal shows that the upstream works, and a call that the breaker stopped shows nothing: neither counts.
+        Refusals do not count, because they show that the upstream works; nor do calls that the breaker stopped.
         """
         if not isinstance(failure, UpstreamError) or isinstance(failure, (UpstreamRefused, UpstreamDown)):
             return
@@ -193,7 +193,7 @@ class Resilient:
 
 
 class BreakerGuard:
-    """The breaker of one upstream, and the events of its opening and closing."""
+    """The breaker of one upstream, with events when it opens and closes."""
 
     def __init__(self, name: str, breaker: Breaker, *, observe: Observer, clock: Clock) -> None:
         self.name = name
@@ -202,7 +202,7 @@ class BreakerGuard:
         self._clock = clock
 
     def refusal(self, now: float) -> UpstreamDown:
-        """The error of a call that the breaker does not allow."""
+        """The error for a call that the breaker does not allow."""
         return UpstreamDown(self.name, retry_after=math.ceil(self.breaker.wait(now)) or 1)
 
     def succeeded(self) -> None:
@@ -211,7 +211,7 @@ class BreakerGuard:
             self._observe("upstream.breaker_closed", upstream=self.name)
 
     def failed(self, failure: UpstreamError, *, client: str, spare: bool) -> None:
-        """Count a call that failed; `client` is the one whose request it was."""
+        """Count a call that failed; `client` is the client whose request it was."""
         blamed = None if failure.unreachable else client
         if self.breaker.failed(self._clock.monotonic(), client=blamed, spare=spare):
             seconds = self.breaker.seconds
@@ -236,14 +236,14 @@ class Attempt(Struct, eq=False):
 
     @property
     def was_shown(self) -> bool:
-        """Whether the client was shown anything, be it a call that was started early."""
+        """Whether the client was shown anything, if only a call that was started early."""
         return self.first_after is not None or (self._early is not None and self._early.were_shown)
 
     def show(self, shown: object) -> Awaitable[None]:
-        """Pass a chunk on to the client, and note when the first one came."""
+        """Pass a chunk on to the client, and record when the first one arrived."""
         if self.first_after is None:
             self.first_after = elapsed(self._clock, self.began)
-            # A probe that has begun to be answered lets other calls in before its end.
+            # A probe that is being answered lets other calls in before its end.
             if self.guard is not None and self.guard.breaker.state is BreakerState.HALF_OPEN:
                 self.guard.succeeded()
         return self._show(shown)
@@ -254,7 +254,7 @@ async def _show_nothing(_: object) -> None:
 
 
 class RelayEvents:
-    """Emits the events of a relayed request as a `with`; where relays are not observed, only that of a failure."""
+    """A context manager that emits the events of a relayed request, or only failures if relays are not observed."""
 
     def __init__(
         self,

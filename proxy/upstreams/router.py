@@ -1,4 +1,4 @@
-"""From the name of a model to its upstream, with the upstream's key, and to the models that stand in for it."""
+"""Resolves the name of a model to its upstream, with the upstream's key, and to its fallbacks."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from proxy.upstreams.profile import PROFILES
 from proxy.upstreams.resilient import BreakerGuard, Resilient, SharedUpstreamState
 
 _WILDCARD = "*"
-# With a pattern strangers choose the names, which are remembered here and by callers. The longest real ones (ARNs)
-# have some 200 characters.
+# With a pattern, strangers choose the names, which are cached here and by callers. The longest real names (ARNs) have
+# some 200 characters.
 _LONGEST_NAME = 512
 _MOST_BOUND = 1000
 
@@ -37,7 +37,7 @@ class ModelTable:
     """The entries of `models:`: exact names come first, then the longest pattern that matches.
 
     Args:
-        models: the entries by the names or patterns of the file; a pattern is a name that holds `*`.
+        models: the name or pattern in the file -> the entry; a pattern is a name with `*` in it.
     """
 
     def __init__(self, models: Mapping[str, ModelConfig]) -> None:
@@ -46,7 +46,7 @@ class ModelTable:
         self._patterns = [(re.compile(translate(name)).match, models[name]) for name in patterns]
 
     def get(self, name: str) -> ModelConfig | None:
-        """The entry that serves the model of this name; None where there is none."""
+        """The entry that serves the model of this name; None: there is none."""
         if (entry := self.listed.get(name)) is not None:
             return entry
         for matches, entry in self._patterns:
@@ -79,7 +79,7 @@ class ConfigRouter:
     def resolve(
         self, name: str, *, client_key: str | None, messages: Sequence[Json] = (), headers: Headers = ()
     ) -> Model:
-        """The model of that name, for one request."""
+        """The model of this name, for one request."""
         if len(name) > _LONGEST_NAME:
             raise ModelNotFound(f"{name[:_LONGEST_NAME]}...")
         entry = self._models.get(name)
@@ -101,23 +101,23 @@ class ConfigRouter:
         return Model(name, first.model, upstream, tools, entry.limits)
 
     def names(self) -> Sequence[str]:
-        """The models that are listed; those that only a pattern serves are not known by name."""
+        """The names of the listed models; models that match a pattern have no known names."""
         return [name for name, model in self._models.listed.items() if model.upstream in self._upstreams]
 
     def upstream_of(self, name: str) -> str | None:
-        """The usable upstream that serves a model, listed or taken by a pattern; None where there is none."""
+        """The usable upstream that serves a model, listed or matched by a pattern; None: there is none."""
         entry = self._models.get(name)
         return entry.upstream if entry is not None and entry.upstream in self._upstreams else None
 
     def _stand_in(self, name: str, model: ModelConfig, client: _Client) -> OpenAICompatible:
-        """A model that a configured one names: a configured one itself, or another model of the same upstream."""
+        """A model that the entry of another model names: a configured model, or a model of the same upstream."""
         listed = self._models.listed.get(name)
         if listed is not None and listed.upstream in self._upstreams:
             return self._bind(name, listed, client)
         return self._bind(name, ModelConfig(upstream=model.upstream), client)
 
     def _fallbacks(self, model: ModelConfig, client: _Client) -> list[OpenAICompatible]:
-        """The fallbacks of a model whose upstreams are enabled and for which there is a key."""
+        """The fallbacks of a model that have an enabled upstream and a key."""
         entries = [(name, self._models.get(name)) for name in model.fallbacks]
         usable = [(name, entry) for name, entry in entries if entry and entry.upstream in self._upstreams]
         return [self._bind(name, entry, client) for name, entry in usable if self._key(entry, client)]
@@ -127,7 +127,7 @@ class ConfigRouter:
         return client.key if key == FROM_CLIENT else key
 
     def _bind(self, name: str, model: ModelConfig, client: _Client) -> OpenAICompatible:
-        """The model at its upstream; kept for further requests unless its key is the client's."""
+        """The model at its upstream; cached for further requests unless the key is the client's."""
         which = (model.upstream, model.model or name, model.price)
         bound = self._bound.get(which)
         if bound is None:

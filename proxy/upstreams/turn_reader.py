@@ -1,4 +1,4 @@
-"""The stream of a turn: its chunks for the assembler, what of them the client may see, and its calls as they come."""
+"""Reads the stream of a turn: feeds chunks to the assembler, shows them to the client, and starts calls early."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from proxy.upstreams.profile import Profile
 
 
 class TurnReader(Struct, eq=False):
-    """Assembles a turn, shows what the client may see of it, and starts its calls as soon as they are whole.
+    """Assembles a turn, shows the client the parts that it may see, and starts each call as soon as it is complete.
 
     Attributes:
-        pattern: of the latest chunk, if it has only a text.
-        done: whether `[DONE]` has come; nothing that follows it counts.
+        pattern: the pattern of the latest chunk, if that has only a text.
+        done: whether `[DONE]` has arrived; everything after it is ignored.
     """
 
     profile: Profile
@@ -34,7 +34,7 @@ class TurnReader(Struct, eq=False):
     done: bool = False
 
     async def take(self, data: bytes) -> bool:
-        """Take the bytes of one read, or, where they are empty, the end of the body; whether the stream is done."""
+        """Take the bytes of one read, or empty bytes as the end of the body; whether the stream is done."""
         for event in self.decoder.feed(data) if data else self.decoder.close():
             if event.data[:6] == DONE_DATA:
                 self.done = True
@@ -48,12 +48,12 @@ class TurnReader(Struct, eq=False):
         return self.done
 
     async def _feed(self, event: sse.Event) -> None:
-        """Take an event that does not fit the pattern of the chunk before."""
+        """Take an event that does not fit the pattern of the last chunk."""
         assembler = self.assembler
         chunk, _ = parse_chunk(event, self.profile, self.names, rawjson.loads)
         for part in _call_by_call(chunk):
             shown, ready = assembler.feed(part), assembler.calls.take_ready()
-            # The client is told of a call after the text of its chunk, and before what follows the call.
+            # The client is told of a call after the text of its chunk, and before anything that follows the call.
             shown, client_calls = _split(shown) if ready else (shown, [])
             for visible in shown:
                 await self.show(visible)
@@ -67,7 +67,7 @@ class TurnReader(Struct, eq=False):
 
 
 def _call_by_call(chunk: Json) -> list[Json]:
-    """A chunk with several calls as several chunks with one each, so that the client is told of them in their order."""
+    """A chunk with several calls as chunks with one call each, so that the client is told of the calls in order."""
     choices: Sequence[Json] = chunk["choices"]
     calls = (choices[0].get("delta") or {}).get("tool_calls") if len(choices) == 1 else None
     if not calls or len(calls) == 1:
@@ -79,7 +79,7 @@ def _call_by_call(chunk: Json) -> list[Json]:
 
 
 def _split(shown: Sequence[Json]) -> tuple[list[Json], list[Json]]:
-    """Split chunks of at most one choice into chunks without tool calls and chunks of tool calls alone."""
+    """Split chunks of at most one choice into chunks without tool calls and chunks with only tool calls."""
     texts: list[Json] = []
     calls: list[Json] = []
     for chunk in shown:
