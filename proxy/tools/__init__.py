@@ -1,1 +1,1 @@
-"""The tools that the proxy runs for a model. Each of them is a `tool.Tool`."""
+"""The tools that the proxy runs for models. Each of them is a `tool.Tool`."""

@@ -1,9 +1,9 @@
-"""The arguments that a model wrote, as an object that fits the tool's schema, or an error that says what to correct.
+"""Turns the arguments that a model wrote into an object that fits the tool's schema, or into an error to correct.
 
     strict parse -> bounded repair of the text -> the tool's own repair -> schema
 
-A call is never run with guessed arguments: a repair counts only where the text has one reading. Only schemas of the
-configured tools are compiled; those that clients send are not.
+A call is never run with guessed arguments: a repair is accepted only if the text has a single reading. Only the schemas
+of the configured tools are compiled; schemas from clients are not.
 """
 
 import re
@@ -18,16 +18,16 @@ import orjson
 from proxy.loop.chat import Json
 from proxy.loop.results import InvalidArguments
 
-# The repair of 200 KB has been measured at more than a second; calls that are worth mending are short.
+# The repair of 200 KB has been measured at more than a second, and calls that are worth repairing are short.
 MOST_REPAIRED_CHARACTERS = 16 * 1024
 _MOST_FAULTS = 5
-# Deeper text is not repaired: the repair is recursive.
+# Text with deeper nesting is not repaired, because the repair is recursive.
 _DEEPEST_REPAIRED = 32
-_DEEPEST_WRITTEN = 254  # by orjson; what it reads may be deeper
+_DEEPEST_WRITTEN = 254  # levels that orjson writes; it reads more
 # Escapes in a JSON string, and the words for no value in JSON and Python.
 _ESCAPE = re.compile(r'\\["\\/bfnrt]')
 _NOTHING = re.compile(r"\b(None|null)\b")
-# Python writes them as numbers, and JSON has neither: text or no value may be meant.
+# Python writes these as numbers, and JSON has neither, so a text or no value may be meant.
 _NO_NUMBER = re.compile(r"\b(NaN|Infinity)\b")
 _LAST_OF_A_WHOLE_TEXT = ("}", "]", '"')
 
@@ -36,9 +36,9 @@ def validator_of(schema: Json) -> jsonschema_rs.Validator:
     """A schema, compiled.
 
     Raises:
-        ValueError: it is no JSON Schema, or refers to another document.
+        ValueError: it is not a JSON Schema, or it refers to another document.
     """
-    # The library fetches remote references unless told otherwise; no tool's schema makes us call anyone.
+    # By default the library fetches remote references; no tool's schema may make us send requests.
     return jsonschema_rs.validator_for(schema, retriever=_refuse_reference)
 
 
@@ -56,15 +56,15 @@ def schema_fault(schema: Json) -> str | None:
 def parse_arguments(
     text: str, validator: jsonschema_rs.Validator, *, repair: Callable[[Json], Json] | None = None
 ) -> Json:
-    """A call's arguments as an object that fits; no text at all and `null` stand for no arguments.
+    """A call's arguments as an object that fits the schema; an empty text and `null` stand for no arguments.
 
     Args:
-        text: as the model wrote it.
-        validator: of the tool's schema.
-        repair: the tool's own; rewrites arguments that mean the same thing in other words to fit the schema.
+        text: the arguments as the model wrote them.
+        validator: the validator of the tool's schema.
+        repair: the tool's own repair, which rewrites other names and forms of the arguments to fit the schema.
 
     Raises:
-        InvalidArguments: with what the model has to mend.
+        InvalidArguments: the arguments cannot be used; the message is for the model.
     """
     try:
         arguments = orjson.loads(text) if text.strip() else None
@@ -94,10 +94,10 @@ def parse_arguments(
 
 
 def mended(text: str) -> Json | None:
-    """The object that a broken text means, where it can mean only one; None otherwise.
+    """The object that a broken text stands for; None: it has no reading, or more than one.
 
-    Punctuation may be mended and nothing else: a repair that drops, adds or moves a word or a number has chosen between
-    readings (the library takes the last of two objects, say, and the last of two values of one name).
+    Only punctuation may be repaired: a repair that drops, adds or moves a word or a number has chosen between readings.
+    (The library takes the last of two objects, for example, and the last of two values with one name.)
     """
     text = text.strip()
     if len(text) > MOST_REPAIRED_CHARACTERS or _depth(text) > _DEEPEST_REPAIRED or _NO_NUMBER.search(text):
@@ -118,7 +118,7 @@ def mended(text: str) -> Json | None:
 
 
 def _seems_whole(text: str) -> bool:
-    """Whether nothing but closing brackets can be missing at the end."""
+    """Whether only closing brackets can be missing at the end of a text."""
     quotes = _ESCAPE.sub("", text).count('"')
     return text.startswith("{") and text.endswith(_LAST_OF_A_WHOLE_TEXT) and quotes % 2 == 0
 

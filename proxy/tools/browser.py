@@ -1,13 +1,13 @@
-"""gpt-oss's own browser, by means of the server's search and its reader of pages.
+"""gpt-oss's own browser, emulated with the server's search and its reader of pages.
 
-The model was trained with three functions and calls them whatever it is offered:
+The model was trained with three functions, and calls them whatever tools it is offered:
 
     browser.search {query, topn}       links 0, 1, 2 ... of a new page
-    browser.open   {id, cursor, loc}   link `id` of page `cursor`, from line `loc` on; a URL may stand for `id`
-    browser.find   {pattern, cursor}   the places of a pattern in a page that was opened
+    browser.open   {id, cursor, loc}   link `id` of page `cursor`, from line `loc` on; `id` may be a URL instead
+    browser.find   {pattern, cursor}   the occurrences of a pattern in a page that was opened
 
-Each search and each page opened is a page of the browser; cursors count them from 0, as links are counted. Without a
-cursor or an `id`, or with one of no page, the last page is meant.
+Each search and each opened page is a page of the browser. Pages and links are numbered from 0; a page's number is its
+cursor. Without a cursor or an `id`, or with the cursor of no page, the last page is meant.
 """
 
 import re
@@ -24,7 +24,7 @@ from proxy.loop.results import InvalidArguments, ToolResult
 SEARCH, OPEN, FIND = NAMES = ("browser.search", "browser.open", "browser.find")
 
 _INTEGER: Json = {"type": "integer"}
-# No page has a million links; and Python reads no number of more than 4300 digits.
+# No page has a million links, and Python does not parse numbers of more than 4300 digits.
 _NUMBER = re.compile(r"\s*-?\d{1,6}\s*")
 PARAMETERS: Mapping[str, Json] = {
     OPEN: {
@@ -44,17 +44,17 @@ PARAMETERS: Mapping[str, Json] = {
         "required": ["pattern"],
     },
 }
-"""The parameters of calls by these names, which differ from those of the tool that reads pages."""
+"""The parameters of calls by these aliases, which differ from those of the tool that reads pages."""
 
 
 class _Links(Struct, frozen=True):
-    """The results of a search: their URLs, and the text that the model reads."""
+    """The results of a search: the URLs, and the text that the model reads."""
 
     urls: tuple[str, ...]
     text: str
 
     def at_line(self, line: int) -> str:
-        """The URL of the result that a line belongs to; a result's URL stands below its title."""
+        """The URL of the result that a line belongs to; the URL of a result is in the line below its title."""
         urls, found = set(self.urls), self.urls[0]
         for text in self.text.split("\n")[: line + 2]:
             if text.strip() in urls:
@@ -63,7 +63,7 @@ class _Links(Struct, frozen=True):
 
 
 class _Opened(Struct, frozen=True):
-    """A page that was read."""
+    """A page that was opened."""
 
     url: str
 
@@ -72,14 +72,14 @@ class Browser(Struct):
     """The pages of one run. Implements `decisions.ToolDialect`.
 
     Attributes:
-        tools: every name under which a tool may be called -> the tool; the one named `browser.open` reads pages.
+        tools: every name under which a tool may be called -> the tool; the tool of `browser.open` reads pages.
     """
 
     tools: Mapping[str, ToolSpec]
     _pages: list[_Links | _Opened] = []
 
     def translate(self, call: ToolCall, alias: str) -> ToolCall:
-        """A call by an alias, with the arguments of the tool that it is for.
+        """A call by an alias, with arguments for the tool itself.
 
         Raises:
             InvalidArguments: there is no such link, or no page to look in.
@@ -91,9 +91,9 @@ class Browser(Struct):
         return replace(call, arguments=orjson.dumps(translated).decode())
 
     def annotate(self, call: ToolCall, name: str, result: ToolResult) -> ToolResult:
-        """Add what a call has returned to the pages, and the number of its page to the result.
+        """Add the result of a call to the pages of the browser, and the cursor of its page to the result.
 
-        The number is only of use to a model that calls the browser by its `name` and can open pages.
+        Only a model that calls the browser by one of its names, and that can open pages, gets the cursor.
         """
         page: _Links | _Opened
         if result.failed:
@@ -114,9 +114,9 @@ class Browser(Struct):
         return replace(result, content=f"{result.content}\n\n{_hint(len(self._pages) - 1, page)}")
 
     def cite(self, number: int, line: int | None) -> str | None:
-        """The URL of the page that a citation mark means, `【number†Lline】` or `【number†source】`; None: of no page.
+        """The URL of the page that a mark refers to, `【number†Lline】` or `【number†source】`; None: there is none.
 
-        The number is a cursor. Without a line it may also be that of a link of the last search.
+        The number is a cursor. Without a line, it may also be the number of a link of the last search.
         """
         page = self._pages[number] if number < len(self._pages) else None
         if isinstance(page, _Opened):
@@ -175,7 +175,7 @@ def _hint(cursor: int, page: _Links | _Opened) -> str:
 
 
 def _url_in(arguments: str) -> str | None:
-    """The URL that a page was read by; None where the arguments had to be repaired before they could be read."""
+    """The URL in the arguments of a call; None: there is none, or the arguments had to be repaired to be parsed."""
     try:
         url = _object(arguments).get("url")
     except InvalidArguments:
@@ -184,7 +184,7 @@ def _url_in(arguments: str) -> str | None:
 
 
 def _object(arguments: str) -> dict[str, Any]:
-    """The arguments of a call; no text at all and `null` stand for none. Raises `InvalidArguments`."""
+    """The arguments of a call; an empty text and `null` stand for no arguments. Raises `InvalidArguments`."""
     try:
         value = orjson.loads(arguments) if arguments.strip() else None
     except orjson.JSONDecodeError as exc:

@@ -1,4 +1,4 @@
-"""From the entries of `tools:` to tools: the one place that knows every type."""
+"""Makes tools from the entries of `tools:`; no other module knows every type of tool."""
 # ruff: noqa: PLC0415 - see `make_tool`
 
 import importlib
@@ -47,9 +47,9 @@ ENTRY_POINTS = "toolproxy.tools"
 class Resources:
     """The resources that tools share.
 
-    client   sends their HTTP requests, without redirects, cookies and time limits
+    client   sends HTTP requests, without redirects, cookies and time limits
     clock    the time
-    caches   makes the cache of what outlives a call; None: in this process
+    caches   makes the caches of results and pages; None: in this process
     """
 
     client: httpx.AsyncClient
@@ -58,19 +58,19 @@ class Resources:
 
     @cached_property
     def pages(self) -> "PageCache":
-        """The pages that tools have read or found lately, one cache for all of them."""
+        """The cache of the pages that tools have recently read or found, shared by all tools."""
         from proxy.tools.web.pages import PageCache
 
         return PageCache(self.caches or local_caches(self.clock))
 
 
 def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
-    """Every tool of the configuration that can do something, by itself or through its fallback.
+    """Every tool of the configuration that can answer, by itself or through its fallback.
 
     The tools of MCP servers are not known yet: see `tool_servers_of`.
 
     Raises:
-        ConfigurationError: with the faults of all tools that cannot be made, after the others.
+        ConfigurationError: some tools cannot be made; raised after the others, with the faults of all of them.
     """
     by_fallback = dict(answered_by_fallback(config))
     entries = {**config.tools, **by_fallback}
@@ -86,7 +86,7 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
             continue
         if name in by_fallback:
             made = replace(made, run=_refusing_run(config.disabled[f"tools.{name}"].why), run_filtered=None)
-        # The names of gpt-oss's browser are the first fitting tool's, unless the configuration gives them to another.
+        # The first suitable tool gets the names of gpt-oss's browser, unless the configuration gives them to another.
         own = tuple(alias for alias in made.aliases if not (alias in browser.NAMES and alias in taken))
         taken.update(own)
         yield replace(made, **_settings(made, entry, config), aliases=(*entry.aliases, *own))
@@ -97,7 +97,7 @@ def tools_of(config: Config, resources: Resources) -> Iterator[Tool]:
 def tool_servers_of(
     config: Config, clock: Clock, observe: Observer, *, leave_out: Container[str] = ()
 ) -> list[ToolServer]:
-    """The MCP servers of the configuration: their tools come and go."""
+    """The MCP servers of the configuration, whose tools may change at any time."""
     entries = ((name, entry) for name, entry in config.tools.items() if name not in leave_out)
     servers = {name: entry for name, entry in entries if isinstance(entry, McpConfig)}
     if not servers:
@@ -114,9 +114,9 @@ def tool_servers_of(
 
 
 def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # noqa: PLR0911 - one for each type
-    """An entry as a tool. Every type of the configuration's schema is handled here.
+    """The tool of an entry, of any type in the configuration's schema.
 
-    A type is imported where there is a tool of it: all of them take a quarter of a second.
+    The module of a type is imported only if there is a tool of that type: importing all takes a quarter of a second.
     """
     match entry:
         case SearchConfig():
@@ -152,9 +152,9 @@ def make_tool(name: str, entry: ToolConfig, resources: Resources) -> Tool:  # no
 
 
 def _settings(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
-    """The fields of `Tool` that an entry of any type may set; what it leaves open is the tool's own."""
+    """The fields of `Tool` that an entry of any type may set, with the tool's own values where it does not."""
     return {
-        # `offer.mode: never` leaves a request free to name the tools without a mode of their own.
+        # With `offer.mode: never`, a request may still name the tools without a mode of their own.
         "offer": entry.offer or ("declared" if config.offer.mode == "never" else config.offer.mode),
         "max_calls": entry.max_calls or tool.max_calls,
         "eager": entry.eager and tool.eager,
@@ -169,7 +169,7 @@ def _settings(tool: Tool, entry: ToolConfig, config: Config) -> dict[str, Any]:
 
 
 def answered_by_fallback(config: Config) -> Iterator[tuple[str, ToolConfig]]:
-    """Tools without a key of their own whose fallback has one: they are offered, and the fallback does the work."""
+    """Tools without a key of their own whose fallback has one: they are offered, and the fallback answers."""
     for where, disabled in config.disabled.items():
         section, _, name = where.partition(".")
         if section == "tools" and disabled.entry is not None and config.tools.keys() & set(disabled.entry.fallbacks):
@@ -188,7 +188,7 @@ _TIME_ZONE = "IANA name such as Europe/Berlin or America/Vancouver; UTC if left 
 
 
 def clock_tool(name: str, clock: Clock) -> Tool:
-    """`type: clock`: the current time, which models do not know and guess."""
+    """`type: clock`: the current time, at which models would otherwise guess."""
 
     async def run(arguments: Json) -> str:
         zone_name = arguments.get("timezone") or "UTC"
@@ -211,10 +211,10 @@ def clock_tool(name: str, clock: Clock) -> Tool:
 
 
 def python_tool(name: str, config: PythonToolConfig) -> Tool:
-    """`type: python`: the function or the `Tool` that an entry names, as a tool by the entry's name.
+    """`type: python`: the function or `Tool` that an entry names, as a tool with the entry's name.
 
     Raises:
-        ConfigurationError: there is none, it cannot be imported, or no model could call it.
+        ConfigurationError: there is no such object, it cannot be imported, or no model could call it.
     """
     set_by_entry = {"description": config.description, "parameters": config.parameters}
     fields: dict[str, Any] = {key: value for key, value in set_by_entry.items() if value is not None}
@@ -228,14 +228,14 @@ def python_tool(name: str, config: PythonToolConfig) -> Tool:
 
 
 def unused_entry_points(config: Config) -> list[str]:
-    """Installed entry points that no tool of the configuration is made of, each with its origin."""
+    """The origins of the installed entry points that no tool of the configuration uses."""
     entries = [(name, tool) for name, tool in config.tools.items() if isinstance(tool, PythonToolConfig)]
     used = {tool.function or name for name, tool in entries}
     return [_origin(found) for found in entry_points(group=ENTRY_POINTS) if found.name not in used]
 
 
 def _find_python(reference: str) -> tuple[Any, str]:
-    """The object that a reference names, and its origin: `module:attribute`, or the name of an entry point."""
+    """The object that a reference names, `module:attribute` or the name of an entry point, and its origin."""
     if ":" in reference:
         return _load(EntryPoint(reference, reference, ENTRY_POINTS)), reference
     points = [*entry_points(group=ENTRY_POINTS, name=reference)]

@@ -1,20 +1,20 @@
-"""JSON Pointer (RFC 6901): one value of a JSON document, named by its path."""
+"""JSON Pointer (RFC 6901): the path of a value in a JSON document."""
 
 import re
 from typing import Any, Final
 
 MISSING: Final = object()
-"""In place of a value that a document does not have."""
+"""Stands for a value that a document does not have."""
 
 _POINTER = re.compile(r"(/([^~]|~[01])*)?")
-_INDEX = re.compile(r"0|[1-9][0-9]{0,17}")  # Python reads no number of more than 4300 digits
+_INDEX = re.compile(r"0|[1-9][0-9]{0,17}")  # Python does not parse numbers of more than 4300 digits
 
 
 def parse(pointer: str) -> tuple[str, ...]:
-    """The steps of a pointer; none of them for the whole document.
+    """The steps of a pointer; empty for the whole document.
 
     Raises:
-        ValueError: it is no pointer.
+        ValueError: the text is not a pointer.
     """
     if not _POINTER.fullmatch(pointer):
         raise ValueError("a JSON pointer is empty or begins with '/', and has '~' only as ~0 and ~1")
@@ -22,7 +22,7 @@ def parse(pointer: str) -> tuple[str, ...]:
 
 
 def resolve(document: Any, steps: tuple[str, ...]) -> Any:
-    """The value that the steps lead to, or `MISSING`."""
+    """The value at the end of the steps, or `MISSING`."""
     for step in steps:
         if isinstance(document, dict):
             document = document.get(step, MISSING)

@@ -1,12 +1,11 @@
-"""Applies the filters of a request to the output of any tool, whatever the tool itself makes of them.
+"""Applies the filters of a request to the output of any tool, even if the tool has applied them itself.
 
-A call of a search may narrow them by lists of its own, `allowed_domains` and
-`blocked_domains`: a tool that a client has declared by the name of the server's, such as Claude Code's own `WebSearch`,
-shows them to the model.
+A call of a search may narrow the filters with the arguments `allowed_domains` and `blocked_domains`. A model sees these
+arguments if the client declares a tool with the name of the server's, such as Claude Code's own `WebSearch`.
 
-A search that gives hits has dropped those that are not permitted before it wrote its text. The text of any other tool,
-such as a search of an MCP server, cannot be cut into pages: if one of them is not permitted, the text is withheld, and
-the titles and URLs of the permitted pages take its place.
+A search that returns hits drops those that are not permitted before it writes its text. The text of any other tool,
+such as a search of an MCP server, cannot be split into pages: if one of its pages is not permitted, the text is
+withheld, and the titles and URLs of the permitted pages take its place.
 """
 
 import re
@@ -23,7 +22,7 @@ from proxy.loop.search import MOST_DOMAINS, SearchFilters, common, domain_rule
 _WITHHELD = (
     "The text of this result is withheld: it may come from pages that the user of this conversation does not permit."
 )
-# Without what may end a URL in running text, or in JSON and Markdown; slashes may be escaped, as some write JSON.
+# Without the characters that end a URL in running text, JSON or Markdown; some JSON has escaped slashes.
 _URL = re.compile(r"(?:https?:|\bwww\.)(?:\\?/|[^\s<>\"'`|\\^{}()\[\]])+", re.IGNORECASE)
 
 DOMAIN_LISTS = ("allowed_domains", "blocked_domains")
@@ -35,15 +34,15 @@ _MOST_NAMED = 10  # domains in a message
 
 
 def filters_of_call(filters: SearchFilters, arguments: Json, parameters: Json) -> SearchFilters:
-    """The filters of one call of a search: those of its request, and the lists among its arguments.
+    """The filters of one call of a search: those of its request, narrowed by the lists among its arguments.
 
     Args:
-        filters: of the request.
-        arguments: of the call.
-        parameters: of the tool, which sees to a list itself that its schema has.
+        filters: the filters of the request.
+        arguments: the arguments of the call.
+        parameters: the schema of the tool, which handles a list itself if its schema has it.
 
     Raises:
-        InvalidArguments: a list is none of domains, or no page is allowed by the request and by the call.
+        InvalidArguments: a list is not one of domains, or the request and the call have no permitted page in common.
     """
     own = parameters.get("properties") or {}
     allow, block = (() if key in own else _domains_in(arguments, key) for key in DOMAIN_LISTS)
@@ -56,21 +55,21 @@ def filters_of_call(filters: SearchFilters, arguments: Json, parameters: Json) -
 
 
 def permitted(output: ToolOutput, filters: SearchFilters, *, is_filtered: bool, is_search: bool) -> ToolOutput:
-    """The part of an output that is of permitted pages.
+    """The part of an output that comes from permitted pages.
 
     Args:
-        output: as the tool gave it.
-        filters: of the call; they have rules.
-        is_filtered: the tool has applied the filters, so that its text is of permitted pages.
-        is_search: the tool searches, or stands in for one that does.
+        output: the output of the tool.
+        filters: the filters of the call, which have rules.
+        is_filtered: whether the tool has applied the filters, so that its text comes from permitted pages.
+        is_search: whether the tool searches, or stands in for a tool that does.
     """
     sources = {url: title for url, title in output.sources.items() if filters.permits(url)}
     hits = tuple(hit for hit in output.hits if filters.permits(hit.url))
     if is_filtered:
         return replace(output, sources=sources, hits=hits)
-    # A tool that names its sources is taken at its word: the text of a permitted page may link to any other.
+    # The sources that a tool names are trusted: the text of a permitted page may link to any other page.
     named = output.sources
-    if is_search and not named:  # the addresses in its text; a bare `www.` name is one too
+    if is_search and not named:  # the URLs in the text, and bare `www.` names
         found = (match[0].replace("\\/", "/").rstrip(".,;:!?*") for match in _URL.finditer(output.text))
         named = dict.fromkeys((url if "://" in url else f"https://{url}" for url in found), "")
     kept = {url: title for url, title in named.items() if filters.permits(url)}
@@ -83,7 +82,7 @@ def permitted(output: ToolOutput, filters: SearchFilters, *, is_filtered: bool, 
 
 
 def _domains_in(arguments: Json, key: str) -> tuple[str, ...]:
-    """A list of domains, each perhaps with a path; one that is written as text, or as URLs, is understood too."""
+    """An argument's list of domains, each perhaps with a path; a text and a list of URLs are accepted as well."""
     listed = arguments.get(key) or []
     if isinstance(listed, str):
         listed = _listed_in(listed.strip())
@@ -101,7 +100,7 @@ def _domains_in(arguments: Json, key: str) -> tuple[str, ...]:
 
 
 def _listed_in(text: str) -> Any:
-    """The list that a text means: JSON, one domain, or several with blanks or commas between them."""
+    """The list in a text: JSON, one domain, or several domains separated by blanks or commas."""
     if text.startswith("["):
         with suppress(orjson.JSONDecodeError):
             return orjson.loads(text)

@@ -1,8 +1,8 @@
-"""The whitelist: every tool that may be run, by name; a call in, text out.
+"""The whitelist of tools: every tool that may be run, by name.
 
-Each call passes the same steps, in this order: arguments are parsed, repaired and checked; time is bounded; the cache
-is asked; the concurrency cap and the circuit breaker hold back what cannot succeed; what may succeed on another try is
-tried again; at last the fallback is asked.
+Each call passes the same steps, in this order: its arguments are parsed, repaired and validated; its time is limited;
+the cache is looked up; the concurrency limit and the circuit breaker are applied; failures that may be temporary are
+retried; at last the fallback is called.
 """
 
 import asyncio
@@ -40,26 +40,26 @@ from proxy.tools.state import ToolState
 from proxy.tools.tool import SCOPE, Tool
 
 _FIRST_WAIT = 0.25  # seconds before the first retry, doubled for each further one
-_LONGEST_WAIT = 5.0  # seconds; a service that is busy for longer is left to the fallback
-_QUOTA_SECONDS = 900.0  # how long a service without credit is skipped if it does not say when it will have some again
+_LONGEST_WAIT = 5.0  # seconds; if a service is busy for longer, the fallback is called
+_QUOTA_SECONDS = 900.0  # how long a service without credit is skipped if it does not name a time
 
 
 class Registry:
     """All usable tools. Implements `ports.Toolset`.
 
     Args:
-        tools: those that are there from the start.
+        tools: the tools that are known from the start.
         clock: for caches, waits and circuit breakers.
         observe: gets the events of retries, fallbacks, cache hits and circuit breakers.
-        caches: makes the cache of a tool that wants one; None: in this process.
-        states: the states of tools that the configuration before had as well, by the tools' names.
+        caches: makes the caches of the tools that have one; None: in this process.
+        states: tool name -> its state under the configuration before.
 
     Attributes:
-        specs: every tool as a model sees it, by name. Another mapping whenever something in it has changed.
+        specs: name -> tool as a model sees it. A new mapping whenever something has changed.
         names: the names and aliases of all tools.
 
     Raises:
-        ValueError: two tools have the same name, or a schema is none.
+        ValueError: two tools have the same name, or a schema is not valid.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Registry:
             self._add(tool)
 
     def skipped(self) -> dict[str, Cause]:
-        """The tools whose service is not asked at the moment, and why."""
+        """The tools whose service is currently not called, and why."""
         now = self._clock.monotonic()
         return {name: entry.state.cause for name, entry in self._entries.items() if entry.state.breaker.wait(now)}
 
@@ -93,18 +93,18 @@ class Registry:
         return {name: entry.state for name, entry in self._entries.items()}
 
     def group_of(self, name: str) -> str | None:
-        """The group of a tool that comes and goes; None for any other."""
+        """The group of a tool that was put by `put_group`; None for any other tool."""
         return self.specs[name].group
 
     @property
     def origins(self) -> dict[str, str]:
-        """Where each tool comes from, by name."""
+        """Tool name -> where the tool comes from."""
         return {name: entry.tool.origin for name, entry in self._entries.items()}
 
     def put_group(self, group: str, tools: Iterable[Tool]) -> list[str]:
-        """Replace the tools of a group that come and go, such as those of an MCP server; returns why any were refused.
+        """Replace the tools of a group, such as those of an MCP server; return the reasons why any were refused.
 
-        A tool is refused, and the others are taken, when its name or an alias is another's or its schema is none.
+        A tool is refused, and the others are accepted, if its name or an alias is taken or its schema is not valid.
         """
         gone = self._groups.pop(group, [])
         for name in gone:
@@ -136,7 +136,7 @@ class Registry:
         self.names |= {*tool.names}
 
     def arguments_of(self, call: ToolCall) -> Json | None:
-        """The arguments of a call, as `ports.Toolset` has it."""
+        """See `ports.Toolset.arguments_of`."""
         entry = self._entries.get(call.name)
         try:
             return parse_arguments(call.arguments, entry.validator, repair=entry.tool.repair) if entry else None
@@ -144,7 +144,7 @@ class Registry:
             return None
 
     def mended(self, text: str) -> Json | None:
-        """The object that broken arguments of any tool mean, as `ports.Toolset` has it."""
+        """See `ports.Toolset.mended`."""
         return mended(text)
 
     async def execute(
@@ -156,10 +156,10 @@ class Registry:
         scope: str,
         filters: SearchFilters = NO_FILTERS,
     ) -> ToolOutput:
-        """Run one call, as `ports.Toolset` has it.
+        """Run one call; see `ports.Toolset.execute`.
 
         Raises:
-            ToolError: it could not be carried out; the message is for the model.
+            ToolError: the call could not be carried out; the message is for the model.
         """
         entry = self._entries.get(call.name)
         if entry is None:
@@ -167,7 +167,7 @@ class Registry:
         SCOPE.set(scope)
         if block := entry.tool.block:
             filters = replace(filters, block=tuple(dict.fromkeys((*filters.block, *block))))
-        # A fallback's own fallbacks are not asked: that would make circles.
+        # A fallback's own fallbacks are not called, because there could be a cycle.
         chain = [entry, *filter(None, map(self._entries.get, entry.fallbacks))]
         for tried, following in zip_longest(chain, chain[1:]):
             seconds = min(tried.tool.timeout or default_timeout, max_timeout)
@@ -177,7 +177,7 @@ class Registry:
             except ToolError as exc:
                 if following is None or isinstance(exc, (InvalidArguments, NotUnderstood)):
                     raise
-                if not isinstance(exc, NotConfigured):  # known since the start; that is no event
+                if not isinstance(exc, NotConfigured):  # known since the start, so there is no event
                     names = {"tool": tried.tool.name, "to": following.tool.name}
                     self._observe("tool.fell_back", **names, outcome=exc.outcome, why=exc.why)
         raise AssertionError("the last tool of a chain returns or raises")
@@ -185,7 +185,7 @@ class Registry:
     async def _answer(
         self, entry: "_Entry", call: ToolCall, seconds: float, scope: str, filters: SearchFilters, *, is_search: bool
     ) -> ToolOutput:
-        """The result of one tool of the chain, as far as the filters of request and call permit it."""
+        """The part of one tool's output that the filters of request and call permit."""
         tool = entry.tool
         arguments = parse_arguments(call.arguments, entry.validator, repair=tool.repair)
         if is_search:
@@ -208,7 +208,7 @@ class Registry:
     async def _cached(
         self, entry: "_Entry", cache: Results, arguments: Json, scope: str, filters: SearchFilters
     ) -> ToolOutput:
-        """The result of a call, from the cache or from the tool."""
+        """The output for a call, from the cache or from the tool."""
         was_run = False
 
         async def run() -> ToolOutput:
@@ -225,7 +225,7 @@ class Registry:
         return output if output.cost is None else replace(output, cost=0)
 
     async def _with_retries(self, entry: "_Entry", arguments: Json, filters: SearchFilters) -> ToolOutput:
-        """Call the tool once it has a slot, and again where another try may succeed and does no harm."""
+        """Call the tool once it has a slot, and retry if that may succeed and does no harm."""
         async with entry.state.slots:
             for attempt in range(entry.tool.retries):
                 try:
@@ -259,7 +259,7 @@ class Registry:
         return output if tool.price is None else replace(output, cost=tool.price)
 
     def _failed(self, entry: "_Entry", error: ToolUnavailable | None = None) -> None:
-        """Count a failure of the service that a tool depends on; open its breaker where further calls are in vain."""
+        """Count a failure of the service that a tool depends on, and open the breaker if further calls are useless."""
         now = self._clock.monotonic()
         was_open = entry.state.breaker.state is BreakerState.OPEN
         seconds = _skip_seconds(error)
@@ -274,7 +274,7 @@ class Registry:
 
 
 def _skip_seconds(error: ToolUnavailable | None) -> float | None:
-    """The seconds for which a service that names the reason of its failure is skipped; None: the failure is counted."""
+    """The seconds for which a service is skipped after this failure; None: the breaker counts the failure instead."""
     if error is None:
         return None
     match error.cause:
@@ -289,7 +289,7 @@ def _skip_seconds(error: ToolUnavailable | None) -> float | None:
 
 
 class _Entry:
-    """A tool with its state, what checks its arguments, and the tools that are tried in order when it fails."""
+    """A tool with its state, the validator of its arguments, and the fallbacks that are tried in order if it fails."""
 
     def __init__(self, tool: Tool, state: ToolState) -> None:
         self.tool = tool

@@ -10,16 +10,16 @@ from proxy.ports import Caches, Clock
 
 
 class ResultCache:
-    """The results of one tool for a while. Implements `ports.Results` in this process.
+    """Caches the results of one tool for a while. Implements `ports.Results` in this process.
 
-    Equal calls are run once, also when they come at the same moment: the others wait for the first; if it fails or is
-    given up, the next in line runs it. Failures are not kept. Where there is no more room, the least recently used
-    result is dropped.
+    Equal calls are run once, even if they arrive at the same time: the others wait for the first, and if that fails or
+    is cancelled, the next one runs. Failures are not cached. If there is no more room, the least recently used result
+    is dropped.
 
     Args:
         seconds: how long a result is kept.
-        timer: seconds that never go back.
-        max_characters: of all results together.
+        timer: a monotonic clock, in seconds.
+        max_characters: the size limit of all results together.
     """
 
     def __init__(self, seconds: float, *, timer: Callable[[], float], max_characters: int = 16 * 1024 * 1024) -> None:
@@ -27,7 +27,7 @@ class ResultCache:
         self._running: dict[str, asyncio.Event] = {}
 
     async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
-        """The result that is kept under `key`, or that of `run`."""
+        """The cached result for `key`, or the result of `run`."""
         while (output := self._outputs.get(key)) is None:
             if running := self._running.get(key):
                 await running.wait()

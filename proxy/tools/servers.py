@@ -1,4 +1,4 @@
-"""Servers whose tools come and go, such as MCP servers, each kept for as long as a configuration has its entry."""
+"""Servers whose tools may change, such as MCP servers, each kept for as long as a configuration has its entry."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -9,24 +9,24 @@ from proxy.ports import Readiness
 from proxy.tools.registry import Registry
 from proxy.tools.tool import Tool
 
-# Seconds: the first request should see the tools, and a slow server may come later.
+# Seconds: the first request should have the tools, but need not wait for a slow server.
 _START_PATIENCE = 5.0
 
 Publish: TypeAlias = Callable[[str, Sequence[Tool]], Sequence[str]]
-"""Called with a group's name and all of its tools; returns why some were refused. `Registry.put_group` is one."""
+"""Takes a group's name and all of its tools, and returns why any were refused, as `Registry.put_group` does."""
 
 
 class ToolServer(Protocol):
-    """A server whose tools come and go."""
+    """A server whose tools may change at any time."""
 
     @property
     def name(self) -> str:
-        """The name of its entry, and of the group of its tools."""
+        """The name of the server's entry, and of the group of its tools."""
         ...
 
     @property
     def tried(self) -> asyncio.Event:
-        """Set when the server has been reached, or found out of reach, for the first time."""
+        """Set when the first attempt to reach the server has ended."""
         ...
 
     async def serve(self, publish: Publish) -> None:
@@ -42,23 +42,23 @@ class SharedToolServer:
     """A tool server whose tools are in the registries of all configurations that have its entry.
 
     Args:
-        server: what is shared.
+        server: the server that is shared.
     """
 
     def __init__(self, server: ToolServer) -> None:
         self.state = server.state
         self._server = server
         self._registries: list[Registry] = []
-        self._tools: Sequence[Tool] | None = None  # as published last
+        self._tools: Sequence[Tool] | None = None  # the tools as last published
         self._serving: asyncio.Task[None] | None = None
 
     def start(self, group: asyncio.TaskGroup) -> None:
-        """Serve it as a task of the group, unless it is served already."""
+        """Serve the server's tools in a task of the group, unless they are served already."""
         if self._serving is None:
             self._serving = group.create_task(self._serve())
 
     async def tried(self) -> None:
-        """Wait until the server has been reached, or found out of reach."""
+        """Wait for the end of the first attempt to reach the server."""
         await self._server.tried.wait()
 
     async def aclose(self) -> None:
@@ -68,21 +68,21 @@ class SharedToolServer:
             await asyncio.wait([self._serving])
 
     def publish_to(self, registry: Registry) -> None:
-        """Publish the tools to one more registry, those that are known and those to come."""
+        """Publish the tools, the known ones and later changes, to another registry."""
         self._registries.append(registry)
         if self._tools is not None:
             registry.put_group(self._server.name, self._tools)
 
     def forget(self, registry: Registry) -> None:
-        """Publish nothing more to a registry."""
+        """Stop publishing to a registry."""
         self._registries.remove(registry)
 
     async def _serve(self) -> None:
-        with suppress(Exception):  # whatever a server does at its end costs its own tools and nothing else
+        with suppress(Exception):  # a failure at the end of a server affects only its own tools
             await self._server.serve(self._publish)
 
     def _publish(self, group: str, tools: Sequence[Tool]) -> list[str]:
-        """Publish to all registries; returns why the latest one refused some."""
+        """Publish to all registries, and return why the latest registry refused any tools."""
         self._tools = tools
         refused: list[str] = []
         for registry in self._registries:
@@ -93,7 +93,7 @@ class SharedToolServer:
 async def start_tool_servers(
     servers: Iterable[SharedToolServer], group: asyncio.TaskGroup, *, patience: float = _START_PATIENCE
 ) -> None:
-    """Serve tool servers as tasks of a group, and wait until each has been tried, for at most `patience` seconds."""
+    """Serve tool servers in tasks of a group, and wait at most `patience` seconds for the first attempt of each."""
     servers = [*servers]
     for server in servers:
         server.start(group)

@@ -1,4 +1,4 @@
-"""What is kept of a tool between its calls, also when the configuration is reloaded."""
+"""The state of a tool that outlives a call, and a reload of the configuration."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ class ToolState:
         self.cause: Cause = "down"  # why the breaker was opened
 
     def reloaded(self) -> "ToolState":
-        """This state under the next configuration, in which a key that was refused is tried again."""
+        """The state under the next configuration, in which a key that was refused is tried again."""
         if self.cause != "key" or self.breaker.state is BreakerState.CLOSED:
             return self
         again = copy(self)
@@ -29,7 +29,7 @@ class ToolState:
         return again
 
     def refusal(self, now: float) -> ToolUnavailable:
-        """The error of a call that the breaker does not allow."""
+        """The error for a call that the breaker does not allow."""
         wait = self.breaker.wait(now)
         when = f"; it may work in {wait:.0f} seconds" if wait < math.inf else ""
         told = f"This tool keeps failing and is not called now{when}."

@@ -1,4 +1,4 @@
-"""Blocking work in daemon threads, which hold neither the event loop nor the end of the process."""
+"""Blocking work in daemon threads, which block neither the event loop nor the end of the process."""
 
 import asyncio
 import contextvars
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class ThreadsBusy(Exception):
-    """Every thread is taken, some perhaps by work that its caller has given up."""
+    """All threads are in use, perhaps by work whose caller was cancelled."""
 
 
 class DaemonThreads:
-    """At most `most` pieces of work at a time, each in a thread of its own.
+    """Runs at most `most` functions at a time, each in a thread of its own.
 
-    The event loop's own executor would not do: a hostile page or name server could fill it, upstreams' names are
-    resolved there, and the interpreter joins its threads before it ends.
+    The event loop's own executor is not suitable: a hostile page or name server could fill it, it also resolves the
+    names of upstreams, and the interpreter joins its threads at exit.
     """
 
     def __init__(self, name: str, *, most: int) -> None:
@@ -26,10 +26,10 @@ class DaemonThreads:
         self._slots = asyncio.Semaphore(most)
 
     async def run(self, work: Callable[[], T], *, queue: bool = True) -> T:
-        """Run `work` in a thread and return its result. A cancelled call leaves the work behind, in its slot.
+        """Run `work` in a thread and return its result. If the call is cancelled, the work goes on, and keeps its slot.
 
         Args:
-            work: blocking; it sees the caller's context variables.
+            work: a blocking function; it has the caller's context variables.
             queue: whether to wait while all slots are taken.
 
         Raises:
@@ -51,17 +51,17 @@ class DaemonThreads:
             resolve: Callable[[Any], None] = outcome.set_result
             try:
                 value: Any = context.run(work)
-            except BaseException as exc:  # noqa: BLE001 - it is raised where the call is awaited
+            except BaseException as exc:  # noqa: BLE001 - raised again where the call is awaited
                 resolve, value = outcome.set_exception, exc
                 if isinstance(exc, StopIteration):  # a future cannot carry it
                     value = RuntimeError("the work raised StopIteration")
                     value.__cause__ = exc
-            with suppress(RuntimeError):  # the loop has been closed meanwhile
+            with suppress(RuntimeError):  # the loop has been closed in the meantime
                 loop.call_soon_threadsafe(settle, resolve, value)
 
         try:
             threading.Thread(target=main, name=self._name, daemon=True).start()
-        except RuntimeError:  # the system gives no more threads
+        except RuntimeError:  # the system has no more threads
             self._slots.release()
             raise
         return await outcome

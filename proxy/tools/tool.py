@@ -1,12 +1,12 @@
-"""The one door: a tool is a name, a description, a JSON Schema and one async call.
+"""The interface of all tools: a name, a description, a JSON Schema and one async function.
 
-Built-in tools, HTTP APIs, MCP servers and Python functions all become a `Tool`, and nothing else is ever run. It is the
-public API for tools of one's own too, as `proxy.Tool`:
+Built-in tools, HTTP APIs, MCP servers and Python functions all become a `Tool`, and nothing else is ever run. `Tool` is
+also the public API for one's own tools, as `proxy.Tool`:
 
     Tool(name="roll_dice", description="Rolls a die.", parameters={"type": "object"}, run=roll)
     Tool.from_function(roll_dice)  # the same from type hints and docstring
 
-A `Tool` adds to `ToolSpec`, which a model sees, how a call is run; the registry reads that part.
+A `Tool` is a `ToolSpec`, which is the part for the model, with further fields about running calls, for the registry.
 """
 
 import re
@@ -23,32 +23,32 @@ RunTool: TypeAlias = Callable[[Json], Awaitable[str | ToolOutput]]
 RunFiltered: TypeAlias = Callable[[Json, SearchFilters], Awaitable[ToolOutput]]
 
 SCOPE: Final[ContextVar[str]] = ContextVar("toolproxy_scope", default="")
-"""The caller for whom a tool is run: what the tool keeps may serve only calls of the same scope."""
+"""The caller for whom a tool is run; data that the tool keeps may be used only for calls of the same scope."""
 
 # The rule of OpenAI and GLM for a function's name.
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class Tool(ToolSpec, frozen=True, kw_only=True):
-    """A tool: its `ToolSpec`, and how it is called.
+    """A tool that can be run.
 
     Attributes:
-        run: does the work: arguments in, text for the model out, or a `ToolOutput` where pages can be cited. Raises
-            `ToolError` for what the model should know, `ToolUnavailable` where another try may succeed.
-        repair: rewrites arguments that mean the same thing in other words to fit the schema, before they are checked.
-        timeout: seconds for one call, tries and waits together; None: the request's `tool_timeout`.
-        retries: how often a call is tried again after `ToolUnavailable`; only for tools that may safely run twice.
-        max_concurrent: calls of all requests that may run at the same time; None: any number.
-        cache_seconds: how long a result serves equal calls of the same caller; 0: every call is run.
-        fallback: the tools that are tried in order with the same arguments when this one fails.
-        block: domains, or paths below a domain, whose pages neither it nor a fallback gives.
-        run_filtered: takes the place of `run` for a tool that applies the filters of a request itself.
-        price: of one call that succeeds and is not from the cache, for `usage.cost`; None: not counted.
-        origin: where it comes from, for `toolproxy check`.
-        version: tells its configuration from others under the same name; what one has cached serves no other.
+        run: takes the arguments and returns the text for the model, or a `ToolOutput` with pages that can be cited.
+            Raises `ToolError` with a message for the model, and `ToolUnavailable` if a retry may succeed.
+        repair: rewrites other names and forms of the arguments to fit the schema, before they are validated.
+        timeout: seconds for one call with all retries and waits; None: the request's `tool_timeout`.
+        retries: how often a call is retried after `ToolUnavailable`; only for tools that may safely run twice.
+        max_concurrent: how many calls of all requests may run at the same time; None: any number.
+        cache_seconds: how long a result is cached for equal calls of the same caller; 0: every call is run.
+        fallback: the tools that are tried in order with the same arguments if this one fails.
+        block: domains, or paths below a domain, whose pages neither this tool nor a fallback returns.
+        run_filtered: replaces `run` for a tool that applies the filters of a request itself.
+        price: the price of a successful call that is not from the cache, for `usage.cost`; None: not counted.
+        origin: where the tool comes from, for `toolproxy check`.
+        version: differs between configurations of the same tool, which do not share cached results.
 
     Raises:
-        ValueError: models cannot call a tool of this name.
+        ValueError: models cannot call a tool with this name.
     """
 
     run: RunTool
@@ -73,13 +73,13 @@ class Tool(ToolSpec, frozen=True, kw_only=True):
         """A Python function as a tool.
 
         Args:
-            function: sync (it runs in a thread) or async; takes its arguments by name; returns text, a `ToolOutput`
-                or anything that JSON can hold.
-            **fields: of `Tool`. Left out, name and description are those of the function, and the schema is derived
-                from its type hints and its docstring.
+            function: an async function, or a sync one, which runs in a thread. It takes its arguments by name, and
+                returns a text, a `ToolOutput` or any value that can be serialized as JSON.
+            **fields: fields of `Tool`. By default, name and description are those of the function, and the schema is
+                derived from its type hints and its docstring.
 
         Raises:
-            ValueError: a model could not call it: a type without JSON Schema, positional-only parameters, ...
+            ValueError: a model could not call the function: a type without JSON Schema, positional-only parameters, ...
         """
         adapted = Function(function, parameters=fields.get("parameters"))
         named = {"name": adapted.name, "description": adapted.description, **fields}

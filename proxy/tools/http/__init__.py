@@ -1,1 +1,1 @@
-"""Tools that call an HTTP API which the configuration describes."""
+"""Tools that call an HTTP API, as described in the configuration."""

@@ -2,7 +2,7 @@
 
     arguments -> template -> one request, no redirects -> bounded bytes -> text or a part of JSON -> secrets masked
 
-The address is the operator's, so it may be a private one; the template keeps arguments from changing it.
+The operator sets the address, so it may be a private one; the template keeps arguments from changing it.
 """
 
 import re
@@ -24,20 +24,20 @@ from proxy.tools.http.faults import pointer_in
 from proxy.tools.http.template import Request, host_of, parameters_of, strings_in, template_of
 from proxy.tools.tool import Tool
 
-_MOST_ERROR_BYTES = 64 * 1024  # read of an error's body
-_MOST_ERROR_CHARACTERS = 500  # of it that the model sees: a message, not a page
-_BUSY = frozenset((429, 502, 503, 504))  # another try may succeed
+_MOST_ERROR_BYTES = 64 * 1024  # how much of an error's body is read
+_MOST_ERROR_CHARACTERS = 500  # how much of it the model sees: a message, not a page
+_BUSY = frozenset((429, 502, 503, 504))  # a retry may succeed
 _TEXT_TYPE = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml|javascript|x-ndjson|x-www-form-urlencoded)")
 _PICTURE_OR_SOUND = ("image/", "audio/", "video/", "font/")
 _SECRET_HEADER = re.compile("auth|cookie|key|pass|secret|signature|token", re.IGNORECASE)
-# Shorter values are no keys, and masking them would cut up words.
+# Shorter values are not keys, and masking them would mutilate words.
 _SHORTEST_SECRET = 4
 _WORD = re.compile(r'[^\s=;,"]{8,}')
 _MASK = "[secret]"
 
 
 def http_tool(name: str, config: HttpToolConfig, client: httpx.AsyncClient) -> Tool:
-    """The API of an entry that has no faults, as a tool by that name."""
+    """The tool with this name for the API of an entry without faults."""
     template = template_of(config)
     pointer = pointer_in(config.result)
     headers = httpx.Headers({"user-agent": f"toolproxy/{__version__}", "accept": "*/*", "accept-encoding": "identity"})
@@ -65,7 +65,7 @@ def http_tool(name: str, config: HttpToolConfig, client: httpx.AsyncClient) -> T
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The API's answer; `whole`: nothing was left unread for its size."""
+    """The API's answer; `whole`: the body was read to its end."""
 
     status: int
     content_type: str
@@ -75,7 +75,7 @@ class _Answer:
 
 
 class _Refusal(Exception):
-    """The API answered with anything but success. The message may still hold secrets."""
+    """The API did not answer with success. The message may still hold secrets."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -104,7 +104,7 @@ async def _refusal(response: httpx.Response) -> str:
         return f"The API answered HTTP {status}, a redirect to {response.headers['location']}; it is not followed."
     try:
         message = _text_of(await _read(response, _MOST_ERROR_BYTES))
-    except ToolError:  # compressed or binary: the status is enough
+    except ToolError:  # a compressed or binary body: the status is enough
         message = ""
     return f"The API answered HTTP {status}: {message}" if message.strip() else f"The API answered HTTP {status}."
 
@@ -121,7 +121,7 @@ async def _read(response: httpx.Response, most: int) -> _Answer:
 
 
 async def _body(response: httpx.Response, most: int) -> bytes:
-    """The body, decompressed as it comes: no further than the first piece that exceeds `most` bytes."""
+    """The body, decompressed as it arrives, up to the first piece beyond `most` bytes."""
     try:
         return await inflated(response.aiter_raw(), response.headers.get("content-encoding", ""), most=most)
     except ValueError as exc:
@@ -129,7 +129,7 @@ async def _body(response: httpx.Response, most: int) -> bytes:
 
 
 def _as_text(answer: _Answer) -> str:
-    """An answer as text."""
+    """The text of an answer for the model."""
     text = _text_of(answer)
     if not answer.whole:
         return f"{text}\n[cut: no more than {len(answer.body)} bytes of the answer were read]"
@@ -137,7 +137,7 @@ def _as_text(answer: _Answer) -> str:
 
 
 def _text_of(answer: _Answer) -> str:
-    """The body's characters. Raises `ToolError` for what is no text."""
+    """The body as text. Raises `ToolError` if it is not text."""
     is_text = bool(_TEXT_TYPE.fullmatch(answer.content_type))
     if not is_text and answer.content_type.startswith(_PICTURE_OR_SOUND):
         raise ToolError("The API's answer is a picture, a sound or the like, not text.")
@@ -150,12 +150,12 @@ def _text_of(answer: _Answer) -> str:
 def _decoded(answer: _Answer) -> str:
     try:
         return answer.body.decode(answer.charset, "replace")
-    except (LookupError, UnicodeError):  # a charset that does not exist, or is no way of writing text
+    except (LookupError, UnicodeError):  # a charset that does not exist, or is not a text encoding
         return answer.body.decode("utf-8", "replace")
 
 
 def _part(answer: _Answer, pointer: tuple[str, ...]) -> str:
-    """The value at the pointer: text as it is, anything else as JSON."""
+    """The value at the pointer: a string as it is, any other value as JSON."""
     if not answer.whole:
         raise ToolError(f"The API's answer is longer than {len(answer.body)} bytes.")
     try:
@@ -168,7 +168,7 @@ def _part(answer: _Answer, pointer: tuple[str, ...]) -> str:
 
 
 def secrets_in(config: HttpToolConfig) -> set[str]:
-    """The values that are sent and never shown: keys in headers, and the environment's anywhere but in the host."""
+    """The values that are sent and never shown: keys in headers, and environment variables anywhere but in the host."""
     parts = urlsplit(config.url)
     sent = [parts.path, parts.query, *config.headers.values(), *strings_in(config.query), *strings_in(config.body)]
     found = {value for value in config.secrets if any(value in text for text in sent)}
@@ -179,6 +179,6 @@ def secrets_in(config: HttpToolConfig) -> set[str]:
 
 
 def _shortened(text: str) -> str:
-    """A text on one line, as long as a message is; secrets are masked before, so that none is cut in two."""
+    """A text on one line, cut to a message; secrets are masked before, so that none is cut in two."""
     line = " ".join(text.split())
     return line if len(line) <= _MOST_ERROR_CHARACTERS else f"{line[:_MOST_ERROR_CHARACTERS]}..."

@@ -1,4 +1,4 @@
-"""The faults of an entry of `type: http`, found at start."""
+"""Finds the faults of an entry of `type: http` at start."""
 
 from collections.abc import Iterator
 from typing import Any, TypeAlias
@@ -11,10 +11,10 @@ from proxy.tools.arguments import schema_fault
 from proxy.tools.http.template import CHANGING, PLACEHOLDER, URL, names_in, placed_in, properties_of, query_of
 
 Fault: TypeAlias = tuple[str, str]
-"""The key of an entry that is at fault, and what is wrong with it."""
+"""The key of the entry that is at fault, and the description of the fault."""
 
 _NOT_IDEMPOTENT = ("POST", "PATCH")
-# The proxy sets these itself; `accept-encoding`: the size of an answer is bounded as it is read.
+# The proxy sets these headers itself; `accept-encoding`, because the size of an answer is limited while it is read.
 _OURS = ("accept-encoding", "connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade")
 _WRONG_URL = (
     "must be http:// or https://, a host and a path, without user, fragment and blanks; "
@@ -23,7 +23,7 @@ _WRONG_URL = (
 
 
 def faults(config: HttpToolConfig) -> Iterator[Fault]:
-    """Everything that is wrong with an entry."""
+    """All faults of an entry."""
     if fault := schema_fault({"type": "object", **config.parameters}):
         yield "parameters", fault
         return
@@ -46,10 +46,10 @@ def faults(config: HttpToolConfig) -> Iterator[Fault]:
 
 
 def pointer_in(result: Any) -> tuple[str, ...] | None:
-    """The steps of `result: {json_pointer: ...}` (RFC 6901); None for `result: text`.
+    """The steps of `result: {json_pointer: ...}` (RFC 6901); None: it is `result: text`.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is neither of these.
     """
     match result:
         case "text":
@@ -61,7 +61,7 @@ def pointer_in(result: Any) -> tuple[str, ...] | None:
 
 
 def _placeholder_faults(config: HttpToolConfig) -> Iterator[Fault]:
-    """Placeholders that mean nothing, or stand where none may."""
+    """Placeholders that are unknown or misplaced."""
     templates = [("url", config.url), ("body", config.body)]
     templates += [(f"query.{name}", value) for name, value in config.query.items()]
     for key, template in templates:
@@ -79,7 +79,7 @@ def _placeholder_faults(config: HttpToolConfig) -> Iterator[Fault]:
 
 
 def _place_faults(config: HttpToolConfig) -> Iterator[Fault]:
-    """A body that cannot be sent, and properties that would be sent nowhere or twice."""
+    """A body that cannot be sent, and properties that would not be sent, or be sent twice."""
     unplaced = properties_of(config).keys() - placed_in(config)
     if config.body is not None and config.method == "GET":
         yield "body", "a GET request has no body: use query, or method: POST"

@@ -1,7 +1,7 @@
 """The request of an HTTP tool: the templates of its entry, filled with a call's arguments. Pure.
 
-`{name}` stands for an argument, `{{name}}` for itself. An argument cannot leave its place: scheme, host and port are
-never templates, and in the path each argument is percent-encoded and stays within its segment.
+`{name}` stands for an argument, and `{{name}}` for the text `{name}`. An argument cannot leave its place: scheme, host
+and port are never templates, and in the path each argument is percent-encoded and stays within its segment.
 """
 
 import re
@@ -23,12 +23,12 @@ URL = re.compile(
     r"(?P<path>/[^?#\\\s]*)?(\?(?P<query>[^#\s]*))?",
     re.ASCII,
 )
-# What may stand in a path as it is (RFC 3986, pchar and "/"), and "%" for what is encoded already.
+# The characters that a path may have unencoded (RFC 3986, pchar and "/"), and "%" for those that are encoded already.
 _PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
-# No file name and hardly any id is longer; a URL of more than 8 KB is refused by most servers.
+# No file name and hardly any id is longer, and most servers refuse a URL of more than 8 KB.
 _LONGEST_IN_PATH = 1024
 CHANGING = ("POST", "PUT", "PATCH")
-_ABSENT: Final = object()  # what is left out of a query or a body
+_ABSENT: Final = object()  # stands for a value that is left out of a query or a body
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """An entry taken apart.
+    """The parts of an entry.
 
     Attributes:
-        base: scheme, host and port, the same for every call.
-        path: its segments, without the first slash.
-        query: names and templates, in the order of the URL's own and then the entry's.
-        rest: the place of arguments without a placeholder; None: every argument has one.
+        base: scheme, host and port, which are the same for every call.
+        path: the segments of the path, without the first slash.
+        query: names and templates, first those of the URL, then those of the entry.
+        rest: the place for arguments without a placeholder; None: every argument has one.
         placed: the arguments that have a placeholder.
-        defaults: of arguments that are left out, from the schema.
+        defaults: the schema's defaults for arguments that are left out.
     """
 
     method: str
@@ -66,7 +66,7 @@ class Template:
         """The request of one call.
 
         Raises:
-            InvalidArguments: an argument cannot stand where it belongs.
+            InvalidArguments: an argument is not valid in its place.
         """
         try:
             arguments = self.defaults | orjson.loads(orjson.dumps(arguments))
@@ -113,7 +113,7 @@ def host_of(config: HttpToolConfig) -> str:
 
 
 def parameters_of(config: HttpToolConfig) -> Json:
-    """The schema that a model sees: what the path needs is required, and nothing that is not named is taken."""
+    """The schema that a model sees: arguments of the path are required, and unnamed ones are not accepted."""
     needed = [name for name in names_in(parts_of(config)["path"]) if not _has_default(properties_of(config)[name])]
     schema = {"type": "object", "properties": {}, "additionalProperties": False, **config.parameters}
     required = list(dict.fromkeys((*schema.get("required", ()), *needed)))
@@ -121,7 +121,7 @@ def parameters_of(config: HttpToolConfig) -> Json:
 
 
 def parts_of(config: HttpToolConfig) -> Mapping[str, str]:
-    """Scheme, host, port, path and query of the entry's URL. Raises `ValueError` where it has a fault."""
+    """Scheme, host, port, path and query of the entry's URL. Raises `ValueError` if the URL has a fault."""
     found = URL.fullmatch(config.url)
     if found is None:
         raise ValueError("the URL has a fault")
@@ -150,7 +150,7 @@ def _has_default(schema: Any) -> bool:
 
 
 def strings_in(value: Any) -> Iterator[str]:
-    """Every text in a JSON value but its keys."""
+    """Every string in a JSON value, except keys."""
     match value:
         case str():
             yield value
@@ -163,12 +163,12 @@ def strings_in(value: Any) -> Iterator[str]:
 
 
 def names_in(template: Any) -> list[str]:
-    """The arguments that stand in a template."""
+    """The arguments with a placeholder in a template."""
     return [found[2] for text in strings_in(template) for found in PLACEHOLDER.finditer(text) if found[2]]
 
 
 def _encoded(segment: str) -> str:
-    """A segment of the entry's own path with what is no placeholder made fit for a URL."""
+    """A segment of the entry's path, with everything but the placeholders encoded for a URL."""
     pieces = PLACEHOLDER.split(segment)  # text, escaped name, name, text, ...
     return "".join(
         quote(piece, safe=_PATH_CHARACTERS) if at % 3 == 0 else ("{{%s}}" if at % 3 == 1 else "{%s}") % piece
@@ -178,7 +178,7 @@ def _encoded(segment: str) -> str:
 
 
 def _segment(template: str, arguments: Json) -> str:
-    """A value as one segment of the path: its slashes are escaped."""
+    """A filled segment of the path, with its slashes encoded."""
 
     def put(found: re.Match[str]) -> str:
         escaped, name = found.groups()
@@ -199,9 +199,9 @@ def _in_path(name: str, value: Any) -> str:
 
 
 def _leaves_its_segment(text: str) -> bool:
-    """Whether a server that decodes once more than it should, or folds Unicode, may read another path in it.
+    """Whether a server that decodes a segment once more than it should, or folds Unicode, may read another path in it.
 
-    An encoded slash is no way out: many servers decode the path before they look for the route.
+    An encoded slash is not safe: many servers decode the path before they look for the route.
     """
     if len(text) > _LONGEST_IN_PATH:
         return True
@@ -213,7 +213,7 @@ def _leaves_its_segment(text: str) -> bool:
 
 
 def _filled(template: Any, arguments: Json) -> Any:
-    """A template with its arguments in place, or `_ABSENT` where an optional one was not given."""
+    """A template with its arguments in place, or `_ABSENT` if an optional argument was not given."""
     match template:
         case str():
             return _filled_text(template, arguments)
@@ -227,7 +227,7 @@ def _filled(template: Any, arguments: Json) -> Any:
 
 
 def _filled_text(template: str, arguments: Json) -> Any:
-    """A string that is nothing but a placeholder becomes the argument itself, with its type."""
+    """A filled string. If it is only a placeholder, it becomes the argument itself, with the argument's type."""
     whole = PLACEHOLDER.fullmatch(template)
     if whole and whole[2]:
         return arguments.get(whole[2], _ABSENT)

@@ -1,11 +1,11 @@
-"""`type: mcp`: the tools of an MCP server, reached over HTTP or started as a process of our own.
+"""`type: mcp`: the tools of an MCP server, which is reached over HTTP or started as a child process.
 
     connect -> list -> publish -> wait until the list may have changed -> list -> ...
        ^                                   | the connection broke
        +------- wait, longer each time <---+
 
-One task holds a server's session from its beginning to its end: the client's cancel scopes have to be left by the task
-that entered them. Calls come from other tasks, and find a session or none. With several workers each has its own.
+One task has a server's session from beginning to end, because the client's cancel scopes have to be left by the task
+that entered them. Calls come from other tasks, which use the session if there is one. Each worker has its own session.
 """
 
 import asyncio
@@ -49,11 +49,11 @@ from proxy.tools.tool import Tool
 # Seconds. A process may have to be downloaded before it starts (npx, uvx).
 _CONNECT_TIMEOUT = 60.0
 _LISTING_PATIENCE = 30.0
-# Servers that add their tools one by one announce each of them.
+# Servers that add tools one by one announce each tool, so the list is read only after this wait.
 _BURST = 0.1
-# Older servers may announce no changes, and nothing shows that an idle HTTP server has gone.
+# Older servers may not announce changes, and nothing shows that an idle HTTP server has gone.
 _LOOK_AGAIN = 60.0
-# Before another try: no wait after a session that has lasted, else one that doubles from the first to the longest.
+# Before a reconnection: no wait after a session that lasted this long, else a wait that doubles up to the longest.
 _LASTED = 60.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 # OpenAI's limit for the tools of one request.
@@ -64,8 +64,8 @@ _LONGEST_REASON = 200  # characters of a server's own words in the log
 _AWAY = "The server of this tool cannot be reached now."
 _BROKE = "The connection to this tool's server broke; whether the call was carried out is not known."
 _NO_RESULT = "The tool's server answered with something that is no result."
-# The error of a server that has restarted and does not know the session any more: "Session terminated" of our own SDK,
-# "Session not found" of servers in Python and TypeScript, "No valid session ID provided" of the latter's examples.
+# The errors of a server that has restarted and no longer knows the session: "Session terminated" from our own SDK,
+# "Session not found" from servers in Python and TypeScript, "No valid session ID provided" from TypeScript examples.
 _SESSION_LOST = re.compile(r"\bsession (?:terminated|not found)|\bno valid session", re.IGNORECASE)
 _SESSION_CODES = (INVALID_REQUEST, -32001, -32000)
 
@@ -74,12 +74,12 @@ class McpServer:
     """An MCP server of the configuration. Implements `servers.ToolServer`.
 
     Args:
-        name: of its entry, and of the group of its tools.
-        config: how to reach it.
+        name: the name of the entry, and of the group of tools.
+        config: the entry.
         configured: applies the settings of the entry to a tool.
-        clock: for the waits between tries.
+        clock: for the waits between attempts.
         observe: gets the events of sessions that begin and break, and of tools that are refused.
-        jitter: from 0 to 1; spreads the waits.
+        jitter: returns a number from 0 to 1, which spreads the waits.
     """
 
     def __init__(
@@ -100,17 +100,17 @@ class McpServer:
         self._observe = observe
         self._backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, jitter)
         self._client: Client | None = None
-        self._listed: list[ListedTool] | None = None  # None: whatever is listed next is published
-        self._changed = asyncio.Event()  # the tools may have changed: they are listed again
+        self._listed: list[ListedTool] | None = None  # None: the next list is published in any case
+        self._changed = asyncio.Event()  # the tools may have changed, and have to be listed again
         self._why_not = "not connected yet"
 
     def state(self) -> Readiness:
-        """Whether there is a session. The reason why not is in our own words: a server's may hold a secret."""
+        """Whether there is a session. The reason why not is never the server's own message, which may hold a secret."""
         usable = self._client is not None
         return Readiness(self.name, usable=usable, why_not=None if usable else self._why_not)
 
     async def serve(self, publish: Publish) -> None:
-        """Keep a session, and its tools published, until cancelled."""
+        """Keep a session open, and its tools published, until cancelled."""
         failures = 0
         while not _is_cancelled():
             began = self._clock.monotonic()
@@ -122,7 +122,7 @@ class McpServer:
             await self._clock.sleep(wait)
 
     async def _hold_session(self, publish: Publish) -> str:
-        """Hold one session until it breaks; returns why it did."""
+        """Keep one session open until it breaks, and return the reason."""
         transport = SessionTransport()
         self._listed = None
         try:
@@ -131,14 +131,14 @@ class McpServer:
                 self._publish(await _list(client), publish)
                 patience.reschedule(None)
                 await self._keep_listed(client, publish)
-        except Exception as exc:  # noqa: BLE001 - whatever a server does costs its own tools and nothing else
+        except Exception as exc:  # noqa: BLE001 - a server's failure affects only its own tools
             if self._listed is None:
-                self._publish([], publish)  # nobody is offered what cannot work
+                self._publish([], publish)  # tools that cannot work are not offered
             return _why(exc, transport.refused)
         return "the session ended"
 
     async def _keep_listed(self, client: Client, publish: Publish) -> None:
-        """Answer calls, and list the tools again whenever they may have changed."""
+        """Let calls use the session, and list the tools again whenever they may have changed."""
         self._client, self._why_not = client, "the connection broke"
         self._observe("mcp.connected", server=self.name, tools=len(self._listed or ()))
         self.tried.set()
@@ -155,23 +155,23 @@ class McpServer:
             self._client = None
 
     async def _watch_for_changes(self, client: Client) -> None:
-        """Have the tools listed again: when newer servers announce a change, and every minute."""
+        """Request a new list of tools when a newer server announces a change, and every minute."""
         while True:
             with suppress(ListenNotSupportedError, MCPError, SubscriptionLost):
                 async with client.listen(tools_list_changed=True) as changes:
-                    self._changed.set()  # they may have changed between the first list and now
+                    self._changed.set()  # the tools may have changed since the first list
                     async for _ in changes:
                         self._changed.set()
             self._changed.set()
             await self._clock.sleep(_LOOK_AGAIN)
 
     async def _on_message(self, message: IncomingMessage) -> None:
-        """Have the tools listed again when an older server, unasked, announces a change."""
+        """Request a new list of tools when an older server announces a change unasked."""
         if isinstance(message, ToolListChangedNotification):
             self._changed.set()
 
     def _publish(self, listed: list[ListedTool], publish: Publish) -> None:
-        """Publish the tools, but only where they have changed: publishing resets caches and circuit breakers."""
+        """Publish the tools, but only if they have changed, because publishing resets caches and circuit breakers."""
         if listed == self._listed:
             return
         self._listed = listed
@@ -196,15 +196,15 @@ class McpServer:
         return tool if is_repeatable(listed) else replace(tool, retries=0)
 
     async def _call(self, name: str, arguments: Json) -> ToolOutput:
-        """Make one call. When it is cancelled, the client notifies the server, and the session lives on."""
+        """Make one call. If it is cancelled, the client notifies the server, and the session stays open."""
         if self._client is None:
             raise ToolUnavailable(_AWAY)
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
         try:
-            # Not `call_tool`: it checks results by a schema of the server's, whose patterns may take for ever.
+            # Not `call_tool`, which validates results with the server's schema, whose patterns may take forever.
             result = await self._client.session.send_request(request, CallToolResult)
         except MCPError as exc:
-            self._changed.set()  # the list will show whether it is the tool that has gone, or the session
+            self._changed.set()  # a new list shows whether only the tool has gone, or the session
             raise _fault(exc) from exc
         except ValidationError as exc:
             raise ToolError(_NO_RESULT) from exc
@@ -215,10 +215,10 @@ class McpServer:
 
 
 async def list_tool_names(config: McpConfig) -> list[str]:
-    """The names of a server's allowed tools that are well-formed, by a session of its own that ends at once.
+    """The names of a server's allowed, well-formed tools, listed in a separate short session.
 
     Raises:
-        ToolUnavailable: no session can be had; the message has the reason.
+        ToolUnavailable: there can be no session; the message has the reason.
     """
     transport = SessionTransport()
     try:
@@ -255,7 +255,7 @@ def _allowed(listed: Sequence[ListedTool], config: McpConfig) -> list[ListedTool
 
 
 async def _list(client: Client) -> list[ListedTool]:
-    """All tools, page by page."""
+    """The tools on all pages of the server's list."""
     found: list[ListedTool] = []
     cursor = None
     for _ in range(_MOST_PAGES):
@@ -268,17 +268,17 @@ async def _list(client: Client) -> list[ListedTool]:
 
 
 def _fault(error: MCPError) -> ToolError:
-    """The error for the model; `ToolUnavailable` where another try makes sense."""
+    """The error for the model, `ToolUnavailable` if a retry may succeed."""
     is_lost = error.code in _SESSION_CODES and _SESSION_LOST.search(error.message) is not None
     if is_lost or error.code == HEADER_MISMATCH:
-        return ToolUnavailable(_AWAY)  # it was not carried out
+        return ToolUnavailable(_AWAY)  # the call was not carried out
     if error.code == CONNECTION_CLOSED:
         return ToolUnavailable(_BROKE)
     return ToolError(error.message)
 
 
 def _why(error: BaseException, refused: int | None) -> str:
-    """The reason why there is no session, without a word of the server's."""
+    """The reason why there is no session, without the server's own message."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return _in_words(error) if refused is None else f"answered HTTP {refused}"
@@ -302,6 +302,6 @@ def _in_words(error: BaseException) -> str:
 
 
 def _is_cancelled() -> bool:
-    """Whether this task was cancelled: the client may swallow that where it is cancelling something itself."""
+    """Whether this task was cancelled; the client may swallow a cancellation while it cancels tasks of its own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,7 +1,7 @@
-"""The tools of an MCP server as ours, and its results as text for a chat model.
+"""Turns the tools of an MCP server into our tools, and its results into text for a chat model. Pure.
 
-Pure. Everything here was written by the server: names are made to fit, schemas are completed or refused, and of a
-result no more is joined than is worth reading.
+All input comes from the server: names are adapted, schemas are completed or refused, and the length of results is
+limited.
 """
 
 import re
@@ -29,24 +29,24 @@ from proxy.loop.chat import Json
 from proxy.loop.results import ToolOutput
 from proxy.tools.tool import RunTool, Tool
 
-# `limits.max_result_bytes` cuts to what a model should read; this much may be joined before that.
+# The limit for joining texts; `limits.max_result_bytes` later cuts the result for the model.
 MOST_CHARACTERS = 4 * 1024 * 1024
 _LONGEST_NAME = 64
 _LONGEST_DESCRIPTION = 4096
 _LONGEST_LABEL = 200
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-# In the `_meta` of a tool that stands in for a malformed one: what is wrong with that.
+# The key of `_meta`, in the stand-in for a malformed tool, with the fault of that tool.
 _MALFORMED = "toolproxy/malformed"
-# What a list of tools has besides them since 2026.
+# The other fields of a list of tools since 2026.
 _LIST = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 def well_formed(tool: Any, version: str) -> Any:
-    """An entry of a server's list of tools; in place of a malformed one, a tool of its name that `tool_of` refuses.
+    """An entry of a server's list of tools, or, if it is malformed, a stand-in with its name that `tool_of` refuses.
 
     Args:
-        tool: the entry as the server wrote it.
-        version: of the protocol that is spoken, which says what is well formed.
+        tool: the entry as the server sent it.
+        version: the version of the protocol, which defines well-formed entries.
     """
     try:
         parse_server_result("tools/list", version, {**_LIST, "tools": [tool]})
@@ -67,10 +67,10 @@ def is_malformed(listed: ListedTool) -> bool:
 def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> Tool:
     """A server's tool as one of ours.
 
-    A call starts early only if the tool declares that it only reads: by MCP's own default a tool changes things.
+    A call starts early only if the tool declares itself read-only: by MCP's default, tools change things.
 
     Raises:
-        ValueError: it is malformed, its schema is not one of an object, or it cannot be written as JSON.
+        ValueError: the tool is malformed, its schema is not for an object, or it cannot be written as JSON.
     """
     if why := (listed.meta or {}).get(_MALFORMED):
         raise ValueError(f"it is malformed: {why}")
@@ -89,13 +89,13 @@ def tool_of(listed: ListedTool, *, prefix: str, origin: str, run: RunTool) -> To
 
 
 def is_repeatable(listed: ListedTool) -> bool:
-    """Whether a call may be tried again when its outcome is unknown: only if the tool declares so."""
+    """Whether a call whose outcome is unknown may be retried, which the tool has to declare."""
     hints = listed.annotations or ToolAnnotations()
     return hints.read_only_hint is True or hints.idempotent_hint is True
 
 
 def output_of(result: CallToolResult) -> ToolOutput:
-    """A result as text; the links in it are sources that may be cited."""
+    """A result as text, with its links as sources that may be cited."""
     texts = _joined(_text_of(block) for block in result.content)
     if result.structured_content is not None and not any(_has_words(block) for block in result.content):
         texts = _joined(iter((_json_of(result.structured_content), texts)))
@@ -111,7 +111,7 @@ def _schema_of_an_object(schema: Json) -> Json:
 
 
 def _check_writable(tool: Tool) -> None:
-    """Raise `ValueError` for a definition that cannot be written as JSON: every request that offers it would fail."""
+    """Raise `ValueError` for a definition that is not valid JSON, because every request that offers it would fail."""
     try:
         orjson.dumps(tool.definition())
     except (orjson.JSONEncodeError, RecursionError) as exc:
@@ -119,7 +119,7 @@ def _check_writable(tool: Tool) -> None:
 
 
 def _joined(texts: Iterator[str]) -> str:
-    """Texts with a blank line between them, and none of them looked at once there is enough."""
+    """The texts with a blank line between them; further texts are not evaluated once there is enough."""
     kept: list[str] = []
     left = MOST_CHARACTERS
     for text in texts:

@@ -1,4 +1,4 @@
-"""The two ways to an MCP server: streamable HTTP, or a process of our own. Both bounded, neither from a request."""
+"""The transports to an MCP server: streamable HTTP, or a child process. Both are limited in size and time."""
 
 import asyncio
 import os
@@ -20,23 +20,23 @@ from pydantic import ValidationError
 
 from proxy.http.connect import client_context
 
-# In seconds. Silence of this length while a message is awaited, an open stream of changes included, counts as a break.
+# Seconds. A silence of this length while a message is expected, also on an open stream of changes, is a broken session.
 _TIMEOUT = httpx2.Timeout(10.0, read=300.0)
-# For the request that ends a session, in seconds: no server holds up a stop.
+# Seconds for the request that ends a session, so that no server delays a stop.
 _CLOSE_SECONDS = 1.0
-# For each of the ways of ending a process, in seconds.
+# Seconds for each step of ending a process.
 _GRACE_SECONDS = 1.0
-# A picture of a few megabytes arrives as base64 text; more than this is nothing that a chat model could use.
+# Enough for a picture of a few megabytes as base64 text; a chat model could not use more.
 MOST_BYTES = 16 * 1024 * 1024
 _CHUNK = 64 * 1024
 
 Streams: TypeAlias = tuple[Any, Any]
-"""Messages from the server and to it, as the client wants them."""
+"""The streams of messages from the server and to it, in the client's form."""
 
 
 @asynccontextmanager
 async def over_http(url: str, headers: Mapping[str, str], transport: "SessionTransport") -> AsyncIterator[Streams]:
-    """A server at `url`; redirects are followed within its origin only, and nothing is taken from the environment."""
+    """A server at `url`. Redirects are followed only within its origin, and environment variables are ignored."""
     client = httpx2.AsyncClient(headers=dict(headers), transport=transport, timeout=_TIMEOUT, trust_env=False)
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MOST_BYTES) as streams:
         yield streams
@@ -46,11 +46,11 @@ async def over_http(url: str, headers: Mapping[str, str], transport: "SessionTra
 async def over_stdio(
     command: Sequence[str], env: Mapping[str, str], *, ended: Callable[[], None]
 ) -> AsyncIterator[Streams]:
-    """A server as a process of our own, which ends with the session; `ended` is called when it ends by itself.
+    """A server as a child process, which is ended with the session; `ended` is called if it ends by itself.
 
-    It sees `env` and a few harmless variables such as PATH and HOME, and none of our keys. What it writes to standard
-    error is dropped: it may hold what people have asked. The client's own transport for this takes minutes for a line
-    of 100 MB, and holds up everything else meanwhile; here such a line ends the session.
+    Its environment is `env` and a few harmless variables such as PATH and HOME, without our keys. Its standard error is
+    discarded, because it may hold the requests of users. The client's own transport takes minutes for a line of 100 MB
+    and blocks everything else in the meantime; here such a line ends the session.
 
     Raises:
         OSError: the command cannot be started.
@@ -62,7 +62,7 @@ async def over_stdio(
         stderr=asyncio.subprocess.DEVNULL,
         env=get_default_environment() | dict(env),
         limit=MOST_BYTES,
-        start_new_session=True,  # so that what it starts can be ended with it
+        start_new_session=True,  # so that its own child processes can be ended with it
     )
     try:
         to_client, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -82,13 +82,13 @@ async def _read(
     assert process.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
     async with to_client:
         while line := await _line(process.stdout):
-            with suppress(ValidationError):  # some greet people before they speak to programs
+            with suppress(ValidationError):  # some servers print a greeting before their first message
                 await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
     ended()
 
 
 async def _line(stdout: asyncio.StreamReader) -> bytes:
-    """The next line; empty at the end, and after a line that is too long, for the next one's beginning is unknown."""
+    """The next line. Empty at the end, and if the line is too long, because the beginning of the next is unknown."""
     try:
         return await stdout.readline()
     except ValueError:
@@ -97,7 +97,7 @@ async def _line(stdout: asyncio.StreamReader) -> bytes:
 
 async def _write(process: Process, from_client: MemoryObjectReceiveStream[SessionMessage]) -> None:
     assert process.stdin is not None  # noqa: S101 - as above
-    with suppress(ConnectionError):  # it is gone; its last words are still read
+    with suppress(ConnectionError):  # the process is gone; its last output is still read
         async with from_client:
             async for sent in from_client:
                 process.stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
@@ -105,7 +105,7 @@ async def _write(process: Process, from_client: MemoryObjectReceiveStream[Sessio
 
 
 async def _end(process: Process) -> None:
-    """End a process: let it end by itself, then ask it to, then kill it and what it has started."""
+    """End a process: let it end by itself, then terminate it, then kill it and its child processes."""
     assert process.stdin is not None  # noqa: S101 - as above
     process.stdin.close()
     try:
@@ -115,13 +115,13 @@ async def _end(process: Process) -> None:
                 async with asyncio.timeout(_GRACE_SECONDS):
                     return await _gone(process)
     finally:
-        _signal(process, signal.SIGKILL)  # where somebody has lost patience with us
-        # There is no other way to let go of a pipe that something holds which it started and which got away.
+        _signal(process, signal.SIGKILL)  # if this coroutine was cancelled
+        # There is no other way to close a pipe that is still open in a child process that escaped.
         process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 async def _gone(process: Process) -> None:
-    """Wait for a process to end; it cannot before the rest of its output is read."""
+    """Wait for a process to end, which it cannot before the rest of its output has been read."""
     assert process.stdout is not None  # noqa: S101 - as above
     while await process.stdout.read(_CHUNK):
         pass
@@ -136,10 +136,10 @@ def _signal(process: Process, number: int | None) -> None:
 
 
 class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
-    """The messages of a server, with the tools that they list made well-formed.
+    """The messages of a server, with every entry of a list of tools made well-formed.
 
     Args:
-        messages: as the server sends them.
+        messages: the messages as the server sends them.
         mend: makes an entry of a list of tools well-formed; raises `RuntimeError` before the session has begun.
     """
 
@@ -158,15 +158,15 @@ class MendedMessages(ObjectReceiveStream[SessionMessage | Exception]):
         return received
 
     async def aclose(self) -> None:
-        """Receive no more."""
+        """Stop receiving."""
         await self._messages.aclose()
 
 
 class SessionTransport(httpx2.AsyncBaseTransport):
-    """The HTTP of one session, with bounds for the answers.
+    """The HTTP transport of one session, which limits the size of answers.
 
     Attributes:
-        refused: the status with which the last message was refused; None: it was not.
+        refused: the status with which the last message was refused; None: it was not refused.
     """
 
     def __init__(self) -> None:
@@ -181,9 +181,9 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         if request.method == "POST":
             self.refused = response.status_code if response.is_error else None
-        # A stream of events has no end; the client bounds each event.
+        # A stream of events has no end; the client limits the size of each event.
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        if "content-encoding" in response.headers:  # not asked for, and a small one may hide a huge body
+        if "content-encoding" in response.headers:  # not asked for, and a small compressed body may become huge
             del response.headers["content-encoding"]
             response.stream = _Bounded(response.stream, 0)
         elif not is_stream:
@@ -202,7 +202,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body that fails when it is longer than `most` bytes."""
+    """A body that fails if it is longer than `most` bytes."""
 
     def __init__(self, body: httpx2.SyncByteStream | httpx2.AsyncByteStream, most: int) -> None:
         self._body = body

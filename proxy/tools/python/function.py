@@ -1,11 +1,11 @@
-"""A Python function as a model calls it: its description, the JSON Schema of its arguments, and one call.
+"""A Python function for models: its description, the JSON Schema of its arguments, and its calls.
 
-The type hints may be what msgspec knows: str, int, float, bool, None, list, dict, tuple, set, Literal, Enum, Optional
-and other unions, datetime, UUID, Decimal, dataclass, TypedDict, NamedTuple and Struct. An argument is described by
-`Annotated[int, "how many"]`, or in the docstring under `Args:`, in Google's style.
+The type hints may be any that msgspec supports: str, int, float, bool, None, list, dict, tuple, set, Literal, Enum,
+Optional and other unions, datetime, UUID, Decimal, dataclass, TypedDict, NamedTuple and Struct. An argument is
+described by `Annotated[int, "how many"]`, or in the docstring under `Args:`, in Google's style.
 
-An async function runs in the event loop, any other in a thread of its own. A thread cannot be stopped: one that hangs
-is left behind when its call's time is over, and holds neither the loop nor the end of the process.
+An async function runs in the event loop, any other function in a thread of its own. A thread cannot be stopped: one
+that hangs is left behind when the call times out, and blocks neither the loop nor the end of the process.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from proxy.loop.results import InvalidArguments, ToolOutput, ToolUnavailable
 from proxy.tools.arguments import schema_fault
 from proxy.tools.threads import DaemonThreads, ThreadsBusy
 
-# Threads of one tool that may be at work; those left behind count, so that they cannot pile up.
+# The running threads of one tool, including those that were left behind, so that they cannot pile up.
 MOST_THREADS = 64
 _SECTION = re.compile(r"(Args|Arguments|Parameters):\s*")
 _ENTRY = re.compile(r"(\s+)\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)")
@@ -38,12 +38,12 @@ class Function:
     """A function with its name, description and schema for a model.
 
     Args:
-        function: takes its arguments by name.
-        parameters: a JSON Schema that takes the place of the one derived from the type hints; arguments are then
-            handed over as JSON values.
+        function: the function, which takes its arguments by name.
+        parameters: a JSON Schema instead of the one derived from the type hints; arguments are then passed as JSON
+            values.
 
     Raises:
-        ValueError: a model could not call it.
+        ValueError: a model could not call the function.
     """
 
     def __init__(self, function: Callable[..., Any], *, parameters: Json | None = None) -> None:
@@ -62,11 +62,12 @@ class Function:
         self._threads = None if _is_async(function) else DaemonThreads("toolproxy-tool", most=MOST_THREADS)
 
     async def run(self, arguments: Json) -> str | ToolOutput:
-        """Call the function; what it returns as text, or as JSON.
+        """Call the function; the returned text or `ToolOutput`, or another returned value as JSON.
 
         Raises:
-            InvalidArguments: they cannot be turned into the types of the hints.
-            RuntimeError: it raised what would end the process, or pass for a timeout or a cancellation of ours.
+            InvalidArguments: the arguments cannot be converted to the types of the hints.
+            RuntimeError: the function raised an exception that would end the process, or would look like a timeout or
+                a cancellation by the proxy.
             ToolUnavailable: too many earlier calls have not ended yet.
         """
         if self._struct is not None:
@@ -91,14 +92,14 @@ class Function:
 
 
 def _as_json(result: object) -> str:
-    # By itself orjson leaves out a field whose value is only the class's: `field(default=..., init=False)`.
+    # orjson itself leaves out fields whose value is only in the class: `field(default=..., init=False)`.
     return orjson.dumps(result, option=orjson.OPT_PASSTHROUGH_DATACLASS, default=_public_attributes).decode()
 
 
 def _public_attributes(value: Any) -> Json:
-    """The fields of a dataclass that have a value, then its other attributes, such as `__post_init__` sets.
+    """The fields of a dataclass that have a value, followed by its other attributes, such as `__post_init__` sets.
 
-    Names with a leading underscore are private, as for orjson.
+    Names with a leading underscore are private, as in orjson.
     """
     fields = [field.name for field in dataclasses.fields(type(value))]
     names = dict.fromkeys((*fields, *getattr(value, "__dict__", ())))
@@ -106,11 +107,11 @@ def _public_attributes(value: Any) -> Json:
 
 
 def _is_async(function: Callable[..., object]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - asks what kind of call it has, not whether
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - the kind of its `__call__` matters, not its existence
 
 
 def _description_of(function: Callable[..., object]) -> str:
-    """For the model: the docstring's first paragraph in one line, or else the name in words."""
+    """The description for the model: the docstring's first paragraph on one line, or else the name in words."""
     paragraph = _docstring(function).split("\n\n", 1)[0]
     if paragraph and not _SECTION.match(paragraph):
         return " ".join(paragraph.split())
@@ -145,7 +146,7 @@ def _parameters_of(function: Callable[..., object]) -> list[inspect.Parameter]:
 
 
 def _check_against(taken: list[inspect.Parameter], schema: Json) -> None:
-    """Raises `ValueError` where arguments that fit the schema would not fit the function."""
+    """Raise `ValueError` if arguments that fit the schema might not fit the function."""
     names = {parameter.name for parameter in taken if parameter.kind not in _VARIADIC}
     open_ended = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken)
     if not open_ended and (unknown := schema.get("properties", {}).keys() - names):
@@ -167,7 +168,7 @@ def _derived(function: Callable[..., object], taken: list[inspect.Parameter]) ->
 
 
 def _struct(named: list[inspect.Parameter]) -> type[msgspec.Struct]:
-    """The arguments as one type. Defaults stay the function's: it is called with what was given."""
+    """The type of all arguments. The function keeps its own defaults, as it is called only with the given arguments."""
     fields: list[tuple[str, Any, Any]] = []
     for parameter in named:
         hint = Any if parameter.annotation is parameter.empty else parameter.annotation
@@ -189,7 +190,7 @@ def _schema(struct: type[msgspec.Struct]) -> Json:
 
 
 def _inlined(schema: Any, definitions: Mapping[str, Any], within: tuple[str, ...]) -> Any:
-    """A schema with its references resolved, for models read those badly; one that holds itself keeps them."""
+    """A schema with its references resolved, because models read them badly; recursive references stay."""
     match schema:
         case {"$ref": str(reference)} if (name := reference.removeprefix(_REFERENCE)) not in within:
             rest = {key: value for key, value in schema.items() if key != "$ref"}
@@ -210,13 +211,13 @@ def _annotations(parameter: inspect.Parameter, documented: Mapping[str, str]) ->
     if description := next(iter(annotated), documented.get(parameter.name)):
         found["description"] = description
     if parameter.default is not parameter.empty and parameter.default is not None:
-        with suppress(TypeError):  # an object that has no JSON: the model need not know it
+        with suppress(TypeError):  # not a JSON value: the model need not know this default
             found["default"] = msgspec.to_builtins(parameter.default)
     return found
 
 
 def _documented(function: Callable[..., object]) -> dict[str, str]:
-    """The docstring's `Args:`, name -> description."""
+    """The `Args:` of the docstring: name -> description."""
     found: dict[str, str] = {}
     margin, name = "", None
     lines = iter(_docstring(function).splitlines())
@@ -243,7 +244,7 @@ def _typed(arguments: Json, struct: type[msgspec.Struct]) -> Json:
 
 
 def _whole(value: Any) -> Any:
-    """A number without a fraction as an int: 3.0 is an integer in JSON Schema, but not for msgspec."""
+    """The value, with floats without a fraction as ints: 3.0 is an integer in JSON Schema, but not for msgspec."""
     match value:
         case float() if value.is_integer():
             return int(value)

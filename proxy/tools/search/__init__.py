@@ -1,1 +1,1 @@
-"""Web search: one module for each provider."""
+"""Web search: providers as descriptions, and the tools that search with them."""

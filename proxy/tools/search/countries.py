@@ -1,4 +1,4 @@
-"""English names of countries in lower case by ISO 3166 code, for providers that take no codes."""
+"""ISO 3166 code -> English name of the country in lower case, for providers that do not accept codes."""
 
 _NAMES = (
     "af afghanistan; al albania; dz algeria; ad andorra; ao angola; ar argentina; am armenia; au australia; "

@@ -1,4 +1,4 @@
-"""Dates of search results: providers write them in a dozen ways; a model and a client get the day. Pure."""
+"""Dates of search results: converts a dozen formats of providers into the day for model and client. Pure."""
 
 import re
 from datetime import UTC, date, datetime, timedelta
@@ -6,8 +6,8 @@ from email.utils import parsedate_to_datetime
 
 _AGO = re.compile(r"(?:(\d{1,3})|an?)\s+(minute|min|hour|day|week|month|year)s?\s+ago", re.IGNORECASE)
 _DAYS = {"minute": 0, "min": 0, "hour": 0, "day": 1, "week": 7, "month": 30, "year": 365}
-# `2026-11-03`, `2026年11月3日`, `11/3/2026`, `Nov 3, 2026`, `3 November 2026`. Python's strptime takes 4 to 40 times as
-# long, form by form.
+# `2026-11-03`, `2026年11月3日`, `11/3/2026`, `Nov 3, 2026`, `3 November 2026`. Python's strptime, called for each
+# format, takes 4 to 40 times as long.
 _ISO = re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?:\D.*)?", re.DOTALL)
 _CHINESE = re.compile(r"(?P<year>\d{4})\s*年\s*(?P<month>\d{1,2})\s*月\s*(?P<day>\d{1,2})\s*日.*", re.DOTALL)
 _AMERICAN = re.compile(r"(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4})")
@@ -18,13 +18,13 @@ _MONTH = (
 )
 _MONTH_FIRST = re.compile(rf"{_MONTH}\s+(?P<day>\d{{1,2}}),\s+(?P<year>\d{{4}})", re.IGNORECASE)
 _DAY_FIRST = re.compile(rf"(?P<day>\d{{1,2}})\s+{_MONTH}\s+(?P<year>\d{{4}})", re.IGNORECASE)
-# Seconds and milliseconds since 1970 of the years from 1990 on.
+# Seconds and milliseconds since 1970 for the years from 1990 on.
 _SECONDS, _MILLISECONDS = range(631_152_000, 10**10), range(631_152_000_000, 10**13)
-_EARLIEST = 1990  # the web is not older; a smaller year is a provider's way to say that it does not know
+_EARLIEST = 1990  # the web is not older; with a smaller year, a provider means an unknown date
 
 
 def day_of(value: object, today: date) -> str | None:
-    """The day that a provider's date means, `YYYY-MM-DD`; None: it means none, or one that is still to come."""
+    """The day of a provider's date, `YYYY-MM-DD`; None: the value is not a date, or is in the future."""
     try:
         match value.strip() if isinstance(value, str) else value:
             case bool() | None:
@@ -55,5 +55,5 @@ def day_of(value: object, today: date) -> str | None:
 
 
 def days_before(today: date, recency: str) -> date:
-    """The first day of the past hour, day, week, month or year; nothing is finer than a day."""
+    """The first day of the past hour, day, week, month or year, in whole days."""
     return today - timedelta(days={"hour": 1, "day": 1, "week": 7, "month": 31, "year": 365}[recency])

@@ -1,7 +1,7 @@
-"""How a search provider is described: the form of the files in `providers/`, and of `provider:` written inline.
+"""The format of a search provider's description, for the files in `providers/` and for an inline `provider:`.
 
-A description is data alone. It says what a search sends, with placeholders for what is searched, and where its answer
-has the results:
+A description is only data: the request of a search, with placeholders for the query, and the places of the results in
+the answer:
 
     url: https://search.corp.example/api
     method: POST
@@ -24,12 +24,12 @@ from proxy.config import HeaderName, HeaderValue, Text, Value
 from proxy.loop.limits import Count
 
 Meaning: TypeAlias = Literal["key", "quota", "busy", "input", "empty", "down"]
-"""What a refusal means: the key is not accepted, the credit is used up, too many requests at the moment, a request that
-no provider would understand, nothing found, or a provider that does not work."""
+"""The meaning of a refusal: the key is refused, the credit is used up, there are too many requests at the moment, no
+provider would accept the request, nothing was found, or the provider does not work."""
 
 
 class Fields(Value, frozen=True, kw_only=True):
-    """Where one result has what; JSON pointers into it, with ` or ` between alternatives."""
+    """The places of the fields of a result, as JSON pointers with ` or ` between alternatives."""
 
     url: Text  # the page
     title: str = ""  # its title
@@ -51,7 +51,7 @@ class Most(Value, frozen=True, kw_only=True):
 
 
 class Refusal(Value, frozen=True, kw_only=True):
-    """A rule of `errors`: what an answer of this status, or with this content, means. The first that fits counts."""
+    """A rule of `errors`: the meaning of an answer with this status or content. The first rule that fits applies."""
 
     means: Meaning  # what it means
     status: int | tuple[int, ...] = ()  # the statuses that it is about; none: every one
@@ -62,7 +62,7 @@ class Refusal(Value, frozen=True, kw_only=True):
 
 
 class Wait(Value, frozen=True, kw_only=True):
-    """Where a refusal says when the provider may be asked again, besides `Retry-After`; in seconds."""
+    """The place, besides `Retry-After`, of the seconds until a provider that refused may be called again."""
 
     header: str | None = None  # a header; of several numbers the first
     at: str = ""  # a pointer into the answer
@@ -118,13 +118,13 @@ def read_description(data: object) -> Description:
     """An inline description.
 
     Raises:
-        msgspec.ValidationError: it is not one; the message says where and why.
+        msgspec.ValidationError: it is not valid; the message has the place and the reason.
     """
     return msgspec.convert(data, Description)
 
 
 def shipped() -> tuple[str, ...]:
-    """The names of the providers that come with the program."""
+    """The names of the providers that are shipped with the program."""
     return tuple(sorted(file.name.removesuffix(".yaml") for file in _folder().iterdir() if file.name.endswith(".yaml")))
 
 
@@ -137,11 +137,11 @@ def description(name: str) -> Description:
 
 
 def description_of(provider: str | dict[str, Any]) -> Description:
-    """The description that a tool names or holds.
+    """The description that a tool names, or has inline.
 
     Raises:
         KeyError: there is no such provider.
-        msgspec.ValidationError: it is not described correctly.
+        msgspec.ValidationError: the description is not valid.
     """
     if isinstance(provider, dict):
         return read_description(provider)

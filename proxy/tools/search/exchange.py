@@ -1,4 +1,4 @@
-"""A request to a search service, and its failures in words for the model and the log."""
+"""Sends a request to a search service, and describes its failures for the model and the log."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from proxy.tools.search.refusals import Refused
 UNAVAILABLE = "Web search is not available now ({why}). Answer from what you know and say that you could not search."
 BUSY = "The search service is busy. One more try may succeed; otherwise answer without it."
 
-# Ten pages of text at ten thousand characters are a tenth of it.
+# Ten times the size of ten pages of text with ten thousand characters each.
 _MAX_ANSWER_BYTES = 4 * 1024 * 1024
 _WORDS = {
     "key": "its key was refused",
@@ -24,10 +24,10 @@ _WORDS = {
 
 
 async def send(client: httpx.AsyncClient, request: SearchRequest) -> tuple[int, Mapping[str, str], bytes]:
-    """Status, headers and body of a provider's answer; the headers are found in any case of letters.
+    """Status, headers (case-insensitive) and body of a provider's answer.
 
     Raises:
-        ToolUnavailable: it could not be reached, broke off, or answered with more than any search does.
+        ToolUnavailable: the provider could not be reached, broke off, or sent more than any search returns.
     """
     headers = {"accept-encoding": "identity", **request.headers}
     if request.body is not None:
@@ -46,7 +46,7 @@ async def send(client: httpx.AsyncClient, request: SearchRequest) -> tuple[int, 
 
 
 def refusal(refused: Refused) -> ToolError:
-    """A provider's refusal for the model, and for the log in the provider's own words too."""
+    """The error for a provider's refusal; only the log gets the provider's own words."""
     words = _WORDS[refused.means]
     said = f": {refused.said}" if refused.said else ""
     why = f"{words} (HTTP {refused.status}{said})" + (f": {refused.hint}" if refused.hint else "")

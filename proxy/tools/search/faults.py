@@ -1,4 +1,4 @@
-"""Faults of a provider's description, or of a tool that uses one: found when the configuration is read."""
+"""Finds the faults of a provider's description, or of a tool that uses one, when the configuration is read."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _WRONG_URL = "must begin with http:// or https:// and a host, without user and p
 
 
 def faults(description: Description) -> Iterator[tuple[str, str]]:
-    """The faults of a description beyond its types: the key that is at fault, empty for all of it, and why."""
+    """The faults of a description beyond its types: the key that is at fault, empty for the whole, and the reason."""
     yield from _address_faults(description)
     yield from _template_faults(description)
     if description.method == "GET" and description.body is not None:
@@ -80,10 +80,10 @@ def _pointers(description: Description) -> Iterator[tuple[str, str]]:
 
 
 def config_faults(config: SearchConfig) -> Iterator[tuple[str, str]]:
-    """The faults of an entry of `type: search`: the key that is at fault, and why.
+    """The faults of an entry of `type: search`: the key that is at fault, and the reason.
 
     Raises:
-        msgspec.ValidationError: its `provider` has not the form of a description.
+        msgspec.ValidationError: its `provider` is not a valid description.
     """
     try:
         described = description_of(config.provider)

@@ -1,4 +1,4 @@
-"""Hits made of what providers answer, and as a model reads them: one form of text and sources for all of them."""
+"""Makes hits from the answers of providers, and text for the model from hits, in one form for all providers."""
 
 import html
 import re
@@ -16,8 +16,8 @@ from proxy.tools.search.dates import day_of
 from proxy.tools.search.description import Fields, PageText
 from proxy.tools.search.urls import canonical, host_of, is_address_of, page_key
 
-# Elements that providers put into titles and snippets. Anything else in angle brackets may be the page's own text,
-# such as `List<String>`.
+# Elements that providers put into titles and snippets. Other text in angle brackets may be the page's own, such as
+# `List<String>`.
 _MARKUP = re.compile(
     r"</?(?:a|abbr|b|big|blockquote|br|cite|code|div|em|font|h[1-6]|i|img|li|mark|ol|p|pre|q|s|small|span|strong|sub|sup|"
     r"table|tbody|td|th|thead|tr|u|ul|wbr)(?:\s[^<>]{0,500})?/?>|<!--.*?-->|<(script|style)\b.*?</\1\s*>",
@@ -26,17 +26,17 @@ _MARKUP = re.compile(
 _BLANKS = re.compile(r"[^\S\n]+")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*")
 _NOTHING: tuple[Any, ...] = (MISSING, None, "", [], {})
-_LONGEST_TITLE = 300  # characters; a title is a line
+_LONGEST_TITLE = 300  # characters
 
 
 def hit_of(row: Any, fields: Fields, today: date, *, page: PageText | None = None) -> SearchHit | None:
-    """A result as a hit; None: it is no object with the URL of a page.
+    """A result as a hit; None: it is not an object with the URL of a page.
 
     Args:
         row: the provider's own object.
-        fields: where it has what.
-        today: what dates such as `2 days ago` are counted from.
-        page: where it has the page's text; if there is none, its snippet is taken.
+        fields: the places of the fields in the object.
+        today: the day from which dates such as `2 days ago` are counted.
+        page: the place of the page's text; if there is no such text, the snippet is used.
     """
     given: Any = first_of(row, fields.url) if isinstance(row, dict) else None
     url = canonical(given)
@@ -59,7 +59,7 @@ def hit_of(row: Any, fields: Fields, today: date, *, page: PageText | None = Non
 
 
 def merged_by_page(hits: Iterable[SearchHit | None]) -> list[SearchHit]:
-    """The hits without those of a page that came before; the longer text is kept."""
+    """The hits, one for each page, with the longest text of the page."""
     found: dict[str, SearchHit] = {}
     for hit in hits:
         if hit is None:
@@ -82,11 +82,11 @@ def output_of(
     """The output of a search, for the model and for the client.
 
     Args:
-        query: what was searched for.
-        hits: in the provider's order.
+        query: the text that was searched for.
+        hits: the hits in the provider's order.
         answer: a direct answer of the provider.
-        answer_url: the page that it comes from.
-        most_characters: of each hit's text; the rest is cut off.
+        answer_url: the page that the direct answer comes from.
+        most_characters: the limit for each hit's text; the rest is cut off.
     """
     if not hits and not answer:
         return ToolOutput(f'No results for "{query}".')
@@ -99,7 +99,7 @@ def output_of(
         hit = replace(found, text=_cut(found.text, most_characters)) if is_too_long else found
         dated = hit.published or (f"updated {hit.updated}" if hit.updated else "")
         where = " - ".join(filter(None, (hit.site, dated)))
-        # Without a number: gpt-oss would take it for a page of a browser that it may not have.
+        # Without a number, which gpt-oss would take for a page of a browser that it may not have.
         blocks.append("\n".join(filter(None, (hit.title, hit.url, where, hit.text))))
         shown.append(hit)
         sources[hit.url] = hit.title
@@ -109,15 +109,15 @@ def output_of(
 
 
 def plain_text(value: object, *, keep_lines: bool = False) -> str:
-    """A provider's words without markup and entities; the items of a list follow each other.
+    """A provider's text without markup and entities; the items of a list are joined.
 
     Args:
-        value: a string, a number, or a list of them; anything else has no words.
-        keep_lines: whether line breaks are kept; else all is on one line.
+        value: a string, a number, or a list of these; any other value has no text.
+        keep_lines: whether line breaks are kept; if not, the text is on one line.
     """
-    if value is None:  # most results lack some field
+    if value is None:  # most results lack some fields
         return ""
-    if isinstance(value, str):  # entities may stand for markup
+    if isinstance(value, str):  # entities may encode markup
         text = html.unescape(_MARKUP.sub(" ", value)) if "&" in value else value
         text = _MARKUP.sub(" ", text) if "<" in text else text
         if keep_lines:
@@ -134,14 +134,14 @@ def _cut(text: str, most: int) -> str:
 
 
 def first_of(document: Any, pointers: str) -> Any:
-    """The value of the first pointer that leads to one that is not empty; None: none does."""
+    """The first value at one of the pointers that is not empty; None: there is none."""
     for steps in steps_of(pointers) if pointers else ():
         if (found := resolve(document, steps)) not in _NOTHING:
             return found
     return None
 
 
-@lru_cache(maxsize=1024)  # a provider has some ten of them, which it needs for each result
+@lru_cache(maxsize=1024)  # a provider has some ten of these, and needs them for each result
 def steps_of(pointers: str) -> tuple[tuple[str, ...], ...]:
     """The steps of each pointer in `/a or /b`."""
     return tuple(parse(pointer.strip()) for pointer in pointers.split(" or "))

@@ -1,8 +1,8 @@
-"""A search provider made of its description: a query in, a request out; an answer in, hits or a refusal out. Pure.
+"""A search provider as described: turns a query into a request, and an answer into hits or a refusal. Pure.
 
     SearchQuery --request--> SearchRequest ~~> status, headers, body --read--> Found | Refused
 
-Filters that a provider cannot apply are applied here afterwards, and those that it can apply as well: providers leak.
+All filters are applied to the hits afterwards, even those that the provider has applied, because providers leak.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from proxy.tools.search.template import ABSENT, as_text, filled, names_in, parse
 from proxy.tools.search.urls import canonical
 
 KEYLESS = "none"
-"""The `api_key` of a provider that is to be asked without one."""
+"""The `api_key` of a provider that is called without a key."""
 
 _MOST_PLACES = 20
 
@@ -45,13 +45,13 @@ class SearchRequest(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """The hits of a search, and what else its answer says.
+    """The hits of a search, and the other parts of its answer.
 
     Attributes:
-        hits: in the provider's order.
-        answer: a direct answer, where the provider gives one.
-        answer_url: the page that it comes from.
-        note: for the operator: what of the description may be wrong, where there are no hits because of it.
+        hits: the hits in the provider's order.
+        answer: a direct answer, if the provider gave one.
+        answer_url: the page that the direct answer comes from.
+        note: for the operator: a possible fault of the description, if it may be why there are no hits.
     """
 
     hits: tuple[SearchHit, ...]
@@ -61,15 +61,15 @@ class Found(Struct, frozen=True):
 
 
 class Provider:
-    """A described provider, ready to be asked.
+    """A described provider, ready for queries.
 
     Args:
-        description: it has no `faults`.
-        api_key: the operator's; `none` asks without one.
-        base_url: takes the place of scheme, host and leading path of the description's `url`.
-        options: in place of the description's own.
-        page: whether hits have the text of pages, where the provider can.
-        adapt: brings a good answer into the form that the description reads.
+        description: a description without `faults`.
+        api_key: the operator's key; `none`: no key is sent.
+        base_url: replaces scheme, host and leading path of the description's `url`.
+        options: replace options of the description.
+        page: whether hits have the text of pages, if the provider supports it.
+        adapt: converts a successful answer into the form that the description expects.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Provider:
         parameters = {**description.query, **(extra.query if extra else {})}
         body = {**description.body, **extra.body} if extra and extra.body else description.body
         self._results = (description.results,) if isinstance(description.results, str) else description.results or ()
-        # A search gets as many pages of the results as it asks for, and as many of each list beside them.
+        # A search returns as many pages of the results as it asks for, and as many of each list beside them.
         self._lists = (self._results, *((pointers,) for pointers in description.beside))
         self._names_in_url = frozenset(names_in(url))
         self._names = self._names_in_url.union(names_in([parameters, body]))
@@ -100,7 +100,7 @@ class Provider:
         self._constants = {**description.options, **(options or {})} | key
         self._headers = {name: as_text(filled(parsed(value), key)) for name, value in headers.items()}
         self._url, self._parameters, self._body = parsed(url), parsed(parameters), parsed(body)
-        # With nothing of the query in it, the URL is the same for all searches.
+        # A URL without placeholders is the same for all searches.
         self._fixed_url = self._url_with(self._constants) if self._names_in_url.isdisjoint(PLACEHOLDERS) else None
 
     def request(self, query: SearchQuery, today: date) -> SearchRequest:
@@ -124,14 +124,14 @@ class Provider:
         )
 
     def _url_with(self, values: Mapping[str, Any]) -> str:
-        """The URL with percent-encoded values in place of its placeholders."""
+        """The URL with percent-encoded values instead of its placeholders."""
         url: str = filled(self._url, {name: _in_url(values.get(name)) for name in self._names_in_url})
         return url
 
     def read(
         self, query: SearchQuery, status: int, headers: Mapping[str, str], body: bytes, today: date
     ) -> Found | Refused:
-        """The content of an answer; `headers` are in lower case. One that is nested too deep is as good as none."""
+        """The content of an answer; `headers` are in lower case. An answer that is nested too deep counts as none."""
         filters = query.filters
         try:
             answer = answer_of(self.description, status, headers, body)
@@ -149,7 +149,7 @@ class Provider:
             note = None if hits or answer == {} else self._why_nothing(answer, today)
             said = plain_text(first_of(answer, self.description.answer), keep_lines=True) or None
             url = canonical(first_of(answer, self.description.answer_url))
-            # Where pages are filtered, a direct answer has to come from one that is permitted.
+            # If pages are filtered, a direct answer has to come from a permitted page.
             if said and filters.has_rules and not (url and filters.permits(url)):
                 said = None
             return Found(tuple(hits), said, url if said else None, note)
@@ -157,7 +157,7 @@ class Provider:
             return Refused("down", status, said="its answer is nested too deep")
 
     def _why_nothing(self, answer: Any, today: date) -> str | None:
-        """Why an answer without hits may have been misread; None where its lists of results are empty, or filtered."""
+        """Why an answer without hits may have been misread; None: its lists of results are empty, or were filtered."""
         listed = _rows_in(answer, self._results)
         if listed is None:
             return f"the answer has no list at {' or '.join(self._results)}; it has {', '.join(_places(answer))}"
@@ -168,7 +168,7 @@ class Provider:
         return f"no result has a page's URL at {fields.url}; the first has {', '.join(_places(rows[0]))}"
 
     def cannot(self) -> list[str]:
-        """The filters that the provider itself does not have, and what becomes of them, for `toolproxy check`."""
+        """The filters that the provider itself does not support, and their effect, for `toolproxy check`."""
         operator = self.description.site_operator
         missing = []
         if not (self._sends_allow or operator):
@@ -181,7 +181,7 @@ class Provider:
         return missing
 
     def _values(self, query: SearchQuery, today: date) -> dict[str, Any]:
-        """The placeholders' values, in the provider's words."""
+        """The values of the placeholders, in the provider's terms."""
         most, filters = self.description.most, query.filters
         allow = _bounded(filters.allow, most.allow) if self._sends_allow else ()
         block = _bounded(filters.block, most.block) if self._sends_block else ()
@@ -193,7 +193,7 @@ class Provider:
                 text = self._with_sites(text, filters)
             else:  # some of its results are dropped afterwards
                 count *= 2
-        # A country has a parameter of its own, and one that the model asks for is perhaps not where the user's city is.
+        # A country has its own parameter, and the country that the model asks for need not be that of the user's city.
         is_near = (filters.city or filters.region) and filters.country in {None, query.country}
         values: dict[str, Any] = {
             "query": text,
@@ -211,12 +211,12 @@ class Provider:
         }
         for name, words in self.description.values.items():
             value = values.get(name)
-            if value is not None and words is not None:  # a value that the provider has no word for is left out
+            if value is not None and words is not None:  # a value for which the provider has no term is left out
                 values[name] = ENGLISH_NAMES.get(value) if words == "names" else words.get(str(value))
         return {**self._constants, **values}
 
     def _with_sites(self, text: str, filters: SearchFilters) -> str:
-        """A query with `site:` operators for what the provider takes no other way, if it is not too long with them."""
+        """A query with `site:` operators for filters that the provider does not support otherwise, if that fits."""
         parts = [text] if text else []
         if filters.allow and not self._sends_allow:
             sites = " OR ".join([f"site:{rule}" for rule in filters.allow])
@@ -227,7 +227,7 @@ class Provider:
         return with_sites if self._cut(with_sites) == with_sites else text
 
     def _cut(self, text: str) -> str:
-        """A query within the provider's bounds, cut between words where it is too long."""
+        """A query within the provider's limits, cut between words if it is too long."""
         most = self.description.most
         if most.query_words is not None:
             text = " ".join(words[: most.query_words]) if len(words := text.split()) > most.query_words else text
@@ -237,25 +237,25 @@ class Provider:
 
 
 def _bounded(rules: tuple[str, ...], most: int | None) -> tuple[str, ...]:
-    """The rules if there are no more than the provider takes; else none: half a list is another question."""
+    """The rules, if the provider accepts as many; else none, because half a list would be another query."""
     return rules if most is None or len(rules) <= most else ()
 
 
 def _rows_in(answer: Any, lists: tuple[str, ...]) -> list[Any] | None:
-    """The results in lists, each taken from the first of its pointers that leads to any; None: there is no list."""
+    """The results in all lists, each from the first of its pointers with any results; None: there is no list."""
     rows = None
     for pointers in lists:
         for steps in steps_of(pointers):
             found = resolve(answer, steps)
             if isinstance(found, list):
                 rows = [*(rows or ()), *found]
-                if found:  # where the list is empty, the next pointer may lead to results
+                if found:  # if the list is empty, the next pointer may have results
                     break
     return rows
 
 
 def _places(value: Any) -> list[str]:
-    """Pointers to what an object has, to the keys of its objects too: for a person who looks for the right one."""
+    """Pointers to the values in an object and in the objects in it, for a person who looks for the right one."""
     if not isinstance(value, dict):
         return ["a list" if isinstance(value, list) else "no object"]
     names: list[str] = []
@@ -265,14 +265,14 @@ def _places(value: Any) -> list[str]:
 
 
 def _in_url(value: Any) -> str | list[str]:
-    """A value, or each of several, percent-encoded; empty where there is none, for a URL has no key to leave out."""
+    """A value, or each of several, percent-encoded; empty if there is none, as a URL has no key to leave out."""
     if isinstance(value, list):
         return [quote(as_text(item), safe="") for item in value] or ""
     return "" if value is None else quote(as_text(value), safe="")
 
 
 def _with_base(url: str, base_url: str | None) -> str:
-    """The URL with another base: that of an operator's own server, or of a test."""
+    """The URL with another base, for an operator's own server or a test."""
     if base_url is None:
         return url
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""The query of a search: the schema that models see, other names for its arguments, and the query made of them."""
+"""The query of a search: the schema for models, other names for its arguments, and the query itself."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ from proxy.loop.chat import Json
 from proxy.loop.search import COUNTRY, MOST_RESULTS, NO_FILTERS, RECENCIES, SearchFilters
 from proxy.tools.permitted import DOMAIN_LISTS
 
-# Results where neither the model nor the request says how many.
+# The number of results if neither the model nor the request names one.
 RESULTS_BY_SIZE = {None: 5, "low": 3, "medium": 5, "high": 10}
 
 PARAMETERS: Json = {
@@ -29,8 +29,8 @@ PARAMETERS: Json = {
     "required": ["query"],
 }
 
-# What models and apps call these arguments: `topn` is gpt-oss's own browser, `numResults` the AI SDK's habit; `gl`,
-# `hl` and `tbs` are Google's.
+# Other names of these arguments in models and apps: `topn` is from gpt-oss's own browser, `numResults` from the AI SDK,
+# and `gl`, `hl` and `tbs` are from Google.
 _NAMES = {
     "query": ("query", "q", "search_query"),
     "num_results": ("num_results", "numResults", "num", "topn", "count", "max_results"),
@@ -39,28 +39,28 @@ _NAMES = {
     "language": ("language", "hl"),
 }
 _ALL_NAMES = frozenset(name for names in _NAMES.values() for name in names)
-# The ages that services and apps name: `qdr:d3`, `oneWeek`, `past_month`, `past 24 hours`, `last-7-days`, `pw`, `2d`.
+# The ages in services and apps: `qdr:d3`, `oneWeek`, `past_month`, `past 24 hours`, `last-7-days`, `pw`, `2d`.
 _AGE = re.compile(
     r"(?:qdr:|one|p|(?:past|last)[ _-]?)?(?P<before>[0-9]{0,3})[ _-]?"
     r"(?P<unit>minute|hour|day|week|month|year|[nhdwmy])s?(?P<after>[0-9]{0,3})",
     re.IGNORECASE,
 )
 _ANY_AGE = frozenset(("", "any", "all", "anytime", "any time", "nolimit"))
-_HOURS = {"minute": 0, "n": 0, "h": 1, "d": 24, "w": 168, "m": 732, "y": 8784}  # of which twelve months are one year
+_HOURS = {"minute": 0, "n": 0, "h": 1, "d": 24, "w": 168, "m": 732, "y": 8784}  # such that twelve months are one year
 _DIGITS = re.compile(r"[0-9]{1,4}")
-_LANGUAGE = re.compile(r"[A-Za-z]{2}([-_][A-Za-z0-9]{2,8})*")  # of `pt-BR`, providers take `pt`
+_LANGUAGE = re.compile(r"[A-Za-z]{2}([-_][A-Za-z0-9]{2,8})*")  # providers get `pt` for `pt-BR`
 
 
 class SearchQuery(Struct, frozen=True):
-    """A search, as its tool was asked for it.
+    """A search as requested.
 
     Attributes:
-        text: what to search for.
-        count: how many results.
-        recency: only pages of the past hour, day, week, month or year; None: of any time.
-        country: two letters, lower case.
-        language: such as `en` or `en-CA`.
-        filters: what the request demands of all of its searches.
+        text: the text to search for.
+        count: the number of results.
+        recency: only pages of the past hour, day, week, month or year; None: pages of any age.
+        country: two lower-case letters.
+        language: a language such as `en` or `en-CA`.
+        filters: the filters of the request for all of its searches.
     """
 
     text: str
@@ -72,7 +72,7 @@ class SearchQuery(Struct, frozen=True):
 
 
 def repair(arguments: Json) -> Json:
-    """The request in the schema's words; what is not understood is left for the schema to refuse."""
+    """The arguments with the names and values of the schema; unknown ones are left for the schema to refuse."""
     repaired = {key: value for key, value in arguments.items() if key not in _ALL_NAMES and value is not None}
     for name, synonyms in _NAMES.items():
         for synonym in synonyms:
@@ -95,7 +95,7 @@ def repair(arguments: Json) -> Json:
 
 
 def query_of(arguments: Json, filters: SearchFilters = NO_FILTERS) -> SearchQuery:
-    """The query of arguments that fit the schema; what the model leaves open, the request's filters say."""
+    """The query for arguments that fit the schema, with the request's filters as defaults."""
     country = arguments.get("country") or filters.country or ""
     language = arguments.get("language") or ""
     return SearchQuery(
@@ -109,19 +109,19 @@ def query_of(arguments: Json, filters: SearchFilters = NO_FILTERS) -> SearchQuer
 
 
 def _name_of_query(arguments: Json) -> str | None:
-    """The name of the only text among arguments whose names only their client knows; None: not just one is a text."""
+    """The name of the only text among arguments with unknown names; None: none of them, or several, are texts."""
     unknown = arguments.keys() - _ALL_NAMES.union(DOMAIN_LISTS)
     texts = [name for name in unknown if isinstance(text := _single(arguments[name]), str) and text.strip()]
     return texts[0] if len(texts) == 1 else None
 
 
 def _single(value: Any) -> Any:
-    """The text in a list of one; any other value as it is."""
+    """The text in a list of one text; any other value as it is."""
     return value[0] if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str) else value
 
 
 def _recency(value: str) -> str | None:
-    """The shortest of the `RECENCIES` that has all of the age that is asked for; None: any age."""
+    """The shortest of the `RECENCIES` that covers the requested age; None: any age."""
     named = value.strip().lower()
     if named in _ANY_AGE:
         return None

@@ -1,4 +1,4 @@
-"""Refusals of a search provider: the cause that the status or the body of its answer stands for. Pure."""
+"""Refusals of a search provider: finds the cause by the status or the body of an answer. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from proxy.tools.search.description import Description, Meaning, Refusal
 from proxy.tools.search.hits import first_of, plain_text
 from proxy.tools.search.template import as_text
 
-# What a status means where a description has no rule for it. Nothing in a query makes its URL one that there is not.
+# The meaning of a status for which a description has no rule. A 404 is never the fault of a query.
 _MEANINGS: Mapping[int, Meaning] = {
     401: "key", 402: "quota", 403: "key", 404: "down", 405: "down", 408: "down", 410: "down", 425: "busy", 429: "busy",
 }  # fmt: skip
 _HINTS: Mapping[int, str] = dict.fromkeys((404, 405, 410), "is the URL right?")
 _SUCCESS, _CLIENT_ERRORS = range(200, 300), range(400, 500)
-_WORDS = (  # where services say what is wrong, the most telling place first
+_WORDS = (  # where services put the reason of a failure, the most informative place first
     "/error/message or /error/detail or /error/description or /errors/0/message or /errors/0/detail or /message"
     " or /detail/error or /detail/0/msg or /detail or /error_description or /error or /title"
 )
 _MOST_SAID = 200
-_LONGEST_WAIT = 40 * 86400.0  # seconds; a quota that is counted by the month
+_LONGEST_WAIT = 40 * 86400.0  # seconds; longer than a monthly quota
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -31,11 +31,11 @@ class Refused(Struct, frozen=True):
     """A provider's refusal of a search.
 
     Attributes:
-        means: what kind of refusal it is.
-        status: of the HTTP answer.
-        wait: seconds until the provider may be asked again, if it says so.
-        hint: what the operator can do about it.
-        said: the provider's own words, which may repeat the key that it was sent; for the log, which masks keys.
+        means: the kind of refusal.
+        status: the HTTP status.
+        wait: the seconds until the provider may be called again; None: unknown.
+        hint: advice for the operator.
+        said: the provider's own words, for the log, which masks keys; they may repeat the key.
     """
 
     means: Cause | Literal["input"]
@@ -48,7 +48,7 @@ class Refused(Struct, frozen=True):
 def answer_of(
     description: Description, status: int, headers: Mapping[str, str], body: bytes
 ) -> dict[str, Any] | list[Any] | Refused:
-    """The JSON of an answer, empty where it says that nothing was found; `headers` are in lower case."""
+    """The JSON of an answer, empty if the provider reports that nothing was found; `headers` are in lower case."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -70,7 +70,7 @@ def answer_of(
 
 
 def _wait(description: Description, headers: Mapping[str, str], answer: Any) -> float | None:
-    """The seconds until the provider may be asked again, if it says so."""
+    """The seconds until the provider may be called again; None: unknown."""
     wait = description.wait
     said = [headers.get("retry-after"), headers.get(wait.header or ""), wait.at and first_of(answer, wait.at)]
     for value in said:

@@ -1,4 +1,4 @@
-"""`type: serper`: Google's results from serper.dev: the web, and by `endpoint` news, scholar, images, places, shopping.
+"""`type: serper`: Google's results from serper.dev: web or, by `endpoint`, news, scholar, images, places, shopping.
 
 `POST {base_url}/{endpoint}` with `X-API-KEY`. An answer has the blocks answerBox, knowledgeGraph, topStories and
 peopleAlsoAsk beside one list of results, whose name depends on the endpoint. Every block is optional, and so is each
@@ -29,7 +29,7 @@ DESCRIPTIONS = {
     "places": "Search places with Google Maps: shops, restaurants, offices. Returns addresses, ratings and websites.",
     "shopping": "Search products with Google Shopping. Returns shops, prices and URLs.",
 }
-# A wrong key is 403, which is `key` without a rule.
+# A wrong key is a 403, which means `key` without a rule.
 ERRORS = (Refusal(means="quota", at="/message", text="credit"),)
 SERPER = Description(
     url="https://google.serper.dev/{endpoint}",
@@ -54,7 +54,7 @@ SERPER = Description(
     answer_url="/answer_url",
     errors=ERRORS,
 )
-# Each list of an answer, the list of `SERPER` that its items are added to, and the field with the title of an item.
+# Each list of an answer, the list of `SERPER` to which its items are added, and the field with the title of an item.
 _LISTS = (
     ("organic", "results", "title"),  # of `scholar` too
     ("news", "results", "title"),
@@ -64,7 +64,7 @@ _LISTS = (
     ("topStories", "stories", "title"),
     ("peopleAlsoAsk", "questions", "question"),
 )
-# Fields that only pictures, places, products and papers have.
+# The fields that only pictures, places, products and papers have.
 _DETAILS = {
     "imageUrl": "image",
     "category": "kind",
@@ -82,7 +82,7 @@ _MOST_FACTS = 30  # of the knowledge graph
 def serper_tool(
     name: str, config: SerperConfig, client: httpx.AsyncClient, clock: Clock, pages: PageCache | None = None
 ) -> Tool:
-    """A search by that name; only a search of the web is gpt-oss's `browser.search` too."""
+    """The search tool with this name; only a search of the web is also gpt-oss's `browser.search`."""
     tool = search_tool_of(
         name, provider_of(config), client, clock, description=DESCRIPTIONS[config.endpoint], pages=pages
     )
@@ -117,7 +117,7 @@ def adapted(answer: Any) -> Json:
     if isinstance(graph, dict) and graph:
         about = _row_of_graph(graph)
         adapted_answer["graph"].append(about)
-        if not about["url"]:  # a graph without a page is no hit
+        if not about["url"]:  # a graph without a page is not a hit
             adapted_answer["answer"] = _lines(about["title"], about["text"])
     if isinstance(box, dict) and box:
         adapted_answer["answer"] = _lines(box.get("title"), box.get("answer"), box.get("snippet"))
@@ -135,7 +135,7 @@ def _with_details(item: Json, text: str) -> str:
 
 
 def _on_the_map(place: Json) -> str | None:
-    """The page of a place that has no website."""
+    """The page on Google Maps of a place without a website."""
     number = plain_text(place.get("cid"))
     return f"https://www.google.com/maps?cid={number}" if number.isdigit() else None
 
@@ -155,5 +155,5 @@ def _row_of_graph(graph: Json) -> Json:
 
 
 def _lines(*words: object) -> str:
-    """A provider's words below each other."""
+    """Texts of a provider, one below the other."""
     return "\n".join([text for said in words if (text := plain_text(said, keep_lines=True))])

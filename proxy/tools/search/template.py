@@ -1,15 +1,15 @@
 """Placeholders of a provider's description: `{name}`, and `{name|operator:argument}`. Pure.
 
-    {query}                  a string that is nothing but a placeholder becomes the value itself, with its type
+    {query}                  a string that is only a placeholder becomes the value itself, with its type
     {allow|join:,}           the items of a list, joined
-    {block|prefix:-}         each item with something before it
+    {block|prefix:-}         each item with a prefix
     {allow|first}            the first item of a list
     {country|upper}          in capitals; `lower` in small letters
     ["{allow}", "x.org"]     a list within a list becomes its items
     {{name}}                 the text `{name}`
 
-Operators follow each other from left to right. A value that is absent, or an empty list, takes its key with it; so
-does an object or a list that is empty because of that.
+Operators are applied from left to right. A key whose value is absent, or is an empty list, is left out, and so is one
+whose object or list becomes empty because of that.
 """
 
 import re
@@ -20,28 +20,28 @@ import orjson
 from msgspec import Struct
 
 ABSENT: Final = object()
-"""What is left out."""
+"""Stands for a value that is left out."""
 
-# The argument of an operator is anything but braces and bars; a bar alone may stand at the end, as in `join:|`.
+# The argument of an operator has no braces and bars, but a single bar may be at the end, as in `join:|`.
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}|\{(\w+)((?:\|[a-z]+(?::(?:\|(?=\})|[^{}|]*))?)*)\}")
 _OPERATOR = re.compile(r"\|([a-z]+)(?::(\|\Z|[^{}|]*))?")
 
 
 class _Placeholder(Struct, frozen=True):
-    """A placeholder: the name of its value, and the operators that change it, each with its argument."""
+    """A placeholder: the name of its value, and the operators that are applied to it, each with its argument."""
 
     name: str
     operators: tuple[tuple[Callable[[Any, str], Any], str], ...]
 
 
 class _Text(Struct, frozen=True):
-    """A string with placeholders in it, in pieces from left to right."""
+    """A string with placeholders, in pieces from left to right."""
 
     pieces: tuple[str | _Placeholder, ...]
 
 
 def parsed(template: Any) -> Any:
-    """A template as `filled` takes it: its strings are searched for placeholders once, and not for every query."""
+    """A template for `filled`, with its strings searched for placeholders once instead of for every query."""
     match template:
         case str():
             return _parsed_text(template)
@@ -80,7 +80,7 @@ def filled(template: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _filled_list(parts: list[Any], values: Mapping[str, Any]) -> list[Any]:
-    """The parts that are not absent; a placeholder for a list stands for its items."""
+    """The parts that are not absent; a placeholder for a list is replaced by the items."""
     content = []
     for part in parts:
         item = filled(part, values)
@@ -123,7 +123,7 @@ def faults_in(template: Any, known: frozenset[str]) -> Iterator[str]:
 
 
 def as_text(value: Any) -> str:
-    """A single value as text: numbers and truth values as JSON writes them."""
+    """A single value as text, with numbers and booleans as in JSON."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 

@@ -28,7 +28,7 @@ DESCRIPTION = (
     "Search the web. Returns titles, URLs, dates and texts of the best results. "
     "Use it for current events and for facts that you are not sure of."
 )
-# Characters of one hit's text: ten snippets are a few kilobytes, and ten pages fit into `limits.max_result_bytes`.
+# The limits for the text of a hit: ten snippets are a few kilobytes, and ten pages fit `limits.max_result_bytes`.
 MOST_CHARACTERS = 1500
 _MOST_CHARACTERS = {"snippets": MOST_CHARACTERS, "page": 6000}
 
@@ -53,17 +53,17 @@ def search_tool_of(
     block: tuple[str, ...] = (),
     pages: PageCache | None = None,
 ) -> Tool:
-    """A search that asks a provider; gpt-oss's `browser.search` too.
+    """A tool that searches with a provider; it is also gpt-oss's `browser.search`.
 
     Args:
-        name: in the configuration.
-        provider: what it asks.
-        client: for the requests.
-        clock: for dates that count from today.
-        description: for the model.
-        most_characters: of one hit's text.
-        block: domains, or paths below a domain, that no request sees.
-        pages: keeps what it finds for the tools that read pages.
+        name: the name in the configuration.
+        provider: the provider.
+        client: sends the requests.
+        clock: for dates relative to today.
+        description: the description for the model.
+        most_characters: the limit for the text of a hit.
+        block: domains, or paths below a domain, whose pages are never returned.
+        pages: keeps the pages that were found, for the tools that read pages.
     """
 
     async def search(arguments: Json, filters: SearchFilters) -> ToolOutput:
@@ -93,7 +93,7 @@ def search_tool_of(
 
 
 def provider_of(config: SearchConfig) -> Provider:
-    """The provider of an entry without faults."""
+    """The provider for an entry without faults."""
     return Provider(
         description_of(config.provider),
         api_key=config.api_key,

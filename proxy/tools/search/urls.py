@@ -1,7 +1,7 @@
-"""URLs of search results: one form for each page, without what only tracks its reader. Pure.
+"""URLs of search results: one form for each page, without tracking parameters. Pure.
 
-`canonical` is what the model sees and cites, and what a client gets: a shorter URL is copied without mistakes.
-`page_key` is equal for two URLs of the same page; it is never shown.
+`canonical` makes the URL that model and client get: a model copies a shorter URL without mistakes. `page_key` is equal
+for two URLs of the same page, and is never shown.
 """
 
 import base64
@@ -14,14 +14,14 @@ from proxy.loop.results import ToolError
 from proxy.loop.urls import without_dots
 from proxy.tools.web.guard import canonical_host
 
-# Parameters that advertisers and mailing lists add; no page needs them. `ref`, `source` and `id` are not among them:
-# there are pages that they lead to.
+# Parameters that advertisers and mailing lists add, and that no page needs. `ref`, `source` and `id` are not included,
+# because some pages need these.
 _TRACKERS = (
     r"utm_[a-z_]+|gclid|gclsrc|dclid|gbraid|wbraid|fbclid|msclkid|srsltid|yclid|ysclid|twclid|ttclid|li_fat_id|igshid|"
     r"mc_cid|mc_eid|_hsenc|_hsmi|mkt_tok|_ga|_gl|vero_id|oly_anon_id|oly_enc_id"
 )
 _TRACKING = re.compile(rf"(?:{_TRACKERS})(?:=.*)?", re.IGNORECASE)
-# A URL that is canonical as it stands, unless it tracks its reader, has dot segments or is a redirect.
+# A URL that is canonical already, unless it has tracking parameters or dot segments, or is a redirect.
 _PLAIN = re.compile(r"https?://[a-z0-9.-]+(?:/[\w/%:@!$&'()*+,;=~.-]*)?(?:\?[\w/%:@!$&'()*+,;=~?.-]+)?", re.ASCII)
 _TRACKS = re.compile(rf"[?&](?:{_TRACKERS})(?:[=&]|\Z)", re.IGNORECASE)
 _NOT_IN_A_URL = re.compile(r'[ \\<>"`]')
@@ -29,7 +29,7 @@ _TEXT_FRAGMENT = re.compile(r":~:.*\Z", re.DOTALL)  # https://wicg.github.io/scr
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _DEFAULT_PORT = re.compile(r":(?:80|443)?\Z")
 _PARTS = re.compile(r"https?://(?:www\.)?([^/?#]*)([^?#]*)\??([^#]*)", re.IGNORECASE)  # RFC 3986, appendix B
-_LONGEST = 2048  # no browser follows much longer ones, and a model copies none
+_LONGEST = 2048  # browsers do not open much longer URLs, and models do not copy them
 _MOST_HOPS = 3  # redirects within redirects
 
 _ENGINES = re.compile(r"google|duckduckgo|bing|facebook|yahoo")  # hosts of redirects have one of these names
@@ -41,7 +41,7 @@ _REDIRECTS = (
     (re.compile(r"l\.facebook\.com"), re.compile(r"/l\.php"), ("u",)),
     (re.compile(r"(?:.+\.)?yahoo\.com"), re.compile(r"/.*RU=.*"), ()),
 )
-# Redirects whose target is not in the URL: they expire, and hide the site that they lead to.
+# Redirects without their target in the URL, which expire, and hide the site of the target.
 _OPAQUE = (
     (re.compile(r"vertexaisearch\.cloud\.google\.com"), re.compile(r"/grounding-api-redirect/.*")),
     (re.compile(r"(?:.+\.)?google\.[a-z.]{2,6}"), re.compile(r"/(?:goto|aclk|url)")),
@@ -52,15 +52,15 @@ _OPAQUE = (
 
 
 def canonical(url: object) -> str | None:
-    """The URL of a hit as it is shown; None: not the address of a page, or of one that cannot be told.
+    """The URL of a hit as it is shown; None: it is not the URL of a page, or of an unknown page.
 
-    Scheme and host are in lower case, the host in punycode; the default port, dot segments, tracking parameters and
-    text fragments are gone; characters that a URL cannot hold are encoded. Redirects of search engines are replaced by
-    their target if they name it.
+    Scheme and host are in lower case, the host in punycode. The default port, dot segments, tracking parameters and
+    text fragments are removed, and characters that are not valid in a URL are encoded. A redirect of a search engine is
+    replaced by its target if that is in the URL.
     """
     if not isinstance(url, str):
         return None
-    # A dot segment begins with a dot, which may be written as %2e.
+    # A dot segment begins with a dot, which may be encoded as %2e.
     is_plain = len(url) <= _LONGEST and _PLAIN.fullmatch(url) and "/." not in url and "/%2" not in url
     if is_plain and not (_ENGINES.search(url) or _TRACKS.search(url)):
         return url
@@ -80,14 +80,14 @@ def canonical(url: object) -> str | None:
 
 
 def is_address_of(given: str, url: str) -> bool:
-    """Whether a URL that a provider gave is one of the page itself, whose canonical URL is `url`: no redirect to it."""
+    """Whether a provider's URL is that of the page with the canonical URL `url`, and not a redirect to it."""
     parts, canonical_parts = urlsplit(given), urlsplit(url)
     return (_host(parts.hostname or ""), _encoded(parts.path)) == (canonical_parts.hostname, canonical_parts.path)
 
 
-@lru_cache(maxsize=1024)  # each result of a search is asked for its key several times
+@lru_cache(maxsize=1024)  # the key of each result is needed several times
 def page_key(url: str) -> str:
-    """Equal for URLs of one page: http or https, `www.` or not, a slash at the end or not, whatever the fragment."""
+    """A key for all URLs of a page: with http or https, with or without `www.` and a slash at the end, any fragment."""
     if (parts := _PARTS.match(url)) is None:
         return url
     authority, path, query = parts.groups()
@@ -100,7 +100,7 @@ def host_of(url: str) -> str:
 
 
 def _split(url: str) -> tuple[SplitResult, str, int | None] | None:
-    """The parts of an absolute http(s) URL that a browser could open, its host and its port; None for anything else."""
+    """The parts, host and port of an absolute http(s) URL that a browser could open; None: it is not one."""
     url = url.strip()
     if not 0 < len(url) <= _LONGEST or not url.isprintable() or _NOT_IN_A_URL.search(url):
         return None
@@ -113,7 +113,7 @@ def _split(url: str) -> tuple[SplitResult, str, int | None] | None:
 
 
 def _host(name: str) -> str | None:
-    """The host of a URL in punycode; None: it is one that no page is opened at."""
+    """The host of a URL in punycode; None: no page can be opened at this host."""
     if name.isascii() and "%" not in name:
         return name
     try:
@@ -127,7 +127,7 @@ def _joined(parts: SplitResult, host: str, port: int | None) -> str:
     path = without_dots(path)
     host = f"[{host}]" if ":" in host else host
     url = f"{scheme}://{host}{path}" if port in (None, _DEFAULT_PORTS[scheme]) else f"{scheme}://{host}:{port}{path}"
-    if query:  # not parsed and written anew: many servers tell `+` from `%20`, and `a` from `a=`
+    if query:  # not parsed and encoded again: to many servers `+` differs from `%20`, and `a` from `a=`
         query = "&".join([pair for pair in query.split("&") if not _TRACKING.fullmatch(pair)])
     if query:
         url += f"?{query}"
@@ -141,7 +141,7 @@ def _encoded(part: str) -> str:
 
 
 def _target(host: str, parts: SplitResult) -> str | None:
-    """Where a redirect of a search engine leads; None: it is none, or does not say."""
+    """The target of a search engine's redirect; None: it is not a redirect, or has no target in it."""
     for engine, path, names in _REDIRECTS:
         if engine.fullmatch(host) and path.fullmatch(parts.path):
             if not names:  # Yahoo: .../RU=https%3a%2f%2fexample.com/RK=...
@@ -152,7 +152,7 @@ def _target(host: str, parts: SplitResult) -> str | None:
 
 
 def _plain(target: str) -> str | None:
-    """A target as it stands, or as Bing writes it: `a1` and base64."""
+    """The URL of a target, which may be plain, or as Bing writes it: `a1` and base64."""
     if target.startswith(("http://", "https://")):
         return target
     try:

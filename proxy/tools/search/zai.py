@@ -1,4 +1,4 @@
-"""`type: zai_search`: GLM's own search, by itself or as the fallback of another one.
+"""`type: zai_search`: GLM's own search, by itself or as the fallback of another search.
 
 mode: api    POST {base_url}/web_search          the search endpoint
 mode: chat   POST {base_url}/chat/completions    one request to GLM with its native web_search tool switched on and
@@ -35,7 +35,7 @@ _COMMON: Mapping[str, Any] = {
     "values": {
         "recency": {"hour": "oneDay", "day": "oneDay", "week": "oneWeek", "month": "oneMonth", "year": "oneYear"}
     },
-    # A longer query is refused; a search takes one domain.
+    # A longer query is refused, and a search accepts one domain.
     "most": Most(count=50, query_characters=70, allow=1),
     "fields": Fields(url="/link", title="/title", text="/content", published="/publish_date", site="/media"),
     "errors": (
@@ -77,7 +77,7 @@ SERVICES = {
 def zai_search_tool(
     name: str, config: ZaiSearchConfig, client: httpx.AsyncClient, clock: Clock, pages: PageCache | None = None
 ) -> Tool:
-    """The tool of an entry `type: zai_search`, with the arguments of every other search."""
+    """The tool of an entry `type: zai_search`, with the same arguments as every search."""
     return search_tool_of(name, provider_of(config), client, clock, description=DESCRIPTION, pages=pages)
 
 

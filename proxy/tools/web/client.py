@@ -1,7 +1,7 @@
-"""One page over HTTP, from an untrusted server: every hop checked, every byte counted.
+"""Gets one page over HTTP from an untrusted server: every hop is checked, and every byte is counted.
 
-It uses httpcore itself: no cookies, no redirects of its own, no proxy from the environment, no body unpacked before it
-was counted.
+It uses httpcore directly, without cookies, automatic redirects and proxies from the environment, and so that no body is
+decompressed before it is counted.
 """
 
 import ssl
@@ -18,17 +18,17 @@ from proxy.loop.results import ToolError, ToolUnavailable
 from proxy.tools.web.guard import Target, UrlGuard, parse_url
 from proxy.tools.web.network import GuardedBackend, Resolve
 
-MOST_REDIRECTS = 5  # what RFC 9309 asks for robots.txt; honest pages need fewer
+MOST_REDIRECTS = 5  # the number in RFC 9309 for robots.txt; ordinary pages need fewer
 ACCEPT = "text/html,application/xhtml+xml,application/json;q=0.9,text/*;q=0.9,application/pdf;q=0.5,*/*;q=0.1"
-# Seconds. The call as a whole is bounded by the registry.
+# Seconds. The registry limits the time of the whole call.
 _TIMEOUTS = {"connect": 5.0, "read": 20.0, "write": 5.0, "pool": 5.0}
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 CheckContentType: TypeAlias = Callable[[str], None]
-"""Raises `ToolError` for a content type whose body is not worth reading."""
+"""Raises `ToolError` for a content type whose body need not be read."""
 
 Visit: TypeAlias = Callable[["PageSession", Target], Awaitable[None]]
-"""Called before each hop of a page; raises `ToolError` where it may not be taken."""
+"""Called before each hop of a page; raises `ToolError` if the hop is not permitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Answer:
 
     Attributes:
         target: the URL that answered.
-        status: of HTTP.
-        content_type: the header, in lower case; empty where there was none.
-        body: unpacked, and no longer than was asked for.
-        cut: there was more.
+        status: the HTTP status.
+        content_type: the header, in lower case; empty if there was none.
+        body: the decompressed body, up to the requested length.
+        cut: whether the body was longer.
     """
 
     target: Target
@@ -54,10 +54,10 @@ class PageClient:
     """Gets pages.
 
     Args:
-        guard: decides what may be opened.
-        resolve: finds addresses.
+        guard: decides which URLs and addresses may be opened.
+        resolve: finds the addresses of a host.
         user_agent: the User-Agent header.
-        ssl_context: makes what certificates are checked with; called once, when it is first needed.
+        ssl_context: makes the TLS context; called once, when it is first needed.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PageClient:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator["PageSession"]:
-        """Connections for one page and what belongs to it; closed at the end, so that none outlives its check."""
+        """The connections for one page and its robots.txt; closed at the end, so that none outlives its check."""
         if self._ssl_context is None:
             self._ssl_context = self._make_ssl_context()
         async with httpcore.AsyncConnectionPool(
@@ -94,17 +94,17 @@ class PageSession:
     async def get(
         self, target: Target, *, most_bytes: int, wanted: CheckContentType, visit: Visit | None = None
     ) -> Answer:
-        """A page, its redirects followed.
+        """The page at the end of any redirects.
 
         Args:
-            target: where to begin.
-            most_bytes: of the unpacked body.
+            target: the first URL.
+            most_bytes: the limit for the decompressed body.
             wanted: called with the content type before the body is read.
             visit: called before each hop.
 
         Raises:
-            ToolError: refused, or no answer that can be used.
-            ToolUnavailable: no answer now.
+            ToolError: the page was refused, or the answer cannot be used.
+            ToolUnavailable: there was no answer; a retry may succeed.
         """
         for _ in range(MOST_REDIRECTS + 1):
             self._guard.check_target(target)
@@ -117,7 +117,7 @@ class PageSession:
         raise ToolError(f"The server redirects more than {MOST_REDIRECTS} times.")
 
     async def check(self, target: Target, *, visit: Visit | None = None) -> None:
-        """Raise `ToolError` for a page that `get` would refuse, without getting it."""
+        """Raise `ToolError` for a page that `get` would refuse, without requesting it."""
         self._guard.check_target(target)
         await self._backend.check(target.host, target.port)
         if visit is not None:
@@ -148,7 +148,7 @@ async def _read(
     if response.status in _REDIRECTS and location:
         return _next(target, location)
     content_type = _header(response, b"content-type").lower()
-    if not 200 <= response.status < 300:  # noqa: PLR2004 - an error's page is not worth reading
+    if not 200 <= response.status < 300:  # noqa: PLR2004 - the body of an error is not needed
         return Answer(target, response.status, content_type, b"")
     wanted(content_type)
     body, cut = await _body(response, most_bytes)
@@ -156,7 +156,7 @@ async def _read(
 
 
 def _next(target: Target, location: str) -> Target:
-    """Where a redirect leads. Raises `ToolError`."""
+    """The target of a redirect. Raises `ToolError`."""
     try:
         return parse_url(urljoin(target.url, location))
     except ToolError as exc:
@@ -166,7 +166,7 @@ def _next(target: Target, location: str) -> Target:
 
 
 async def _body(response: httpcore.Response, most_bytes: int) -> tuple[bytes, bool]:
-    """The first `most_bytes` of a body, unpacked as it comes, and whether there was more."""
+    """The first `most_bytes` of a body, decompressed as it arrives, and whether there was more."""
     try:
         body = await inflated(response.aiter_stream(), _header(response, b"content-encoding"), most=most_bytes)
     except ValueError as exc:
@@ -181,7 +181,7 @@ def _header(response: httpcore.Response, name: bytes) -> str:
 
 @contextmanager
 def _translated(target: Target) -> Iterator[None]:
-    """Exceptions of httpcore as ours."""
+    """A context manager that raises exceptions of httpcore as ours."""
     where = target.authority
     try:
         yield

@@ -2,7 +2,7 @@
 
     url --guard--> robots.txt --> each hop: guard, connect to the checked address --> body, bounded --> text --> a part
 
-The text is kept for a few minutes (`pages`), so that paging through it asks the server once.
+The text is cached for a few minutes (`pages`), so that paging through it takes only one request.
 """
 
 import re
@@ -38,9 +38,9 @@ _NOT_FOUND, _FORBIDDEN = (404, 410), (401, 402, 403, 451)
 
 _ROBOTS_KEPT_SECONDS, _ROBOTS_KEPT_CHARACTERS = 600, 4 * 1024 * 1024
 _ROBOTS_BYTES = 500 * 1024  # RFC 9309, 2.5: a crawler reads at least this much
-# Rules times user agents: a group of rules may name many agents, and each of them gets every rule.
+# The number of rules times user agents: a group may name many agents, each of which gets every rule of the group.
 MOST_RULES = 100_000
-# `toolproxy/1.0` means the product `toolproxy` here, though RFC 9309 knows no versions.
+# `toolproxy/1.0` counts as the product `toolproxy`, although RFC 9309 has no versions.
 _VERSION = re.compile(r"^(\s*user-agent\s*:[^/#\n]*)/.*$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -53,15 +53,15 @@ def web_fetch_tool(
     resolve: Resolve | None = None,
     ssl_context: Callable[[], ssl.SSLContext] = client_context,
 ) -> Tool:
-    """A reader of pages by that name.
+    """A tool that reads pages.
 
     Args:
-        name: in the configuration.
-        config: its entry.
-        clock: for what is kept.
-        pages: the pages that were read lately, by this tool or by others.
-        resolve: finds the addresses of hosts; None: the system does.
-        ssl_context: makes what certificates are checked with.
+        name: the name in the configuration.
+        config: the entry.
+        clock: for the expiry of caches.
+        pages: the cache of pages, which tools share.
+        resolve: finds the addresses of hosts; None: the system's resolver.
+        ssl_context: makes the TLS context.
 
     Raises:
         ValueError: an entry of `allow_hosts` or `deny_hosts` cannot be read.
@@ -77,7 +77,7 @@ def web_fetch_tool(
 
 
 class _Reader:
-    """Gets pages, from the cache where it would have got them itself."""
+    """Gets pages; one from the cache only if it could also be fetched now."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _Reader:
         guard = UrlGuard(config.allow_hosts, config.deny_hosts)
         self._client = PageClient(guard, resolve, user_agent=agent, ssl_context=ssl_context)
         self._wanted = partial(check_content_type, pdf=find_spec("pypdf") is not None)
-        self._threads = DaemonThreads("toolproxy-page", most=2)  # more would only take each other's processor
+        self._threads = DaemonThreads("toolproxy-page", most=2)  # more threads would only compete for the processor
         self._robots = _Robots(agent, timer=clock.monotonic, threads=self._threads) if config.respect_robots else None
         self._pages = pages
 
@@ -106,13 +106,13 @@ class _Reader:
             return await self._fetched(target)
 
         page = await self._pages.get_or_read(target.url, fetch)
-        if not fetched:  # but found by a search, or read by a tool that may open other pages than this one
+        if not fetched:  # a page found by a search, or read by a tool that may open other pages than this one
             for url in {target.url, page.url}:
                 await self._expect_open(parse_url(url))
         return page
 
     async def _expect_open(self, target: Target) -> None:
-        """Raise `ToolError` for a page that could not be fetched from where it is: guard, addresses and robots.txt."""
+        """Raise `ToolError` for a page that could not be fetched itself, because of guard, addresses or robots.txt."""
         async with self._client.session() as session:
             await session.check(target, visit=self._robots)
 
@@ -125,12 +125,12 @@ class _Reader:
 
 
 class _Robots:
-    """Robots.txt (RFC 9309): whether a site lets machines read a page. A site's file is kept for ten minutes.
+    """Robots.txt (RFC 9309): whether a site permits robots to read a page. Files are cached for ten minutes.
 
     Args:
-        user_agent: as servers see it; the rules are those for its first word, without the version.
-        timer: seconds that never go back.
-        threads: read the files.
+        user_agent: the User-Agent header; the rules for its first word, without the version, apply.
+        timer: a monotonic clock, in seconds.
+        threads: the threads in which files are parsed.
     """
 
     def __init__(self, user_agent: str, *, timer: Callable[[], float], threads: DaemonThreads) -> None:
@@ -144,8 +144,8 @@ class _Robots:
         """Check that a page may be read.
 
         Raises:
-            ToolError: its site does not want it.
-            ToolUnavailable: its site cannot say now, which RFC 9309 takes for a no.
+            ToolError: the site does not permit it.
+            ToolUnavailable: the site cannot answer now, which RFC 9309 counts as a refusal.
         """
         text = self._files.get(target.origin)
         if text is None:
@@ -160,15 +160,15 @@ class _Robots:
         except ToolUnavailable:
             raise
         except ToolError:
-            return ""  # led astray by a redirect, say: there are no rules to be had
+            return ""  # a wrong redirect, for example: there are no rules
         if answer.status == httpx.codes.TOO_MANY_REQUESTS or answer.status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise ToolUnavailable(f"The site cannot say now whether it may be read (robots.txt: {answer.status}).")
         return answer.body.decode("utf-8-sig", "replace")
 
 
 def permits(robots: str, agent: str, url: str) -> bool:
-    """Whether a robots.txt lets `agent` read the page at `url`. Of a monstrous file only the beginning counts."""
-    from protego import Protego  # noqa: PLC0415 - nobody else waits for it: robots.txt may be switched off
+    """Whether a robots.txt permits `agent` to read the page at `url`. Only the beginning of a huge file counts."""
+    from protego import Protego  # noqa: PLC0415 - not needed if robots.txt is switched off
 
     agents = 1 + robots.lower().count("agent")
     lines = robots.splitlines()[: MOST_RULES // agents]

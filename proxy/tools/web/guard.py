@@ -1,9 +1,9 @@
-"""Which URLs and addresses may be opened for a model: decisions only, no network.
+"""Decides which URLs and addresses may be opened for a model. Pure: no network.
 
     text --parse_url--> Target --check_target--> name resolved elsewhere --check_address--> connect to that address
 
-A URL is taken apart once, strictly, and the connection goes to the parts: there is no second parser that could read
-another host out of the same text. That a name looks harmless decides nothing; the address behind it does.
+A URL is parsed once, strictly, and the connection is made to the parsed parts, so that no second parser can find
+another host in the same text. A harmless name is not enough: the address of the host decides.
 """
 
 import re
@@ -20,7 +20,7 @@ Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
 STANDARD_PORTS = {"http": 80, "https": 443}
-# Browsers and servers agree on about this much; a longer one carries data out rather than pointing at a page.
+# About the limit of browsers and servers; a longer URL would rather leak data than name a page.
 MOST_URL_CHARACTERS = 4096
 _LONGEST_HOST, _HIGHEST_PORT = 253, 65535  # RFC 1035, RFC 6335
 
@@ -31,7 +31,7 @@ _URL = re.compile(
 )
 _AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^\[\]:]*)(?::(?P<port>[0-9]{0,5}))?")
 _NAME = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # a host that ends in such a label is an IPv4 address to WHATWG
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # for WHATWG, a host that ends in such a label is an IPv4 address
 _UNSEEN = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\ufeff]")
 _KEPT_IN_PATH = "/%:@!$&'()*+,;=~-._"
 _KEPT_IN_QUERY = _KEPT_IN_PATH + "?"
@@ -39,16 +39,16 @@ _KEPT_IN_QUERY = _KEPT_IN_PATH + "?"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL, taken apart: ASCII throughout, the host in lower case and without brackets, the port always there."""
+    """A parsed URL: all ASCII, with the host in lower case and without brackets, and always with a port."""
 
     scheme: str
     host: str
     port: int
-    path: str  # with the query, as it stands in the request line
+    path: str  # with the query, as in the request line
 
     @property
     def authority(self) -> str:
-        """Host and, where it is not the scheme's own, port: the value of the Host header."""
+        """The host, with the port unless it is the scheme's default: the value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if STANDARD_PORTS[self.scheme] == self.port else f"{host}:{self.port}"
 
@@ -64,10 +64,10 @@ class Target:
 
 
 def parse_url(text: str) -> Target:
-    """A URL as a model or a redirect wrote it; without a scheme it is taken for https.
+    """Parse a URL from a model or a redirect; without a scheme, it is https.
 
     Raises:
-        ToolError: it is not opened; the message has the reason.
+        ToolError: the URL may not be opened; the message has the reason.
     """
     text = text.strip().replace(" ", "%20")
     if len(text) > MOST_URL_CHARACTERS:
@@ -99,21 +99,21 @@ def _split(authority: str) -> tuple[str, int | None]:
 
 
 def canonical_host(text: str) -> str:
-    """A host in the one form that is looked up and compared.
+    """A host in the only form that is looked up and compared.
 
     Raises:
-        ToolError: it is no host, or its notation hides which one it is.
+        ToolError: it is not a host, or its notation obscures the host.
     """
     if text.startswith("["):
         try:
             return str(IPv6Address(text[1:-1] if "%" not in text else ""))
         except ValueError:
             raise _refused("its IPv6 address cannot be read") from None
-    # Full-width letters and other dots are mapped as browsers do it; what comes of them is judged below.
+    # Full-width letters and other dots are mapped as in browsers; the result is checked below.
     if (host := ascii_host(text)) is None:
         raise _refused("its host name cannot be read")
     if _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
-        # Four decimal numbers, and no other notation: not 127.1, 0x7f000001, 0177.0.0.1 or circled digits.
+        # Only four decimal numbers: not 127.1, 0x7f000001, 0177.0.0.1 or circled digits.
         if host != text or literal(host) is None:
             raise _refused("its address is written in an unusual way")
         return host
@@ -128,8 +128,8 @@ def _refused(why: str) -> ToolError:
     return UrlNotAllowed(f"This URL is not opened: {why}.")
 
 
-# Addresses that no public server has. IANA's special-purpose registries (RFC 6890 and later), and what clouds
-# have added. `ipaddress.is_global` alone lets a dozen of these pass.
+# Addresses that no public server has: IANA's special-purpose registries (RFC 6890 and later), and addresses of clouds.
+# `ipaddress.is_global` alone permits a dozen of these.
 _LINK_LOCAL, _METADATA = "a link-local address", "the address of a cloud's metadata service"
 _NOT_PUBLIC: Sequence[tuple[Network, str]] = [
     (ip_network(network), why)
@@ -150,13 +150,13 @@ _NOT_PUBLIC: Sequence[tuple[Network, str]] = [
     }.items()
     for network in networks.split()
 ]
-_GLOBAL_UNICAST = IPv6Network("2000::/3")  # all that IANA has given out so far
+_GLOBAL_UNICAST = IPv6Network("2000::/3")  # all addresses that IANA has assigned so far
 
 
 def why_not_public(address: Address) -> str | None:
-    """The kind of an address that is no public server's; None for a public one.
+    """The kind of an address that no public server has; None: it is public.
 
-    Addresses that carry an IPv4 address in them are never public, whatever they carry: no name has to lead to them.
+    Addresses that embed an IPv4 address are never public, whatever the embedded address: no name needs them.
     """
     for network, why in _NOT_PUBLIC:
         if address in network:
@@ -171,7 +171,7 @@ _ISATAP = 0x5EFE  # RFC 5214: interface identifiers ::0:5efe:a.b.c.d and ::200:5
 
 
 def carried_by(address: Address) -> tuple[IPv4Address, ...]:
-    """The IPv4 addresses that an IPv6 address carries, and a translator or tunnel would send its packets to."""
+    """The IPv4 addresses in an IPv6 address to which a translator or tunnel would send packets."""
     if isinstance(address, IPv4Address) or address.is_loopback or address.is_unspecified:
         return ()
     if carried := address.ipv4_mapped or address.sixtofour:
@@ -189,7 +189,8 @@ def carried_by(address: Address) -> tuple[IPv4Address, ...]:
 class HostRule:
     """An entry of `allow_hosts` or `deny_hosts`.
 
-    `name` (with a leading dot: every name below it) or `network`; neither: every host. `port` None: every port.
+    It has a `name` (with a leading dot: every subdomain), or a `network`, or neither (every host). `port` None: every
+    port.
     """
 
     name: str | None = None
@@ -197,13 +198,13 @@ class HostRule:
     port: int | None = None
 
     def names(self, host: str, port: int) -> bool:
-        """Whether the rule means this host by its name."""
+        """Whether the rule covers this host by its name."""
         if self.name is None or self.port not in (None, port):
             return False
         return host.endswith(self.name) if self.name.startswith(".") else host == self.name
 
     def holds(self, address: Address, port: int) -> bool:
-        """Whether the rule means this address."""
+        """Whether the rule covers this address."""
         return self.network is not None and self.port in (None, port) and address in self.network
 
 
@@ -211,10 +212,10 @@ _EVERY_HOST = HostRule()  # `*`
 
 
 def parse_rule(text: str) -> HostRule:
-    """An entry as it is written: `example.com`, `*.example.com`, `10.1.0.0/16`, `::1`, each host also as `host:port`.
+    """Parse an entry: `example.com`, `*.example.com`, `10.1.0.0/16` or `::1`, each host also as `host:port`.
 
     Raises:
-        ValueError: it is none of these; the message has the reason.
+        ValueError: the entry is not valid; the message has the reason.
     """
     if text == "*":
         return _EVERY_HOST
@@ -235,16 +236,16 @@ def parse_rule(text: str) -> HostRule:
 class UrlGuard:
     """The rules of one tool.
 
-    Without rules: every public address, at ports 80 and 443. `allow` adds what it names, private addresses and other
-    ports, and takes nothing away. `deny` takes away, and wins; but `*` in it means every host that `allow` leaves
-    unnamed.
+    Without rules, every public address may be opened at the ports 80 and 443. `allow` additionally permits the hosts,
+    private addresses and ports that it names. `deny` forbids hosts and has precedence, except that `*` in it means
+    every host that `allow` does not name.
 
     Args:
-        allow: entries of `allow_hosts`.
-        deny: entries of `deny_hosts`.
+        allow: the entries of `allow_hosts`.
+        deny: the entries of `deny_hosts`.
 
     Raises:
-        ValueError: an entry cannot be read, or `allow` is `*`, which would leave nothing of the guard.
+        ValueError: an entry is not valid, or `allow` is `*`, which would disable the guard.
     """
 
     def __init__(self, allow: Iterable[str] = (), deny: Iterable[str] = ()) -> None:
@@ -255,14 +256,14 @@ class UrlGuard:
         self._closed = _EVERY_HOST in self._deny
 
     def check_target(self, target: Target) -> None:
-        """Check what can be known before the name is resolved. Raises `ToolError`."""
+        """Check a target as far as possible before its name is resolved. Raises `ToolError`."""
         host, port = target.host, target.port
         if address := literal(host):
             self.check_address(host, port, address)
             return
         if any(rule.names(host, port) for rule in self._deny):
             raise _refused("its host is not allowed here")
-        # A network that is allowed may turn out to hold the host: its address is judged before it is connected to.
+        # The host may be in an allowed network: its address is checked before a connection is made.
         may_be_allowed = any(rule.names(host, port) or rule.network is not None for rule in self._allow)
         if self._closed and not may_be_allowed:
             raise _refused("its host is not allowed here")
@@ -270,7 +271,7 @@ class UrlGuard:
             raise _refused(f"port {port} is not allowed, only 80 and 443 are")
 
     def check_address(self, host: str, port: int, address: Address) -> None:
-        """Check that `host`, asked for at `port`, may be connected to at `address`. Raises `ToolError`."""
+        """Check that a connection for `host` and `port` may be made to `address`. Raises `ToolError`."""
         forms = (address, *carried_by(address))
         if any(rule.names(host, port) or any(rule.holds(form, port) for form in forms) for rule in self._deny):
             raise _refused("its host is not allowed here")
@@ -278,7 +279,7 @@ class UrlGuard:
         held = [any(rule.holds(form, port) for rule in self._allow) for form in forms]
         for form, allowed in zip(forms, held, strict=True):
             why = why_not_public(form)
-            # A name never opens the metadata service: whoever may write into its zone would have the machine's keys.
+            # A name never opens the metadata service: its owner could otherwise get the machine's keys.
             if why and not allowed and (not named or why in {_METADATA, _LINK_LOCAL}):
                 raise _refused(f"its host has {why}")
         if not named and not any(held):
@@ -289,7 +290,7 @@ class UrlGuard:
 
 
 def literal(host: str) -> Address | None:
-    """The address that a host is written as; None for a name."""
+    """The address, if a host is written as one; None: it is a name."""
     try:
         return ip_address(host)
     except ValueError:

@@ -1,8 +1,8 @@
-"""A page in HTML as text: its article, or all that a person would see of it.
+"""Turns a page in HTML into text: its article, or all of its visible text.
 
-The article is trafilatura's (the extra `web`), for pages of moderate size. Every other page is read by the tokenizer
-here, which takes time in proportion to the page's length and no stack, whatever the page. Parsers do not: lexbor builds
-a tree and takes more than 20 seconds for 2 MB of `<div>` or of `<x>` and `</y>`, `html.parser` a minute for `<a <a <a`.
+trafilatura (the extra `web`) finds the article in pages of moderate size. Every other page is read by the tokenizer
+here, which takes linear time and no stack for any page. Parsers do not: lexbor builds a tree and takes more than 20
+seconds for 2 MB of `<div>` or of `<x>` and `</y>`, and `html.parser` takes a minute for `<a <a <a`.
 """
 
 import logging
@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 from urllib.parse import urljoin
 
 Extract: TypeAlias = Callable[[str, str], str]
-"""The article in a page, given its HTML and URL; empty where none is found."""
+"""Takes the HTML and the URL of a page, and returns its article; empty if none is found."""
 
 # trafilatura takes more than linear time for tables and nesting: 8,000 tables have been measured at 38 s, 28,000 tags
-# in 200 levels at 8 s. A page with more than this is read without it.
+# in 200 levels at 8 s. Pages above these limits are read without it.
 _MOST_TAGS, _MOST_TABLES = 20_000, 200
-_LEAST_ARTICLE = 200  # characters; instead of a shorter one the whole page is read
+_LEAST_ARTICLE = 200  # characters; if the article is shorter, the whole page is read
 
 _VOID = frozenset({
     "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr",
@@ -35,29 +35,29 @@ _BLOCKS = frozenset({
 })  # fmt: skip
 _CELLS = frozenset(("td", "th"))
 _RAW = frozenset({"iframe", "noembed", "noframes", "script", "style", "textarea", "title", "xmp"})  # no tags in them
-_ENDED_BY_THE_NEXT = frozenset(("p", "dt", "dd", "option"))  # their end tag may be left out
+_ENDED_BY_THE_NEXT = frozenset(("p", "dt", "dd", "option"))  # elements whose end tag may be left out
 _HIDING_STYLE = re.compile(
     r"display:none|visibility:(?:hidden|collapse)|(?:opacity|font-size):[0.]+(?:px|em|rem|pt|%)?(?:[;!]|\Z)"
 )
-# Possessive: what has been read is not read again another way.
+# Possessive, so that there is no backtracking.
 _TAG = re.compile(r"""<(/?)([a-z][a-z0-9:_-]{0,40})((?:[^>"']++|"[^"]*+"|'[^']*+')*+)>""", re.IGNORECASE)
 _TAG_BEGINS = re.compile(r"</?[a-z]", re.IGNORECASE)
-_LONGEST_TAG = 16 * 1024  # characters; of a longer one nothing is read but its end
+_LONGEST_TAG = 16 * 1024  # characters; only the end of a longer tag is read
 _ATTRIBUTE = re.compile(r"""([a-z-]++)\s*+(?:=\s*+("[^"]*+"|'[^']*+'|[^\s"'>]++))?""", re.IGNORECASE)
-_TOO_LONG = re.compile(r"&#x?[0-9a-f]{9,};?", re.IGNORECASE)  # no character has such a number, and int() refuses some
+_TOO_LONG = re.compile(r"&#x?[0-9a-f]{9,};?", re.IGNORECASE)  # not a character, and int() refuses some of these numbers
 _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _TITLE = re.compile(r"<title[^<>]{0,200}>([^<]{0,1000})", re.IGNORECASE)
-_TITLE_WITHIN = 256 * 1024  # characters; it stands in the head
+_TITLE_WITHIN = 256 * 1024  # characters; the title is in the head
 
 
 def read_html(html: str, url: str, extract: Extract | None) -> str:
-    """The article of a page, or all that can be seen of it where there is none or `extract` is None."""
+    """The article of a page, or its visible text if there is no article or `extract` is None."""
     article = ""
     if extract and html.count("<") <= _MOST_TAGS and html.lower().count("<table") <= _MOST_TABLES:
         try:
             article = extract(html, url)
-        except Exception:  # noqa: BLE001 - a library's fault, RecursionError among them: the page has another reader
+        except Exception:  # noqa: BLE001 - the library may fail in any way, but the page can be read without it
             article = ""
     if len(article) >= _LEAST_ARTICLE:
         return article
@@ -66,19 +66,19 @@ def read_html(html: str, url: str, extract: Extract | None) -> str:
 
 @cache
 def installed_extractor() -> Extract | None:
-    """trafilatura, where the `web` extra is installed."""
+    """The extractor of trafilatura, if the `web` extra is installed."""
     try:
         import trafilatura  # noqa: PLC0415 - an extra; takes half a second, which only the first page waits for
     except ImportError:
         return None
-    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # its messages about pages are of no use to operators
+    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # operators do not need its messages about pages
 
     def extract(html: str, url: str) -> str:
         tree: Any = trafilatura.load_html(html)
         if tree is None:
             return ""
         for element in list(tree.iter()):
-            # It drops some of what is hidden, not all. Emptied, not removed: removing joins texts again and again.
+            # It drops only some hidden elements. They are emptied, not removed, which would join texts again and again.
             if isinstance(element.tag, str) and (element.tag == "template" or is_hidden(element.attrib)):
                 element.clear(keep_tail=True)
         found = trafilatura.extract(
@@ -90,7 +90,7 @@ def installed_extractor() -> Extract | None:
 
 
 def title_in(html: str) -> str:
-    """The page's title on one line; empty where it has none."""
+    """The page's title on one line; empty if it has none."""
     found = _TITLE.search(html, 0, _TITLE_WITHIN)
     return " ".join(unescape(found[1]).split()) if found else ""
 
@@ -108,10 +108,10 @@ def visible_text(html: str, url: str) -> str:
 
     Args:
         html: the page.
-        url: where it is from: what its links are relative to.
+        url: the URL of the page, to which its links are relative.
     """
     reader = _Reader(url)
-    # The only capital that becomes two characters when it is made small: what is found in one is there in the other.
+    # The only capital whose lower case has two characters; without it, indices are the same in both strings.
     small = html.replace("\u0130", "i").lower()
     at = 0
     while (begin := html.find("<", at)) >= 0:
@@ -139,7 +139,7 @@ def visible_text(html: str, url: str) -> str:
 
 
 def _behind(html: str, mark: str, at: int) -> int:
-    """The place behind the next `mark`; the end of the page where there is none."""
+    """The index after the next `mark`; the end of the page if there is none."""
     found = html.find(mark, at)
     return found + len(mark) if found >= 0 else len(html)
 
@@ -149,13 +149,13 @@ def _unescaped(text: str) -> str:
 
 
 class _Reader:
-    """Takes a page's texts and tags in their order, and collects the text of what can be seen in `pieces`."""
+    """Takes a page's texts and tags in order, and collects the visible text in `pieces`."""
 
     def __init__(self, url: str) -> None:
         self.pieces: list[str] = []
         self._url = url
-        self._hidden_by = ""  # the name of the element that hides what is being read
-        self._depth = 0  # of elements of that name in each other
+        self._hidden_by = ""  # the name of the element that hides the current text
+        self._depth = 0  # how many elements of that name are nested
         self._link = ""
 
     def text(self, text: str) -> None:
@@ -164,7 +164,7 @@ class _Reader:
             self.pieces.append(_unescaped(text))
 
     def start(self, name: str, written: str) -> None:
-        """Take a start tag, with its attributes as they are written."""
+        """Take a start tag, with its attributes as text."""
         if self._hidden_by:
             if name != self._hidden_by:
                 return
@@ -194,7 +194,7 @@ class _Reader:
         self._separate(name)
 
     def end_link(self) -> None:
-        """The end of a link, if there is one: its text is what was read since it began."""
+        """End the current link, if there is one; its text is the text since its beginning."""
         if self._link:
             self.pieces.append(f"]({self._link})")
             self._link = ""

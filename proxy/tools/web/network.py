@@ -1,8 +1,7 @@
-"""Connections to addresses that were checked: a name is resolved once, and a connection goes to the address checked.
+"""Connections to checked addresses: a name is resolved once, and the connection is made to the checked address.
 
-The check is below httpcore, where a connection is really opened, so that nothing above it (a redirect, a retry, a
-connection that is used again) can reach an address that was not checked. SNI, certificate and Host header are still
-the name's.
+The check is below httpcore, where connections are opened, so that nothing above it (a redirect, a retry, a reused
+connection) can reach an unchecked address. SNI, certificate and Host header still use the name.
 """
 
 import asyncio
@@ -17,10 +16,10 @@ from proxy.tools.threads import DaemonThreads
 from proxy.tools.web.guard import Address, UrlGuard, literal
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a host, best first. Raises `OSError` when it has none."""
+"""Finds the addresses of a host, best first. Raises `OSError` if it has none."""
 
 RESOLVE_SECONDS = 5.0
-_MOST_TRIED = 3  # addresses of one name; each may take the whole time for connecting
+_MOST_TRIED = 3  # addresses of one name; each may take the whole timeout
 
 
 class SystemResolver:
@@ -36,13 +35,13 @@ class SystemResolver:
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Opens TCP connections for httpcore, to addresses that the guard lets pass.
+    """Opens TCP connections for httpcore, to addresses that the guard permits.
 
     Args:
-        guard: decides.
-        resolve: finds addresses.
+        guard: decides which addresses are permitted.
+        resolve: finds the addresses of a host.
         network: opens the connections; None: httpcore's own.
-        patience: seconds for `resolve`.
+        patience: the timeout of `resolve`, in seconds.
     """
 
     def __init__(
@@ -69,8 +68,8 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         """A connection to the first address of `host` that answers.
 
         Raises:
-            ToolError: the guard refuses one of its addresses; then none is used, for which one it would be is chance.
-            httpcore.ConnectError: none answers.
+            ToolError: the guard refuses one of the addresses; then none is used, because the choice is random.
+            httpcore.ConnectError: no address answers.
         """
         failure: Exception = httpcore.ConnectError("no address")
         for address in (await self._addresses(host, port))[:_MOST_TRIED]:
@@ -81,7 +80,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         raise failure
 
     async def check(self, host: str, port: int) -> None:
-        """Raise `ToolError` where a connection to `host` would be refused."""
+        """Raise `ToolError` if a connection to `host` would be refused."""
         await self._addresses(host, port)
 
     async def _addresses(self, host: str, port: int) -> list[Address]:

@@ -1,4 +1,4 @@
-"""A page as text, and the tool that shows a part of it, whoever gets the page."""
+"""A page as text, and the tool that shows a part of it, whichever way the page is fetched."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,9 +28,9 @@ PARAMETERS: Json = {
     },
     "required": ["url"],
 }
-_AROUND = 300  # characters before and after what was found
+_AROUND = 300  # characters before and after a match
 _MOST_PASSAGES = 20
-_LAST_LINE = 100_000  # finding a line takes time in proportion to its number
+_LAST_LINE = 100_000  # the time to find a line is proportional to its number
 _DIGITS = re.compile(r"[0-9]{1,12}")
 _URL_NAMES = ("url", "uri", "link", "href")
 
@@ -40,10 +40,10 @@ class Page:
     """A page as a model reads it.
 
     Attributes:
-        url: its address, after redirects.
-        title: on one line; may be empty.
-        text: without markup and control characters.
-        cut: only the beginning of it was read.
+        url: the URL after redirects.
+        title: the title on one line; may be empty.
+        text: the text without markup and control characters.
+        cut: whether only the beginning was read.
     """
 
     url: str
@@ -53,17 +53,17 @@ class Page:
 
 
 def page_tool(name: str, page_at: Callable[[str, SearchFilters], Awaitable[Page]], *, most: int) -> Tool:
-    """A reader of pages; gpt-oss's `browser.open` and `browser.find` too.
+    """A tool that reads pages; it is also gpt-oss's `browser.open` and `browser.find`.
 
     Args:
-        name: in the configuration.
-        page_at: gets the page of a URL, if the filters of the request permit it. Raises `ToolError`.
-        most: characters of a page in one result.
+        name: the name in the configuration.
+        page_at: gets the page at a URL, if the filters of the request permit it. Raises `ToolError`.
+        most: the limit for the characters of a page in one result.
     """
 
     async def read(arguments: Json, filters: SearchFilters) -> ToolOutput:
         page = await page_at(parse_url(arguments["url"]).url, filters)
-        expect_permitted(page.url, filters)  # it may have led elsewhere
+        expect_permitted(page.url, filters)  # a redirect may have led to another page
         return ToolOutput(shown(page, arguments, most=most), {page.url: page.title})
 
     return Tool(
@@ -78,21 +78,21 @@ def page_tool(name: str, page_at: Callable[[str, SearchFilters], Awaitable[Page]
 
 
 def clean(text: str) -> str:
-    """Text without control characters, with one kind of line end."""
+    """The text without control characters, and with only one kind of line end."""
     return INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
 
 
 def expect_permitted(url: str, filters: SearchFilters) -> None:
-    """Raise `UrlNotAllowed` for a page that the request's filters rule out."""
+    """Raise `UrlNotAllowed` for a page that the request's filters do not permit."""
     if not filters.permits(url):
         raise UrlNotAllowed("url not allowed: the user of this conversation does not permit pages of this site.")
 
 
 def shown(page: Page, arguments: Json, *, most: int) -> str:
-    """The part of a page that the arguments ask for, or the passages around the text to be found.
+    """The part of a page that the arguments ask for, or the passages around the text to find.
 
     Raises:
-        ToolError: the part would begin behind the page's end.
+        ToolError: the part would begin after the end of the page.
     """
     offset = _beginning(page.text, arguments)
     wanted = " ".join(str(arguments.get("find") or "").split())
@@ -100,11 +100,13 @@ def shown(page: Page, arguments: Json, *, most: int) -> str:
 
 
 def repair(arguments: Json) -> Json:
-    """Arguments in the schema's words: one name for the URL, the offset as a number."""
+    """The arguments with the names of the schema, and with the offset as a number."""
     repaired = {key: value for key, value in arguments.items() if key not in _URL_NAMES and value is not None}
     url = next((arguments[name] for name in _URL_NAMES if arguments.get(name) is not None), None)
     if url is not None:
-        repaired["url"] = canonical(url) or url  # as searches give it, so that the page is cached and cited under it
+        repaired["url"] = (
+            canonical(url) or url
+        )  # as in search results, so that the page is cached and cited under one URL
     offset = repaired.get("offset")
     if isinstance(offset, str) and _DIGITS.fullmatch(offset.strip()):
         repaired["offset"] = int(offset)
@@ -114,7 +116,7 @@ def repair(arguments: Json) -> Json:
 
 
 def part(page: Page, offset: int, *, most: int) -> str:
-    """The page from `offset` on, at most `most` characters of it, under its title and URL."""
+    """At most `most` characters of a page from `offset` on, below its title and URL."""
     total = len(page.text)
     if not total:
         return _headed(page, "The page has no text.")
@@ -130,7 +132,7 @@ def part(page: Page, offset: int, *, most: int) -> str:
 
 
 def passages(page: Page, wanted: str, offset: int, *, most: int) -> str:
-    """Where `wanted` stands in the page from `offset` on, capitals and line breaks aside, and the text around it."""
+    """The occurrences of `wanted` from `offset` on, ignoring case and line breaks, with the text around each."""
     total, left, more = len(page.text), most, ""
     shown: list[str] = []
     for begin, end in _places(page.text, wanted, offset):
@@ -145,8 +147,8 @@ def passages(page: Page, wanted: str, offset: int, *, most: int) -> str:
 
 
 def _places(text: str, wanted: str, offset: int) -> Iterator[tuple[int, int]]:
-    """Each place with what is around it, none overlapping. No regular expression: both texts may be hostile."""
-    # The only capital that becomes two characters when it is made small, so that offsets stay what they are.
+    """The span of each occurrence with its surroundings, without overlaps. No regex: both texts may be hostile."""
+    # The only capital whose lower case has two characters; replacing it keeps the offsets.
     flat, needle = (one.replace("\u0130", "i").lower().replace("\n", " ") for one in (text, wanted))
     end = 0
     while (at := flat.find(needle, max(offset, end))) >= 0:
@@ -160,7 +162,7 @@ def _headed(page: Page, where: str, text: str = "") -> str:
 
 
 def _beginning(text: str, arguments: Json) -> int:
-    """Where to begin: at `offset`, or at the start of `line`, an argument of gpt-oss's own browser."""
+    """The offset of the part: `offset`, or the start of `line`, an argument of gpt-oss's own browser."""
     offset: int = arguments.get("offset", 0)
     line: Any = arguments.get("line")
     if not isinstance(line, int) or isinstance(line, bool) or line <= 0:

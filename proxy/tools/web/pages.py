@@ -1,9 +1,9 @@
-"""The pages that were read lately: one cache for every tool that reads pages, and for searches that bring their text.
+"""The pages that were recently read: one cache for all tools that read pages, and searches that return page text.
 
     search with `content: page` --keep--> PageCache <--read-- web_fetch, serper_scrape
 
-A page serves only the caller on whose behalf it was read or found. Whether it may be read is for the tool to say that
-shows it: the cache does not know.
+A page is used only for the caller for whom it was read or found. The tool that shows a page checks whether it may be
+read; the cache does not.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from proxy.tools.tool import SCOPE
 from proxy.tools.web.page import Page
 
 KEPT_SECONDS = 300.0
-_NAME = "web pages"  # no tool can have it: a tool's name has no blank
+_NAME = "web pages"  # not the name of any tool, because it has a blank
 
 
 class PageCache:
-    """Pages by URL, and the addresses of pages as searches gave them, for five minutes.
+    """Caches pages by URL, and the providers' URLs of pages, for five minutes.
 
     Args:
-        caches: makes the cache that both are kept in, which bounds its size.
+        caches: makes the cache for both, which limits its size.
     """
 
     def __init__(self, caches: Caches) -> None:
@@ -42,11 +42,11 @@ class PageCache:
         return msgspec.json.decode(output.text, type=Page)
 
     async def address_of(self, url: str) -> str:
-        """The URL as a search gave it whose result had the canonical `url`; else `url` itself."""
+        """The provider's URL for the search result with the canonical URL `url`; else `url` itself."""
         return await self._address(url, url)
 
     async def keep(self, hits: Iterable[SearchHit]) -> None:
-        """Keep what a search found for the tools that read pages."""
+        """Keep the hits of a search for the tools that read pages."""
         async with asyncio.TaskGroup() as group:
             for hit in hits:
                 if hit.is_page:

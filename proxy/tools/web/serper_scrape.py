@@ -1,7 +1,7 @@
 """`type: serper_scrape`: one web page as text, read by serper.dev.
 
-`POST {base_url}` with `{"url", "includeMarkdown"}`; the answer has `text`, `metadata` and, where it could be made,
-`markdown`. The page is fetched by the service, so no address of this network can be reached through it.
+`POST {base_url}` with `{"url", "includeMarkdown"}`; the answer has `text`, `metadata` and, if possible, `markdown`. The
+service fetches the page, so no address in this network can be reached through it.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ def serper_scrape_tool(name: str, config: SerperScrapeConfig, client: httpx.Asyn
 
 
 def page_in(answer: Any, url: str) -> Page:
-    """The page that an answer holds. Raises `ToolError` where it holds none."""
+    """The page in an answer. Raises `ToolError` if there is none."""
     answer = answer if isinstance(answer, dict) else {}
     text = next((answer[key] for key in ("markdown", "text") if isinstance(answer.get(key), str)), None)
     if text is None:

@@ -1,4 +1,4 @@
-"""A page's bytes -> its title and text, by content type. Blocking: runs in a thread."""
+"""Turns the bytes of a page into its title and text, by content type. Blocking: runs in a thread."""
 
 import io
 import logging
@@ -13,9 +13,9 @@ from proxy.tools.web.html import installed_extractor, read_html, title_in
 from proxy.tools.web.page import Page, clean
 
 ReadPdf: TypeAlias = Callable[[bytes], tuple[str, str]]
-"""Title and text of a PDF."""
+"""Takes a PDF, and returns its title and text."""
 
-MOST_HTML_CHARACTERS = 2_000_000  # the longest articles have half of that
+MOST_HTML_CHARACTERS = 2_000_000  # twice as many as the longest articles have
 _MOST_PDF_PAGES, _MOST_PDF_CHARACTERS = 500, 2_000_000
 _MOST_TITLE_CHARACTERS = 200
 
@@ -27,7 +27,7 @@ _TEXT = re.compile(
     r"|application/(?:javascript|ecmascript|x-ndjson|jsonlines|json5|sql|graphql|x-(?:yaml|sh|tex|javascript))"
 )
 _UNKNOWN = ("", "application/octet-stream", "binary/octet-stream", "application/unknown")
-_SNIFFED = 8192  # bytes, for what kind of body it is
+_SNIFFED = 8192  # bytes that are examined for the kind of the body
 _LOOKS_LIKE_HTML = re.compile(
     rb"\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
 )
@@ -40,7 +40,7 @@ _META_CHARSET = re.compile(
 )
 _META_WITHIN = 4096  # bytes; WHATWG asks for the first 1024
 _MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
-# Codecs of Python that are no charset of the web (idna, unicode_escape, utf-7, zip ...) are not looked up.
+# Codecs of Python that are not charsets of the web (idna, unicode_escape, utf-7, zip ...) are excluded.
 _KNOWN_CHARSETS = re.compile(
     r"utf-?8|utf-?16(-?[bl]e)?|utf-?32(-?[bl]e)?|iso-?8859-?(1[0-6]|[1-9])|windows-?125[0-8]|cp125[0-8]|cp866|koi8-[ru]"
     r"|shift[_-]?jis|sjis|euc-(jp|kr)|iso-2022-(jp|kr)|gb2312|gbk|gb18030|big5(-hkscs)?|tis-620|macintosh"
@@ -57,7 +57,7 @@ _ALSO_KNOWN_AS = {
 
 
 def check_content_type(content_type: str, *, pdf: bool) -> None:
-    """Whether a body of this type may hold text; `pdf`: whether those can be read. Raises `ToolError`."""
+    """Raise `ToolError` if a body of this type cannot hold text; `pdf`: whether PDFs can be read."""
     kind = _media_type(content_type)
     if kind == _PDF and not pdf:
         raise UnsupportedContent(_NO_PDF)
@@ -66,10 +66,10 @@ def check_content_type(content_type: str, *, pdf: bool) -> None:
 
 
 def read_page(answer: Answer, *, read_pdf: ReadPdf | None) -> Page:
-    """Title and text of a page.
+    """The page with its title and text.
 
     Raises:
-        ToolError: it is not text after all, or cannot be read.
+        ToolError: the body is not text after all, or cannot be read.
     """
     kind, url = _media_type(answer.content_type), answer.target.url
     if kind == _PDF or answer.body.startswith(b"%PDF-"):
@@ -92,7 +92,7 @@ def _media_type(content_type: str) -> str:
 
 
 def _decoded(answer: Answer) -> str:
-    """The body as text, in the charset of its byte order mark, its header or its own declaration, or else as UTF-8."""
+    """The body as text, in the charset of its byte order mark, its header or its declaration, or else as UTF-8."""
     body = answer.body
     for mark, charset in _MARKS:
         if body.startswith(mark):
@@ -102,7 +102,7 @@ def _decoded(answer: Answer) -> str:
         raise UnsupportedContent("The page is a binary file, not text.")
     try:
         return body.decode(charset, "replace")
-    except LookupError:  # a name that browsers know and Python does not
+    except LookupError:  # browsers know the name, and Python does not
         return body.decode("utf-8", "replace")
 
 
@@ -111,7 +111,7 @@ def _declared(answer: Answer) -> str:
     label = header[1] if header else ""
     if not header and (meta := _META_CHARSET.search(answer.body[:_META_WITHIN])):
         label = (meta[1] or meta[2]).decode().lower()
-        if label.startswith("utf-16"):  # it could not have been read if it were
+        if label.startswith("utf-16"):  # a declaration in UTF-16 could not have been read
             label = "utf-8"
     if label in _LATIN:
         return "cp1252"
@@ -134,7 +134,7 @@ def _pdf_page(answer: Answer, read: ReadPdf | None) -> Page:
 
 @cache
 def installed_pdf_reader() -> ReadPdf | None:
-    """pypdf, where the `pdf` extra is installed."""
+    """The reader of pypdf, if the `pdf` extra is installed."""
     try:
         import pypdf  # noqa: PLC0415 - an extra
     except ImportError:
