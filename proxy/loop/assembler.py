@@ -24,7 +24,7 @@ The text of a delta passes these parts in this order; `feed_text` leaves out the
     HeldLogprobs          adds the log probabilities of text that was held back before
     TurnBuffer            holds back the chunk while the turn may not be the answer
 
-A whole completion takes a shorter path, because nothing of it is shown yet.
+The text of a whole completion passes only TurnTexts, because nothing of it is shown yet.
 """
 
 from collections.abc import Sequence
@@ -62,8 +62,8 @@ class Assembler:
 
     Attributes:
         calls: the tool calls of the turn so far.
-        text_field: the text field that is all the latest chunk adds. If the next chunk differs from it only in that
-            text, `feed_text` may take it. Empty: the next chunk has to be fed whole.
+        text_field: the field of the latest chunk's text, if the chunk adds nothing else. If the next chunk differs only
+            in that text, the text may be given to `feed_text`. Empty: the next chunk has to be given to `feed`.
     """
 
     def __init__(self, call: CallUpstream) -> None:
