@@ -32,11 +32,11 @@ class Fields(Value, frozen=True, kw_only=True):
     """The places of the fields of a result, as JSON pointers with ` or ` between alternatives."""
 
     url: Text  # the page
-    title: str = ""  # its title
-    text: str = ""  # a snippet; the texts of a list are joined
-    published: str = ""  # the day on which the page appeared
-    updated: str = ""  # the day on which it was changed
-    site: str = ""  # the name of its site
+    title: str = ""  # the title of the page
+    text: str = ""  # the snippet; the texts of a list are joined
+    published: str = ""  # the day of publication
+    updated: str = ""  # the day of the last change
+    site: str = ""  # the name of the site
     score: str = ""  # relevance
 
 
@@ -53,65 +53,65 @@ class Most(Value, frozen=True, kw_only=True):
 class Refusal(Value, frozen=True, kw_only=True):
     """A rule of `errors`: the meaning of an answer with this status or content. The first rule that fits applies."""
 
-    means: Meaning  # what it means
-    status: int | tuple[int, ...] = ()  # the statuses that it is about; none: every one
+    means: Meaning  # the meaning of the answer
+    status: int | tuple[int, ...] = ()  # the statuses to which the rule applies; empty: any
     at: str = ""  # a pointer into the answer
-    text: str | tuple[str, ...] = ()  # what stands there, or is part of it, in any case of letters; none: anything
-    hint: Text | None = None  # what the operator can do about it
-    unless: str = ""  # a pointer to something that is there and not empty where the rule does not hold
+    text: str | tuple[str, ...] = ()  # part of the text there, in any case; empty: any text
+    hint: Text | None = None  # advice for the operator
+    unless: str = ""  # a pointer; the rule does not apply if its value exists and is not empty
 
 
 class Wait(Value, frozen=True, kw_only=True):
     """The place, besides `Retry-After`, of the seconds until a provider that refused may be called again."""
 
-    header: str | None = None  # a header; of several numbers the first
+    header: str | None = None  # a header; the first of several numbers counts
     at: str = ""  # a pointer into the answer
 
 
 class PageText(Value, frozen=True, kw_only=True):
     """The differences of a request with `content: page`."""
 
-    headers: dict[HeaderName, HeaderValue] = {}  # in place of some of the headers
+    headers: dict[HeaderName, HeaderValue] = {}  # replace headers with the same names
     query: dict[str, Any] = {}  # added to the query
     body: dict[str, Any] = {}  # added to the body
-    text: str = ""  # where a result has the page's text, with ` or ` between alternatives
-    whole: bool = False  # it is all of the page's text, so that the page need not be opened any more
+    text: str = ""  # the place of the page's text in a result, with ` or ` between alternatives
+    whole: bool = False  # whether that is the whole text, so that the page need not be opened
 
 
 class Keyless(Value, frozen=True, kw_only=True):
     """The differences of a request with `api_key: none`, for a provider that answers without a key."""
 
     url: Text | None = None  # another address
-    headers: dict[HeaderName, HeaderValue] = {}  # sent in place of `headers`
+    headers: dict[HeaderName, HeaderValue] = {}  # replace `headers`
 
 
 class Description(Value, frozen=True, kw_only=True):
     """A search provider as data."""
 
-    url: Text  # placeholders in path and query, never in scheme, host or port
-    fields: Fields  # where a result has what
+    url: Text  # may have placeholders in path and query, not in scheme, host and port
+    fields: Fields  # the places of the fields in a result
     title: Text | None = None  # the provider's name for people
-    about: Text | None = None  # what it is good at, in a sentence
-    site: Text | None = None  # where a key is to be had
-    method: Literal["GET", "POST"] = "GET"  # of HTTP
+    about: Text | None = None  # its strengths, in a sentence
+    site: Text | None = None  # the web site that issues keys
+    method: Literal["GET", "POST"] = "GET"  # the HTTP method
     headers: dict[HeaderName, HeaderValue] = {}  # `{api_key}` is the only placeholder
-    query: dict[str, Any] = {}  # parameters behind the URL's own
+    query: dict[str, Any] = {}  # parameters after those of the URL
     body: Any = None  # sent as JSON
-    values: dict[str, Any] = {}  # the provider's words for a placeholder's values; `country: names` are English names
-    options: dict[str, Any] = {}  # placeholders of its own, with their defaults; `options:` of the tool changes them
-    site_operator: bool = False  # its query understands `site:` and `-site:`
-    exclusive: bool = False  # it takes domains to search in or to leave out, not both
-    most: Most = Most()  # what it accepts at the most
-    # Where the answer has the list of results, empty if it is that list itself; several lists follow each other.
+    values: dict[str, Any] = {}  # the provider's terms for values of placeholders; `country: names`: English names
+    options: dict[str, Any] = {}  # further placeholders with defaults, which `options:` of the tool overrides
+    site_operator: bool = False  # whether queries may have `site:` and `-site:`
+    exclusive: bool = False  # whether it accepts only one list of domains, allowed or blocked ones
+    most: Most = Most()  # the provider's limits
+    # The places of the lists of results in the answer, which are joined; empty if the answer itself is the list.
     results: str | tuple[str, ...] | None = None
     beside: tuple[str, ...] = ()  # lists beside the results, such as top stories; they do not count as results
-    answer: str = ""  # where it has a direct answer in words
-    answer_url: str = ""  # where it has the page that the direct answer comes from
-    page: PageText | None = None  # it can give the text of pages
-    errors: tuple[Refusal, ...] = ()  # how it refuses, where the status does not say it
-    wait: Wait = Wait()  # where it says when to come back
-    keyless: Keyless | None = None  # it answers without a key
-    needs_base_url: bool = False  # it is run by its users: the tool says where
+    answer: str = ""  # the place of a direct answer
+    answer_url: str = ""  # the place of the URL of the direct answer's page
+    page: PageText | None = None  # for the text of pages; None: not supported
+    errors: tuple[Refusal, ...] = ()  # the refusals that the status does not show
+    wait: Wait = Wait()  # the place of the time to wait
+    keyless: Keyless | None = None  # for requests without a key; None: not supported
+    needs_base_url: bool = False  # whether users run it themselves, so that the tool has to give the address
 
 
 def read_description(data: object) -> Description:
