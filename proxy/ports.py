@@ -3,9 +3,8 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-import orjson
 from msgspec import Struct
 
 from proxy.config import Config
@@ -76,23 +75,6 @@ def elapsed(clock: Clock, began: float) -> float:
     """Seconds since `began`, a monotonic time, to the microsecond."""
     # `round` goes by way of decimal digits, and takes far longer.
     return (clock.monotonic() - began) * 1e6 // 1.0 / 1e6
-
-
-class Content:
-    """Messages, arguments or results as a field of an event, where `telemetry.log_content` is set.
-
-    It is no struct, so that an encoder asks for its text and does not write all of the value.
-    """
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def text(self, most: int = 16384) -> str:
-        """The value as text, cut to `most` characters: pictures come in megabytes."""
-        text = self.value if isinstance(self.value, str) else orjson.dumps(self.value, default=str).decode()
-        return text if len(text) <= most else f"{text[:most]}..."
 
 
 class Observer(Protocol):
@@ -497,7 +479,7 @@ class Lifecycle:
         return self.draining and (self.refuses_forwarded or not forwarded)
 
 
-class History(Protocol):
+class RecentRequests(Protocol):
     """A record of the last requests, for `/debug`."""
 
     def latest(self) -> Sequence[Json]:
@@ -533,4 +515,4 @@ class Ports:
     state: Callable[[], Readiness]
     lifecycle: Lifecycle
     scrape: Scrape | None = None
-    history: History | None = None
+    recent_requests: RecentRequests | None = None

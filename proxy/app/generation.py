@@ -141,7 +141,7 @@ class Generation:
             state=process.state.readiness,
             lifecycle=process.lifecycle,
             scrape=telemetry.scrape,
-            history=telemetry.history(config),
+            recent_requests=telemetry.recent_requests(config),
         )
 
 

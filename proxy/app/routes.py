@@ -66,7 +66,7 @@ def _hot_paths(ports: Ports) -> dict[str, ASGIApp]:
 
 def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
     models = Models(ports)
-    debug = Debug(ports, ports.history) if ports.history else None
+    debug = Debug(ports, ports.recent_requests) if ports.recent_requests else None
     return [
         *(Route(path, WrongMethod("POST")) for path in hot),
         *(route for root in ("/v1/responses", "/responses") for route in _below_responses(root, ports)),

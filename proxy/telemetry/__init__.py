@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp
 
 from proxy.config import Config
-from proxy.ports import Clock, ExtraHeaders, History, Observer, Scrape
+from proxy.ports import Clock, ExtraHeaders, Observer, RecentRequests, Scrape
 from proxy.redact import Redactor, secrets_of
 from proxy.telemetry import log, workers
 from proxy.telemetry.events import FanOut, Subscriber
@@ -51,7 +51,7 @@ class Telemetry:
         """Gives the metrics; None: metrics are off."""
         return self.metrics.scrape if self.metrics else None
 
-    def history(self, config: Config) -> History | None:
+    def recent_requests(self, config: Config) -> RecentRequests | None:
         """The records of the last requests; None where nobody may read them."""
         return self.recent if _may_be_read(config) else None
 

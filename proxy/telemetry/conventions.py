@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from proxy.loop.chat import Json
 from proxy.loop.tally import token_count
-from proxy.ports import Content
+from proxy.telemetry.events import Content
 from proxy.telemetry.records import Fields, RequestRecord, Step, short
 
 Attributes: TypeAlias = dict[str, Any]

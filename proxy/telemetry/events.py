@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
-from proxy.ports import Content
+import orjson
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,23 @@ class Subscriber(Protocol):
     def handler(self, event: str) -> Handler | None:
         """The handler for events of that name; None: they are ignored. It is asked once for each name."""
         ...
+
+
+class Content:
+    """Messages, arguments or results as a field of an event, where `telemetry.log_content` is set.
+
+    It is not a struct, so that an encoder asks for its text instead of writing the whole value.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def text(self, most: int = 16384) -> str:
+        """The value as text, cut to `most` characters: pictures have megabytes."""
+        text = self.value if isinstance(self.value, str) else orjson.dumps(self.value, default=str).decode()
+        return text if len(text) <= most else f"{text[:most]}..."
 
 
 class FanOut:

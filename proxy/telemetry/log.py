@@ -27,10 +27,9 @@ import structlog
 
 from proxy import request_context
 from proxy.config import TelemetryConfig
-from proxy.ports import Content
 from proxy.redact import redactor
 from proxy.telemetry.console import Console
-from proxy.telemetry.events import Handler, level_of
+from proxy.telemetry.events import Content, Handler, level_of
 from proxy.terminal import style_of
 
 Line: TypeAlias = Mapping[str, Any]

@@ -16,9 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from proxy.loop.chat import Json
-from proxy.ports import Content
 from proxy.redact import Redact
-from proxy.telemetry.events import level_of
+from proxy.telemetry.events import Content, level_of
 from proxy.telemetry.records import Note, RequestRecord, Step, short
 
 MOST_REQUESTS: Final = 500
@@ -33,7 +32,7 @@ _MOST_JOURNALS: Final = 64
 
 
 class Recent:
-    """Implements `records.RecordSink` and `ports.History`.
+    """Implements `records.RecordSink` and `ports.RecentRequests`.
 
     Args:
         directory: where several workers share their records; None: there is only one worker.

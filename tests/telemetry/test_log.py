@@ -9,8 +9,8 @@ import structlog
 
 from proxy import request_context
 from proxy.config import TelemetryConfig
-from proxy.ports import Content
 from proxy.telemetry import log
+from proxy.telemetry.events import Content
 
 WHENEVER = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?"
 

@@ -1,5 +1,4 @@
-from proxy.ports import Content
-from proxy.telemetry.events import FanOut
+from proxy.telemetry.events import Content, FanOut
 
 
 class Recorder(list):

@@ -1,4 +1,4 @@
-from proxy.ports import Content
+from proxy.telemetry.events import Content
 from proxy.telemetry.recent import Journal, Recent
 from proxy.telemetry.records import RequestRecord
 from proxy.telemetry.trace_context import root

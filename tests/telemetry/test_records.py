@@ -1,8 +1,7 @@
 import asyncio
 
 from proxy import request_context
-from proxy.ports import Content
-from proxy.telemetry.events import FanOut
+from proxy.telemetry.events import Content, FanOut
 from proxy.telemetry.recent import Recent
 from proxy.telemetry.records import MOST_NOTES, MOST_STEPS, RequestRecorder, trace_headers
 from proxy.telemetry.trace_context import parent, parse

@@ -19,14 +19,14 @@ from proxy.api.debug.requests import FILTERS, list_page, matches
 from proxy.api.exchange import send_bytes, send_json
 from proxy.api.middleware.cors import LOCAL_HOST
 from proxy.loop.errors import AdminOnly, NotFound
-from proxy.ports import History, Ports
+from proxy.ports import Ports, RecentRequests
 
 
 class Debug:
     """Both pages; JSON where the client asks for it, in `Accept` or with `?format=json`."""
 
-    def __init__(self, ports: Ports, history: History) -> None:
-        self._history = history
+    def __init__(self, ports: Ports, recent_requests: RecentRequests) -> None:
+        self._recent_requests = recent_requests
         self._allow_anonymous = ports.config.server.allow_anonymous
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
@@ -37,13 +37,13 @@ class Debug:
         request_id = scope["path_params"].get("id")
         if request_id is None:
             chosen = {name: query.get(name, "") for name in FILTERS}
-            records = self._history.latest()
+            records = self._recent_requests.latest()
             if as_json:
                 await send_json(send, {"requests": [record for record in records if matches(record, chosen)]})
             else:
                 await send_page(scope, send, list_page(records, chosen))
             return
-        record = self._history.find(request_id)
+        record = self._recent_requests.find(request_id)
         if record is None:
             raise NotFound(f"There is no record of request {request_id!r}.")
         if as_json:
