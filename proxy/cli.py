@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from proxy import __version__, config_file, config_rules
+from proxy import __version__, config_file, config_warnings
 from proxy.config import Config, Key, place_of
 from proxy.config_messages import PATTERNS
 from proxy.loop.errors import ConfigurationError
@@ -205,9 +205,9 @@ def _hash_key(_: argparse.Namespace) -> None:
         raise ConfigurationError([f"the key {PATTERNS[Key]}"]) from exc
     if not key:
         raise ConfigurationError(["no key was given"])
-    if len(key) < config_rules.SHORT_CLIENT_KEY:
+    if len(key) < config_warnings.SHORT_CLIENT_KEY:
         print(
-            f"toolproxy: warning: a key of fewer than {config_rules.SHORT_CLIENT_KEY} characters can be guessed",
+            f"toolproxy: warning: a key of fewer than {config_warnings.SHORT_CLIENT_KEY} characters can be guessed",
             file=sys.stderr,
         )
     print(sha256(key.encode()).hexdigest())

@@ -20,7 +20,8 @@ import yaml
 
 from proxy import config as c
 from proxy.config_messages import PATTERNS, VARIABLE, in_plain_words, kind_of, variable_fault, why_no_key, yaml_hint
-from proxy.config_rules import Parts, faults_in, warnings_in
+from proxy.config_rules import Parts, faults_in
+from proxy.config_warnings import warnings_in
 from proxy.loop.errors import ConfigurationError
 from proxy.loop.limits import LimitOverrides, Limits
 from proxy.redact import SECRET_NAME

@@ -3,12 +3,11 @@
 The file has been read and typed by `config_file`, as far as it could be: a fault in one part hides none in another.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -22,11 +21,9 @@ from proxy.tools.web.guard import UrlGuard
 
 SHORTEST_CLIENT_KEY = 8
 """Characters of a client's key; the proxy serves nobody beyond loopback with a shorter one."""
-SHORT_CLIENT_KEY = 16
-"""Characters of a client's key; a shorter one is warned of. So many random letters and digits are 95 bits."""
-_SHORT_API_KEY = 8  # shorter than any provider's, and not masked in the log
 
-_Faults: TypeAlias = Iterator[tuple[str, str]]  # the path of each, and what is wrong
+_Faults: TypeAlias = Iterator[tuple[str, str]]
+"""The path of each fault, and what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,64 +270,3 @@ def _alias_faults(parts: Parts) -> _Faults:
             if owner != name:
                 of_whom = "is the name of another tool" if owner == alias else f"is an alias of {owner!r} too"
                 yield f"tools.{name}.aliases", f"{alias!r} {of_whom}"
-
-
-def warnings_in(parts: Parts) -> _Faults:
-    """The warnings: settings that are permitted, but hardly what was meant."""
-    if parts.config.upstreams and not parts.config.models:
-        yield "models", "is empty, so every request is answered with 404"
-    if parts.config.server.cors and "*" in parts.config.server.cors.origins:
-        yield "server.cors.origins", "'*' lets every web page call, from the browser of whoever opens it"
-    for path, client in parts.clients.items():
-        for pattern in client.models:
-            if parts.config.models and not _matches_a_model(pattern, parts.names_in("models")):
-                yield f"{path}.models", f"{pattern!r} matches no model"
-        if any(0 < len(key) < SHORT_CLIENT_KEY for key in client.keys):
-            yield f"{path}.key", f"has fewer than {SHORT_CLIENT_KEY} characters, and can be guessed"
-        if client.budget and client.budget.cost is not None and not parts.config.has_prices:
-            yield (
-                f"{path}.budget.cost",
-                "counts only costs that upstreams report: no model or tool has a price",
-            )
-    for path, entry in parts.entries.items():
-        key, url = getattr(entry, "api_key", None) or "", getattr(entry, "base_url", None) or ""
-        if 0 < len(key) < _SHORT_API_KEY and key != c.FROM_CLIENT and _is_public(url):
-            yield f"{path}.api_key", f"has fewer than {_SHORT_API_KEY} characters: is it a key of this provider's?"
-    yield from _offers_without_effect(parts)
-    yield from _keys_for_others(parts.config)
-
-
-def _offers_without_effect(parts: Parts) -> _Faults:
-    """A prefix or suffix of `offer:` although no tool is offered on request."""
-    offer = parts.config.offer
-    if "on_request" in {offer.mode, *(tool.offer for tool in parts.tools.values())}:
-        return
-    for key in ("prefix", "model_suffix"):
-        if getattr(offer, key) is not None:
-            yield f"offer.{key}", "does nothing unless offer.mode, or a tool's own offer, is on_request"
-
-
-def _keys_for_others(config: c.Config) -> _Faults:
-    """Searches that send the key of a gateway of one's own to Z.AI."""
-    gateways = {one.api_key: (name, one.base_url) for name, one in config.upstreams.items()}
-    for name, tool in config.tools.items():
-        if isinstance(tool, c.ZaiSearchConfig) and tool.api_key in gateways:
-            upstream, url = gateways[tool.api_key]
-            theirs, ours = urlsplit(tool.base_url).hostname, urlsplit(url).hostname
-            if theirs != ours:
-                yield (
-                    f"tools.{name}.base_url",
-                    f"sends the key of upstream {upstream!r}, which is at {ours}, to {theirs}",
-                )
-
-
-def _matches_a_model(pattern: str, models: Iterable[str]) -> bool:
-    """Whether a client's pattern fits a model, or begins as names do that a model's own pattern fits."""
-    example = pattern.replace("*", "")
-    return any(fnmatchcase(name, pattern) or fnmatchcase(example, name) for name in models)
-
-
-def _is_public(url: str) -> bool:
-    """Whether a URL leads to a provider rather than to a server of one's own, for which any word may be a key."""
-    host = urlsplit(url).hostname or ""
-    return "." in host and not host.replace(".", "").isdigit() and not host.endswith((".local", ".internal", ".svc"))
