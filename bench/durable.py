@@ -26,7 +26,7 @@ import uvicorn
 
 from bench.processes import PYTHON, first_line, running, tree
 from bench.targets import ROOT
-from proxy.demo.script import Call, Conversation, Script, ScriptedTurn
+from proxy.demo.script import Conversation, Script, ScriptedCall, ScriptedTurn
 from proxy.demo.upstream import Mock
 from proxy.server.listener import address_of, listen
 
@@ -41,7 +41,7 @@ tools: {{current_time: {{type: clock}}}}
 state: {{url: "{state}", max_entries: 1000000, max_bytes: 4294967296}}
 telemetry: {{log_level: error}}
 """
-_MIXED = ScriptedTurn(calls=(Call("current_time", {}), Call("lookup", {"word": "tide"})))
+_MIXED = ScriptedTurn(calls=(ScriptedCall("current_time", {}), ScriptedCall("lookup", {"word": "tide"})))
 _SCRIPT = Script((Conversation("mixed", (_MIXED, ScriptedTurn("Done."))), Conversation("", (ScriptedTurn("Noted."),))))
 _LOOKUP: Any = {"type": "function", "function": {"name": "lookup", "parameters": {"type": "object"}}}
 

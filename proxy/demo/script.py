@@ -29,7 +29,7 @@ from proxy.loop.chat import Json
 from proxy.loop.errors import ConfigurationError
 
 
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tool call that the scripted model makes."""
 
     name: str
@@ -41,7 +41,7 @@ class ScriptedTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     text: str = ""
     reasoning: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ScriptedCall, ...] = ()
 
 
 class Conversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,8 +99,8 @@ DEMO = Script(
                     reasoning="Two separate facts: the weather and the ferry. I can look both up at the same time.",
                     text="I'll look both of them up.",
                     calls=(
-                        Call("web_search", {"query": "Nanaimo weather today", "num_results": 3}),
-                        Call("web_search", {"query": "Nanaimo Horseshoe Bay ferry status", "num_results": 3}),
+                        ScriptedCall("web_search", {"query": "Nanaimo weather today", "num_results": 3}),
+                        ScriptedCall("web_search", {"query": "Nanaimo Horseshoe Bay ferry status", "num_results": 3}),
                     ),
                 ),
                 ScriptedTurn(

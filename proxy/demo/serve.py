@@ -7,7 +7,7 @@ import sys
 
 from proxy import config_file
 from proxy.app import create_app
-from proxy.demo.script import DEMO, Call, Script, ScriptedTurn
+from proxy.demo.script import DEMO, Script, ScriptedCall, ScriptedTurn
 from proxy.demo.serving import serving
 from proxy.demo.upstream import Mock, search_answer
 from proxy.loop.chat import Json
@@ -38,7 +38,7 @@ class Searching(Script, frozen=True):
             return super().turn(request)
         if messages[-1].get("role") != "tool":
             query = {"query": question[:_LONGEST_QUERY], "num_results": 3}
-            return ScriptedTurn(reasoning="I should look that up.", text="", calls=(Call("web_search", query),))
+            return ScriptedTurn(reasoning="I should look that up.", text="", calls=(ScriptedCall("web_search", query),))
         found = list(dict.fromkeys(_URL.findall(str(messages[-1].get("content")))))
         pages = " and ".join(f"({url})" for url in found[:2]) or "nothing"
         return ScriptedTurn(

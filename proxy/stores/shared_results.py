@@ -1,10 +1,10 @@
-"""One tool's results in a shared state: equal calls are run once, whichever process they come to.
+"""One tool's results in a shared state: equal calls are run once, whichever processes receive them.
 
-    claim --> kept result                  somebody has been here
-          --> the lock is ours             run, keep, unlock
-          --> the lock is another's        ask again in a moment; after a while, run without it
+    look_up_or_lock --> a result is kept             return it
+                    --> this call has the lock       run the tool, keep the result, unlock
+                    --> another call has the lock    look again in a moment; after a while, run without the lock
 
-Keys are digests of the whole of who calls and with what: nothing of a query stands in a key.
+A key is a digest of the caller and the arguments together, so no key contains a query.
 """
 
 from abc import ABC, abstractmethod
@@ -21,17 +21,17 @@ from proxy.loop.results import ToolOutput
 from proxy.ports import Clock, Results
 from proxy.stores.shared import StateUnavailable
 
-# A model is shown 64 KiB of a result as shipped. A larger one than this is not kept.
+# A result that is larger is not kept. As shipped, a model is shown 64 KiB of one.
 MAX_BYTES: Final = 1024 * 1024
-# So long others wait for a call that is under way, and so long a killed process holds them up. A search takes 1 to 3 s.
+# How long equal calls wait for the one that is under way, also if its process was killed. A search takes 1 to 3 s.
 WAIT_SECONDS: Final = 10.0
 NOTHING: Final = b""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.16  # seconds between two looks
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A call: the digest of its arguments, and the token by which it knows its own lock."""
+class Claim:
+    """The claim of a call to its result: the digest of caller and arguments, and a token that marks the call's lock."""
 
     digest: str
     token: str
@@ -41,8 +41,8 @@ class SharedResults(ABC):
     """Implements `ports.Results`. While the shared state is unavailable, `local` is used.
 
     Args:
-        local: this process's own cache.
-        clock: for the waits.
+        local: the cache of this process.
+        clock: times the waits.
     """
 
     def __init__(self, *, local: Results, clock: Clock) -> None:
@@ -50,18 +50,18 @@ class SharedResults(ABC):
         self._clock = clock
 
     @abstractmethod
-    async def claim(self, call: Call) -> bytes | bool:
-        """The kept result, or else whether the lock is now ours. Raises `StateUnavailable`."""
+    async def look_up_or_lock(self, claim: Claim) -> bytes | bool:
+        """The kept result; where there is none, whether this call now has the lock. Raises `StateUnavailable`."""
 
     @abstractmethod
-    async def keep(self, call: Call, data: bytes) -> None:
-        """Keep a result unless it is `NOTHING`, and let go of the lock if it is ours. Raises `StateUnavailable`."""
+    async def keep(self, claim: Claim, data: bytes) -> None:
+        """Keep a result unless it is `NOTHING`, and release the call's lock. Raises `StateUnavailable`."""
 
     async def get_or_run(self, key: str, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
-        """The result that is kept under `key`, or that of `run`."""
-        call = Call(sha256(key.encode("utf-8", "surrogatepass")).hexdigest(), token_hex(16))
+        """The result that is kept under `key`, or else the result of `run`."""
+        claim = Claim(sha256(key.encode("utf-8", "surrogatepass")).hexdigest(), token_hex(16))
         try:
-            kept = await self._kept(call)
+            kept = await self._kept(claim)
         except StateUnavailable:
             return await self._local.get_or_run(key, run)
         if kept is not None:
@@ -73,13 +73,13 @@ class SharedResults(ABC):
             return output
         finally:
             with suppress(StateUnavailable):
-                await self.keep(call, data)
+                await self.keep(claim, data)
 
-    async def _kept(self, call: Call) -> ToolOutput | None:
-        """The result, once it is there; None: it is for us to run the call. Raises `StateUnavailable`."""
+    async def _kept(self, claim: Claim) -> ToolOutput | None:
+        """The kept result, waited for if need be; None: this call must be run. Raises `StateUnavailable`."""
         give_up_at, pause = self._clock.monotonic() + WAIT_SECONDS, _FIRST_PAUSE
         while True:
-            answer = await self.claim(call)
+            answer = await self.look_up_or_lock(claim)
             if isinstance(answer, bytes):
                 return _decoded(answer)
             if answer or self._clock.monotonic() >= give_up_at:
@@ -91,7 +91,7 @@ class SharedResults(ABC):
 def _encoded(output: ToolOutput) -> bytes:
     try:
         data = msgspec.json.encode(output, enc_hook=dict)  # sources may be any mapping
-    except (TypeError, ValueError):  # half a surrogate pair, or a title that is no text: nothing that could be kept
+    except (TypeError, ValueError):  # half a surrogate pair, or a title that is not text, cannot be kept
         return NOTHING
     return data if len(data) <= MAX_BYTES else NOTHING
 

@@ -1,12 +1,12 @@
-"""One tool's results in Redis: a key for the result, and one for the lock of the call that is under way."""
+"""One tool's results in Redis: a key for each result, and a key for the lock of the call that is under way."""
 
 from typing import Final
 
 from proxy.ports import Clock, Results
 from proxy.stores.redis import SharedRedis, key
-from proxy.stores.shared_results import WAIT_SECONDS, Call, SharedResults
+from proxy.stores.shared_results import WAIT_SECONDS, Claim, SharedResults
 
-_CLAIM: Final = """
+_LOOK_UP_OR_LOCK: Final = """
 local kept = redis.call('GET', KEYS[1])
 if kept then
   return kept
@@ -27,11 +27,11 @@ class RedisResults(SharedResults):
     """Implements `ports.Results`.
 
     Args:
-        shared: where results are kept.
-        tool: whose results.
-        seconds: how long they live.
-        local: this process's own cache.
-        clock: for the waits.
+        shared: the connection to Redis.
+        tool: the name of the tool.
+        seconds: the lifetime of a result.
+        local: the cache of this process.
+        clock: times the waits.
     """
 
     def __init__(self, shared: SharedRedis, *, tool: str, seconds: float, local: Results, clock: Clock) -> None:
@@ -39,19 +39,19 @@ class RedisResults(SharedResults):
         self._shared = shared
         self._tool = tool
         self._lifetime = int(seconds * 1000)
-        self._claim = shared.client.register_script(_CLAIM)
+        self._look_up_or_lock = shared.client.register_script(_LOOK_UP_OR_LOCK)
         self._keep = shared.client.register_script(_KEEP)
 
-    async def claim(self, call: Call) -> bytes | bool:
-        """The kept result, or else whether the lock is now ours."""
+    async def look_up_or_lock(self, claim: Claim) -> bytes | bool:
+        """The kept result; where there is none, whether this call now has the lock."""
         async with self._shared.reached():
-            answer = await self._claim(keys=self._keys(call), args=[call.token, int(WAIT_SECONDS * 1000)])
+            answer = await self._look_up_or_lock(keys=self._keys(claim), args=[claim.token, int(WAIT_SECONDS * 1000)])
         return answer if isinstance(answer, bytes) else bool(answer)
 
-    async def keep(self, call: Call, data: bytes) -> None:
-        """Keep a result, if there is one, and let go of the lock if it is ours."""
+    async def keep(self, claim: Claim, data: bytes) -> None:
+        """Keep a result unless it is `NOTHING`, and release the call's lock."""
         async with self._shared.reached():
-            await self._keep(keys=self._keys(call), args=[call.token, data, self._lifetime])
+            await self._keep(keys=self._keys(claim), args=[claim.token, data, self._lifetime])
 
-    def _keys(self, call: Call) -> tuple[str, str]:
-        return key("result", self._tool, call.digest), key("running", self._tool, call.digest)
+    def _keys(self, claim: Claim) -> tuple[str, str]:
+        return key("result", self._tool, claim.digest), key("running", self._tool, claim.digest)

@@ -10,7 +10,7 @@ from proxy.ports import Budgets, ClientStore, Clock, Rate, Rates, Results, Use
 from proxy.stores.budgets import first_day_kept, periods_of, total
 from proxy.stores.memory import WINDOW_SECONDS
 from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable
-from proxy.stores.shared_results import NOTHING, WAIT_SECONDS, Call, SharedResults
+from proxy.stores.shared_results import NOTHING, WAIT_SECONDS, Claim, SharedResults
 from proxy.stores.sqlite import SharedSqlite
 
 # What a value takes beside itself: its row, three index entries and half-empty pages. Measured with 100,000 entries.
@@ -161,10 +161,10 @@ class SqliteResults(SharedResults):
 
     Args:
         shared: the database.
-        tool: whose results.
-        seconds: how long they live.
-        local: this process's own cache.
-        clock: for the waits.
+        tool: the name of the tool.
+        seconds: the lifetime of a result.
+        local: the cache of this process.
+        clock: times the waits.
     """
 
     def __init__(self, shared: SharedSqlite, *, tool: str, seconds: float, local: Results, clock: Clock) -> None:
@@ -173,9 +173,9 @@ class SqliteResults(SharedResults):
         self._tool = tool
         self._seconds = seconds
 
-    async def claim(self, call: Call) -> bytes | bool:
-        """The kept result, or else whether the lock is now ours."""
-        now, name = self._shared.now(), (self._tool, call.digest)
+    async def look_up_or_lock(self, claim: Claim) -> bytes | bool:
+        """The kept result; where there is none, whether this call now has the lock."""
+        now, name = self._shared.now(), (self._tool, claim.digest)
 
         def write(db: sqlite3.Connection) -> bytes | bool:
             query = "SELECT value FROM results WHERE tool = ? AND digest = ? AND expires_at > ?"
@@ -184,18 +184,18 @@ class SqliteResults(SharedResults):
                 return value
             db.execute("DELETE FROM running WHERE tool = ? AND digest = ? AND expires_at <= ?", (*name, now))
             lock = "INSERT INTO running VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-            return db.execute(lock, (*name, call.token, now + WAIT_SECONDS)).rowcount == 1
+            return db.execute(lock, (*name, claim.token, now + WAIT_SECONDS)).rowcount == 1
 
         return await self._shared.write(write)
 
-    async def keep(self, call: Call, data: bytes) -> None:
-        """Keep a result, if there is one, and let go of the lock if it is ours."""
-        name, expires_at = (self._tool, call.digest), self._shared.now() + self._seconds
+    async def keep(self, claim: Claim, data: bytes) -> None:
+        """Keep a result unless it is `NOTHING`, and release the call's lock."""
+        name, expires_at = (self._tool, claim.digest), self._shared.now() + self._seconds
 
         def write(db: sqlite3.Connection) -> None:
             if data != NOTHING:
                 db.execute("REPLACE INTO results VALUES (?, ?, ?, ?)", (*name, data, expires_at))
-            db.execute("DELETE FROM running WHERE tool = ? AND digest = ? AND token = ?", (*name, call.token))
+            db.execute("DELETE FROM running WHERE tool = ? AND digest = ? AND token = ?", (*name, claim.token))
 
         await self._shared.write(write)
 
