@@ -107,7 +107,7 @@ def state_as_json(readiness: Readiness) -> Json:
     return report
 
 
-class Metrics:
+class MetricsEndpoint:
     """`GET /metrics`: Prometheus' text format, without a key."""
 
     def __init__(self, scrape: Scrape) -> None:

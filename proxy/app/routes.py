@@ -10,7 +10,7 @@ from proxy.api.chat_completions import ChatCompletions
 from proxy.api.chat_page import ChatPage
 from proxy.api.debug.endpoint import Debug
 from proxy.api.debug.usage import Usage
-from proxy.api.endpoints import Healthz, Metrics, Models, NotServed, Readyz, Root, WrongMethod
+from proxy.api.endpoints import Healthz, MetricsEndpoint, Models, NotServed, Readyz, Root, WrongMethod
 from proxy.api.messages.endpoint import CountTokens, CreateMessage
 from proxy.api.passthrough import Passthrough
 from proxy.api.responses.by_id import CancelResponse, InputItems, ResponseById
@@ -78,7 +78,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
         *_own("/healthz", Healthz(), "GET"),
         *(_own("/chat", ChatPage(), "GET") if ports.config.server.chat_page else ()),
         *_own("/readyz", Readyz(ports), "GET"),
-        *(_own("/metrics", Metrics(ports.scrape), "GET") if ports.scrape else ()),
+        *(_own("/metrics", MetricsEndpoint(ports.scrape), "GET") if ports.scrape else ()),
         *(_own("/debug", debug, "GET") if debug else ()),
         *(_own("/debug/requests/{id}", debug, "GET") if debug else ()),
         *(_own("/debug/usage", Usage(ports), "GET") if debug else ()),
