@@ -11,7 +11,7 @@ import httpx
 import orjson
 import pytest
 
-from proxy.api.messages.answer import MessageBuilder
+from proxy.api.messages.message import MessageBuilder
 from proxy.api.request import ResolvedRequest
 from proxy.api.responses.output import OutputBuilder
 from proxy.loop.run import Run

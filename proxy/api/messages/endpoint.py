@@ -12,13 +12,13 @@ from starlette.types import Receive, Scope, Send
 from proxy import request_context
 from proxy.api.access import CALLER, names_for_header
 from proxy.api.body import parse_object, read_body
-from proxy.api.checked import CheckingSurface, needs_check
+from proxy.api.checked import CheckingSurface, is_broken_off, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.exchange import send_json
-from proxy.api.messages.answer import AnswerOptions, MessageBuilder
 from proxy.api.messages.conversation import read_conversation
 from proxy.api.messages.errors import REQUEST_ID
 from proxy.api.messages.hosted import with_demands
+from proxy.api.messages.message import MessageBuilder, MessageOptions
 from proxy.api.messages.request import MessagesRequest, read_request
 from proxy.api.messages.stream import MessageHead, MessageStream
 from proxy.api.messages.tools import hosted_names, read_tools, with_hosted
@@ -30,7 +30,7 @@ from proxy.api.surface import Callbacks, delta_of, tool_headers
 from proxy.loop import rawjson
 from proxy.loop.actions import AnsweredCall, Respond, Stop
 from proxy.loop.asked_json import demands_json
-from proxy.loop.chat import BROKEN_OFF, Json, Turn, name_of
+from proxy.loop.chat import Json, Turn, name_of
 from proxy.loop.texts import without_blank_lines_before
 from proxy.loop.tokens import count_tokens
 from proxy.ports import EnoughShown, Headers, Ports
@@ -62,7 +62,7 @@ class _MessagesSurface(CheckingSurface):
         chat = resolved.chat | request.fields_for(resolved.model.upstream)
         limits = replace(resolved.limits, max_output_tokens=request.max_tokens)
         resolved = replace(resolved, chat=chat, limits=limits, ignored=ignored, body=None)
-        options = AnswerOptions(
+        options = MessageOptions(
             sealer.seal_text,
             self._now,
             tools,
@@ -102,7 +102,7 @@ class CreateMessage(_MessagesSurface):
         # An answer that has to fit a schema is held back, in a stream too: nothing of it is seen before its end.
         stops = options.stops if prepared.check is None else ()
         answer = await self._answer(prepared, Callbacks(partial(_end_at_stop, stops), report=report))
-        if answer.finish_reason not in BROKEN_OFF:  # else the rest of what seems broken may be missing
+        if not is_broken_off(answer):  # else the rest of what seems broken may be missing
             options = replace(options, mended=self.ports.toolset.mended)
         message = MessageBuilder(prepared.run_id, options)
         _replay(message, answer, reports, prepared)
@@ -160,7 +160,7 @@ class _Prepared(Struct, frozen=True):
     request: MessagesRequest
     run_id: str
     resolved: ResolvedRequest
-    options: AnswerOptions
+    options: MessageOptions
     check: SchemaCheck | None
 
     def hides(self, answer: Respond) -> bool:

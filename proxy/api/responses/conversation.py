@@ -18,9 +18,9 @@ import orjson
 from msgspec import Struct
 
 from proxy.api.body import MOST_MESSAGES, expect
-from proxy.api.responses.content import chat_parts, content_of, joined
 from proxy.api.responses.declared import checked_tools
 from proxy.api.responses.encrypted_content import Hidden, Thoughts
+from proxy.api.responses.parts import chat_parts, content_of, joined_text
 from proxy.loop.chat import Json
 from proxy.loop.continuation import Continuation
 from proxy.loop.errors import RequestError
@@ -103,7 +103,7 @@ def _parts(content: Any, role: str, where: str) -> list[Json]:
     return list(content)
 
 
-def converse(
+def read_conversation(
     items: Sequence[Json],
     *,
     instructions: str | None,
@@ -160,7 +160,7 @@ class _Writer:
         """Translate the next item of the conversation."""
         match item["type"]:
             case "message" if item["role"] == "assistant":
-                if text := joined(chat_parts(item["content"], where)):
+                if text := joined_text(chat_parts(item["content"], where)):
                     self._texts.append(text)
             case "message":
                 self._flush()
@@ -235,6 +235,6 @@ class _Writer:
         output = outputs.popleft()["output"]
         parts = [{"type": "text", "text": output}] if isinstance(output, str) else chat_parts(output, "input")
         pictures = [part for part in parts if part["type"] == "image_url"]
-        text = joined(parts) or (PICTURE_BELOW if pictures else "")
+        text = joined_text(parts) or (PICTURE_BELOW if pictures else "")
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
         return pictures

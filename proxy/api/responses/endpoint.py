@@ -15,13 +15,13 @@ from proxy.api.body_memory import SHARE
 from proxy.api.checked import CheckingSurface, is_broken_off, needs_check
 from proxy.api.event_stream import STREAM_ERROR_ENCODER, EventStream
 from proxy.api.request import ResolvedRequest
-from proxy.api.responses.answer import ResponseHead, ResponseStream
-from proxy.api.responses.conversation import converse
+from proxy.api.responses.conversation import read_conversation
 from proxy.api.responses.declared import declared_in
 from proxy.api.responses.encrypted_content import Seal
 from proxy.api.responses.output import OutputBuilder, OutputOptions, replay
 from proxy.api.responses.request import ENCRYPTED, SOURCES, ResponsesRequest, read_request
 from proxy.api.responses.stored import ItemHistory, ResponseStore, StoredResponse, response_id, with_ids
+from proxy.api.responses.stream import ResponseHead, ResponseStream
 from proxy.api.responses.tools import ResponseTools, read_tools
 from proxy.api.schema import SchemaCheck
 from proxy.api.sealed import sealer_for, sealing_keys
@@ -77,7 +77,9 @@ class CreateResponse(CheckingSurface):
         where = "tools" if request.fields.get("tools") else "input"
         tools = read_tools(declared, request.fields.get("tool_choice"), self.ports.toolset.names, where=where)
         instructions = request.fields.get("instructions")
-        conversation = converse(history.items, instructions=instructions, name_of=tools.name_of, unseal=seal.open)
+        conversation = read_conversation(
+            history.items, instructions=instructions, name_of=tools.name_of, unseal=seal.open
+        )
         chat = request.as_chat(conversation, tools)
         resolved = await self.resolver.resolve(scope, chat, hidden=conversation.hidden)
         resolved, tools = _with_available_tools(resolved, tools)

@@ -103,7 +103,7 @@ class ResponseTools(Struct, frozen=True):
         if chosen is None or chosen in tools.client_names or chosen in callable_names:
             return tools
         if not leave_out:
-            _refuse(chosen, "tool_choice")
+            _refuse_tool(chosen, "tool_choice")
         return replace(tools, choice=None)
 
     def _expect_an_allowed_one(self, callable_names: Collection[str]) -> None:
@@ -113,12 +113,12 @@ class ResponseTools(Struct, frozen=True):
             return
         names = [name_of(entry) or SEARCH for entry in detail["tools"]]
         if names and not any(name in self.client_names or name in callable_names for name in names):
-            _refuse(names[0], "tool_choice")
+            _refuse_tool(names[0], "tool_choice")
 
     def _without_search(self, *, leave_out: bool) -> "ResponseTools":
         forced = self.choice == choice_of(SEARCH)
         if not leave_out and (forced or not self.functions):
-            _refuse(SEARCH, "tool_choice" if forced else self.declared_as)
+            _refuse_tool(SEARCH, "tool_choice" if forced else self.declared_as)
         choice = None if forced else self.choice
         return replace(self, search=None, ignored=(*self.ignored, SEARCH), choice=choice)
 
@@ -154,7 +154,7 @@ def read_tools(
     offline = newest is not None and search is None
     tools = ResponseTools(tuple(functions), client_names, flat_names, search, offline, ignored, declared_as=where)
     if ignored and not functions and search is None:
-        _refuse(ignored[0], where)
+        _refuse_tool(ignored[0], where)
     return _chosen(tools, choice, server_names)
 
 
@@ -239,7 +239,7 @@ def _narrowed(tools: ResponseTools, choice: Json, server_names: Collection[str])
     listed = [entry for entry in entries if entry["type"] == "namespace" or _is_available(entry, tools, server_names)]
     missing = [_named(entry) for entry in entries if entry not in listed]
     if mode == "required" and missing and not listed:
-        _refuse(missing[0], "tool_choice")
+        _refuse_tool(missing[0], "tool_choice")
     tools = replace(tools, ignored=tuple(dict.fromkeys((*tools.ignored, *missing))))
     allowed = dict.fromkeys(flat for entry in listed for flat in _picked(tools, entry, server_names))
     hosted = any(entry["type"] in HOSTED_SEARCHES for entry in listed)
@@ -276,7 +276,7 @@ def _pick(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> 
     A server tool may be chosen without being declared.
     """
     if not _is_available(choice, tools, server_names):
-        _refuse(_named(choice), "tool_choice")
+        _refuse_tool(_named(choice), "tool_choice")
     if choice["type"] in HOSTED_SEARCHES:
         return SEARCH
     name, namespace = choice.get("name"), choice.get("namespace")
@@ -292,5 +292,5 @@ def _refuse_unknown(name: Any) -> NoReturn:
     raise RequestError(f"'tool_choice' names {name!r}, which is not among 'tools'.", param="tool_choice")
 
 
-def _refuse(kind: str, param: str) -> NoReturn:
+def _refuse_tool(kind: str, param: str) -> NoReturn:
     raise RequestError(f"The tool {kind[:_LONGEST_TOLD]!r} is not available here.", param=param)

@@ -2,7 +2,7 @@ from base64 import b64encode
 
 import pytest
 
-from proxy.api.responses.conversation import TURNS, converse, read_items
+from proxy.api.responses.conversation import TURNS, read_conversation, read_items
 from proxy.api.responses.encrypted_content import Hidden, Thoughts
 from proxy.api.responses.tools import read_tools
 from proxy.loop.continuation import Continuation
@@ -16,7 +16,7 @@ SEALED = {"thoughts": Thoughts("sealed thoughts"), "hidden": Hidden("r1", CONTIN
 
 
 def conversation(given, *, instructions=None):
-    return converse(
+    return read_conversation(
         read_items(given),
         instructions=instructions,
         name_of=read_tools([PATCH], None).name_of,
@@ -237,7 +237,7 @@ def after_search(last, *given):
     """The messages after those of a stored run that has searched, and whose last message is `last`."""
     stored = {"type": TURNS, "messages": [*SEARCHED, {"role": "assistant", **last}]}
     items = [*read_items([user("Hi")]), stored, *read_items(list(given))]
-    made = converse(items, instructions=None, name_of=read_tools([], None).name_of, unseal=SEALED.get).messages
+    made = read_conversation(items, instructions=None, name_of=read_tools([], None).name_of, unseal=SEALED.get).messages
     assert list(made[1:3]) == SEARCHED
     return list(made[3:])
 

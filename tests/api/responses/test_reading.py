@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from proxy.api.body import parse_chat_request, parse_object
 from proxy.api.responses.by_id import page_of
-from proxy.api.responses.content import chat_parts
-from proxy.api.responses.conversation import converse, read_items
+from proxy.api.responses.conversation import read_conversation, read_items
 from proxy.api.responses.declared import declared_in
 from proxy.api.responses.encrypted_content import Seal, Thoughts
+from proxy.api.responses.parts import chat_parts
 from proxy.api.responses.request import read_request
 from proxy.api.responses.stored import with_ids
 from proxy.api.responses.tools import read_tools
@@ -40,7 +40,7 @@ def chat_request(fields):
     request = read_request(fields)
     items = with_ids([item for item in request.items if item["type"] != "item_reference"], RUN)
     tools = read_tools(declared_in(fields, before=(), own=items), fields.get("tool_choice"))
-    said = converse(items, instructions=fields.get("instructions"), name_of=tools.name_of, unseal=SEAL.open)
+    said = read_conversation(items, instructions=fields.get("instructions"), name_of=tools.name_of, unseal=SEAL.open)
     return request.as_chat(said, tools)
 
 

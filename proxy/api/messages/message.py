@@ -30,7 +30,7 @@ _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 _WINDOW_EXCEEDED = "model_context_window_exceeded"  # GLM's own word and Anthropic's
 
 
-class AnswerOptions(Struct, frozen=True):
+class MessageOptions(Struct, frozen=True):
     """The options of a client's answer.
 
     Attributes:
@@ -73,7 +73,7 @@ class MessageBuilder:
         options: what the client wants in it.
     """
 
-    def __init__(self, run_id: str, options: AnswerOptions) -> None:
+    def __init__(self, run_id: str, options: MessageOptions) -> None:
         self._run_id = run_id
         self._options = options
         self._cited = CitedPages(options.seal, options.pages)

@@ -39,13 +39,13 @@ def _chat_part(part: Any, where: str) -> Json:
     if kind == _FILE:
         return {"type": "text", "text": _text_file(part, where)}
     if not isinstance(kind, str) or kind not in _TEXTS:
-        _fault(f"A part of type {str(kind)[:64]!r} is not supported.", where)
+        _refuse(f"A part of type {str(kind)[:64]!r} is not supported.", where)
     return {"type": "text", "text": _string(part, _TEXTS[kind], where)}
 
 
 def _image(part: Json, where: str) -> Json:
     if not isinstance(part.get("image_url"), str):
-        _fault("A picture needs an 'image_url'; files are not kept here.", where)
+        _refuse("A picture needs an 'image_url'; files are not kept here.", where)
     detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
     return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
 
@@ -56,11 +56,11 @@ def _text_file(part: Json, where: str) -> str:
     head, comma, body = data.partition(",") if isinstance(data, str) else ("", "", "")
     media = head.removeprefix("data:")
     if not comma or not head.startswith("data:") or not media.startswith(_TEXT_MEDIA):
-        _fault("A file must hold text and come along as a data URL in 'file_data'.", where)
+        _refuse("A file must hold text and come along as a data URL in 'file_data'.", where)
     try:
         text = b64decode(body, validate=True).decode() if media.endswith(";base64") else unquote(body, errors="strict")
     except ValueError:
-        _fault("The file does not hold text.", where)
+        _refuse("The file does not hold text.", where)
     name = part.get("filename")
     return f"{name}:\n\n{text}" if isinstance(name, str) and name else text
 
@@ -68,19 +68,19 @@ def _text_file(part: Json, where: str) -> str:
 def _string(part: Json, key: str, where: str) -> str:
     text = part.get(key)
     if not isinstance(text, str):
-        _fault(f"'{key}' must be a string.", where)
+        _refuse(f"'{key}' must be a string.", where)
     return text
 
 
-def _fault(message: str, where: str) -> NoReturn:
+def _refuse(message: str, where: str) -> NoReturn:
     raise RequestError(message, param=where)
 
 
-def joined(parts: Sequence[Json]) -> str:
+def joined_text(parts: Sequence[Json]) -> str:
     """The texts of chat parts as one, with nothing between them: a client may cut a text anywhere."""
     return "".join(part["text"] for part in parts if part["type"] == "text")
 
 
 def content_of(parts: list[Json]) -> str | list[Json]:
     """A content as simple as it can be: a string unless it holds pictures."""
-    return parts if any(part["type"] != "text" for part in parts) else joined(parts)
+    return parts if any(part["type"] != "text" for part in parts) else joined_text(parts)
