@@ -1,4 +1,4 @@
-"""What a client may use: its identity, and the tools and limits that hold for it, a model and a selection of tools."""
+"""What a client may use: its identity, and the tools and limits of one client, one model and one selection of tools."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -38,11 +38,11 @@ class Caller:
         name: for logs; None: anonymous.
         models: glob patterns of the models that it may use.
         tools: the server tools that it may use; None: all.
-        limits: those of its own `limits:`.
+        limits: the client's own `limits:`.
         admin: whether it may read /debug.
-        tool_events: the progress events for its requests that have no `x-tool-events`; None: `offer.tool_events`.
+        tool_events: the progress events for its requests without an `x-tool-events`; None: as in `offer.tool_events`.
         upstream_key: the key that it sent, for upstreams with `api_key: from_client`.
-        scope: the owner of the data between this caller's requests, which no other caller may see.
+        scope: the owner under which data is kept between this caller's requests; no other caller may see it.
     """
 
     name: str | None = None
@@ -58,10 +58,10 @@ class Caller:
         scope = "anyone" if self.name is None else f"client:{self.name}"
         if self.name is None and self.upstream_key:
             scope = f"key:{sha256(self.upstream_key.encode()).hexdigest()}"
-        object.__setattr__(self, "scope", scope)  # of a frozen instance
+        object.__setattr__(self, "scope", scope)  # because the instance is frozen
 
     def may_use(self, model: str) -> bool:
-        """Whether one of its patterns matches the model's name."""
+        """Whether one of the caller's patterns matches the model's name."""
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
 
@@ -70,8 +70,8 @@ class AccessPolicy(Struct, frozen=True):
 
     Attributes:
         permitted: whether the client may use the model.
-        limits: of the configuration, overlaid with the model's and then the client's own.
-        tools: the server tools that client and model both may use, among those selected.
+        limits: those of the configuration, overlaid with the model's and then with the client's.
+        tools: the selected server tools that both the client and the model may use.
         selection: how the request selects tools, beside those that it declares.
         ignored: the selected names that no tool has, fit for a header.
         offer: the tools of a request that has none of the `OFFER_FIELDS`.
@@ -105,11 +105,11 @@ class AccessPolicy(Struct, frozen=True):
 
 
 class AccessPolicies:
-    """The policies of a process, each of them made once.
+    """The policies of one configuration, each made once.
 
     Args:
-        limits: of the configuration.
-        toolset: has the server tools.
+        limits: those of the configuration.
+        toolset: the server tools.
     """
 
     def __init__(self, limits: Limits, toolset: Toolset) -> None:
@@ -122,10 +122,10 @@ class AccessPolicies:
         """The policy of a request.
 
         Args:
-            caller: whose it is.
-            model: that answers it.
-            selected: its `x-server-tools`; None: it has no such header.
-            on_request: whether it asks for tools by the prefix or suffix of `offer:`.
+            caller: the client that sent it.
+            model: the model that answers it.
+            selected: its header `x-server-tools`; None: it has no such header.
+            on_request: whether it asks for tools with the prefix or the suffix of `offer:`.
 
         Raises:
             ModelNotAllowed: the client may not use the model.
@@ -152,11 +152,11 @@ def access_policy(
     """The policy for a caller, a model and a selection.
 
     Args:
-        limits: of the configuration.
+        limits: those of the configuration.
         caller: may have limits and tools of its own.
         model: may have limits and tools of its own.
-        specs: every server tool that there is.
-        selection: of the request.
+        specs: all usable server tools.
+        selection: the selection of the request.
     """
     limits = limits.overlaid(model.limits, caller.limits)
     tools = list(specs)
@@ -174,7 +174,7 @@ def access_policy(
 
 
 def _names_in(selected: str | None) -> frozenset[str] | None:
-    """The names in `x-server-tools`, `EVERY_TOOL` perhaps among them; None where there is no such header."""
+    """The names in `x-server-tools`, possibly with `EVERY_TOOL` among them; None without such a header."""
     if selected is None:
         return None
     if selected.strip().lower() in ("none", EVERY_TOOL):  # as people write them
@@ -183,5 +183,5 @@ def _names_in(selected: str | None) -> frozenset[str] | None:
 
 
 def names_for_header(names: Iterable[str]) -> tuple[str, ...]:
-    """The names of tools, each once and at most 32 of them, as they may stand in a header and in the log."""
+    """At most 32 names of tools, without duplicates, each fit for a header and the log."""
     return tuple(dict.fromkeys(name if _TOOL_NAME.fullmatch(name) else "unknown" for name in names))[:_MAX_IGNORED]

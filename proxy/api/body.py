@@ -1,4 +1,4 @@
-"""Reading a request: its headers, its body within bounds, and the checks of what the proxy uses of it."""
+"""Reading a request: its headers, its body within bounds, and checks of the fields that the proxy uses."""
 
 import asyncio
 import math
@@ -18,21 +18,22 @@ from proxy.ports import Clock
 
 # OpenAI's own limit for `n`.
 MOST_CHOICES = 128
-# All of them are checked before anything is done. OpenAI takes 2,048 messages and 128 tools; long agents have had more.
+# Every message and tool is checked before any work is done. OpenAI takes 2,048 messages and 128 tools; long agent runs
+# have had more.
 MOST_MESSAGES, MOST_TOOLS = 10_000, 1024
 
 _Fault: TypeAlias = tuple[str, str]
-"""The place in a field that is at fault, and what it must be."""
+"""The place of a fault within a field, and what the value there must be."""
 
 HEADERS: Final = "toolproxy.headers"
-"""The key in a scope for the first header of each name, there once `header` has been called."""
+"""The key in a scope under which `header` keeps the first header of each name, from its first call on."""
 
-_LONGEST_CODING = 100  # characters of it in an error
+_LONGEST_CODING = 100  # characters of a content coding that an error quotes
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"})
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """The value of a request header, the first one where there are several; `name` in lower case."""
+    """The value of the first request header of that name, which is in lower case; None without one."""
     known: Mapping[bytes, bytes] | None = scope.get(HEADERS)
     if known is None:
         known = scope[HEADERS] = dict(reversed(scope["headers"]))
@@ -41,26 +42,26 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 def list_header(scope: Scope, name: bytes) -> str | None:
-    """The value of a request header that is a list, all its lines together (RFC 9110, section 5.3)."""
+    """The value of a request header that holds a list, all its lines joined (RFC 9110, section 5.3)."""
     first = header(scope, name)
-    if first is None or len(scope[HEADERS]) == len(scope["headers"]):  # no name has several lines
+    if first is None or len(scope[HEADERS]) == len(scope["headers"]):  # no header has several lines
         return first
     return b",".join(value for given, value in scope["headers"] if given == name).decode("latin-1")
 
 
 def is_forwarded(scope: Scope) -> bool:
-    """Whether a request comes through another proxy, by its own account."""
+    """Whether a request says that it came through another proxy."""
     return not _FORWARDED.isdisjoint(name for name, _ in scope["headers"])
 
 
 async def read_body(scope: Scope, receive: Receive, server: ServerConfig, clock: Clock) -> bytes:
-    """The whole body, counted among those of the open requests (`api.body_memory`).
+    """The whole body, counted among the bodies of the open requests (`api.body_memory`).
 
     Raises:
-        RequestError: it is compressed.
-        RequestTooLarge: more than `max_body_bytes`, whatever its Content-Length says.
+        RequestError: the body is compressed.
+        RequestTooLarge: the body is larger than `max_body_bytes`, whatever its Content-Length says.
         Overloaded: the bodies of all open requests would take more memory than they may.
-        RequestTimeout: it does not come fast enough.
+        RequestTimeout: the body does not arrive fast enough.
         ClientLeft: the client left while it was sending.
     """
     coding = header(scope, b"content-encoding")
@@ -81,10 +82,10 @@ async def read_body(scope: Scope, receive: Receive, server: ServerConfig, clock:
 async def _receive_body(
     scope: Scope, receive: Receive, share: Share | None, server: ServerConfig, clock: Clock
 ) -> bytes:
-    """A body that is still to come: no long silence in it, and on the whole no slower than `min_body_rate`.
+    """A body that has not arrived yet; it must not pause for long, nor be slower than `min_body_rate` on the whole.
 
-    Its bytes take memory that other requests may want. While that is scarce, a body has twice the time that a silence
-    may take, and no more for being large.
+    Its bytes take memory that other requests may need. While memory is scarce, a body of any size must be complete
+    within twice the longest permitted pause.
     """
     length = header(scope, b"content-length")
     if length is not None and length.isdigit():
@@ -128,8 +129,8 @@ def parse_object(body: bytes) -> Json:
     """The body as a JSON object.
 
     Raises:
-        InvalidJson: it is no JSON, or nested more than 1024 deep.
-        RequestError: it is JSON, but no object.
+        InvalidJson: the body is not JSON, or is nested more than 1024 levels deep.
+        RequestError: the body is JSON, but not an object.
     """
     try:
         request = rawjson.loads(body)
@@ -141,10 +142,10 @@ def parse_object(body: bytes) -> Json:
 
 
 def parse_chat_request(body: bytes) -> Json:
-    """A Chat Completions request, checked as far as the proxy reads it; the rest is the upstream's to judge.
+    """A Chat Completions request. The fields that the proxy reads are checked; the rest is left to the upstream.
 
     Raises:
-        RequestError: with the field that is at fault as `param`.
+        RequestError: a field is not well formed; its name is `param`.
     """
     request = parse_object(body)
     model, messages = request.get("model"), request.get("messages")
@@ -169,7 +170,7 @@ def parse_chat_request(body: bytes) -> Json:
 
 
 def _message_fault(message: Any) -> _Fault | None:
-    """Where a message is not what the loop can read, and what it should be. There may be thousands of messages."""
+    """The first fault of a message, None without one. It must be fast: there may be thousands of messages."""
     if not isinstance(message, dict):
         return "", "must be an object"
     role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
@@ -218,7 +219,7 @@ def _object_fault(value: Any) -> _Fault | None:
 
 
 def is_integer(value: Any, least: float = -math.inf, most: float = math.inf) -> TypeGuard[int]:
-    """Whether a value is an integer within these bounds; true and false, which Python counts among them, are none."""
+    """Whether a value is an integer within these bounds. True and False are not, though Python has them as integers."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
@@ -229,7 +230,7 @@ def _must_be_integer(least: int, most: int) -> Callable[[Any], _Fault | None]:
     return check
 
 
-# The other fields that the proxy reads; most requests have none of them.
+# The checks of the other fields that the proxy reads. Most requests have none of these.
 _CHECKS: Mapping[str, Callable[[Any], _Fault | None]] = {
     "tool_choice": _choice_fault,
     "tools": _tools_fault,
@@ -241,7 +242,7 @@ _CHECKS: Mapping[str, Callable[[Any], _Fault | None]] = {
 
 
 def expect(condition: object, param: str, demand: str) -> None:
-    """Raise `RequestError` unless the condition holds; `demand` is what the field `param` must be or hold."""
+    """Raise `RequestError` unless the condition holds; `demand` says what the field `param` must be or hold."""
     if not condition:
         raise _at_fault(param, demand)
 
@@ -251,7 +252,7 @@ def _at_fault(param: str, demand: str) -> RequestError:
 
 
 def _encoded(coding: str) -> RequestError:
-    """The error for a compressed body; the header says what is taken instead (RFC 9110, section 15.5.16)."""
+    """The error for a compressed body, with a header that says what is accepted (RFC 9110, section 15.5.16)."""
     return RequestError(
         f"A body with Content-Encoding {coding[:_LONGEST_CODING]!r} cannot be read: send it uncompressed.",
         status=415,

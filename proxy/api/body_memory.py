@@ -1,12 +1,13 @@
 """Memory for the bodies of open requests: bounded for the process, because a body grows when it is parsed.
 
     announced    a body that cannot fit is refused before it is sent; nothing is reserved yet, so that a client which
-                 announces much and sends little takes no room from others
+                 announces much and sends little takes no memory from others
     arriving     every piece is counted at the cost of plain text
-    complete     the body is counted at its cost when parsed, or at the most that could be, until the request is over;
-                 so is stored JSON of earlier requests that is read for this one
+    complete     the body is counted at its cost when parsed, or at an upper bound of that cost, until the request has
+                 ended; so is the stored JSON of earlier requests that is read for this one
 
-Beyond the bound: 503. A body that would not even fit alone: 413, since trying again is of no use.
+A body that exceeds the bound is refused with 503. One that would not fit even alone is refused with 413, because a
+retry would be of no use.
 """
 
 import os
@@ -23,11 +24,11 @@ from proxy.loop.errors import Overloaded, RequestTooLarge
 # Memory per byte of a body while its request is open: the byte itself, the text parsed from it, the text written for
 # the upstream. Sixteen requests of 30 MB of ASCII took 2.7 bytes per byte (`python -m bench.bodies`).
 _PLAIN: Final = 3
-# With one character beyond Latin-1, each character of a text takes two bytes in Python, with an emoji four (PEP 393);
-# once the text is written, its UTF-8 stays with it.
+# One character beyond Latin-1 makes each character of a Python string take two bytes, one emoji makes each take four
+# (PEP 393). Once a string has been encoded, it keeps its UTF-8 form as well.
 _WIDE, _WIDEST = 5, 7
-# Upper bounds, measured: a list takes 64 bytes, an empty object 64, one with a member 184, each further value 64. So an
-# opening brace counts as two marks.
+# Upper bounds, measured: a list takes 64 bytes, an empty object 64, an object with one member 184, and each further
+# value 64. So an opening brace counts twice.
 _STRUCTURE: Final = b"{[,:"
 _MARK_COST: Final = 64
 # The cost per byte of the most expensive body: `{"a":{"a":...` comes to 33.
@@ -39,7 +40,7 @@ SHARE: Final = "toolproxy.body_memory"
 
 @dataclass(slots=True)
 class BodyMemory:
-    """The bound of one process, and what is reserved of it, in bytes."""
+    """The bound of one process, and the memory that is reserved, in bytes."""
 
     limit: int
     used: int = 0
@@ -50,8 +51,8 @@ class Share(Struct):
 
     Attributes:
         memory: the memory of the process.
-        reserved: bytes of it, at present.
-        parsed: bytes of it for JSON that is parsed, or about to be.
+        reserved: the bytes that are reserved at present.
+        parsed: how many of these are for JSON that is parsed, or about to be.
     """
 
     memory: BodyMemory
@@ -60,7 +61,7 @@ class Share(Struct):
 
     @property
     def is_scarce(self) -> bool:
-        """Whether more than half of the memory is reserved, so that a slow body keeps others from theirs."""
+        """Whether more than half of the memory is reserved, so that slow bodies keep other requests waiting."""
         return 2 * self.memory.used > self.memory.limit
 
     def announce(self, size: int) -> None:
@@ -73,16 +74,16 @@ class Share(Struct):
         self.reserve(size * _PLAIN)
 
     def count_parsed(self, text: bytes) -> None:
-        """Count JSON that is about to be parsed, no longer as arrived. Raises `Overloaded`, `RequestTooLarge`."""
+        """Count JSON that is about to be parsed, at the cost of parsed JSON. Raises `Overloaded`, `RequestTooLarge`."""
         cost = self.parsed + len(text) * _MOST
-        # The exact cost takes as long to find as the text takes to parse, and matters only when memory is short.
+        # Finding the exact cost takes as long as parsing the text, and matters only when memory is short.
         if 2 * (self.memory.used - self.reserved + cost) > self.memory.limit:
             cost = self.parsed + cost_of(text)
         self.reserve(cost)
         self.parsed = cost
 
     def reserve(self, cost: int) -> None:
-        """Reserve `cost` bytes in place of those so far; 0 returns them. Raises `Overloaded`, `RequestTooLarge`."""
+        """Reserve `cost` bytes instead of those reserved so far. Raises `Overloaded`, `RequestTooLarge`."""
         memory = self.memory
         others = memory.used - self.reserved
         if cost > memory.limit:
@@ -94,13 +95,13 @@ class Share(Struct):
 
 
 def cost_of(body: bytes) -> int:
-    """Bytes of memory that a body takes at most while its request is open, parsed as JSON."""
+    """An upper bound, in bytes, of the memory that a body takes while its request is open, parsed as JSON."""
     marks = len(body) - len(body.translate(None, _STRUCTURE))
     return len(body) * _cost_of_text(body) + (marks + body.count(b"{")) * _MARK_COST
 
 
 def _cost_of_text(body: bytes) -> int:
-    """The cost of a byte of text: an escape counts as the character that it may stand for."""
+    """The cost per byte of text; an escape counts as the most expensive character that it may stand for."""
     if body.isascii() and b"\\u" not in body:
         return _PLAIN
     widest = (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4", b"\\ud", b"\\uD")
@@ -111,7 +112,7 @@ def available_memory(root: Path = Path("/")) -> int:
     """Bytes that this process may use: the smallest of the machine's memory and the limits of its containers.
 
     Args:
-        root: of the file system, for tests.
+        root: the root of the file system; tests have one of their own.
     """
     return min(_memory_limits(root))
 
@@ -141,6 +142,6 @@ def _cgroup_limit_files(root: Path) -> Iterator[Path]:
         if controllers in mounts:
             mount, name = mounts[controllers]
             inner = PurePosixPath(path.lstrip("/"))
-            # In a container `path` may be the host's name for it, and only the mount itself is visible.
+            # In a container, `path` may be a path of the host, and only the mount point itself is visible.
             for folder in (inner, *inner.parents):
                 yield mount / folder / name

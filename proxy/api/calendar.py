@@ -10,12 +10,12 @@ Per: TypeAlias = Literal["day", "month"]
 
 
 class Period(Struct, frozen=True):
-    """The day or month of a moment.
+    """The day or month that contains a moment.
 
     Attributes:
-        name: as the stores have it: "2026-11-23", or "2026-11".
-        ends: the first moment after it.
-        seconds_left: until then, rounded up.
+        name: as the stores write it: "2026-11-23", or "2026-11".
+        ends: the first moment after the period.
+        seconds_left: the seconds from the moment to the end of the period, rounded up.
     """
 
     name: str
@@ -24,12 +24,12 @@ class Period(Struct, frozen=True):
 
 
 def day_of(seconds: float) -> str:
-    """The day of a time in seconds since 1970."""
+    """The day, such as "2026-11-23", of a time in seconds since 1970."""
     return datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
 def last_days(seconds: float, count: int) -> list[str]:
-    """The day of a time and those before it, the latest first."""
+    """The last `count` days up to a time in seconds since 1970, the latest first."""
     today = datetime.fromtimestamp(seconds, UTC).date()
     return [(today - timedelta(days=back)).isoformat() for back in range(count)]
 

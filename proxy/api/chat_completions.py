@@ -1,6 +1,6 @@
-"""`POST /v1/chat/completions`: the tool loop, or bytes handed through where no server tool is in play.
+"""`POST /v1/chat/completions`: the tool loop, or a plain relay of bytes when no server tool is in play.
 
-Whatever happens upstream, the client sees one completion: one id, one role, one finish_reason, one sum of usage.
+However many upstream calls are made, the client sees one completion: one id, one role, one finish_reason, one usage.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -24,7 +24,7 @@ from proxy.loop.patterns import ChunkPattern, pattern_of
 from proxy.loop.tally import Tally, sum_of
 from proxy.ports import MODEL, Headers
 
-_OF_ALL_CHUNKS = ("system_fingerprint", "service_tier")  # where the upstream gives them
+_OF_ALL_CHUNKS = ("system_fingerprint", "service_tier")  # if the upstream sends them
 
 
 class ChatCompletions(Surface):
@@ -78,7 +78,7 @@ def _note_usage(usage: Json | None) -> None:
 
 
 def _for_upstream(request: ResolvedRequest) -> tuple[bytes, Json]:
-    """The request as the client sent it, but for a field that is ours and that an upstream may refuse."""
+    """The request as the client sent it, without the proxy's own field, which an upstream may refuse."""
     if "max_tool_calls" not in request.chat:
         return request.body or rawjson.dumps(request.chat), request.chat
     chat = {key: value for key, value in request.chat.items() if key != "max_tool_calls"}
@@ -89,10 +89,10 @@ class Completion(Struct, frozen=True):
     """The properties that all parts of one completion share.
 
     Attributes:
-        id: of the completion, as the client sees it.
-        run_ids: of its runs, one for each choice.
+        id: the completion's id, as the client sees it.
+        run_ids: the ids of its runs, one for each choice.
         created: seconds since 1970.
-        model: the model's name where the upstream does not give one.
+        model: the name of the model, for an upstream that does not send one.
         tool_events: the progress events that the client is shown.
     """
 
@@ -104,12 +104,12 @@ class Completion(Struct, frozen=True):
 
 
 class _LatestChunk(Struct):
-    """The latest chunk of a choice. When the same object comes again, only its delta is new (`ports.Show`).
+    """The latest chunk of a choice. When the same object is shown again, only its delta is new (`ports.Show`).
 
     Attributes:
         chunk: the object.
-        field: the text that was its whole delta when it came again, such as `content`; empty: it has come once.
-        pattern: the bytes around that text in the event that was written then; None: the text was empty.
+        field: the one key of its delta when it was shown again, such as `content`; empty: it has been shown once.
+        pattern: the bytes around that key's text in the event that was written then; None: the text was empty.
     """
 
     chunk: Json
@@ -121,19 +121,19 @@ class CompletionStream(Struct):
     """Writes a completion of one choice or several to a client with `stream: true`.
 
     Attributes:
-        stream: takes the bytes.
-        completion: the properties of the whole.
+        stream: the stream to the client.
+        completion: the properties that all chunks share.
         include_usage: whether the client wants the usage.
     """
 
     stream: EventStream
     completion: Completion
     include_usage: bool
-    _head: Json = {}  # the fields that all chunks share; empty until the first one
-    _texts: list[list[str]] = []  # written so far, by choice; empty until the first chunk
+    _head: Json = {}  # the fields that all chunks share; empty until the first chunk
+    _texts: list[list[str]] = []  # what is written so far, by choice; empty until the first chunk
     _citations: dict[int, list[Citation]] = {}  # in that text
     _annotations: dict[int, list[Json]] = {}  # the upstream's own; SDKs cannot join two lists of a stream
-    _events: list[Json] = []  # progress that waits for the next chunk
+    _events: list[Json] = []  # progress events that wait for the next chunk
     _latest: dict[int, "_LatestChunk"] = {}
 
     def show(self, index: int, chunk: Json) -> Awaitable[None]:
@@ -166,9 +166,9 @@ class CompletionStream(Struct):
         return self.stream.write(opening + sse.encode(chunk))
 
     async def tell(self, event: Json) -> bool:
-        """Write a progress event, as a chunk without choices; whether it is written at once.
+        """Write a progress event as a chunk without choices; returns whether it is written at once.
 
-        A `turn.started` before anything is shown is held back: until then a failure can have its proper status.
+        A `turn.started` is held back until something else is shown: until then, a failure can have its proper status.
         """
         model = event.pop(MODEL, None)
         if self.completion.tool_events == "calls":
@@ -180,7 +180,7 @@ class CompletionStream(Struct):
         return True
 
     async def finish(self, answers: Sequence[Respond]) -> None:
-        """Write the annotations and finish reasons, the usage if it was asked for, and the end mark."""
+        """Write the annotations, the finish reasons, the usage if the client wants it, and the end mark."""
         chunks = [self._opening(answers[0].turn.envelope)]
         for index, answer in enumerate(answers):
             cited = annotations("".join(self._texts[index]), answer.sources, self._citations.get(index, ()))
@@ -196,7 +196,7 @@ class CompletionStream(Struct):
         await self.stream.finish(b"".join(chunks))
 
     def _opening(self, seen: Mapping[str, Any]) -> bytes:
-        """The roles of all choices, once, before anything else; then the progress events that wait.
+        """The chunks that precede the next one: at first the roles of all choices, then the waiting progress events.
 
         The stream helper of OpenAI's SDK for Python fails unless the choices begin in the order of their indices.
         """
@@ -222,12 +222,12 @@ class CompletionStream(Struct):
 
 
 def whole_completion(answers: Sequence[Respond], completion: Completion, events: list[Json]) -> Json:
-    """The answer for a client that does not stream: the last turns as they came, as one completion.
+    """The answer for a client that does not stream: the last turns as they were received, as one completion.
 
     Args:
-        answers: of one run for each choice that the client wants.
-        completion: the properties of the whole.
-        events: the progress of the runs, for a client that is shown it.
+        answers: the ends of the runs, one for each choice.
+        completion: the properties of the completion.
+        events: the progress events of the runs, for a client that is shown them.
     """
     envelope = answers[0].turn.envelope
     choices = []

@@ -1,4 +1,4 @@
-"""Answers that have to fit a JSON Schema: one that does not is asked for once more, with what is wrong with it."""
+"""Answers that have to fit a JSON Schema: if one does not, the model is shown the fault and asked once more."""
 
 from collections.abc import Sequence
 from secrets import token_hex
@@ -36,9 +36,9 @@ class CheckingSurface(Surface):
 
         Args:
             request: the request.
-            run_id: of its run.
+            run_id: the id of its run.
             check: checks the answer; None: any answer will do.
-            callbacks: as for `run`. Text is not shown at once: a later turn may have to take its place.
+            callbacks: as for `run`. With a check, they hold text back, because a later turn may have to replace it.
             execute: as for `run`.
             keep: as for `run`.
 
@@ -52,7 +52,7 @@ class CheckingSurface(Surface):
         if fault is None:
             return answer
         output_left = request.limits.output_left(answer.tally)
-        if output_left == 0:  # the answer has used up what the model may write
+        if output_left == 0:  # the answer has used all tokens that the model may write
             return replace(answer, finish_reason="length")
         self.ports.observe("answer.unfit")
         again = _retry(request, check, answer.turn.text, fault, output_left)
@@ -71,14 +71,15 @@ def is_broken_off(answer: Respond) -> bool:
 
 
 def _refuses(answer: Respond) -> bool:
-    """Whether the model refuses to answer, in the field that is there for it."""
+    """Whether the model refuses to answer, in the field `refusal`."""
     return bool(answer.turn.message.get("refusal")) and not answer.turn.text.strip()
 
 
 def needs_check(request: ResolvedRequest) -> bool:
     """Whether the proxy has to check the answer to a request with a schema.
 
-    An upstream that keeps to a schema by itself is not waited for; where tools are, the end is waited for anyway.
+    Without tools, the answer of an upstream that enforces schemas itself is not checked, so that it can be streamed at
+    once. With tools, the end has to be waited for anyway.
     """
     return request.offer.in_play or not request.model.upstream.traits.json_schema
 
@@ -86,13 +87,13 @@ def needs_check(request: ResolvedRequest) -> bool:
 def _retry(
     request: ResolvedRequest, check: SchemaCheck, text: str, fault: str, output_left: int | None
 ) -> ResolvedRequest:
-    """The conversation without tools, in which the model reads what is wrong with its answer.
+    """The request, without tools, to correct an answer that does not fit.
 
     Args:
         request: the request.
-        check: of the answer against its schema.
+        check: the check that failed.
         text: the answer.
-        fault: what is wrong with it.
+        fault: what is wrong with the answer.
         output_left: how many tokens the model may still write; None: any number.
     """
     demand = DOES_NOT_FIT.format(fault=fault, schema=orjson.dumps(check.schema).decode())

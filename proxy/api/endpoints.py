@@ -1,4 +1,4 @@
-"""The small endpoints: the models of a client, health, metrics; 404 and 405 for what is not served."""
+"""The small endpoints: models, health, metrics, and the errors 404 and 405 for requests that are not served."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -18,10 +18,10 @@ _PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class Models:
-    """`GET /v1/models` and `/v1/models/{id}`: the models that this client may use.
+    """`GET /v1/models` and `/v1/models/{id}`: the models that the client may use.
 
-    The list has the names that the configuration spells out; a single model may also be one that a pattern serves. A
-    request with `anthropic-version` is answered in the shape of Anthropic's API, any other in OpenAI's.
+    The list has the names that the configuration spells out; a single model may also be one that matches a pattern. A
+    request with the header `anthropic-version` is answered in the shape of Anthropic's API, any other in OpenAI's.
     """
 
     def __init__(self, ports: Ports) -> None:
@@ -53,7 +53,7 @@ class Models:
 
 
 class Root:
-    """`HEAD /`: 200, by which clients such as Claude Code see that there is a server. There is nothing to get."""
+    """`HEAD /`: 200, which tells clients such as Claude Code that the server is there. `GET /` is answered with 404."""
 
     async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -63,7 +63,7 @@ class Root:
 
 
 class Healthz:
-    """`GET /healthz`: 200 while the process lives, without a key."""
+    """`GET /healthz`: 200 as long as the process lives. Needs no key."""
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -71,10 +71,11 @@ class Healthz:
 
 
 class Readyz:
-    """`GET /readyz`: 200 with a usable upstream, otherwise 503, as while the process drains; without a key or secrets.
+    """`GET /readyz`: 200 if an upstream is usable; 503 if none is, and while the process drains.
 
-    An upstream whose breaker is open counts as usable: the next replica would find it no better. A shared state that
-    cannot be reached is reported and changes nothing, for the process works without it.
+    It needs no key and shows no secrets. An upstream whose breaker is open counts as usable, because other replicas
+    would have the same trouble with it. A shared state that cannot be reached is reported but does not change the
+    status, because the process works without it.
     """
 
     def __init__(self, ports: Ports) -> None:
@@ -96,7 +97,7 @@ class Readyz:
 
 
 def state_as_json(readiness: Readiness) -> Json:
-    """The state of an upstream, a tool or the shared state, with what does not apply left out."""
+    """The state of an upstream, a tool or the shared state, without the fields that do not apply."""
     report: Json = {"name": readiness.name, "usable": readiness.usable}
     if not readiness.usable:
         report["why_not"] = readiness.why_not
@@ -108,7 +109,7 @@ def state_as_json(readiness: Readiness) -> Json:
 
 
 class MetricsEndpoint:
-    """`GET /metrics`: Prometheus' text format, without a key."""
+    """`GET /metrics`: the metrics in Prometheus' text format. Needs no key."""
 
     def __init__(self, scrape: Scrape) -> None:
         self._scrape = scrape
@@ -116,7 +117,7 @@ class MetricsEndpoint:
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         tasks = partial(asyncio.all_tasks, asyncio.get_running_loop())
-        text = await asyncio.to_thread(self._scrape, tasks)  # with many tasks or series it takes milliseconds
+        text = await asyncio.to_thread(self._scrape, tasks)  # takes milliseconds if there are many tasks or series
         await send_bytes(send, 200, ((b"content-type", _PROMETHEUS_TEXT),), text)
 
 
@@ -128,13 +129,13 @@ class NotServed:
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
         """Handle one ASGI connection."""
-        # A connection whose request was not read to its end is closed, and the client's next request on it is lost.
+        # If the body were not read to its end, the connection would be closed and the client's next request lost.
         await read_body(scope, receive, self._server, self._clock)
         raise NotFound(f"There is no {scope['path']} here.")
 
 
 class WrongMethod:
-    """405 for every method of a path but the `allowed` ones."""
+    """405 for a path that has only the `allowed` methods."""
 
     def __init__(self, allowed: str) -> None:
         self._allowed = allowed

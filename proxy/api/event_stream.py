@@ -1,4 +1,4 @@
-"""A response as a stream of server-sent events, with heartbeats, from one task or several."""
+"""A response as a stream of server-sent events, with heartbeats, written by one task or several."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,26 +11,26 @@ from proxy.loop import sse
 from proxy.ports import Headers
 
 STREAM_ERROR_ENCODER: Final = "toolproxy.stream_error_encoder"
-"""The key in a scope for a `Callable[[ProxyError], bytes]`: the last bytes of a stream that ends in that error.
+"""The key in a scope for a `Callable[[ProxyError], bytes]`, which gives the last bytes of a stream that fails.
 
-Without it, the last event of such a stream is the error in OpenAI's envelope.
+Without it, a stream that fails ends with an event that holds the error in OpenAI's envelope.
 """
 
 
 class EventStream:
     """A stream of server-sent events.
 
-    The status is committed with the first byte, so that an early failure still has its proper status.
+    The status is sent with the first byte, so that a failure before it still has its proper status.
 
     Attributes:
-        is_started: whether the status is committed.
-        heartbeat: makes what is sent when the stream would be silent for long; a comment unless the surface sets it.
+        is_started: whether the status has been sent.
+        heartbeat: makes the bytes that are sent after a long silence; a comment unless the surface sets it.
     """
 
     _HEADERS: Headers = (
         (b"content-type", b"text/event-stream; charset=utf-8"),
         (b"cache-control", b"no-cache"),
-        (b"x-accel-buffering", b"no"),  # nginx in front of us must not hold events back
+        (b"x-accel-buffering", b"no"),  # an nginx in front of the proxy must not hold events back
     )
 
     def __init__(self, scope: Scope, send: Send) -> None:
@@ -41,7 +41,7 @@ class EventStream:
         self.is_started = False
         self.heartbeat: Callable[[], bytes] = lambda: sse.KEEPALIVE
         loop = asyncio.get_running_loop()
-        self._written = loop.create_future()  # what `write` returns where nothing is to be waited for
+        self._written = loop.create_future()  # what `write` returns when there is nothing to wait for
         self._written.set_result(None)
         self._now = loop.time
         self._last_write = self._now()
@@ -51,7 +51,7 @@ class EventStream:
         self._headers = (*self._headers, *headers)
 
     def write(self, data: bytes) -> Awaitable[None]:
-        """Send whole events, or a comment. Waits while the client does not read."""
+        """Send whole events, or a comment. Waits as long as the client does not read."""
         if not self.is_started:
             return self._begin(data)
         self._last_write = self._now()
@@ -60,14 +60,14 @@ class EventStream:
         return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def _begin(self, data: bytes) -> None:
-        async with self._starting:  # the heartbeat may want to be first as well
+        async with self._starting:  # the heartbeat may be sending the first bytes at the same time
             if not self.is_started:
                 await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
                 self.is_started = True
         await self.write(data)
 
     async def keep_alive(self, seconds: float) -> None:
-        """Send a heartbeat whenever nothing was sent for `seconds`: balancers end silent streams after 60."""
+        """Send a heartbeat whenever nothing was sent for `seconds`: load balancers end silent streams after 60."""
         while True:
             silent = self._now() - self._last_write
             if silent >= seconds:
@@ -76,17 +76,17 @@ class EventStream:
             await asyncio.sleep(seconds - silent)
 
     async def finish(self, data: bytes = b"") -> None:
-        """Send the last events and the end of the response in one piece: clients go when they have read `[DONE]`."""
+        """Send the last events and the end of the response in one piece: clients disconnect once they read `[DONE]`."""
         if not self.is_started:
             await self._begin(b"")
         await self._send({"type": "http.response.body", "body": data})
 
 
 class Outbox:
-    """Events on their way into a stream, written in order, by one task at a time.
+    """A queue of events in front of a stream; they are written in order, by one task at a time.
 
-    Tools report progress from their own tasks. A task that is cancelled while it waits to write leaves its events
-    in the queue.
+    It is needed because tools report progress from their own tasks. The events of a task that is cancelled while it
+    waits to write stay in the queue.
     """
 
     def __init__(self, stream: EventStream) -> None:
@@ -95,21 +95,21 @@ class Outbox:
         self._writing = asyncio.Lock()
 
     def write(self, data: bytes) -> Awaitable[None]:
-        """Write whole events behind those that wait."""
+        """Write whole events, after those in the queue."""
         if self.pending or self._writing.locked() or not self._stream.is_started:
             self.pending += data
             return self.flush()
         return self._stream.write(data)
 
     async def flush(self) -> None:
-        """Write everything that waits."""
+        """Write all events in the queue."""
         async with self._writing:
             while data := bytes(self.pending):
                 await self._stream.write(data)
                 del self.pending[: len(data)]
 
     async def finish(self) -> None:
-        """Write everything that waits, and end the stream with it."""
+        """Write all events in the queue, and end the stream."""
         async with self._writing:
             await self._stream.finish(bytes(self.pending))
             self.pending.clear()

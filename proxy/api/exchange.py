@@ -1,12 +1,12 @@
-"""Between the API and its client: whole responses, and the end of the work when the client has left.
+"""Between the API and its client: whole responses, and the end of the work when the client leaves.
 
-Neither uvicorn nor Starlette cancels an endpoint whose client is gone: without `while_wanted`, a loop would go on
+Neither uvicorn nor Starlette cancels an endpoint whose client has left: without `while_wanted`, a loop would go on
 searching and paying for nobody.
 
-Our own server reports the departure through the ASGI extension `toolproxy.connection`, which stands under that name in
-`scope["extensions"]` until the response is complete or the client has left. Another server does not offer it: there, a
-task waits in `receive` for the departure, the body is read from `receive` and every chunk is sent. The extension saves
-19 % of a request's instructions.
+The proxy's own server reports the departure through an ASGI extension: `scope["extensions"]["toolproxy.connection"]`
+is a `ClientConnection` until the response is complete or the client has left. Other servers do not have the extension:
+with them, a task waits in `receive` for the departure, the body is read from `receive`, and every chunk goes through
+`send`. The extension saves 19 % of a request's instructions.
 """
 
 import asyncio
@@ -22,33 +22,33 @@ from proxy.loop.errors import MaxDurationExceeded, ProxyError
 from proxy.ports import Headers
 
 CONNECTION: Final = "toolproxy.connection"
-"""The key of the request's `ClientConnection` among the extensions of its scope."""
+"""The key of the request's `ClientConnection` in the extensions of its scope."""
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
 
 
 class ClientLeft(Exception):
-    """The client closed its connection; there is nobody left to answer."""
+    """The client has closed its connection, so there is nobody to answer."""
 
 
 class ClientConnection(Protocol):
-    """The connection on which a request has come."""
+    """The connection of a request."""
 
     def take_body(self) -> bytes | None:
-        """The rest of the body, in place of `receive`; None where it is not complete, or the client has left."""
+        """The rest of the body, instead of `receive`; None if it is not complete yet, or the client has left."""
         ...
 
     def write_chunk(self, data: bytes) -> bool:
         """Write a further part of a streamed response straight to the transport.
 
-        False: nothing was written, and the part must go through `send`. Middleware does not see such a part, so it must
-        not be the last one. It saves a tenth of a chunk's instructions.
+        If it returns False, nothing was written, and the part must go through `send`. Middleware does not see a part
+        that is written here, so it must not be the last one. This saves a tenth of a chunk's instructions.
         """
         ...
 
     def call_when_left(self, callback: Callable[[], None] | None) -> bool:
-        """Set the one callback for when the client leaves; None removes it. False where the client has left already."""
+        """Set the callback for when the client leaves; None removes it. False: the client has left already."""
         ...
 
 
@@ -58,20 +58,20 @@ async def while_wanted(
     """The result of `work`, which is cancelled when the client leaves or the time is over.
 
     Args:
-        scope: of the request.
-        receive: of the request; asked for the client's departure where the server has no other way to report it.
+        scope: the scope of the request.
+        receive: reports the client's departure, on servers that have no other way to report it.
         work: makes the coroutine to run.
-        seconds: the time for it.
-        beside: makes a coroutine that runs beside the work and is cancelled at its end, such as a heartbeat.
+        seconds: the longest time that the work may take.
+        beside: makes a coroutine, such as a heartbeat, that runs beside the work and is cancelled at its end.
 
     Raises:
-        ClientLeft: the client was gone first.
-        MaxDurationExceeded: it took longer than `seconds`.
+        ClientLeft: the client left before the work was done.
+        MaxDurationExceeded: the work took longer than `seconds`.
     """
     connection: ClientConnection | None = scope.get("extensions", {}).get(CONNECTION)
     loop = asyncio.get_running_loop()
     task = asyncio.current_task(loop)
-    assert task is not None  # noqa: S101 - a coroutine runs in one
+    assert task is not None  # noqa: S101 - every coroutine runs in a task
     stopper = _Stopper(task)
     if connection is not None and not connection.call_when_left(partial(stopper.stop, ClientLeft)):
         raise ClientLeft
@@ -84,7 +84,7 @@ async def while_wanted(
             companions.append(asyncio.create_task(beside()))
         return await work()
     except asyncio.CancelledError:
-        if stopper.reason is None or stopper.task.cancelling() > 1:  # cancelled by the server, too
+        if stopper.reason is None or stopper.task.cancelling() > 1:  # the server has cancelled it, too
             raise
         if stopper.reason is ClientLeft:
             raise ClientLeft from None
@@ -100,7 +100,7 @@ async def while_wanted(
 
 
 class _Stopper(Struct, eq=False):
-    """Cancels a task, once, and remembers why. `asyncio.timeout` takes 3 % more of a request's CPU."""
+    """Cancels a task, once, and remembers the reason. `asyncio.timeout` takes 3 % more of a request's CPU."""
 
     task: asyncio.Task[Any]
     reason: type[Exception] | None = None

@@ -1,4 +1,4 @@
-"""Every other `/v1/*`: handed to the upstream of the request's model, the answer streamed back as it comes."""
+"""Every other `/v1/*`: relayed to the upstream of the request's model, and the response streamed back as received."""
 
 import re
 from collections.abc import Iterable
@@ -24,37 +24,40 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade expect".split()
 )
-# Headers between this client and this proxy alone, and those that would choose another account at the upstream.
+# Headers that concern only the client and the proxy, and headers that would select another account at the upstream.
 _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
     b"host content-length authorization api-key x-api-key cookie openai-organization openai-project "
     b"x-organization-id x-request-id forwarded x-real-ip x-original-url x-original-host x-rewrite-url "
     b"x-http-method-override x-server-tools x-tool-events".split()
 )
-# Headers about the origin of a request, and names that a CGI-like upstream takes for others (nginx drops them as well).
+# Headers about the origin of a request, and names with an underscore, which a CGI-like upstream takes for other headers
+# (nginx drops them as well).
 _NOT_FORWARDED_LIKE = re.compile(rb"x-forwarded-.*|.*_.*", re.DOTALL)
-# Which pages may read a response is for the proxy to say.
+# The CORS headers are among them, because the proxy decides which web pages may read a response.
 _NOT_RELAYED = _HOP_BY_HOP | frozenset(
     b"set-cookie date server x-request-id "
     b"access-control-allow-origin access-control-allow-credentials access-control-expose-headers".split()
 )
 
-# Nothing in a header may look like the end of one to whoever reads it next.
+# Control characters, which the next reader of a header could take for its end.
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
-# The plain way to write a part's head, as every client library does; any other is refused, for parsers differ on it.
+# The plain form of a part's head, as every client library writes it. Any other form is refused, because parsers differ
+# on it.
 _HEADER_LINE = re.compile(rb"[!#-'*+.0-9A-Z^-z|~-]+:[^\r\n]*")
-# A name has no escapes, and a token no apostrophe, which PHP reads as a quote.
+# In the plain form a name has no escapes, and a token has no apostrophe, which PHP reads as a quotation mark.
 _TOKEN = rb"[!#-&*+.0-9A-Z^-z|~-]+"
 _FILE_NAME = rb'filename=(?:"[^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+"|' + _TOKEN + rb")|filename\*=[!#-'*+.0-9A-Z^-z|~-]+"
 _PARAMETER = re.compile(rb'; *(?:name=(?:"([^"\\\r\n]*)"|(' + _TOKEN + rb"))|" + _FILE_NAME + rb")", re.IGNORECASE)
 _DISPOSITION = re.compile(rb"content-disposition: *form-data((?:" + _PARAMETER.pattern + rb")*) *", re.IGNORECASE)
 _TYPE_PARAMETER = re.compile(r"""[ \t]*+;[ \t]*+(?:([!#-'*+.0-9A-Z^-z|~-]+)=(?:"([^"\\]*+)"|([^\s;"]++)))?""")
 _FORM_TYPE = re.compile(r"multipart/form-data(?:" + _TYPE_PARAMETER.pattern + r")*+[ \t]*", re.IGNORECASE)
-# RFC 2046, section 5.1.1, and `*`, of which many Android apps make theirs; parsers differ on a blank at its end.
+# RFC 2046, section 5.1.1, and `*`, which many Android apps use. A blank at the end is not allowed: parsers differ there.
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()*+_,./:=? -]{0,69}[0-9A-Za-z'()*+_,./:=?-]")
-# Segments that a URL library would resolve, and characters that decode into ones: a request stays below the base URL.
+# Segments that a URL library would resolve, and escapes that decode to such segments: with them, a request could leave
+# the base URL.
 _ODD_PATH = re.compile(rb"/\.{0,2}(?:/|$)|%2e|%2f|%5c|\\", re.IGNORECASE)
-_FIRST_ERROR = 400  # of HTTP's statuses
+_FIRST_ERROR = 400  # the lowest HTTP status of an error
 
 
 class Passthrough:
@@ -74,7 +77,7 @@ class Passthrough:
         model, body = self._route(scope, body, caller)
         request_context.add({"model": model.name, "upstream": model.upstream.name})
         headers = _forwarded(scope)
-        if self._counts_use:  # compressed, the count of tokens could not be found
+        if self._counts_use:  # in a compressed response, the count of tokens could not be found
             headers = [
                 *(field for field in headers if field[0] != b"accept-encoding"),
                 (b"accept-encoding", b"identity"),
@@ -84,10 +87,12 @@ class Passthrough:
         await while_wanted(
             scope, receive, partial(_relay, model, request, send, counts_use=self._counts_use), seconds=most
         )
-        await send({"type": "http.response.body", "body": b""})  # a client that has read all may have gone by now
+        await send(
+            {"type": "http.response.body", "body": b""}
+        )  # outside, because a client that has read everything may have left
 
     def _route(self, scope: Scope, body: bytes, caller: Caller) -> tuple[Model, bytes]:
-        """The model that the request names, and the body with the upstream's name for it."""
+        """The model that the request names, and the body with the upstream's name for the model."""
         content_type = header(scope, b"content-type") or ""
         if sum(name == b"content-type" for name, _ in scope["headers"]) > 1:
             raise RequestError("There may be only one Content-Type.")
@@ -109,7 +114,9 @@ async def _relay(model: Model, request: RawRequest, send: Send, *, counts_use: b
             if name.lower() not in dropped and not _CONTROL.search(value)
         ]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head need not wait for a body
+        await send(
+            {"type": "http.response.body", "body": b"", "more_body": True}
+        )  # the head must not wait for the body
         counted = UsageFinder()
         try:
             async for data in response.body:
@@ -124,7 +131,10 @@ async def _relay(model: Model, request: RawRequest, send: Send, *, counts_use: b
 
 
 def _estimate(body: bytes, events: int) -> Json | None:
-    """The tokens of a request whose answer has no count, or was left: its text, and one for each event of a stream."""
+    """An estimate for a response without a count of tokens, or one that was not read to its end.
+
+    The request's text is counted as input, and each event of a stream as one token of output.
+    """
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -145,11 +155,11 @@ def _model_in_json(scope: Scope, body: bytes) -> str:
 
 
 class _Form:
-    """A multipart form, as far as its part named `model` is concerned.
+    """A multipart form and its part named `model`.
 
     Raises:
-        RequestError: it has not exactly one, or is written in a way that parsers read differently: an upstream might
-            read a model that was not checked.
+        RequestError: the form does not have exactly one such part, or parsers would read it differently, so that an
+            upstream might read a model that was not checked.
     """
 
     def __init__(self, body: bytes, content_type: str) -> None:
@@ -158,7 +168,7 @@ class _Form:
         if len(boundaries) != 1 or not _BOUNDARY.fullmatch(boundaries[0]):
             raise RequestError("The form must name exactly one boundary.")
         self._delimiter = b"\r\n--" + boundaries[0].encode("latin-1")
-        # The first delimiter may stand at the very beginning; the part after the last one is `--` and no part.
+        # The first delimiter may be at the very beginning. After the last delimiter there is `--`, which is not a part.
         self._parts = (b"\r\n" + body).split(self._delimiter)
         named = [at for at, part in enumerate(self._parts[1:-1], 1) if _name_of_part(part) == b"model"]
         if len(named) != 1:
@@ -168,14 +178,14 @@ class _Form:
         self.model = value.decode("utf-8", "replace")
 
     def with_model(self, name: str) -> bytes:
-        """The form with another value in that part."""
+        """The form with another name of a model."""
         part = b"".join((self._head, b"\r\n\r\n", name.encode()))
         whole = self._delimiter.join((*self._parts[: self._at], part, *self._parts[self._at + 1 :]))
         return whole.removeprefix(b"\r\n")
 
 
 def _name_of_part(part: bytes) -> bytes:
-    """The name of one part. Raises `RequestError` where its head is not written the plain way."""
+    """The name of one part. Raises `RequestError` if its head is not in the plain form."""
     head, mark, _ = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     dispositions = [match for line in lines if (match := _DISPOSITION.fullmatch(line))]
@@ -188,10 +198,10 @@ def _name_of_part(part: bytes) -> bytes:
 
 
 def _path_below_v1(scope: Scope) -> str:
-    """The path as it came, still encoded, with its query; it is put behind an upstream's base URL.
+    """The path below `/v1` with its query, still encoded, to be appended to an upstream's base URL.
 
     Raises:
-        NotFound: it would lead elsewhere.
+        NotFound: the path would leave the base URL.
     """
     raw: bytes = scope["raw_path"].partition(b"?")[0]
     if _ODD_PATH.search(raw):
@@ -211,7 +221,7 @@ def _forwarded(scope: Scope) -> list[tuple[bytes, bytes]]:
 
 
 def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
-    """Headers that a `Connection` header declares to be for this hop only."""
+    """The names of the headers that a `Connection` header declares to be for this hop only."""
     named: list[bytes] = []
     for name, value in headers:
         if name.lower() == b"connection":

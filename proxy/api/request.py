@@ -1,4 +1,4 @@
-"""A request of any surface, resolved: whose it is, which model answers it, with which tools, within which limits."""
+"""A request of any surface, resolved: its caller, its model, its tools and its limits."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -23,28 +23,28 @@ from proxy.loop.prompts import PICTURES, WHERE, with_system_text
 from proxy.loop.search import NO_FILTERS, SearchFilters
 from proxy.ports import Model, Ports
 
-_LONGEST_LOGGED = 100  # characters of a name that there is not
+_LONGEST_LOGGED = 100  # characters of the name of an unknown model
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
-# The values of the header `x-tool-events`; with any other one, what the operator has configured counts.
+# The values of the header `x-tool-events`. Any other value is ignored, and the configuration applies.
 _TOOL_EVENTS: Mapping[str, ToolEvents] = {"true": "calls", "results": "results", "false": "none", "none": "none"}
 
 
 class ResolvedRequest(Struct, frozen=True):
-    """A request with everything that is decided before its model is asked.
+    """A request with everything that is decided before its model is called.
 
     Attributes:
-        chat: the request in the words of Chat Completions, with what was hidden from this client put back.
+        chat: the request as one of Chat Completions, with the messages that were hidden from this client put back.
         caller: the client that sent it.
         model: the model that answers it.
-        limits: how far it may go.
+        limits: the limits of its runs.
         tools: the server tools that it may use.
         selection: how it selects server tools, beside those that it declares.
         offer: the tools that the model is shown.
         tool_events: the progress events that the client is shown.
-        body: `chat` as the client sent it, byte for byte; None where the two differ.
-        ignored: names that the client selected and cannot have, safe in a header.
-        filters: of its searches.
-        sources: URL -> title of the pages that calls earlier in the conversation have found.
+        body: `chat` as the client sent it, byte for byte; None if the two differ.
+        ignored: the names of tools that the client selected and cannot have, safe in a header.
+        filters: the filters of its searches.
+        sources: URL -> title of the pages that earlier calls of the conversation have found.
     """
 
     chat: Json
@@ -64,7 +64,8 @@ class ResolvedRequest(Struct, frozen=True):
     def narrows_tools(self) -> bool:
         """Whether a selection or a limit narrows the server tools.
 
-        A tool that the client declares and cannot have is then left out and named in `x-tools-ignored`, not refused.
+        If so, a tool that the client declares and cannot have is left out and named in `x-tools-ignored`; otherwise the
+        request is refused.
         """
         return self.selection.names is not None or not self.limits.allow_tools
 
@@ -74,7 +75,7 @@ class RequestResolver:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._marks = ports.config.offer if ports.config.offers_on_request else None  # by which requests ask for tools
+        self._marks = ports.config.offer if ports.config.offers_on_request else None  # how requests ask for tools
         self._policies = AccessPolicies(ports.config.limits, ports.toolset)
 
     async def resolve(
@@ -88,14 +89,14 @@ class RequestResolver:
         """Resolve a chat request.
 
         Args:
-            scope: has the caller, and the headers that select tools.
+            scope: its ASGI scope, with the caller and the headers that select tools.
             chat: the request, checked by `parse_chat_request` or made by a surface.
-            body: the bytes that it was read from.
-            hidden: continuations that the request itself carries, by run; the store is not asked for these.
+            body: the bytes from which `chat` was read.
+            hidden: continuations that the request itself carries, by run; they are not looked up in the store.
 
         Raises:
-            ModelNotFound: there is no such model here.
-            ModelNotAllowed: the client may not use it.
+            ModelNotFound: the configuration has no such model.
+            ModelNotAllowed: the client may not use the model.
             RequestError: the settings of its searches are not well formed.
         """
         caller: Caller = scope[CALLER]
@@ -141,7 +142,7 @@ class RequestResolver:
     async def _restored(
         self, scope: Scope, chat: Json, runs: Sequence[str], hidden: Mapping[str, Continuation]
     ) -> tuple[Json, Mapping[str, str]]:
-        """The request with what this client was not shown of earlier `runs`, and the pages that those have found."""
+        """The request with the hidden messages of earlier `runs` put back, and the pages that these runs have found."""
         owner, share = scope[CALLER].scope, scope.get(SHARE)
         found = {run: hidden[run] for run in runs if run in hidden}
         for run in runs:
@@ -157,9 +158,9 @@ class RequestResolver:
         return {**chat, "messages": put_back(chat["messages"], found)}, sources
 
     def _without_marks(self, chat: Json, marks: OfferConfig) -> tuple[Json, str, bool]:
-        """The request without the prefix that asks for tools, its model's name without the suffix; and whether it asks.
+        """The request without the prefix, its model's name without the suffix, and whether it has one of these marks.
 
-        A name that the configuration spells out is meant as it stands.
+        A suffix is not removed from a name that the configuration spells out.
         """
         name, suffix = chat["model"], marks.model_suffix
         has_suffix = suffix is not None and name.endswith(suffix) and name not in self._ports.config.models
@@ -171,7 +172,7 @@ class RequestResolver:
 
 
 def _with_filters(chat: Json, *, native_search: bool) -> tuple[Json, SearchFilters]:
-    """The request, with the place of its user in the system message, and the filters of its searches."""
+    """The request with its user's location in the system message, and the filters of its searches."""
     filters = filters_of(chat, native_search=native_search)
     if filters.place:
         chat = {**chat, "messages": with_system_text(chat["messages"], WHERE.format(place=filters.place))}
@@ -179,7 +180,7 @@ def _with_filters(chat: Json, *, native_search: bool) -> tuple[Json, SearchFilte
 
 
 def take_prefix(messages: Sequence[Json], prefix: str) -> list[Json] | None:
-    """The messages without `prefix` at the beginning of the last user message; None where it is not there."""
+    """The messages without `prefix` at the beginning of the last user message; None if there is no such prefix."""
     for at in range(len(messages) - 1, -1, -1):
         if messages[at].get("role") == "user" and not _has_pictures_of_results(messages, at):
             content = _after_prefix(messages[at].get("content"), prefix)
@@ -190,7 +191,7 @@ def take_prefix(messages: Sequence[Json], prefix: str) -> list[Json] | None:
 
 
 def _has_pictures_of_results(messages: Sequence[Json], at: int) -> bool:
-    """Whether a message is no question, but holds the pictures of tool results, which a tool message cannot hold."""
+    """Whether a message holds the pictures of tool results, which tool messages cannot hold, and is not a question."""
     if at == 0 or messages[at - 1].get("role") != "tool" or not isinstance(messages[at].get("content"), list):
         return False
     return text_of(messages[at]) in ("", PICTURES)

@@ -1,8 +1,9 @@
-"""A JSON Schema that an answer is asked for in, and whether the answer fits it.
+"""A JSON Schema for answers, and the check whether an answer fits it.
 
-A schema comes from a client, so what it may cost is bounded. No reference is followed: those within it are unfolded
-before it is used, breadth first, up to a number of nodes and of levels; beyond that they take anything. Otherwise
-thirty definitions with two references each, both to the next one, would keep the event loop for minutes.
+A schema comes from a client, so its cost is bounded. References are not followed during a check: those within the
+schema are unfolded beforehand, breadth first, up to a number of nodes and of levels; a reference beyond these bounds
+permits anything. Without the bounds, thirty definitions with two references each, both to the next definition, would
+block the event loop for minutes.
 """
 
 import re
@@ -20,20 +21,20 @@ from proxy.loop.errors import RequestError
 _MAX_BYTES = 64 * 1024
 _MAX_NODES = 2000
 _MAX_LEVELS = 32
-# Nodes of the schema times characters of the answer: half a second with the slowest schema that was tried.
+# Nodes of the schema times characters of the answer; this takes half a second with the slowest schema that was tried.
 _MAX_WORK = 50_000_000
-_LINEAR = jsonschema_rs.RegexOptions()  # without look-around and back-references, and so without blow-up
+_LINEAR = jsonschema_rs.RegexOptions()  # no look-around or back-references, so always linear time
 # pydantic writes such a pattern for each Decimal.
 _LOOK_AROUND = re.compile(r"\(\?(?:=|!|<[=!])|\\[1-9k]")
 _MAX_CHARACTERS = 200
-# Keywords whose values are data and no schema.
+# Keywords whose values are data, not schemas.
 _DATA = ("enum", "const", "default", "examples")
 _DEFINITIONS = ("$defs", "definitions")
 _NOT_FOLLOWED = ("$dynamicRef", "$recursiveRef")
 
 
 class _UnusableSchema(ValueError):
-    """A schema that cannot be used; the message is the end of a sentence about it."""
+    """A schema cannot be used; the message is the end of a sentence about the schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class SchemaCheck:
             param: its place in the request.
 
         Raises:
-            RequestError: it is none, is too large, or refers beyond itself.
+            RequestError: it is not a schema, is too large, or has a reference to something outside it.
         """
         try:
             return cls._of(schema)
@@ -73,12 +74,12 @@ class SchemaCheck:
         whole = unfolded(schema)
         try:
             validator = jsonschema_rs.validator_for(whole, retriever=_refuse, pattern_options=_LINEAR)
-        except ValueError as exc:  # jsonschema_rs's own is one
+        except ValueError as exc:  # the errors of jsonschema_rs are among these
             raise _UnusableSchema(f"is no JSON Schema: {_short(exc)}") from exc
         return cls(schema, validator, _size(whole))
 
     def fault(self, text: str) -> str | None:
-        """The first thing that is wrong with an answer; None where it fits, or would take too long to check."""
+        """The first fault of an answer; None if the answer fits, or would take too long to check."""
         if self._nodes * len(text) > _MAX_WORK:
             return None
         try:
@@ -98,7 +99,7 @@ def unfolded(schema: Json) -> Json:
     """The schema with every reference replaced by its target, as far as the bounds permit.
 
     Raises:
-        ValueError: it refers to something that it does not contain.
+        ValueError: a reference has no target in the schema.
     """
     budget = _Budget()
     root: list[Any] = [None]
@@ -125,7 +126,7 @@ def unfolded(schema: Json) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A node that is still to be unfolded, where it goes, and how many references it is below."""
+    """A node that is yet to be unfolded, its destination, and the number of references above it."""
 
     holder: Any
     key: Any
@@ -141,7 +142,7 @@ class _Budget:
     sizes: dict[str, int] = field(default_factory=dict)
 
     def affords(self, reference: str, target: Any) -> bool:
-        """Whether enough nodes are left for a target; if so, they are spent."""
+        """Whether enough nodes are left for a target, which are then spent."""
         if reference not in self.sizes:
             self.sizes[reference] = _size(target)
         if self.sizes[reference] > self.left:
@@ -156,7 +157,7 @@ def _size(node: Any) -> int:
 
 
 def _resolved(node: Json, schema: Json, budget: _Budget, level: int) -> Iterator[tuple[str, Any]]:
-    """The entries of a node that are to be unfolded, its reference resolved."""
+    """The entries of a node that are yet to be unfolded; the node's own reference is resolved."""
     if any(name in node for name in _NOT_FOLLOWED):
         raise _UnusableSchema("has a dynamic reference, which is not supported")
     reference = node.get("$ref")
@@ -175,7 +176,7 @@ def _resolved(node: Json, schema: Json, budget: _Budget, level: int) -> Iterator
 
 
 def _looks_around(name: str, inner: Any) -> bool:
-    """Whether a keyword is a pattern that cannot be matched in linear time, and so is left out."""
+    """Whether a keyword is a pattern that cannot be matched in linear time; such a pattern is left out."""
     return name == "pattern" and isinstance(inner, str) and _LOOK_AROUND.search(inner) is not None
 
 

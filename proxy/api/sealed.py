@@ -1,6 +1,6 @@
-"""Sealed text: a client carries it for us from one request to the next, and can neither read nor make it.
+"""Sealed text: a client carries it from one request to the next, and can neither read nor forge it.
 
-It is sealed for one caller, so that it is of no use to another. Where it cannot be opened, it is ignored.
+A text is sealed for one caller and is of no use to any other. A text that cannot be opened is ignored.
 """
 
 import zlib
@@ -26,12 +26,12 @@ _KEY_OF_THIS_PROCESS = urandom(32)
 
 
 def sealing_keys(upstreams: Iterable[UpstreamConfig]) -> tuple[str, ...]:
-    """The keys of the upstreams, of which the key for sealing is made: the same in every worker and replica."""
+    """The keys of the upstreams, from which the sealing key is derived: all workers and replicas have them."""
     return tuple(upstream.api_key for upstream in upstreams if upstream.api_key != FROM_CLIENT)
 
 
 def sealer_for(caller: Caller, secrets: tuple[str, ...]) -> "Sealer":
-    """Seals for a caller with a key made of the `secrets`; where there are none, of the caller's own key."""
+    """The sealer for a caller; its key is derived from the `secrets`, or without any from the caller's own key."""
     if not secrets and caller.upstream_key is not None:
         secrets = (caller.upstream_key,)
     return Sealer(key_from(secrets), caller.scope)
@@ -39,7 +39,7 @@ def sealer_for(caller: Caller, secrets: tuple[str, ...]) -> "Sealer":
 
 @lru_cache(maxsize=1024)
 def key_from(secrets: tuple[str, ...]) -> bytes:
-    """A key of 32 bytes, the same in every worker and replica with these secrets; without any, one of this process."""
+    """A key of 32 bytes, derived from these secrets in every worker and replica; without any, the process's own."""
     if not secrets:
         return _KEY_OF_THIS_PROCESS
     known = [sha256(secret.encode()).digest() for secret in sorted(secrets)]
@@ -48,7 +48,7 @@ def key_from(secrets: tuple[str, ...]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _cipher(key: bytes) -> AESGCM:
-    """The cipher of a key, which takes 3 % of a request to make."""
+    """The cipher of a key, cached because it takes 3 % of a request to make."""
     return AESGCM(key)
 
 
@@ -60,19 +60,19 @@ class Sealer:
         self._scope = scope.encode()
 
     def seal(self, held: Json) -> str:
-        """The sealed text that holds an object."""
+        """A sealed text that holds the object."""
         nonce = urandom(_NONCE_BYTES)
         sealed = self._cipher.encrypt(nonce, zlib.compress(orjson.dumps(held)), self._scope)
         return urlsafe_b64encode(nonce + sealed).decode()
 
     def open(self, sealed: Any) -> Json | None:
-        """The object in a sealed text; None for what was not sealed here for this caller."""
+        """The object in a sealed text; None if it was not sealed here for this caller."""
         try:
             data = urlsafe_b64decode(sealed)
             plain = self._cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._scope)
         except (InvalidTag, TypeError, ValueError):
             return None
-        held: Json = orjson.loads(zlib.decompress(plain))  # only now is it certain that it is ours
+        held: Json = orjson.loads(zlib.decompress(plain))  # safe, because it was authenticated above
         return held
 
     def seal_text(self, text: str) -> str:
@@ -80,7 +80,7 @@ class Sealer:
         return self.seal({"text": text})
 
     def open_text(self, sealed: Any) -> str | None:
-        """The text in its sealed form; None for what was not sealed here for this caller."""
+        """The text in a sealed text; None if it was not sealed here for this caller."""
         held = self.open(sealed)
         text = held.get("text") if held is not None else None
         return text if isinstance(text, str) else None

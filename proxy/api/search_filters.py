@@ -1,4 +1,4 @@
-"""The filters that a request sets for its searches, in the words of each API, as `SearchFilters`.
+"""The filters that a request sets for its searches, read from the form of each API into `SearchFilters`.
 
     tools: [{"type": "web_search", "filters": {"allowed_domains", "blocked_domains"}, "user_location",
              "search_context_size"}]                                              Responses and Chat Completions
@@ -6,10 +6,10 @@
     tools: [{"type": "web_search_20250305", "allowed_domains", "blocked_domains", "user_location"}]         Messages
     plugins: [{"id": "web", "max_results", "include_domains", "exclude_domains"}]    OpenRouter
     tools: [{"type": "web_search", "web_search": {"search_domain_filter", "search_recency_filter", "count",
-             "content_size"}}]                                                        GLM, for models of others
+             "content_size"}}]                                    GLM, for upstreams without a search of their own
 
-The lists of domains may also stand beside `filters`. Everything may be null. Of several such settings the first counts,
-except that blocked domains add up.
+The lists of domains may also be beside `filters`. Everything may be null. If a filter is set several times, the first
+setting counts; blocked domains are added up.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,16 +44,16 @@ _NATIVE_RECENCIES: Mapping[str, Recency | None] = {
 
 
 def filters_of(request: Json, *, native_search: bool = False) -> SearchFilters:
-    """The filters of a chat request; with `native_search` GLM's own form is passed on as it is, and not read.
+    """The filters of a chat request; with `native_search`, GLM's form is left for the upstream and not read.
 
     Raises:
-        RequestError: they are not well formed.
+        RequestError: the filters are not well formed.
     """
     return merged(list(_settings_in(request, native_search=native_search)))
 
 
 def merged(found: Sequence[SearchFilters]) -> SearchFilters:
-    """Several settings as one: of each the first, and all blocked domains."""
+    """Several settings as one: the first value of each filter, and all blocked domains."""
     if not found:
         return NO_FILTERS
     if len(found) == 1:
@@ -68,19 +68,19 @@ def merged(found: Sequence[SearchFilters]) -> SearchFilters:
 
 
 def filters_of_tool(tool: Json, where: str) -> SearchFilters:
-    """The filters of a Messages tool, whose `domains` stand in itself; `where` is its place in the request.
+    """The filters in the fields of a Messages tool; `where` is its place in the request.
 
     Raises:
-        RequestError: they are not well formed.
+        RequestError: the filters are not well formed.
     """
     return read_settings({"user_location": tool.get("user_location"), "filters": tool}, where)
 
 
 def read_settings(settings: Json, param: str) -> SearchFilters:
-    """The filters in a declared search, or in `web_search_options`, which is the field `param` of the request.
+    """The filters in a declared search or in `web_search_options`; `param` is its field in the request.
 
     Raises:
-        RequestError: they are not well formed.
+        RequestError: the filters are not well formed.
     """
     size = settings.get("search_context_size")
     if size is not None and size not in SIZES:
@@ -99,7 +99,7 @@ def read_settings(settings: Json, param: str) -> SearchFilters:
 
 
 def domains_in(holder: Json, key: str, param: str) -> tuple[str, ...]:
-    """A list of domains in punycode, each perhaps with a path. Raises `RequestError` that names `param`."""
+    """A list of domains in punycode, with or without a path. Raises `RequestError`, which names `param`."""
     listed = holder.get(key)
     if listed is None:
         return ()
@@ -130,7 +130,7 @@ def _settings_in(request: Json, *, native_search: bool) -> Iterator[SearchFilter
 
 
 def _read_native(settings: Json) -> SearchFilters:
-    """The settings of GLM's own form; it names one domain, and a list of them is taken too."""
+    """The filters in GLM's form, which has one domain; a list of domains is accepted as well."""
     domains = settings.get("search_domain_filter") or []
     listed = {"search_domain_filter": [domains] if isinstance(domains, str) else domains}
     recency, count = settings.get("search_recency_filter"), settings.get("count")

@@ -1,16 +1,16 @@
-"""What all surfaces of the API share. A surface is a codec: an API's own shapes around the same requests and runs.
+"""The base of all surfaces. A surface is a codec: it gives the same requests and runs the shapes of one API.
 
 Chat Completions, Responses and Messages are surfaces. To add another one, write a subclass of `Surface` whose
 `__call__`
 
-1. reads the body (`body.read_body`), checks it, and makes a request in the words of Chat Completions of it;
-2. has it resolved (`self.resolver.resolve`): caller, model, tools and limits;
-3. answers by `self.send_stream` or `self.send_whole`, which end the work when the client leaves, or at `max_duration`;
+1. reads the body (`body.read_body`), checks it, and translates it into a request of Chat Completions;
+2. resolves that request (`self.resolver.resolve`): caller, model, tools and limits;
+3. answers with `self.send_stream` or `self.send_whole`, which end the work when the client leaves or at `max_duration`;
 4. in that work, awaits `self.run`, which calls `show` with each chunk that the client may see and `tell` with each
-   progress event, and encodes both, and in the end each choice's `Respond`, in the API's own shapes.
+   progress event. The surface encodes both in the shapes of its API, and at the end the `Respond` of each choice.
 
-Errors are raised as `ProxyError`. A surface whose errors have a shape of their own sets it for streams by
-`event_stream.STREAM_ERROR_ENCODER`, and for whole responses in `middleware.request_id._send_failure`.
+Errors are raised as `ProxyError`. A surface whose errors have a shape of their own sets it with
+`event_stream.STREAM_ERROR_ENCODER` for streams, and in `middleware.request_id._send_failure` for whole responses.
 `app.routes._hot_paths` has the paths of all surfaces.
 """
 
@@ -38,7 +38,7 @@ from proxy.loop.texts import without_blank_lines_after
 from proxy.ports import MODEL, ExecuteTool, Headers, Ports, Report, Tell
 
 ShowChoice: TypeAlias = Callable[[int, Json], Awaitable[None]]
-"""Takes a chunk of the choice with that index."""
+"""Takes the index of a choice, and a chunk of that choice."""
 
 Keep: TypeAlias = Callable[[Respond], bool]
 """Whether the hidden part of an answer is stored for the client's next request."""
@@ -57,9 +57,9 @@ class Callbacks(Struct, frozen=True):
     """The functions that are called while a request is answered.
 
     Attributes:
-        show: takes what the client may see, with the index of its choice.
-        tell: takes the progress events; None: nobody wants them.
-        report: takes the answered calls of each turn; None: nobody wants them.
+        show: takes each chunk that the client may see, after the index of its choice.
+        tell: takes the progress events; None: they are not needed.
+        report: takes the answered calls of each turn; None: they are not needed.
     """
 
     show: ShowChoice = show_nothing
@@ -71,7 +71,7 @@ class Surface:
     """The base of an endpoint whose requests are answered by a model.
 
     Attributes:
-        ports: of the process.
+        ports: the interfaces to the rest of the proxy.
         server: the `server:` of the configuration.
         resolver: resolves its requests.
     """
@@ -88,8 +88,8 @@ class Surface:
         """Send the JSON body and the extra headers that `work` returns.
 
         Raises:
-            MaxDurationExceeded: it took longer than the request may.
-            ClientLeft: the client was gone first.
+            MaxDurationExceeded: the work took longer than the request may.
+            ClientLeft: the client left before the work was done.
         """
         body, headers = await while_wanted(scope, receive, work, seconds=request.limits.max_duration)
         headers = [(b"content-type", b"application/json"), *headers]
@@ -108,8 +108,8 @@ class Surface:
         """Stream the events that `work` writes, with a heartbeat after each long silence.
 
         Raises:
-            MaxDurationExceeded: it took longer than the request may.
-            ClientLeft: the client was gone first.
+            MaxDurationExceeded: the work took longer than the request may.
+            ClientLeft: the client left before the work was done.
         """
         stream = EventStream(scope, send)
         if request.ignored:
@@ -127,16 +127,16 @@ class Surface:
         execute: ExecuteTool | None = None,
         keep: Keep = keep_all,
     ) -> Sequence[Respond]:
-        """Make one run for each of the `run_ids`, independent of each other, and drive them to their answers.
+        """Make an independent run for each of the `run_ids`, and drive all of them to their answers.
 
         Args:
             request: the request.
-            run_ids: 32 hexadecimal digits each; the ids of the client's own calls are made of them.
-            callbacks: take what happens in them.
+            run_ids: 32 hexadecimal digits each, from which the ids of the client's own calls are made.
+            callbacks: take the chunks and events of the runs.
             execute: runs the tool calls; None: the server tools as they are.
             keep: whether the hidden part of an answer is stored for the client.
         """
-        # A model that is offered none of our tools gets no guidance about them.
+        # A model that is offered no server tools gets no guidance about them.
         limits = request.limits if request.offer.in_play else replace(request.limits, guidance=False)
         driver = self._driver
         if execute is not None:
@@ -156,20 +156,21 @@ class Surface:
                 filters=filters,
             )
             tallies.append(run.tally)
-            # Without tools of its own a client has nothing to return with.
+            # A client without tools of its own has no results to come back with, so nothing is stored for it.
             works.append(self._stored(work, owner, run_id, keep) if request.offer.client_tools else work)
         answers: Sequence[Respond] = ()
         try:
-            # A single run has no task of its own, which would keep a failure and all that has led to it.
+            # A single run gets no task of its own, which would keep a failure in memory with all its frames.
             answers = await _all_of(works) if len(works) > 1 else [await works[0]]
-        finally:  # what was used is paid for, also where there is no answer
+        finally:  # what was used is paid for, even without an answer
             _note_end(sum_of(tallies), answers)
         return answers
 
     async def _stored(self, work: Coroutine[Any, Any, Respond], owner: str, run_id: str, keep: Keep) -> Respond:
-        """An answer, once the store has what of it the client is not shown.
+        """The answer of a run, once its hidden part is stored.
 
-        The store has it before other choices end: a client that streams has seen the calls, whatever becomes of those.
+        It is stored before the other choices end: a client that streams has already seen the calls, and may come back
+        with their results even if another choice fails.
         """
         answer = await work
         if answer.continuation is not None and keep(answer):
@@ -178,7 +179,7 @@ class Surface:
 
 
 async def _all_of(works: Iterable[Coroutine[Any, Any, Respond]]) -> list[Respond]:
-    """The answers of runs, in order. The first failure cancels the rest and is raised as it is, not in a group."""
+    """The answers of runs, in order. The first failure cancels the other runs, and is raised itself, not in a group."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
@@ -188,12 +189,12 @@ async def _all_of(works: Iterable[Coroutine[Any, Any, Respond]]) -> list[Respond
 
 
 def _ignored_header(request: ResolvedRequest) -> tuple[bytes, bytes]:
-    """The header that names the tools that the client has selected and cannot have."""
+    """The header with the names of the tools that the client has selected and cannot have."""
     return b"x-tools-ignored", ",".join(request.ignored).encode()
 
 
 def tool_headers(answers: Sequence[Respond]) -> Headers:
-    """The headers of a whole answer that count its upstream and tool calls and say why its run ended."""
+    """The headers of a whole answer: its numbers of upstream calls and tool calls, and why its run ended."""
     tally = sum_of([answer.tally for answer in answers])
     return (
         (b"x-tool-turns", str(tally.turns).encode()),
@@ -203,7 +204,7 @@ def tool_headers(answers: Sequence[Respond]) -> Headers:
 
 
 def _note_end(tally: Tally, answers: Sequence[Respond]) -> None:
-    """Add to the log line of a request what its runs used together, and how the first of the `answers` came about."""
+    """Add the use of all runs, and how the first of the `answers` came about, to the log line of the request."""
     if answers:
         first = answers[0]
         request_context.add({"stop": first.stop} if first.step is None else {"stop": first.stop, "rung": first.step})
@@ -213,7 +214,7 @@ def _note_end(tally: Tally, answers: Sequence[Respond]) -> None:
 
 
 def note_use(tally: Tally, **counts: float) -> None:
-    """Add the tokens and the cost of a run, and other counts, to those that the log line of the request has."""
+    """Add tokens, cost and other counts to the sums in the log line of the request."""
     for name in ("prompt_tokens", "completion_tokens"):
         if (count := token_count(tally.usage, name)) is not None:
             counts[name] = count
@@ -227,7 +228,7 @@ def note_use(tally: Tally, **counts: float) -> None:
 
 
 def collect(events: list[Json], *, with_results: bool = True) -> Tell:
-    """Collects the progress events of a run in a list, for an answer that is not streamed.
+    """A `tell` that collects progress events in a list, for an answer that is not streamed.
 
     Args:
         events: the list.
@@ -245,13 +246,13 @@ def collect(events: list[Json], *, with_results: bool = True) -> Tell:
 
 
 def delta_of(message: Json, cite: Cite | None, *, is_last: bool, with_text: bool = True) -> Json:
-    """A turn of a run that is over as the delta that a stream would have shown: its thoughts and text, without calls.
+    """A turn of a finished run as the delta that a stream would have shown: its thoughts and text, without calls.
 
     Args:
-        message: of the turn.
-        cite: the page that a mark in its text means.
-        is_last: whether it is the run's last turn, whose end is shown as it is.
-        with_text: whether its text is shown.
+        message: the assistant message of the turn.
+        cite: finds the page that a citation mark in the text refers to.
+        is_last: whether it is the last turn of the run, whose text keeps the blank lines at its end.
+        with_text: whether the text is shown.
     """
     message = in_plain_text(message)
     delta: Json = {key: message[key] for key in ("reasoning_content", "reasoning", "refusal") if key in message}

@@ -1,4 +1,4 @@
-"""The count of tokens in a response that is relayed as it comes, whatever API it is of."""
+"""The count of tokens in a response that is relayed unchanged, of any API."""
 
 import re
 from typing import Any
@@ -7,19 +7,19 @@ import orjson
 
 from proxy.loop.chat import Json
 
-# With room for the chunk that holds it in a stream, and for what follows it.
+# Enough for the chunk of a stream that holds the usage, and for the chunks that follow.
 _PART_BYTES = 8192
-# No string of a JSON document can hold this: a quotation mark in it is escaped. Details are one level deep.
+# No string in a JSON document can match this, because its quotation marks are escaped. Details are one level deep.
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 
 
 class UsageFinder:
     """Finds the last `usage` near either end of a response: of embeddings, legacy completions, images and the like.
 
-    The vectors or texts between may be megabytes, and are not kept.
+    The vectors or texts between the two ends may have megabytes, and are not kept.
 
     Attributes:
-        events: of a stream of server-sent events so far, its end mark excepted.
+        events: the number of server-sent events so far, without the end mark.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class UsageFinder:
         self._tail = (self._tail + data)[-_PART_BYTES:]
 
     def usage(self) -> Json | None:
-        """The count in the words of Chat Completions; None: there is none."""
+        """The count in the form of Chat Completions; None if the response has none."""
         for part in (self._tail, self._head):
             for found in reversed(_USAGE.findall(part)):
                 try:
@@ -47,7 +47,10 @@ class UsageFinder:
 
 
 def _as_chat(counts: Json) -> Json:
-    """Images and audio are counted in `input_tokens` and `output_tokens`, rankings in `total_tokens` alone."""
+    """A count in the form of Chat Completions.
+
+    APIs for images and audio count `input_tokens` and `output_tokens`, rankings only `total_tokens`.
+    """
     read: Any = counts.get("prompt_tokens", counts.get("input_tokens"))
     wrote: Any = counts.get("completion_tokens", counts.get("output_tokens"))
     if read is None and wrote is None:

@@ -1,7 +1,7 @@
 """`GET /chat`: a small page to try the proxy with, where `server.chat_page` is set.
 
-The page is open to all, as `/healthz` is: it holds nothing. Whoever uses it types a key, which stays in that browser
-tab, and the page sends it as any other client would.
+The page is open to everyone, as `/healthz` is, and holds no secrets. Its user types in a key, which stays in that
+browser tab; the page sends it as any other client would.
 """
 
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""`/debug`: the last requests, one of them as a waterfall, and what clients have used. For administrators."""
+"""`/debug`: the last requests, each as a waterfall, and the use of each client. For administrators."""

@@ -1,8 +1,8 @@
 """`GET /debug` and `GET /debug/requests/{id}`: the last requests, for clients that are administrators.
 
-Where no clients are configured, requests from this machine may read them: both ends of the connection are loopback
-addresses, the Host header names one (a web page that has rebound its own name to 127.0.0.1 does not), and no other
-proxy has forwarded the request. With `allow_anonymous` no request may.
+If no clients are configured, the pages can be read from this machine: both ends of the connection must be loopback
+addresses, the Host header must name one (a web page that has rebound its own name to 127.0.0.1 does not), and no other
+proxy may have forwarded the request. With `allow_anonymous` nobody can read them.
 """
 
 from hashlib import sha256
@@ -23,7 +23,7 @@ from proxy.ports import Ports, RecentRequests
 
 
 class Debug:
-    """Both pages; JSON where the client asks for it, in `Accept` or with `?format=json`."""
+    """Both pages, as HTML, or as JSON if the client asks for it in `Accept` or with `?format=json`."""
 
     def __init__(self, ports: Ports, recent_requests: RecentRequests) -> None:
         self._recent_requests = recent_requests
@@ -76,7 +76,7 @@ def _is_loopback(address: object) -> bool:
 
 
 async def send_page(scope: Scope, send: Send, content: Html) -> None:
-    """Send a page, or 304 where the browser has it already: a live page asks every two seconds."""
+    """Send a page, or 304 if the browser has it already: a live page is requested every two seconds."""
     body = content.encode()
     tag = f'"{sha256(body).hexdigest()[:32]}"'
     headers = (*HEADERS, (b"etag", tag.encode()))

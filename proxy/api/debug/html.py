@@ -1,6 +1,6 @@
-"""HTML as values: whatever is not made by `tag` is escaped, so nothing that a request contains can become a tag.
+"""HTML as values: all text that is not made by `tag` is escaped, so nothing in a request can become a tag.
 
-A page is one response: its style and its script are part of it, and its policy permits these two and nothing else.
+A page is one response: it contains its style and its script, and its policy permits these two and nothing else.
 """
 
 from base64 import b64encode
@@ -18,7 +18,7 @@ _EMPTY: Final = frozenset({"meta", "link", "input"})
 
 
 class Html(str):
-    """Text that is HTML, and so needs no escaping."""
+    """Text that is HTML already, so it must not be escaped."""
 
     __slots__ = ()
 
@@ -29,8 +29,8 @@ Child: TypeAlias = "Html | str | int | float | None"
 def tag(name: str, /, *children: Child, **attributes: object) -> Html:
     """An element with its children and attributes.
 
-    `class_` is the attribute `class`, `stroke_width` is `stroke-width`; None or False leaves one out, True writes its
-    name alone.
+    `class_` is the attribute `class`, `stroke_width` is `stroke-width`. An attribute that is None or False is left out;
+    of one that is True, only the name is written.
     """
     written = "".join(
         _attribute(key, value) for key, value in attributes.items() if value is not None and value is not False
@@ -53,10 +53,10 @@ def page(title: str, *body: Child, current: str, is_live: bool = False) -> Html:
     """A whole page.
 
     Args:
-        title: of the window.
-        body: what stands below the navigation.
-        current: the path of the page in the navigation.
-        is_live: whether the script keeps it up to date.
+        title: the title of the window.
+        body: the elements below the navigation.
+        current: the path that the navigation marks as the current one.
+        is_live: whether the script keeps the page up to date.
     """
     head = tag(
         "head",

@@ -1,4 +1,4 @@
-"""One request as a waterfall: every turn and tool call at its time, with what is known of it folded below."""
+"""One request as a waterfall: every turn and tool call at its time, with its details folded below it."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -18,11 +18,11 @@ _SHOWN_IN_ROW: Final = frozenset({
     "kind", "at", "seconds", "outcome", "notes", "tool", "turn", "upstream_model", "path",
 })  # fmt: skip
 _BAD_LEVELS: Final = frozenset({"warning", "error"})
-_LONG: Final = 120  # characters; a longer text stands in a block of its own
+_LONG: Final = 120  # characters; a longer text is shown in a block of its own
 
 
 def request_page(record: Json) -> Html:
-    """The page of one request; it is kept up to date while the request is open."""
+    """The page of one request, which is kept up to date while the request is open."""
     request_id = record["request_id"]
     copy = tag("button", "copy", type="button", class_="copy", data_copy=request_id, title="copy the id")
     left_out = f"{record['left_out']} more steps are not shown." if record["left_out"] else None
@@ -92,7 +92,7 @@ def _bar(step: Json, whole: float) -> Html:
 
 
 def _marks(note: Json, whole: float) -> Iterator[Html]:
-    """A note of a step as a line at its time; a wait that followed it is paler."""
+    """A note of a step as a line at its time, with the wait that followed it, if any, in a paler colour."""
     x = _x(note["at"], whole)
     if wait := note.get("wait"):
         yield tag("rect", x=x, y=0, width=round(_x(note["at"] + wait, whole) - x, 1), height=_HEIGHT, class_="wait")
@@ -119,7 +119,7 @@ def _message(role: str, text: str) -> Html:
 
 
 def _pair(name: str, value: str) -> Html:
-    """A field; a long text, such as a tool's result, stands in a block that scrolls."""
+    """A field with its value; a long text, such as a tool's result, is in a block that scrolls."""
     shown = tag("pre", value, tabindex=0) if len(value) > _LONG or "\n" in value else tag("code", value)
     return join(tag("dt", name), tag("dd", shown))
 
@@ -130,7 +130,7 @@ def _note(note: Json) -> Html:
 
 
 def _more(record: Json) -> Html:
-    """Everything else that is remembered of the request."""
+    """All other fields of the request's record."""
     fields = [
         _pair(name.replace("_", " "), field(name, value)) for name, value in record.items() if name not in _SHOWN_ABOVE
     ]
@@ -141,7 +141,7 @@ def _more(record: Json) -> Html:
 
 
 def _content_note(record: Json) -> Html | None:
-    """How to have messages and results recorded, where they are not."""
+    """How to have messages and results recorded; None if they are."""
     if any({"messages", "arguments", "question"} & step.keys() for step in record["steps"]):
         return None
     option = tag("code", "telemetry: {log_content: true}")

@@ -19,8 +19,8 @@ def list_page(records: Sequence[Json], chosen: Mapping[str, str]) -> Html:
     """The requests that match a filter.
 
     Args:
-        records: all that are remembered, the newest first.
-        chosen: the values of `FILTERS` that are asked for.
+        records: all records that are kept, the newest first.
+        chosen: the wanted values of `FILTERS`.
     """
     found = [record for record in records if matches(record, chosen)]
     rows = [_row(record) for record in found[:_SHOWN]]
@@ -39,7 +39,7 @@ def list_page(records: Sequence[Json], chosen: Mapping[str, str]) -> Html:
 
 
 def matches(record: Json, chosen: Mapping[str, str]) -> bool:
-    """Whether a request has every value that is asked for."""
+    """Whether a request has every wanted value."""
     return all(value in _values_of(record, name) for name, value in chosen.items() if value)
 
 
@@ -109,7 +109,7 @@ def _cell(class_: str, *children: Child) -> Html:
 
 
 def _counted(what: str, count: int | None) -> Iterator[Child]:
-    """A number, with a word that only narrow screens show, where the columns have no heads."""
+    """A number with its unit, which is shown on narrow screens only, because columns have no heads there."""
     if count:
         yield count
         yield tag("span", f" {what}{'' if count == 1 else 's'}", class_="unit")

@@ -1,4 +1,4 @@
-"""`GET /debug/usage`: what clients have used of their budgets, and what each has used by day and model."""
+"""`GET /debug/usage`: how much of their budgets clients have used, and the use of each by day and model."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -22,7 +22,7 @@ _OFF = "Use is counted once a client has a budget, or a model or tool has a pric
 
 
 class Usage:
-    """The page; JSON where the client asks for it."""
+    """The page as HTML, or as JSON if the client asks for it."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -64,7 +64,7 @@ def _as_json(use: Use) -> Json:
 
 
 def usage_page(use: Json) -> Html:
-    """The use of all clients, as the JSON has it."""
+    """The page for `use`, which is the page as JSON."""
     clients = [part for client in use["clients"] for part in _client(client)]
     off = None if use["counted"] else tag("p", _OFF, class_="empty")
     return page("Use by client", tag("h1", "Use by client"), off, *clients, current="/debug/usage")
@@ -115,7 +115,7 @@ def _day_rows(days: list[Json]) -> Iterator[Html]:
 
 
 def _amount(amount: Any, name: str, *, class_: str = "n") -> Html:
-    """A number, with its name for narrow screens, which show no heads of columns."""
+    """A number with its name, which is shown on narrow screens only, because columns have no heads there."""
     return tag("td", tag("span", f"{name} ", class_="unit quiet"), _number(amount), class_=class_)
 
 

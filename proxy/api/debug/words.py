@@ -15,7 +15,7 @@ _FIRST_BAD_STATUS = 400
 
 
 def outcome_of(record: Json) -> str:
-    """`open`, `ok`, `left` where the client has left, or `error`."""
+    """`open`, `ok`, `left` (the client has left) or `error`."""
     status = record.get("status")
     if status is None:
         return "open"
@@ -48,7 +48,7 @@ def name_of(step: Json) -> str:
 
 
 def _query_of(arguments: object) -> str | None:
-    """The query of a search, if the arguments of calls are kept."""
+    """The query of a search; None if the arguments of calls are not recorded."""
     try:
         query = orjson.loads(arguments).get("query") if isinstance(arguments, str) else None
     except (orjson.JSONDecodeError, AttributeError):
@@ -57,7 +57,7 @@ def _query_of(arguments: object) -> str | None:
 
 
 def messages_of(value: object) -> list[tuple[str, str]]:
-    """The role and the text of each message in a text of JSON, calls included; empty where it is something else."""
+    """The role and the text of each message in a JSON text, calls included; empty if the text is something else."""
     try:
         found = orjson.loads(value) if isinstance(value, str) else None
     except orjson.JSONDecodeError:
@@ -102,7 +102,7 @@ def seconds(value: float | None) -> str:
 
 
 def tokens(record: Json) -> str | None:
-    """Tokens in and out; None where they are not known."""
+    """The input and output tokens; None if they are not known."""
     counts = [record.get(f"{kind}_tokens") for kind in ("prompt", "completion")]
     return None if counts == [None, None] else " + ".join(f"{count or 0:,}" for count in counts)
 
