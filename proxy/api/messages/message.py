@@ -123,7 +123,7 @@ class MessageBuilder:
         if (text or citations) and isinstance(text, str):
             events += self._add_text(text, citations)
         for fragment in delta.get("tool_calls") or ():
-            events += self._write_call(fragment)
+            events += self._add_call(fragment)
         return events
 
     def begin_call(self, call_id: str, tool: str, arguments: str) -> Events:
@@ -238,7 +238,7 @@ class MessageBuilder:
 
     # -- calls --
 
-    def _write_call(self, fragment: Json) -> Events:
+    def _add_call(self, fragment: Json) -> Events:
         """A piece of a call of the client's; one that begins before another is complete waits for it."""
         index, function = fragment["index"], fragment.get("function") or {}
         if index and not self._options.tools.parallel:

@@ -64,7 +64,7 @@ class OutputBuilder:
         self._calls: dict[int, ClientCall] = {}
         self._tools: dict[tuple[int, str, str], list[SearchCall | McpCall]] = {}
         self._sources = {**sources}
-        self._turn_text = False
+        self._has_text = False
 
     @property
     def items(self) -> list[Json]:
@@ -73,7 +73,7 @@ class OutputBuilder:
 
     def begin_turn(self) -> Events:
         """Begin the output of another upstream call, whose text is another message."""
-        self._turn_text = False
+        self._has_text = False
         return self._end_current()
 
     def grow_text(self, text: str) -> bytes:
@@ -85,31 +85,31 @@ class OutputBuilder:
         delta: Json = choice["delta"]
         events: Events = []
         if reasoning := _text(delta, "reasoning_content") or _text(delta, "reasoning"):
-            events += self._append_reasoning(reasoning)
+            events += self._add_reasoning(reasoning)
         text, cited = _text(delta, "content"), delta.get(CITATIONS) or ()
         if text or cited:
-            events += self._append_text(text, _logprobs(choice.get("logprobs")), cited)
+            events += self._add_text(text, _logprobs(choice.get("logprobs")), cited)
         if refusal := _text(delta, "refusal"):
             message, opening = self._message()
             events += opening + message.append_refusal(refusal)
         if isinstance(self._current, Message) and (given := _objects(delta.get(ANNOTATIONS))):
             self._current.add_annotations(given)
         for fragment in delta.get("tool_calls") or ():
-            events += self._call(fragment)
+            events += self._add_call(fragment)
         return events
 
-    def _append_text(self, text: str, logprobs: Sequence[Json], citations: Sequence[Citation]) -> Events:
+    def _add_text(self, text: str, logprobs: Sequence[Json], citations: Sequence[Citation]) -> Events:
         """Add text. The blank line between two turns of a chat is left out, for they are two messages here."""
-        if not self._turn_text:
+        if not self._has_text:
             whole, text = text, without_blank_lines_before(text)
             citations = moved_back(citations, len(whole) - len(text))
         if not text and not (citations and isinstance(self._current, Message)):
             return []
-        self._turn_text = True
+        self._has_text = True
         message, opening = self._message()
         return opening + message.append_text(text, logprobs, citations)
 
-    def _append_reasoning(self, text: str) -> Events:
+    def _add_reasoning(self, text: str) -> Events:
         if isinstance(self._current, Reasoning):
             return self._current.append_text(text)
         events = self._end_current()
@@ -175,7 +175,7 @@ class OutputBuilder:
         message = self._current = self._new(Message, "msg")
         return message, closing + message.open()
 
-    def _call(self, fragment: Json) -> Events:
+    def _add_call(self, fragment: Json) -> Events:
         call = self._calls.get(fragment["index"])
         function = fragment.get("function") or {}
         events: Events = []
