@@ -1,1 +1,1 @@
-"""The Messages API: the tool loop for clients that speak to Anthropic."""
+"""The Messages API: the tool loop for clients of Anthropic's API."""

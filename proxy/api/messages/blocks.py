@@ -1,10 +1,10 @@
-"""The content blocks of an answer, built step by step; every step gives the events that describe it.
+"""The content blocks of a message, built step by step; every step gives the events that describe it.
 
     content_block_start   content_block_delta*   content_block_stop
 
-Blocks follow each other without overlapping, with indices from 0. Folding the events gives `content`, so a whole answer
-and a stream are the same thing. Results of server tools stand behind all calls of their turn, in call order: when the
-client sends the blocks back, that order tells the turns apart.
+Blocks follow each other without overlapping, with indices from 0. Folding the events gives `content`, so a whole
+message is built by the code that builds a stream. The results of server tools come after all calls of their turn, in
+call order: when the client sends the blocks back, this order tells the turns apart.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,9 +24,9 @@ class ShownCall(Struct):
     """A call of a server tool that the client is shown.
 
     Attributes:
-        use: its block, without the input.
+        use: the block of the call, without its input.
         arguments: the input as JSON text.
-        result: the block with its result.
+        result: the block of the result.
     """
 
     use: Json
@@ -35,16 +35,16 @@ class ShownCall(Struct):
 
 
 class Blocks:
-    """The blocks of one answer.
+    """The blocks of one message.
 
     Args:
         sign: makes the signature of a turn's thoughts.
-        cite: finds the citations of a text.
-        mended: the object that the broken input of a client's call means, if there is one.
+        cite: finds the citations in a text.
+        mended: repairs the broken input of a client's call; None if it cannot be repaired.
 
     Attributes:
-        content: the blocks that are complete, and the beginning of the one that is open.
-        open_type: the type of the block that may still grow; empty: there is none.
+        content: the complete blocks, and the beginning of the open one.
+        open_type: the type of the open block, which may still grow; empty if no block is open.
     """
 
     def __init__(
@@ -59,24 +59,24 @@ class Blocks:
         self._cite = cite
         self._mended = mended
         self.open_type = ""
-        self._pieces: list[str] = []  # of its text, its thoughts or its input
+        self._pieces: list[str] = []  # of the open block's text, thoughts or input
         self._shows_thoughts = True
-        self._is_object: bool | None = None  # whether the input begins as one; None: it has not begun
+        self._is_object: bool | None = None  # whether the input begins as an object; None: it has not begun
         self._calls: list[ShownCall] = []  # of this turn
-        self._waiting: list[ShownCall] = []  # until the client's call before them is complete
+        self._waiting: list[ShownCall] = []  # server calls that wait until the open client call is complete
 
     @property
     def open_input(self) -> str:
-        """The input of the call of the client's that is being written."""
+        """The input, so far, of the client's call that is open."""
         return "".join(self._pieces)
 
     @property
     def has_open_call(self) -> bool:
-        """Whether more input may follow of a call of the client's; none yet is not the whole of it."""
+        """Whether a call of the client's is open and more input may follow; an empty input is not complete."""
         return self.open_type == "tool_use" and not ((written := self.open_input) and is_complete(written))
 
     def grow_text(self, text: str) -> int:
-        """Add to the open text, whose event is made elsewhere; the index of its block."""
+        """Add to the open text without making an event; returns the index of its block."""
         self._pieces.append(text)
         return len(self.content) - 1
 
@@ -88,7 +88,7 @@ class Blocks:
         return events
 
     def add_thinking(self, text: str, *, shown: bool) -> Events:
-        """Add thoughts to the open block of thoughts, or to a new one; those not shown go into its signature alone."""
+        """Add thoughts to the open block of thoughts, or to a new one; hidden thoughts are in its signature only."""
         events = (
             [] if self.open_type == "thinking" else self._start({"type": "thinking", "thinking": "", "signature": ""})
         )
@@ -99,20 +99,20 @@ class Blocks:
         return events
 
     def begin_tool_use(self, call_id: str, name: str) -> Events:
-        """Begin a call of a tool of the client's."""
+        """Begin a call of one of the client's tools."""
         events = self._start({"type": "tool_use", "id": call_id, "name": name, "input": {}})
         self._is_object = None
         return events
 
     def add_input(self, text: str) -> Events:
-        """Add to the input of the client's call that is open. One that begins as no object waits until it is whole."""
+        """Add to the input of the open client call; input that does not begin as an object is sent when complete."""
         self._pieces.append(text)
         if self._is_object is None and (begun := text.lstrip(JSON_BLANKS)):
             self._is_object = begun.startswith("{")
         return [self._input_delta(text)] if text and self._is_object else []
 
     def add_server_call(self, call: ShownCall) -> Events:
-        """Add a complete call of a server tool; it waits while a call of the client's is being written."""
+        """Add a complete call of a server tool; it waits while a call of the client's is open."""
         self._calls.append(call)
         if self.has_open_call:
             self._waiting.append(call)
@@ -128,7 +128,7 @@ class Blocks:
         return events
 
     def close(self) -> Events:
-        """Close the open block, and add the calls that have waited for that."""
+        """Close the open block, and add the server calls that have waited for its end."""
         if not self.open_type:
             return []
         block, whole = self.content[-1], "".join(self._pieces)
@@ -136,7 +136,7 @@ class Blocks:
         match self.open_type:
             case "text":
                 block["text"] = whole
-                if citations := self._cite(whole):  # null is not a list: the AI SDK refuses it
+                if citations := self._cite(whole):  # else no field: the AI SDK refuses null
                     block["citations"] = list(citations)
                     events += [self._delta({"type": "citations_delta", "citation": one}) for one in citations]
             case "thinking":
@@ -157,17 +157,17 @@ class Blocks:
 
     def _whole_call(self, call: ShownCall) -> Events:
         given = parsed_input(call.arguments)
-        if call.use["type"] == "mcp_tool_use":  # Claude Code 2.1 fails at a delta of its input, and SDKs drop it
+        if call.use["type"] == "mcp_tool_use":  # Claude Code 2.1 fails on an input delta here, and SDKs drop it
             return self._whole({**call.use, "input": given})
         events = self._start({**call.use, "input": {}})
-        if given:  # SDKs fail at what is no object
+        if given:  # SDKs fail on a delta that is not an object
             is_object = call.arguments.lstrip().startswith("{") and "INVALID_JSON" not in given
             events.append(self._input_delta(call.arguments if is_object else rawjson.dumps_answer(given).decode()))
         self.content[-1]["input"] = given
         return events + self.close()
 
     def _whole(self, block: Json) -> Events:
-        """Add a block that comes in one piece."""
+        """Add a block in one piece."""
         return self._start(block) + self.close()
 
     def _start(self, block: Json) -> Events:
@@ -185,7 +185,7 @@ class Blocks:
 
 
 def parsed_input(text: str, mended: Callable[[str], Json | None] = lambda _: None) -> Json:
-    """The input of a call as an object; a text that is none, and that `mended` cannot make one, as `INVALID_JSON`."""
+    """The input of a call; a text that is not an object and cannot be repaired becomes `{"INVALID_JSON": text}`."""
     try:
         given = _object_in(text)
     except orjson.JSONDecodeError:
@@ -194,12 +194,12 @@ def parsed_input(text: str, mended: Callable[[str], Json | None] = lambda _: Non
 
 
 def is_complete(text: str) -> bool:
-    """Whether the input of a call is an object, or nothing, to which nothing can be added."""
+    """Whether the input of a call is a complete object, or empty."""
     return "INVALID_JSON" not in parsed_input(text)
 
 
 def _shown_input(text: str) -> str:
-    """The JSON that a stream shows for a complete input that does not begin as an object; broken JSON as it stands."""
+    """The JSON that a stream shows for a complete input that does not begin as an object; broken JSON unchanged."""
     try:
         given = _object_in(text)
     except orjson.JSONDecodeError:
@@ -209,13 +209,13 @@ def _shown_input(text: str) -> str:
 
 
 def _object_in(text: str) -> Json | None:
-    """The object that a JSON text is, or has in a string; nothing and `null` are an empty one. None: another value.
+    """The object in a JSON text, as such or in a string; empty for an empty text or `null`, None for other values.
 
     Raises:
-        orjson.JSONDecodeError: it is no JSON.
+        orjson.JSONDecodeError: the text is not JSON.
     """
     value = _value_of(text)
-    if isinstance(value, str):  # as some models write their arguments
+    if isinstance(value, str):  # some models write their arguments like this
         with suppress(orjson.JSONDecodeError):
             value = _value_of(value)
     if value is None:

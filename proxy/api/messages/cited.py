@@ -1,4 +1,4 @@
-"""Citations: which pages of an answer's visible searches its text names."""
+"""Citations: the pages of visible searches that the text of an answer names."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -8,24 +8,24 @@ from proxy.loop.citations import Citation, annotations
 
 
 class CitedPages:
-    """The pages that visible searches have found, and where the text that is being written cites them.
+    """The pages that visible searches have found, and the places where the current text cites them.
 
     Args:
         seal: seals text for the client.
-        pages: those of searches earlier in the conversation.
+        pages: the pages of earlier searches in the conversation.
     """
 
     def __init__(self, seal: Callable[[str], str], pages: Iterable[FoundPage]) -> None:
         self._seal = seal
         self._pages = {page.url: page for page in pages if page.url}
-        self._marks: list[Citation] = []  # of gpt-oss's in the text, where it was written
+        self._marks: list[Citation] = []  # gpt-oss's citation marks in the current text, with their offsets
 
     def add(self, pages: Iterable[FoundPage]) -> None:
         """Add the pages that a search has found."""
         self._pages |= {page.url: page for page in pages}
 
     def mark(self, marks: Sequence[Citation], *, offset: int) -> None:
-        """Add marks of a piece of text that begins at `offset`."""
+        """Add the marks of a piece of text that begins at `offset`."""
         self._marks += [(offset + at, url) for at, url in marks]
 
     def forget_marks(self) -> None:
@@ -33,12 +33,14 @@ class CitedPages:
         self._marks.clear()
 
     def citations(self, text: str) -> list[Json]:
-        """The citations of a text that is complete: of each page that it names, once. Its marks are forgotten."""
+        """One citation for each page that a complete text names. The marks of the text are forgotten."""
         marks, self._marks = self._marks, []
         if not self._pages:
             return []
         titles = {url: page.title for url, page in self._pages.items()}
-        known = [(at, url) for at, url in marks if url in self._pages and at <= len(text)]  # it may be cut by now
+        known = [
+            (at, url) for at, url in marks if url in self._pages and at <= len(text)
+        ]  # the text may have been cut since
         cited = annotations(text, titles, known)
         urls = dict.fromkeys(one["url_citation"]["url"] for one in cited)
         return [

@@ -1,9 +1,9 @@
 """A conversation in content blocks -> the messages of Chat Completions.
 
-One assistant message may hold several turns of the loop: thoughts, text, calls, their results, and again. The order
-of the blocks alone tells them apart: the first block behind results that is none begins the next turn. Each turn
-becomes an assistant message, followed at once by one tool message per call, in call order; of the last turn's calls the
-client's own are answered in its next message.
+One assistant message may hold several turns of the loop: thoughts, text, calls and results, then thoughts again, and
+so on. Only the order of the blocks tells the turns apart: the first block after results that is not a result begins the
+next turn. Each turn becomes an assistant message, followed directly by one tool message per call, in call order. The
+results of the client's own calls, in the last turn, are in the client's next message.
 """
 
 import re
@@ -29,55 +29,56 @@ from proxy.loop.continuation import server_call_id
 from proxy.loop.prompts import EMPTY_RESULT, FAILED_RESULT, NO_PAGES, PICTURES_FOLLOW
 
 Unseal: TypeAlias = Callable[[Any], str | None]
-"""The text of something sealed for this client; None: it was sealed elsewhere, for somebody else, or changed."""
+"""Opens a text that was sealed for this client; None: it was sealed elsewhere, for another client, or changed."""
 
-# Claude Code begins its system prompt with a block that differs in every request and would spoil the upstream's cache.
+# The mark of the first block of Claude Code's system prompt, which differs in every request and would make the
+# upstream's cache useless.
 _BILLING = "x-anthropic-billing-header"
 _HOSTED_RESULTS = ("web_search_tool_result", "web_fetch_tool_result")
 _SERVER_CALLS, _SERVER_RESULTS = ("server_tool_use", "mcp_tool_use"), (*_HOSTED_RESULTS, "mcp_tool_result")
-_READ = frozenset({"text", "thinking", "tool_use", *_SERVER_CALLS, *_SERVER_RESULTS})  # blocks of an assistant
-# The run, the number of the call in it, and its turn. Clients that were answered by an earlier version have no turn.
+_READ = frozenset({"text", "thinking", "tool_use", *_SERVER_CALLS, *_SERVER_RESULTS})  # in assistant messages
+# The run, the number of the call in the run, and its turn. Ids from an earlier version of the proxy have no turn.
 _OURS = re.compile(r"toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
 _SHOWN = re.compile(r"(?:srv|mcp)toolu_([0-9a-f]{32})_([0-9]+)(?:_([0-9]+))?")
 _MOST_MESSAGES = 100_000
 
 
 def tool_use_id(client_id: str, turn: int) -> str:
-    """The id of a `tool_use` block for the id of a client's call, as the loop gives it."""
+    """The id of a `tool_use` block, made from the id that the loop gave to the client's call."""
     return f"{client_id.replace('call_', 'toolu_', 1)}_{turn}"
 
 
 def shown_call_id(run_id: str, number: int, turn: int) -> str:
-    """The id of a `server_tool_use` block of a run."""
+    """The id of a run's `server_tool_use` block."""
     return f"srvtoolu_{run_id}_{number}_{turn}"
 
 
 def _origin_of(block: Json) -> str | None:
-    """The run and turn that the id of a call's block names."""
+    """The run and the turn in the id of a call's block; None if the id was not made here."""
     block_id = block.get("id")
     found = (_OURS.fullmatch(block_id) or _SHOWN.fullmatch(block_id)) if isinstance(block_id, str) else None
     return f"{found[1]}_{found[3]}" if found and found[3] else None
 
 
 def _is_ours(use: Json) -> bool:
-    """Whether the tool of a server's call is one that can be visible here."""
+    """Whether the block of a server's call is of a kind that this proxy shows."""
     if use["type"] == "mcp_tool_use":
         return use.get("server_name") == SERVER_NAME
     return f"{use.get('name')}_tool_result" in _HOSTED_RESULTS
 
 
 def _client_id(block_id: str) -> str:
-    """The loop's id for the id of a `tool_use` block; one that is not of its making stays."""
+    """The loop's id for the id of a `tool_use` block; an id that was not made here is returned unchanged."""
     match = _OURS.fullmatch(block_id)
     return f"call_{match[1]}_{match[2]}" if match else block_id
 
 
 class BlockConversation(Struct, frozen=True):
-    """A conversation as a chat request has it.
+    """The conversation of a chat request.
 
     Attributes:
-        messages: those of the chat request.
-        pages: those that the visible searches in it have found, which may be cited.
+        messages: the messages of the chat request.
+        pages: the pages that its visible searches have found, which the answer may cite.
     """
 
     messages: list[Json]
@@ -91,13 +92,13 @@ def read_conversation(
 
     Args:
         system: the request's `system`.
-        messages: its `messages`.
-        unseal: opens what this proxy sealed for the client.
+        messages: the request's `messages`.
+        unseal: opens text that this proxy sealed for the client.
         own_names: the client's names of server tools -> the names of the tools.
         for_answer: whether it is to be answered, so that it must not end with an assistant message.
 
     Raises:
-        RequestError: it is no conversation; `param` is the place, as in `messages.1.content.0.source`.
+        RequestError: it is not well formed; `param` is the place, such as `messages.1.content.0.source`.
     """
     if not isinstance(messages, list) or not 0 < len(messages) <= _MOST_MESSAGES:
         refuse("messages", "must be a list of messages, at least one")
@@ -113,7 +114,7 @@ def read_conversation(
 
 
 def system_text(system: Any, where: str = "system") -> str:
-    """The text of a system prompt, without the block that holds Claude Code's version. Raises `RequestError`."""
+    """The text of a system prompt without Claude Code's version block. Raises `RequestError`."""
     if system is None:
         return ""
     parts = user_parts(as_blocks(system, where), where)
@@ -123,14 +124,14 @@ def system_text(system: Any, where: str = "system") -> str:
 
 
 class _Reader:
-    """Reads messages in order; a turn whose calls are not all answered waits for the next message."""
+    """Reads messages in order. A turn with unanswered calls is kept open for the next message."""
 
     def __init__(self, unseal: Unseal, own_names: Mapping[str, str]) -> None:
         self._unseal = unseal
         self._own_names = own_names
         self._open: ReplayedTurn | None = None
         self._chat: list[Json] = []
-        self.pages: list[FoundPage] = []  # of the searches in it
+        self.pages: list[FoundPage] = []  # found by the searches so far
         self._system: list[Json] = []  # system messages that stand between calls and their results
 
     def read(self, messages: list[Any]) -> list[Json]:
@@ -158,8 +159,8 @@ class _Reader:
                 refuse(place, "must be a content block, an object with a `type`")
             kind, turn = block.get("type"), turns[-1]
             if not isinstance(kind, str) or kind not in _READ or (kind in _SERVER_CALLS and not _is_ours(block)):
-                continue  # what other servers' tools left behind
-            # The order tells the turns apart, but the AI SDK moves the client's calls behind everything else.
+                continue  # a block of another server's tool
+            # The order tells the turns apart, but the AI SDK moves the client's calls to the end of the message.
             is_late = kind == "tool_use" and turn.continues_with(_origin_of(block))
             if turn.has_results and kind not in _SERVER_RESULTS and not is_late:
                 turns.append(ReplayedTurn())
@@ -211,12 +212,14 @@ class _Reader:
                 rest += parts_of(block, place)
         self._close_turn()
         if rest:
-            if self._chat and self._chat[-1]["role"] == "user":  # the message between was empty, or it holds pictures
+            if (
+                self._chat and self._chat[-1]["role"] == "user"
+            ):  # an empty message was between them, or the last one holds pictures
                 rest = as_blocks(self._chat.pop()["content"], "") + rest
             self._chat.append({"role": "user", "content": content_of(rest)})
 
     def _read_result(self, block: Json, tool: str) -> str:
-        """The text that the model has read of a server's call, from its result block."""
+        """The result of a server's call as the model has read it, from the result block."""
         content = block.get("content")
         if block["type"] == "mcp_tool_result":
             return other_text_of(content, tool, is_error=block.get("is_error") is True)
@@ -241,7 +244,7 @@ class _Reader:
         return call.id
 
     def _close_turn(self) -> None:
-        """Close a turn whose calls are all answered. Raises `RequestError` where one is not."""
+        """Close the open turn. Raises `RequestError` if one of its calls has no result."""
         if self._open is None:
             return
         missing = next((call.block_id for call in self._open.calls if call.result is None), None)
@@ -252,9 +255,9 @@ class _Reader:
 
 
 def _tie_to_runs(turns: list[ReplayedTurn]) -> None:
-    """Leave out server calls without a result, and give the others ids of the run that the client's calls belong to.
+    """Leave out server calls without a result, and give the others the ids that they had in the run.
 
-    By these the loop finds the run, and puts what the client was not shown back into its place.
+    With these ids, the loop finds the run of the client's calls and puts its hidden part back into its place.
     """
     runs = {call.id.split("_")[1] for turn in turns for call in turn.calls if call.id.startswith("call_")}
     for turn in turns:
@@ -266,7 +269,10 @@ def _tie_to_runs(turns: list[ReplayedTurn]) -> None:
 
 
 def _merged(messages: list[Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Place, role and blocks of each message, the blocks by their places; consecutive ones of a role are one."""
+    """Place, role and blocks of each message. Consecutive messages of one role, except system, are merged.
+
+    The keys of the blocks are their places.
+    """
     held: tuple[str, str, dict[str, Any]] | None = None
     for at, message in enumerate(messages):
         where = f"messages.{at}"

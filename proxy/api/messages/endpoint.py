@@ -1,4 +1,4 @@
-"""`POST /v1/messages` and `/v1/messages/count_tokens`: a Messages request on the loop of Chat Completions."""
+"""`POST /v1/messages` and `/v1/messages/count_tokens`: Messages requests, answered by the loop of Chat Completions."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ from proxy.ports import EnoughShown, Headers, Ports
 
 
 class _MessagesSurface(CheckingSurface):
-    """The base of both endpoints: turns a body into a resolved request."""
+    """The base of both endpoints, which turns a body into a resolved request."""
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
@@ -99,10 +99,10 @@ class CreateMessage(_MessagesSurface):
             reports.append(answered)
 
         options = prepared.options
-        # An answer that has to fit a schema is held back, in a stream too: nothing of it is seen before its end.
+        # An answer that has to fit a schema is checked as a whole, so a stop sequence must not end its turn early.
         stops = options.stops if prepared.check is None else ()
         answer = await self._answer(prepared, Callbacks(partial(_end_at_stop, stops), report=report))
-        if not is_broken_off(answer):  # else the rest of what seems broken may be missing
+        if not is_broken_off(answer):  # else broken arguments may only be incomplete
             options = replace(options, mended=self.ports.toolset.mended)
         message = MessageBuilder(prepared.run_id, options)
         _replay(message, answer, reports, prepared)
@@ -129,7 +129,7 @@ class CreateMessage(_MessagesSurface):
 
 
 async def _end_at_stop(stops: Sequence[str], _index: int, chunk: Json) -> None:
-    """End a turn whose text goes past a stop sequence, so that no call behind it is run."""
+    """End a turn whose text contains a stop sequence, so that no call after it is run."""
     text = chunk["choices"][0]["delta"].get("content") if chunk["choices"] else None
     if isinstance(text, str) and any(stop in without_blank_lines_before(text) for stop in stops):
         raise EnoughShown
@@ -151,10 +151,10 @@ def _request_id() -> str:
 
 
 class _Prepared(Struct, frozen=True):
-    """A Messages request, resolved, with the options of its answer.
+    """A resolved Messages request, with the options of its answer.
 
     Attributes:
-        check: checks the answer against a schema; None: there is no schema, or the upstream keeps to it by itself.
+        check: checks the answer against a schema; None: there is no schema, or the upstream enforces it itself.
     """
 
     request: MessagesRequest
@@ -164,7 +164,7 @@ class _Prepared(Struct, frozen=True):
     check: SchemaCheck | None
 
     def hides(self, answer: Respond) -> bool:
-        """Whether the model has read or thought something that the client is not shown."""
+        """Whether the client is not shown some of the calls or thoughts of the run."""
         offer, shown = self.resolved.offer, self.options.tools.shown
         visible = {*offer.client_tools, *(name for name, tool in offer.server_tools.items() if tool.name in shown)}
         for turn in (*answer.earlier_turns, answer.turn):
@@ -175,7 +175,7 @@ class _Prepared(Struct, frozen=True):
         return False
 
     def shows_client_first(self, turn: Turn) -> bool:
-        """Whether the first call of a turn that the client is shown is one of its own."""
+        """Whether the first visible call of a turn is one of the client's own."""
         server_tools, shown = self.resolved.offer.server_tools, self.options.tools.shown
         for entry, client_id in turn.entries:
             tool = server_tools.get(name_of(entry) or "")
@@ -185,15 +185,15 @@ class _Prepared(Struct, frozen=True):
 
     @property
     def head(self) -> MessageHead:
-        """The properties of the message that answers."""
+        """The properties of the message that answers the request."""
         return MessageHead(self.run_id, self.request.model, self.input_tokens)
 
     def input_tokens(self) -> int:
-        """The estimated tokens of the request, with every tool that its model is offered."""
+        """The estimated tokens of the request, with all tools that the model is offered."""
         return count_tokens({**self.resolved.chat, "tools": self.resolved.offer.tools})
 
     def declared_tokens(self) -> int:
-        """The estimated tokens of what the client has sent itself, without tools that only the proxy adds."""
+        """The estimated tokens of the client's own request, without tools that the proxy adds."""
         declared = {*map(name_of, self.options.tools.functions), *self.options.tools.shown}
         tools = [tool for tool in self.resolved.offer.tools if name_of(tool) in declared]
         return count_tokens({**self.resolved.chat, "tools": tools})
@@ -202,8 +202,8 @@ class _Prepared(Struct, frozen=True):
 def _replay(
     message: MessageBuilder, answer: Respond, reports: Sequence[Sequence[AnsweredCall]], prepared: _Prepared
 ) -> None:
-    """Build the blocks of a run that is over, in the order in which they would have been streamed."""
-    # With a JSON format there is only the answer's text; where it is checked, a stream would have held it back.
+    """Build the blocks of a finished run, in the order in which they would have been streamed."""
+    # With a JSON format, only the text of the last turn is shown; if it is checked, not beside calls, as in a stream.
     json_only, is_checked = demands_json(prepared.resolved.chat), prepared.check is not None
     of_turns = iter(reports)
     for turn in (*answer.earlier_turns, answer.turn):
@@ -213,7 +213,7 @@ def _replay(
         message.begin_turn()
         is_beside_calls = is_checked and answer.stop is Stop.CLIENT_TOOL_CALLS
         with_text = not json_only or (is_last and not is_beside_calls)
-        # Before a block of a server's call a stream shows no more than one blank line.
+        # Before the block of a server's call, a stream shows at most one blank line.
         is_whole = is_last and (not turn.calls or prepared.shows_client_first(turn))
         message.show(delta_of(received, answer.cite, is_last=is_whole, with_text=with_text))
         if message.is_cut:

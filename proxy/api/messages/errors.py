@@ -8,12 +8,12 @@ from proxy.loop.chat import Json
 from proxy.loop.errors import Overloaded, ProxyError, RequestError
 
 ROOT = "/v1/messages"
-REQUEST_ID = b"request-id"  # beside our own x-request-id
+REQUEST_ID = b"request-id"  # sent beside x-request-id
 _OVERLOADED = 529  # Anthropic's own status
-# Claude Code, LangChain, pydantic-ai and LiteLLM know a conversation that has become too long by these words alone.
+# Claude Code, LangChain, pydantic-ai and LiteLLM recognise a conversation that is too long only by these words.
 _TOO_LONG = "prompt is too long"
 _CLIENT_FAULTS = range(400, 500)
-# Any other status of a client's fault has `invalid_request_error`, and any other of a server's `api_error`.
+# The type of an error by its status; other 4xx statuses have `invalid_request_error`, other 5xx statuses `api_error`.
 _TYPES = {
     401: "authentication_error",
     402: "billing_error",
@@ -27,7 +27,7 @@ _TYPES = {
 
 
 def is_for(path: str) -> bool:
-    """Whether a path is one of this API, whose errors have an envelope of their own."""
+    """Whether a path belongs to this API, whose errors have an envelope of their own."""
     return path.startswith(ROOT) and path[len(ROOT) : len(ROOT) + 1] in ("", "/")
 
 
@@ -42,7 +42,7 @@ def envelope(error: ProxyError, request_id: str) -> Json:
 
 
 def status_of(error: ProxyError) -> int:
-    """The status of an error; that of a proxy that is full is Anthropic's own."""
+    """The status of an error; for an overloaded proxy, it is Anthropic's own."""
     return _OVERLOADED if isinstance(error, Overloaded) else error.status
 
 
@@ -58,7 +58,7 @@ def encode_error(error: ProxyError, request_id: str) -> bytes:
 
 
 def _message(error: ProxyError) -> str:
-    """The message, which begins with the place of the field that is at fault, or with the words that clients know."""
+    """The message, which begins with the faulty field, or with the words that clients recognise."""
     where, message = error.param, error.message
     if error.code == "context_length_exceeded" and _TOO_LONG not in message.lower():
         return f"{_TOO_LONG}: {message}"

@@ -1,4 +1,4 @@
-"""The answer to a Messages request: the chunks and answered calls of a run -> content blocks and their events."""
+"""The content of a message: chunks and answered calls of a run -> content blocks, and the events that build them."""
 
 from collections.abc import Callable, Sequence
 
@@ -27,23 +27,23 @@ from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
 
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
-_WINDOW_EXCEEDED = "model_context_window_exceeded"  # GLM's own word and Anthropic's
+_WINDOW_EXCEEDED = "model_context_window_exceeded"  # a word that GLM and Anthropic share
 
 
 class MessageOptions(Struct, frozen=True):
-    """The options of a client's answer.
+    """The options of a client's message.
 
     Attributes:
         seal: seals text for the client.
-        now: the time, for pages that are fetched.
-        tools: which server tools it is shown, and whether it takes several calls in one turn.
-        server_calls: show the calls of other server tools as well.
-        thoughts: show what the model thinks.
-        omits_thoughts: show thoughts as a signature alone.
+        now: gives the time, for pages that are fetched.
+        tools: which server tools the client is shown, and whether it takes several calls in one turn.
+        server_calls: whether the calls of other server tools are shown as well.
+        thoughts: whether the model's thoughts are shown.
+        omits_thoughts: whether thoughts are shown as a signature only.
         arguments_of: repairs the arguments of a call, as `Toolset.arguments_of` does.
         mended: repairs the arguments of the client's calls, as `Toolset.mended` does.
         stops: the sequences at which the text ends.
-        pages: those that searches earlier in the conversation have found.
+        pages: the pages that earlier searches of the conversation have found.
     """
 
     seal: Callable[[str], str]
@@ -69,8 +69,8 @@ class MessageBuilder:
         ( begin_turn  ( show | begin_call )*  end_turn? )*   finish
 
     Args:
-        run_id: the ids of the blocks are made of it.
-        options: what the client wants in it.
+        run_id: the id of the run, from which the ids of the blocks are made.
+        options: the options of the client.
     """
 
     def __init__(self, run_id: str, options: MessageOptions) -> None:
@@ -79,32 +79,32 @@ class MessageBuilder:
         self._cited = CitedPages(options.seal, options.pages)
         self.blocks = Blocks(sign=options.seal, cite=self._cited.citations, mended=options.mended)
         self._stop = StopFilter(options.stops) if options.stops else None
-        self._text_length = 0  # of the text since the last block, with what is held back
-        self._buffer = ""  # blanks, a block only if more follows, and text behind a call that is not complete
+        self._text_length = 0  # of the text since the last block, text that is held back included
+        self._buffer = ""  # blanks that become a block only if text follows, or text behind a call that is not complete
         self._turn = 0
         self._has_text = self._has_thoughts = False  # of this turn
-        # By the upstream's call id, which some upstreams use again, the tool and the arguments.
+        # The key is the upstream's call id, the tool and the arguments: some upstreams use an id more than once.
         self._begun: dict[tuple[str, str, str], list[ShownCall]] = {}
         self._numbered = 0
         self._client_calls: dict[int, tuple[str, str]] = {}  # of this turn: index -> id and name
-        self._waiting: dict[int, str] = {}  # arguments of client calls that wait until the one before is complete
+        self._waiting: dict[int, str] = {}  # arguments of client calls that wait until an earlier call is complete
         self._current: int | None = None  # the client's call that is being written
         self._uses = {SEARCH: 0, FETCH: 0}
 
     @property
     def is_cut(self) -> bool:
-        """Whether the text has reached a stop sequence, and nothing that follows is wanted."""
+        """Whether the text has reached a stop sequence, so that the rest of the answer is not needed."""
         return self._stop is not None and self._stop.found is not None and not self._client_calls
 
     def grow_text(self, text: str) -> int | None:
-        """Add to the open text where that is nothing but one more delta; the index of its block, or None."""
+        """Add to the open text if one delta describes the change; the index of its block, or None if not."""
         if self.blocks.open_type != "text" or self._stop is not None:
             return None
         self._text_length += len(text)
         return self.blocks.grow_text(text)
 
     def begin_turn(self) -> Events:
-        """The beginning of another upstream call, whose text is a block of its own."""
+        """Begin the content of another upstream call, whose text is a block of its own."""
         events = self._flush() + self.blocks.close()
         self._turn += 1
         self._has_text = self._has_thoughts = False
@@ -112,7 +112,7 @@ class MessageBuilder:
         return events
 
     def show(self, delta: Json) -> Events:
-        """Add a delta, as far as the client may see it."""
+        """Add the parts of a delta that the client may see."""
         if self._stop is not None and self._stop.found is not None:
             return []
         events: Events = []
@@ -132,7 +132,7 @@ class MessageBuilder:
         Args:
             call_id: the upstream's id.
             tool: the tool's own name.
-            arguments: of the call, as JSON text.
+            arguments: its arguments as JSON text.
         """
         shown = self._options.tools.shown.get(tool)
         if shown is None and not self._options.server_calls:
@@ -169,17 +169,17 @@ class MessageBuilder:
         return events + self.blocks.end_turn()
 
     def finish(self) -> Events:
-        """Close what is still open at the end of the run."""
+        """Close all blocks at the end of the run."""
         return self._flush() + self._write_all_waiting() + self.blocks.end_turn()
 
     def ending(self, answer: Respond) -> Json:
-        """`stop_reason` and what belongs to it."""
+        """The `stop_reason` and the fields that belong to it."""
         cut = self._stop.found if self._stop is not None else None
         stop = cut or _stop_of_upstream(answer, self._options.stops)
         reason = _STOP_REASONS.get(answer.finish_reason, "end_turn")
         if answer.turn.choice.get(NATIVE_REASON) == _WINDOW_EXCEEDED:
             reason = _WINDOW_EXCEEDED
-        if cut is not None:  # the rest, however it ends, is not the client's
+        if cut is not None:  # the client does not see the end of the upstream's answer
             reason = "end_turn"
         if any(block["type"] == "tool_use" for block in self.blocks.content) and reason == "end_turn":
             reason = "tool_use"
@@ -190,7 +190,7 @@ class MessageBuilder:
         return {"stop_reason": reason, "stop_sequence": sequence, "stop_details": details}
 
     def server_tool_use(self) -> Json | None:
-        """The calls that were made and did not fail, where the client has declared such a tool."""
+        """The numbers of successful hosted calls; None if the client has not declared a hosted tool."""
         if not self._options.tools.hosted:
             return None
         return {f"{name}_requests": count for name, count in self._uses.items()}
@@ -198,7 +198,7 @@ class MessageBuilder:
     # -- text and thoughts --
 
     def _add_thoughts(self, thoughts: str) -> Events:
-        """Add thoughts; those that come behind the text or the calls of their turn are left out."""
+        """Add thoughts, unless they come after the text or the calls of their turn."""
         if self._has_thoughts:
             is_late = self.blocks.open_type != "thinking"
         else:
@@ -210,7 +210,7 @@ class MessageBuilder:
         return events + self.blocks.add_thinking(thoughts, shown=not self._options.omits_thoughts)
 
     def _add_text(self, text: str, citations: Sequence[Citation]) -> Events:
-        """Add text. The blank line between two turns of a chat is left out, for they are two blocks here."""
+        """Add text, without the blank line that separates two turns of a chat: here they are two blocks."""
         if not self._has_text:
             whole, text = text, without_blank_lines_before(text)
             citations = moved_back(citations, len(whole) - len(text))
@@ -226,7 +226,7 @@ class MessageBuilder:
         return self.blocks.add_text(text) if text else []
 
     def _flush(self) -> Events:
-        """End a text: add what was held back as a possible beginning of a stop sequence; blanks alone are dropped."""
+        """End a text: add what was held back for a stop sequence or an open call; blanks alone are dropped."""
         held = self._stop.close() if self._stop is not None else ""
         text, self._buffer = self._buffer + held, ""
         self._text_length = 0
@@ -239,7 +239,7 @@ class MessageBuilder:
     # -- calls --
 
     def _add_call(self, fragment: Json) -> Events:
-        """A piece of a call of the client's; one that begins before another is complete waits for it."""
+        """Add a piece of a call of the client's. A call that begins before another is complete waits for its end."""
         index, function = fragment["index"], fragment.get("function") or {}
         if index and not self._options.tools.parallel:
             return []
@@ -247,9 +247,9 @@ class MessageBuilder:
             self._client_calls[index] = (tool_use_id(fragment["id"], self._turn), function.get("name") or "")
             self._waiting[index] = ""
         arguments = function.get("arguments") or ""
-        if index == self._current:  # where its block is closed, it was complete
+        if index == self._current:  # if the block is closed, the call was complete
             return self.blocks.add_input(arguments) if self.blocks.open_type == "tool_use" else []
-        if index not in self._waiting:  # another call has begun since, so it was complete
+        if index not in self._waiting:  # another call has begun since, so this one was complete
             return []
         self._waiting[index] += arguments
         if not self.blocks.has_open_call:
@@ -283,7 +283,7 @@ class MessageBuilder:
 
 
 def _stop_of_upstream(answer: Respond, stops: Sequence[str]) -> str | None:
-    """The sequence at which the upstream itself has stopped, where it says so: vLLM's field, and SGLang's."""
+    """The stop sequence that the upstream itself reports, in vLLM's field or in SGLang's."""
     if not stops:
         return None
     given = (answer.turn.choice.get(key) for key in ("stop_reason", "matched_stop"))

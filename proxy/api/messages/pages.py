@@ -1,11 +1,11 @@
-"""Results of the server tools that a client sees: written as blocks, and read back from the blocks that it returns.
+"""The results of visible server tools: written as blocks, and read back from the blocks that a client returns.
 
     pages_of    search_block, fetch_block, other_block, error_block    -->    the client
     search_in, model_text_of, other_text_of    <--    the client
 
-A client carries what a search has found: the text that the model has read is cut at its pages, and each piece is sealed
-beside its page as `encrypted_content`. All pieces together are the text again, to the letter. The text of a fetched
-page is in its block as it is; the note on the budget behind it, which is out of date by then, does not come back.
+A client carries the result of a search: the text that the model has read is cut into one piece per page, and each piece
+is sealed beside its page as `encrypted_content`. The pieces together are exactly the same text again. The text of a
+fetched page is in its block unsealed. The note on the budget that followed it is not, because it would be out of date.
 """
 
 import re
@@ -23,12 +23,12 @@ from proxy.loop.prompts import EMPTY_RESULT
 from proxy.loop.results import BEYOND_LIMIT
 
 SERVER_NAME = "toolproxy"
-"""The `server_name` of the blocks of tools that this API has no type for."""
+"""The `server_name` in the blocks of tools for which this API has no type."""
 
-_DAY = re.compile(r"(?:.{1,100} - )?(?:updated )?\d{4}-\d\d-\d\d")  # the line of a hit that says where and when
-_MOST_CITED = 150  # characters; Anthropic's own bound
-# The outcome of a call that failed -> its `error_code`. Every other search is `unavailable`, every other page
-# `url_not_accessible`.
+_DAY = re.compile(r"(?:.{1,100} - )?(?:updated )?\d{4}-\d\d-\d\d")  # the line of a hit with its source and date
+_MOST_CITED = 150  # characters; Anthropic's bound
+# The outcome of a failed call -> its `error_code`. The code for any other outcome is `unavailable` for a search, and
+# `url_not_accessible` for a page.
 _CODES = {BEYOND_LIMIT: "max_uses_exceeded", "invalid_arguments": "invalid_tool_input", "busy": "too_many_requests"}
 _CODES_OF_PAGES = {name: name for name in ("url_not_allowed", "unsupported_content_type")}
 
@@ -37,11 +37,11 @@ class FoundPage(Struct, frozen=True):
     """A page that a search has found.
 
     Attributes:
-        url: of the page.
-        title: of the page.
-        piece: of all that the model has read, the part about it.
-        text: the tool's own text about it.
-        published: the day on which it appeared, `YYYY-MM-DD`; None: unknown.
+        url: the URL of the page.
+        title: the title of the page.
+        piece: the part about the page in the text that the model has read.
+        text: the tool's own text about the page.
+        published: the day on which the page appeared, `YYYY-MM-DD`; None: unknown.
     """
 
     url: str
@@ -52,17 +52,17 @@ class FoundPage(Struct, frozen=True):
 
     @property
     def cited(self) -> str:
-        """The beginning of the tool's text about it, without title, URL and date."""
+        """The beginning of the tool's text about the page, without title, URL and date."""
         lines = [line.strip() for line in self.text.split("\n")]
         own = [line for line in lines if line and line not in (self.title, self.url) and not _DAY.fullmatch(line)]
         return (" ".join(own) or self.title)[:_MOST_CITED]
 
 
 def pages_of(answered: AnsweredCall) -> list[FoundPage]:
-    """The pages that a search has found, in the order in which the model has read of them."""
+    """The pages that a search has found, in the order of the text that the model has read."""
     sources, text = answered.result.sources, answered.content
     found = sorted((at, url) for url in sources if (at := _place_of(url, text)) >= 0)
-    begins = [0, *(_paragraph(text, at)[0] for at, _ in found[1:])]  # the result's head goes with its first page
+    begins = [0, *(_paragraph(text, at)[0] for at, _ in found[1:])]  # the head of the result belongs to its first page
     pieces = {
         url: text[begin:end] for (_, url), (begin, end) in zip(found, pairwise([*begins, len(text)]), strict=False)
     }
@@ -82,14 +82,14 @@ def pages_of(answered: AnsweredCall) -> list[FoundPage]:
 
 
 def _text_about(url: str, text: str) -> str:
-    """The part of a search's text that is about a page."""
+    """The paragraph about a page in the text of a search."""
     at = _place_of(url, text)
     begin, end = _paragraph(text, at) if at >= 0 else (0, 0)
     return text[begin:end]
 
 
 def _place_of(url: str, text: str) -> int:
-    """Where a text names a URL, and not a longer one that begins with it; -1: nowhere."""
+    """The index at which a text names a URL, not counting longer URLs that begin with it; -1: nowhere."""
     at = text.find(url)
     while at >= 0 and is_longer_url(text, at + len(url)):
         at = text.find(url, at + 1)
@@ -97,19 +97,19 @@ def _place_of(url: str, text: str) -> int:
 
 
 def _paragraph(text: str, at: int) -> tuple[int, int]:
-    """Where the paragraph around a place begins and ends."""
+    """The beginning and the end of the paragraph around an index."""
     before, after = text.rfind("\n\n", 0, at), text.find("\n\n", at)
     return before + 2 if before >= 0 else 0, after if after >= 0 else len(text)
 
 
 def error_block(kind: str, call_id: str, code: str = "unavailable") -> Json:
-    """The result block of a call that failed; `kind`: the client's name of the tool."""
+    """The result block of a failed call; `kind` is the client's name of the tool."""
     name = f"{kind}_tool_result"
     return {"type": name, "tool_use_id": call_id, "content": {"type": f"{name}_error", "error_code": code}}
 
 
 def error_code(answered: AnsweredCall, *, is_page: bool) -> str:
-    """The `error_code` of a call that failed."""
+    """The `error_code` of a failed call."""
     outcome = answered.result.outcome
     if is_page and outcome not in _CODES:
         return _CODES_OF_PAGES.get(outcome, "url_not_accessible")
@@ -151,12 +151,12 @@ def other_block(call_id: str, text: str, *, is_error: bool) -> Json:
 
 
 def other_text_of(content: Any, tool: str, *, is_error: bool) -> str:
-    """The text that the model has read of any other tool, from the content of its result block.
+    """The result of any other tool as the model has read it, from the content of the result block.
 
     Args:
-        content: as the client sends it back.
-        tool: its name.
-        is_error: whether the call failed; its text is then what the model has read.
+        content: the content as the client sends it back.
+        tool: the name of the tool.
+        is_error: whether the call failed; the model has then read the text as it is, without a fence.
     """
     text = text_of({"content": content})
     if is_error:
@@ -165,10 +165,10 @@ def other_text_of(content: Any, tool: str, *, is_error: bool) -> str:
 
 
 def model_text_of(content: Any, tool: str) -> str:
-    """The text that the model has read of a page, or of a call that failed, from the content of its result block.
+    """A fetched page or a failed call as the model has read it, from the content of the result block.
 
     Args:
-        content: as the client sends it back.
+        content: the content as the client sends it back.
         tool: the name of the server's tool.
     """
     match content:
@@ -183,12 +183,12 @@ def model_text_of(content: Any, tool: str) -> str:
 
 
 def search_in(content: list[Any], tool: str, unseal: Callable[[Any], str | None]) -> tuple[list[FoundPage], str]:
-    """The pages in a search's result as the client sends it back, and the text that the model has read of them.
+    """The pages in the result of a search, and the result as the model has read it.
 
     Args:
-        content: of the result block.
+        content: the content of the result block, as the client sends it back.
         tool: the name of the server's tool.
-        unseal: opens what was sealed for this client; title and URL stand in for a piece that was not.
+        unseal: opens text that was sealed for this client; a piece that cannot be opened is replaced by title and URL.
     """
     pages: list[FoundPage] = []
     is_ours = False

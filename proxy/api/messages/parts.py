@@ -1,7 +1,7 @@
-"""Content blocks that a user sends: Messages API -> parts of Chat Completions.
+"""Content blocks that a user sends -> parts of Chat Completions.
 
-In a user's own content a block that no model could be given is refused. In the result of a tool it is not: a
-conversation that holds one would be locked for good, so a note takes its place.
+A block that cannot be passed to a model is refused in a user's own content. In the result of a tool it is replaced by a
+note, because a refusal would block the conversation for good.
 """
 
 from typing import Any, NoReturn
@@ -18,27 +18,27 @@ def user_parts(blocks: list[Any], where: str) -> list[Json]:
     """The parts of a user's content.
 
     Args:
-        blocks: as the client sent them.
-        where: their place in the request, for faults: `messages.1.content`.
+        blocks: the blocks as the client sent them.
+        where: their place in the request, for errors, such as `messages.1.content`.
 
     Raises:
-        RequestError: a block of a kind that no model here takes, with its place as `param`.
+        RequestError: a block is not well formed or not supported; its place is `param`.
     """
     return [part for at, block in enumerate(blocks) for part in parts_of(block, f"{where}.{at}")]
 
 
 def result_parts(blocks: list[Any]) -> list[Json]:
-    """The parts of a tool's result; a note stands for what cannot be shown."""
+    """The parts of a tool's result, with a note in place of each block that cannot be passed on."""
     return [part for block in blocks for part in _shown_parts(block)]
 
 
 def joined_text(parts: list[Json]) -> str:
-    """The texts of some parts, one below the other."""
+    """The texts of parts, with blank lines between them."""
     return "\n\n".join([part["text"] for part in parts if part["type"] == "text"])
 
 
 def content_of(parts: list[Json]) -> str | list[Json]:
-    """A content as simple as it can be: a string unless it holds pictures."""
+    """The content of a message in its simplest form: a string unless it has pictures."""
     for part in parts:
         if part["type"] != "text":
             return parts
@@ -46,7 +46,7 @@ def content_of(parts: list[Json]) -> str | list[Json]:
 
 
 def as_blocks(content: Any, where: str) -> list[Any]:
-    """A content as blocks, whether it came as a string or as a list. Raises `RequestError`."""
+    """A content, which may be a string or a list, as blocks. Raises `RequestError`."""
     if isinstance(content, list):
         return content
     if not isinstance(content, str | None):
@@ -55,12 +55,12 @@ def as_blocks(content: Any, where: str) -> list[Any]:
 
 
 def refuse(where: str, why: str) -> NoReturn:
-    """Refuse a request for the field at `where`."""
+    """Refuse a request because of the field at `where`."""
     raise RequestError(f"{where}: {why}", param=where)
 
 
 def named(value: Any) -> str:
-    """A value that a client has sent, for an error: a text in quotation marks, anything else as JSON."""
+    """A client's value in an error message: text in quotation marks, anything else as JSON."""
     return repr(value[:100]) if isinstance(value, str) else rawjson.dumps(value).decode()[:100]
 
 
@@ -76,7 +76,7 @@ def _shown_parts(block: Any) -> list[Json]:
 
 
 def parts_of(block: Any, where: str) -> list[Json]:
-    """The parts of one block, which stands at `where`. Raises `RequestError`."""
+    """The parts of the block at `where`. Raises `RequestError`."""
     if not isinstance(block, dict):
         refuse(where, "must be a content block, an object with a `type`")
     match block.get("type"):
@@ -97,7 +97,7 @@ def parts_of(block: Any, where: str) -> list[Json]:
 
 
 def _document(block: Json, where: str) -> list[Json]:
-    """A document of text, with its title and its context before it."""
+    """The parts of a text document, with its title and its context first."""
     source = _object(block, "source", where)
     heading = [block[key] for key in ("title", "context") if isinstance(block.get(key), str) and block[key]]
     match source.get("type"):
@@ -116,7 +116,7 @@ def _document(block: Json, where: str) -> list[Json]:
 
 
 def _picture(source: Json, where: str) -> str:
-    """The URL of a picture: its own, or one that holds its data."""
+    """The URL of a picture, or a data URL with its content."""
     match source.get("type"):
         case "base64":
             media = _string(source, "media_type", where)

@@ -33,7 +33,7 @@ _MUST = {
     "output_config": "must be an object",
     "output_config.effort": f"must be one of {', '.join(_EFFORTS)}",
 }
-# As msgspec words it: ... `type` - at `$.thinking`, or ... - at `$.stop_sequences[1]`
+# The end of a message of msgspec: ... `type` - at `$.thinking`, or ... - at `$.stop_sequences[1]`
 _PLACE = re.compile(r"(?:field `(?P<missing>\w+)`)?(?: - at `\$\.(?P<holder>[\w.]+)(?:\[.*)?`)?$")
 
 Number: TypeAlias = int | float
@@ -51,7 +51,7 @@ class _OutputConfig(Struct, frozen=True):
 
 
 class MessagesRequest(Struct, frozen=True):
-    """The fields of a client's request, but for its conversation and its tools."""
+    """The fields of a client's request, except its conversation and its tools."""
 
     model: Annotated[str, Meta(min_length=1)]
     max_tokens: Annotated[int, Meta(ge=1, le=_MOST)] | None = None
@@ -63,7 +63,7 @@ class MessagesRequest(Struct, frozen=True):
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
     output_format: object = None  # the earlier name of `output_config.format`
-    max_tool_calls: Annotated[int, Meta(ge=0, le=_MOST)] | None = None  # ours, as in Chat Completions
+    max_tool_calls: Annotated[int, Meta(ge=0, le=_MOST)] | None = None  # the proxy's own field, as in Chat Completions
     thread: object = None
     compaction: object = None
 
@@ -74,7 +74,7 @@ class MessagesRequest(Struct, frozen=True):
 
     @property
     def omits_thoughts(self) -> bool:
-        """Whether the client wants the thoughts in the signature alone."""
+        """Whether the client wants thoughts in the signature only."""
         return self.thinking is not None and self.thinking.display == "omitted"
 
     @property
@@ -83,7 +83,7 @@ class MessagesRequest(Struct, frozen=True):
         return tuple(dict.fromkeys(filter(None, self.stop_sequences))) if self.stop_sequences else ()
 
     def schema_check(self) -> SchemaCheck | None:
-        """Checks the answer against the schema that is asked for, if one is. Raises `RequestError`."""
+        """The check against the schema of `output_config.format`; None without one. Raises `RequestError`."""
         wanted: Any = self.output_config.format if self.output_config is not None else None
         if wanted is None:
             wanted = self.output_format
@@ -94,7 +94,7 @@ class MessagesRequest(Struct, frozen=True):
         return SchemaCheck.of(wanted.get("schema"), f"{_FORMAT_FIELD}.schema")
 
     def as_chat(self, messages: list[Json], tools: MessageTools, check: SchemaCheck | None) -> Json:
-        """The chat request, but for what depends on the upstream (`fields_for`)."""
+        """The chat request, without the fields that depend on the upstream (`fields_for`)."""
         chat: Json = {"model": self.model, "messages": messages, **tools.for_chat()}
         if self.temperature is not None:
             chat["temperature"] = self.temperature
@@ -114,7 +114,7 @@ class MessagesRequest(Struct, frozen=True):
         return chat
 
     def fields_for(self, upstream: Upstream) -> Json:
-        """The fields of the chat request that depend on the upstream: how much the model is to think, and `top_k`."""
+        """The fields of the chat request that depend on the upstream: those for thinking, and `top_k`."""
         fields: Json = {}
         if upstream.traits.top_k and self.top_k is not None:
             fields["top_k"] = self.top_k
@@ -136,14 +136,14 @@ class MessagesRequest(Struct, frozen=True):
 
 
 def read_request(fields: Json, *, needs_max_tokens: bool = True) -> MessagesRequest:
-    """A request, but for its conversation (`conversation.read_conversation`) and its tools (`tools.read_tools`).
+    """A request, except its conversation (`conversation.read_conversation`) and its tools (`tools.read_tools`).
 
     Args:
-        fields: the request as it came.
+        fields: the request as the client sent it.
         needs_max_tokens: whether `max_tokens` is required, as it is for an answer.
 
     Raises:
-        RequestError: with the field that is at fault as `param`.
+        RequestError: a field is not well formed; its name is `param`.
     """
     try:
         request = msgspec.convert(fields, MessagesRequest)
@@ -151,7 +151,7 @@ def read_request(fields: Json, *, needs_max_tokens: bool = True) -> MessagesRequ
         _refuse_field(str(exc))
     if needs_max_tokens and request.max_tokens is None:
         refuse("max_tokens", _MUST["max_tokens"])
-    # The SDKs go on without these two fields where they are refused; ignored, they would change the request's meaning.
+    # Ignoring one of these two fields would change the meaning of the request; if they are refused, SDKs omit them.
     if request.thread is not None:
         details: Json = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
         message = "thread: conversations are not held here; send the whole history"
@@ -163,7 +163,7 @@ def read_request(fields: Json, *, needs_max_tokens: bool = True) -> MessagesRequ
 
 
 def _refuse_field(fault: str) -> NoReturn:
-    """Refuse a request for a field that is missing or of another type, as msgspec has found."""
+    """Refuse a request because of a missing or mistyped field; `fault` is the message of msgspec."""
     place = _PLACE.search(fault)
     where = ".".join(filter(None, (place["holder"], place["missing"]))) if place else ""
     refuse(where, _MUST.get(where, fault))

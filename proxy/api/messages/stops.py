@@ -1,16 +1,16 @@
-"""Stop sequences: the text that a client sees never goes past one, however it was cut into pieces."""
+"""Stop sequences: the text that a client sees ends before the first one, even one that is split between two pieces."""
 
 from collections.abc import Sequence
 
 
 class StopFilter:
-    """Cuts a text that comes in pieces at the stop sequence that is the first to be complete in it.
+    """Cuts a text that arrives in pieces before the first stop sequence that is complete in it.
 
     Args:
         stops: the sequences, none of them empty.
 
     Attributes:
-        found: the sequence at which the text was cut; None: it goes on.
+        found: the sequence at which the text was cut; None: it has not been cut.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -19,7 +19,7 @@ class StopFilter:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """The text that may be shown now; what may be the beginning of a sequence is held back."""
+        """The text that may be shown now; a possible beginning of a sequence is held back."""
         if self.found is not None:
             return ""
         text = self._held + text
@@ -33,13 +33,13 @@ class StopFilter:
         return text[: len(text) - held]
 
     def close(self) -> str:
-        """The rest of the text, which was held back and begins no sequence."""
+        """The text that was held back, which did not become a sequence."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of a text begin the sequence."""
+    """The number of characters at the end of a text with which the sequence begins."""
     for size in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:size]):
             return size

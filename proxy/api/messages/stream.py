@@ -26,12 +26,12 @@ _TEXT = (
 
 
 class MessageHead(Struct, frozen=True):
-    """The properties of one message in all its states.
+    """The properties that a message has from its beginning to its end.
 
     Attributes:
-        run_id: of its run.
-        model: the name that the client asked for.
-        input_tokens: our estimate, for the beginning of a stream, which comes before the upstream's count.
+        run_id: the id of its run.
+        model: the model's name in the request.
+        input_tokens: estimates the input tokens, for the beginning of a stream, which precedes the upstream's count.
     """
 
     run_id: str
@@ -52,14 +52,18 @@ class MessageHead(Struct, frozen=True):
 
 
 class Opening:
-    """The first event of a stream, which is sent with whatever comes first; `head`: of the message."""
+    """The first event of a stream, which is sent in front of the first bytes of any kind.
+
+    Args:
+        head: the properties of the message.
+    """
 
     def __init__(self, head: MessageHead) -> None:
         self._head = head
         self._is_sent = False
 
     def take(self) -> bytes:
-        """The event, the first time."""
+        """The event at the first call, nothing afterwards."""
         if self._is_sent:
             return b""
         self._is_sent = True
@@ -70,11 +74,11 @@ class MessageStream:
     """Writes a message to a client with `stream: true`.
 
     Args:
-        stream: takes the bytes.
-        head: of the message.
+        stream: the stream to the client.
+        head: the properties of the message.
         message: makes the events of its blocks.
-        request_id: for errors.
-        hold_text: hold the text back until the end, for it may have to be dropped.
+        request_id: the id of the request, for errors.
+        hold_text: whether text is held back until the end, because it may have to be dropped.
     """
 
     def __init__(
@@ -87,10 +91,10 @@ class MessageStream:
         self._hold_text = hold_text
         self._held: list[Json] = []  # deltas with text
         self._opening = Opening(head)
-        stream.heartbeat = partial(_heartbeat, self._opening)  # a method would hold the stream that holds it
+        stream.heartbeat = partial(_heartbeat, self._opening)  # a method would make a reference cycle with the stream
 
     def show(self, _index: int, chunk: Json) -> Awaitable[None]:
-        """Show a chunk of the only choice."""
+        """Write a chunk of the only choice."""
         message, choices = self._message, chunk["choices"]
         delta: Json = choices[0]["delta"] if choices else {}
         text: Any = delta.get("content")
@@ -102,11 +106,11 @@ class MessageStream:
         return self._write_last(events) if message.is_cut else self._write(events)
 
     async def tell(self, event: Json) -> bool:
-        """Write what a progress event changes; whether it changes anything that the client is shown."""
+        """Write the changes that a progress event makes to the message; returns whether there are any."""
         events: Events = []
         match event["type"]:
             case "turn.started":
-                self._held.clear()  # what was held of the turn before is not the answer
+                self._held.clear()  # the text of the turn before is not the answer
                 events = self._message.begin_turn()
             case "tool.started":
                 events = self._message.begin_call(event["call_id"], event["tool"], event["arguments"])
@@ -119,7 +123,7 @@ class MessageStream:
 
     async def finish(self, answer: Respond) -> None:
         """Write the rest of the message, and end the stream."""
-        if answer.stop is Stop.CLIENT_TOOL_CALLS:  # text beside calls is no answer
+        if answer.stop is Stop.CLIENT_TOOL_CALLS:  # text beside calls is not an answer
             self._held.clear()
         events = [event for delta in self._held for event in self._message.show(delta)]
         events += self._message.finish()
@@ -130,7 +134,7 @@ class MessageStream:
         await self._outbox.finish()
 
     def encode_error(self, error: ProxyError) -> bytes:
-        """The end of a stream that fails, after what is still to be written."""
+        """The last bytes of a stream that fails: the events in the outbox, and the error."""
         return bytes(self._outbox.pending) + errors.encode_error(error, self._request_id)
 
     async def _write(self, events: Events) -> None:

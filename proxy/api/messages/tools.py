@@ -1,9 +1,9 @@
 """`tools` and `tool_choice` of a Messages request as those of a chat request.
 
-custom         a function of the client's, unless it has the name or an alias of a server tool
+custom         one of the client's own functions, unless it has the name or an alias of a server tool
 web_search_*   the server's `web_search`, whose calls and results the client is shown
 web_fetch_*    the server's first tool of `type: web_fetch`, likewise
-the others     tools that are not available here: left out, and named
+the others     tools that are not available here: left out, and named in `x-tools-ignored`
 """
 
 import re
@@ -26,19 +26,19 @@ from proxy.loop.prompts import WHERE, with_system_text
 
 FETCH = "web_fetch"
 
-_FIELDS = frozenset({"tools", "tool_choice", "mcp_servers"})  # of a request, that `read_tools` reads
+_FIELDS = frozenset({"tools", "tool_choice", "mcp_servers"})  # the fields that `read_tools` reads
 _VERSION = re.compile(r"(web_search|web_fetch)(_[0-9]+)?")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _KINDS = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class HostedTool(Struct, frozen=True):
-    """A server tool that a client has declared by its type, and with which settings.
+    """A server tool that a client has declared by its type, with its settings.
 
     Attributes:
-        type: as the client wrote it.
-        max_uses: how often it may be called; None: as often as the server permits.
-        demands: on the pages that it may give.
+        type: the type as the client wrote it.
+        max_uses: the number of calls that the client permits; None: as many as the server permits.
+        demands: the client's demands on the pages that the tool returns.
     """
 
     type: str
@@ -50,13 +50,13 @@ class MessageTools(Struct, frozen=True):
     """The tools of one request.
 
     Attributes:
-        functions: the client's own, in the words of Chat Completions.
-        hosted: `web_search` and `web_fetch`, as far as they are declared.
+        functions: the client's own tools, in the form of Chat Completions.
+        hosted: `web_search` and `web_fetch`, if they are declared.
         ignored: the types of declared tools that are not available here.
-        choice: `tool_choice` in the words of Chat Completions; a hosted tool has the name that the client knows.
+        choice: `tool_choice` in the form of Chat Completions; a hosted tool has the client's name in it.
         parallel: whether the model may call several of the client's tools in one turn.
-        shown: own name -> the client's name, of the server tools whose calls the client is shown.
-        demands: on the server tools, by their own names.
+        shown: the server tools whose calls the client is shown: own name -> the client's name.
+        demands: the client's demands on server tools, by their own names.
     """
 
     functions: tuple[Json, ...] = ()
@@ -68,7 +68,7 @@ class MessageTools(Struct, frozen=True):
     demands: Mapping[str, Demands] = {}
 
     def for_chat(self) -> Json:
-        """The fields of the chat request, hosted tools apart."""
+        """The fields of the chat request, without hosted tools."""
         fields: Json = {"tools": list(self.functions)} if self.functions else {}
         if self.choice is not None and (self.functions or self.hosted or isinstance(self.choice, dict)):
             fields["tool_choice"] = self.choice
@@ -88,7 +88,7 @@ def read_tools(fields: Json, server_names: Collection[str]) -> MessageTools:
         server_names: the names and aliases of the server tools.
 
     Raises:
-        RequestError: they are not well formed, or demand a tool that is not available here.
+        RequestError: they are not well formed, or require a tool that is not available here.
     """
     if _FIELDS.isdisjoint(fields):
         return NO_TOOLS
@@ -103,7 +103,7 @@ def read_tools(fields: Json, server_names: Collection[str]) -> MessageTools:
             name = _name(tool, where)
             functions[name] = _function(tool, name, where)
         elif (match := _VERSION.fullmatch(kind)) is not None:
-            if match[1] in hosted:  # which of the two settings should hold?
+            if match[1] in hosted:  # it would be unclear whose settings apply
                 refuse(where, f"there are two tools named {match[1]!r}")
             hosted[match[1]] = _hosted(tool, kind, where)
         else:
@@ -121,15 +121,15 @@ def read_tools(fields: Json, server_names: Collection[str]) -> MessageTools:
 def with_hosted(
     resolved: ResolvedRequest, tools: MessageTools, own_names: Mapping[str, str]
 ) -> tuple[ResolvedRequest, MessageTools]:
-    """A resolved request with the hosted tools that it declares, as far as its client may use them.
+    """A resolved request with those of its declared hosted tools that the client may use.
 
     Args:
-        resolved: the request without them.
-        tools: of the request.
+        resolved: the request without its hosted tools.
+        tools: the tools of the request.
         own_names: the client's name of a hosted tool -> the name of the server's tool.
 
     Raises:
-        RequestError: the client declares nothing else than what it may not use, or demands that.
+        RequestError: the client requires a tool that it may not use, or declares no others.
     """
     if not tools.hosted or tools.choice == "none":
         return resolved, tools
@@ -145,7 +145,7 @@ def with_hosted(
     declared = {entry["function"]["name"] for entry in tools.functions}
     for name, own in available.items():
         spec = _limited(usable[own], tools.hosted[name])
-        # A prompt may speak of the tool by the name that the client has for it.
+        # A prompt may mention the tool by the client's name for it.
         is_free = name not in declared and not any(name in other.names for other in usable.values())
         usable[own] = replace(spec, aliases=(*spec.aliases, name)) if is_free else spec
     entries = [*tools.functions, *_entries(tools, [usable[own] for own in available.values()])]
@@ -156,7 +156,7 @@ def with_hosted(
         if choice is not None and (chosen not in tools.hosted or chosen in available):
             chat["tool_choice"] = choice
     demands = {own: tools.hosted[name].demands for name, own in available.items()}
-    filters = merged([one.filters for one in demands.values()])  # they hold for undeclared server tools as well
+    filters = merged([one.filters for one in demands.values()])  # they apply to undeclared server tools as well
     if filters.place is not None:
         chat["messages"] = with_system_text(chat["messages"], WHERE.format(place=filters.place))
     server_tools = tuple(usable.values())
@@ -167,7 +167,7 @@ def with_hosted(
 
 
 def _entries(tools: MessageTools, specs: Sequence[ToolSpec]) -> Iterator[Json]:
-    """The entries of the chat request's `tools` for hosted tools that the client does not declare by name as well."""
+    """The entries in the chat request's `tools` for hosted tools that the client has not declared by name, too."""
     declared = {entry["function"]["name"] for entry in tools.functions}
     for spec in specs:
         if spec.name not in declared:
@@ -175,7 +175,7 @@ def _entries(tools: MessageTools, specs: Sequence[ToolSpec]) -> Iterator[Json]:
 
 
 def _limited(spec: ToolSpec, hosted: HostedTool) -> ToolSpec:
-    """A server tool that may be called as often as both the server and the client permit."""
+    """A server tool with the lower of the server's and the client's limits of calls."""
     bounds = [most for most in (spec.max_calls, hosted.max_uses) if most is not None]
     return replace(spec, max_calls=min(bounds)) if bounds else spec
 
@@ -243,11 +243,11 @@ def _refuse_tool(kind: str, *, where: str) -> NoReturn:
 
 
 def hosted_names(tools: Mapping[str, ToolConfig], specs: Mapping[str, ToolSpec]) -> dict[str, str]:
-    """The client's name of each hosted tool that there is -> the name of the server's tool.
+    """The client's name of each available hosted tool -> the name of the server's tool.
 
     Args:
-        tools: those of the configuration, by name.
-        specs: those that can be called.
+        tools: the tools of the configuration, by name.
+        specs: the tools that can be called.
     """
     names = {SEARCH: SEARCH} if SEARCH in specs else {}
     fetch = next((name for name, tool in tools.items() if isinstance(tool, WebFetchConfig) and name in specs), None)

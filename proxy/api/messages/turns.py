@@ -1,4 +1,4 @@
-"""The turns of the loop that an assistant message in content blocks holds."""
+"""The turns of the loop in an assistant message of content blocks."""
 
 from collections.abc import Iterator
 
@@ -11,9 +11,9 @@ from proxy.loop.errors import RequestError
 
 
 class ReplayedCall(Struct):
-    """A call of a turn and its result; None: still to come.
+    """A call of a turn, and its result; None: it has no result yet.
 
-    `block_id` is the id that the client knows it by, `id` the one that it has in the chat request.
+    `block_id` is the call's id in the client's block, `id` its id in the chat request.
     """
 
     block_id: str
@@ -32,7 +32,7 @@ class ReplayedCall(Struct):
 class ReplayedTurn(Struct):
     """An upstream turn, read back from an assistant message: its thoughts, text and calls.
 
-    `origin` is the run and turn that the ids of its calls name; None: they were not made here.
+    `origin` is the run and turn in the ids of its calls; None: the ids were not made here.
     """
 
     thoughts: list[str] = []
@@ -43,24 +43,24 @@ class ReplayedTurn(Struct):
     origin: str | None = None
 
     def continues_with(self, origin: str | None) -> bool:
-        """Whether a call of this origin belongs to the turn, though it stands behind the turn's results."""
+        """Whether a call of this origin belongs to the turn, although it comes after the turn's results."""
         return origin is not None and origin == self.origin
 
     def add_text(self, text: str, *, is_cited: bool) -> None:
-        """Add a block of text: a paragraph of its own, unless a text was cut into blocks at what it cites."""
+        """Add a block of text as a new paragraph, unless it continues a text that was split at a citation."""
         if self.texts and not (is_cited or self.ends_with_citation):
             self.texts.append("\n\n")
         self.texts.append(text)
         self.ends_with_citation = is_cited
 
     def call(self, call_id: object) -> ReplayedCall | None:
-        """Its call with that id."""
+        """The call of the turn with that id."""
         return next((call for call in self.calls if call.id == call_id), None)
 
     def messages(self) -> Iterator[Json]:
-        """The assistant message, one message per result, and the pictures of all results."""
+        """The assistant message, one tool message per result, and a message with the pictures of all results."""
         text = "".join(self.texts)
-        if not (text or self.calls):  # thoughts alone are no message: some upstreams refuse an empty one
+        if not (text or self.calls):  # some upstreams refuse a message with thoughts only, as an empty one
             return
         message: Json = {"role": "assistant", "content": text or None}
         if self.thoughts:
@@ -75,7 +75,7 @@ class ReplayedTurn(Struct):
 
 
 def read_call(block: Json, where: str) -> ReplayedCall:
-    """The call in a block. Raises `RequestError` that names the place `where` the block stands."""
+    """The call in the block at `where`. Raises `RequestError`."""
     for key in ("id", "name"):
         if not isinstance(block.get(key), str) or not block[key]:
             refuse(f"{where}.{key}", "must be a string")

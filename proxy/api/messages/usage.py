@@ -9,12 +9,12 @@ from proxy.loop.tokens import tokens_of
 
 
 def usage_of(answer: Respond, server_tool_use: Json | None, input_tokens: Callable[[], int]) -> Json:
-    """The tokens of all turns, as this API counts them: cached ones apart; and `cost` where prices are configured.
+    """The tokens of all turns, as this API counts them (cached ones apart), and the `cost` if there are prices.
 
     Args:
-        answer: the run's end.
-        server_tool_use: the calls of server tools that the client has declared; None: it has declared none.
-        input_tokens: gives our own estimate of the request, for an upstream that does not count.
+        answer: the end of the run.
+        server_tool_use: the numbers of hosted calls; None: the client has not declared hosted tools.
+        input_tokens: estimates the tokens of the request, for an upstream that does not count them.
     """
     usage = answer.tally.usage
     if usage is None:
@@ -37,9 +37,9 @@ def usage_of(answer: Respond, server_tool_use: Json | None, input_tokens: Callab
 
 
 def _estimated_input(answer: Respond, first: int) -> int:
-    """The tokens that all turns of a run have read: `first` the request's, and then what each turn has added to it."""
+    """The input tokens of all turns of a run: each reads the request (`first`) and what earlier turns have added."""
     turns = len(answer.earlier_turns) + 1
-    added: list[float] = []  # by each turn but the last
+    added: list[float] = []  # tokens, by each turn except the last
     for message in answer.added:
         if message["role"] == "assistant" or not added:
             added.append(0.0)
