@@ -1,1 +1,1 @@
-"""The Responses API: a codec at the edge. The loop behind it is that of Chat Completions."""
+"""The Responses API: a codec in front of the loop of Chat Completions."""

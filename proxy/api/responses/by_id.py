@@ -1,4 +1,4 @@
-"""The endpoints of a stored response, `/v1/responses/{id}`: show it, delete it, list its input, refuse to cancel it."""
+"""The endpoints of a stored response, `/v1/responses/{id}`: read it, delete it, list its input, refuse to cancel it."""
 
 import re
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class ResponseById:
 
 
 class InputItems:
-    """`GET /v1/responses/{id}/input_items`: the conversation that a stored response answers."""
+    """`GET /v1/responses/{id}/input_items`: the conversation before a stored response."""
 
     def __init__(self, ports: Ports) -> None:
         self._store = ports.store
@@ -51,7 +51,7 @@ class InputItems:
 
 
 class CancelResponse:
-    """`POST /v1/responses/{id}/cancel`: an error, for a stored response is finished."""
+    """`POST /v1/responses/{id}/cancel`: always an error, because a stored response is finished."""
 
     def __init__(self, ports: Ports) -> None:
         self._store = ports.store
@@ -65,17 +65,17 @@ class CancelResponse:
 
 
 def page_of(items: Sequence[Json], query: dict[str, str]) -> Json:
-    """A page of items: newest first unless `order=asc`, at most `limit`, those that follow `after`.
+    """A page of items: the newest first unless `order=asc`, at most `limit` items, beginning behind `after`.
 
     Raises:
-        RequestError: one of these is not what it may be.
+        RequestError: one of these parameters has a value that is not allowed.
     """
     order, limit, after = query.get("order", "desc"), query.get("limit", str(_DEFAULT_LIMIT)), query.get("after")
     if order not in ("asc", "desc"):
         raise RequestError("'order' must be asc or desc.", param="order")
     if not (_COUNT.fullmatch(limit) and 1 <= int(limit) <= _MAX_LIMIT):
         raise RequestError(f"'limit' must be an integer from 1 to {_MAX_LIMIT}.", param="limit")
-    by_id = {item["id"]: item for item in items}  # of two with one id, `after` can mean only one
+    by_id = {item["id"]: item for item in items}  # without duplicates, because `after` can mean only one item
     ordered = list(by_id.values() if order == "asc" else reversed(by_id.values()))
     if after is not None:
         known = [item["id"] for item in ordered]

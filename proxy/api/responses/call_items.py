@@ -1,4 +1,4 @@
-"""The items of an output that are calls: of the client's tools, of a declared search, of the server's other tools."""
+"""The output items for calls: of the client's tools, of a declared search, and of other server tools."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ class ClientCall(Item):
         return {**head, **given, **named}
 
     def append_arguments(self, arguments: str) -> Events:
-        """Add arguments. A custom tool's input is in them as JSON, and is sent when it is complete."""
+        """Add arguments. For a custom tool they hold the input as JSON, which is sent when it is complete."""
         if not arguments:
             return []
         self._pieces.append(arguments)
@@ -39,19 +39,19 @@ class ClientCall(Item):
         """The events that complete the item."""
         events: Events = []
         if self.tool.kind == "custom":
-            self.status = status  # only now its input can be read
+            self.status = status  # first, because the input can be read only then
             text = self._input()
             events.append(self.event("custom_tool_call_input.delta", delta=text))
             events.append(self.event("custom_tool_call_input.done", input=text))
         else:
-            if not self._pieces and status == "completed":  # clients parse it
+            if not self._pieces and status == "completed":  # clients parse the arguments
                 events += self.append_arguments("{}")
             arguments = "".join(self._pieces)
             events.append(self.event("function_call_arguments.done", name=self.tool.name, arguments=arguments))
         return events + super().close(status)
 
     def _input(self) -> str:
-        """The string in a custom tool's arguments; all that the model wrote where they are not as demanded."""
+        """The string in a custom tool's arguments; if these are not well formed, all that the model wrote."""
         if self.status == "in_progress":
             return ""
         text = "".join(self._pieces)
@@ -64,11 +64,11 @@ class ClientCall(Item):
 
 
 class SearchCall(Item):
-    """A search by the server that the client has declared.
+    """A call of the server's search, which the client has declared.
 
     Attributes:
-        query: what is searched for; empty: the model's arguments are not those of a search.
-        sources: the pages found; None: not wanted.
+        query: the query; empty: the model's arguments have none.
+        sources: the pages found; None: the client does not want them.
     """
 
     query: str
@@ -87,7 +87,7 @@ class SearchCall(Item):
         return super().open() + begun
 
     def close(self, status: Status) -> Events:
-        """The events that complete the item. There is no event for a search that failed, only a status."""
+        """The events that complete the item. A failed search has a status of its own, but no event."""
         ended = [self.event("web_search_call.completed")] if status == "completed" else []
         return ended + super().close(status)
 

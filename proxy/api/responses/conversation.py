@@ -1,13 +1,13 @@
 """The items of a Responses request as the messages of a chat request.
 
-    reasoning, message of the assistant, calls that stand together   one assistant message
-    function_call_output, custom_tool_call_output                    a tool message straight after it, in call order
-    message of anyone else                                           a message
-    web_search_call, our own mcp_call                                nothing: what they found is not in them
-    TURNS, which no client can send                                  the messages of a stored response, results for
-                                                                     the calls in the last one
+    adjacent reasoning, messages of the assistant, calls   one assistant message
+    function_call_output, custom_tool_call_output          a tool message directly after it, in call order
+    message of any other role                              a message
+    web_search_call, the proxy's own mcp_call              nothing: they do not contain what was found
+    TURNS, which no client can send                        the messages of a stored response, and the results of the
+                                                           calls in the last message
 
-Each item is checked when it is read; one of a type that has no such form is refused, never dropped in silence.
+Each item is checked when it is read. An item of any other type is refused, never dropped silently.
 """
 
 from collections import deque
@@ -31,7 +31,7 @@ TURNS = "toolproxy_turns"
 _ROLES = ("user", "system", "developer", "assistant")
 _NEEDS_A_ROLE = f"needs a role: {', '.join(_ROLES)}"
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
-# The items that are taken -> the strings that each has to have.
+# The supported items -> the fields that must be strings in each.
 _STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
     "message": ("role",),
     "reasoning": (),
@@ -47,7 +47,7 @@ _STRINGS_OF: Mapping[Any, tuple[str, ...]] = {
 
 
 class ItemConversation(Struct, frozen=True):
-    """The messages of a chat request, and by run the hidden part that the client has brought back."""
+    """The messages of a chat request, and the hidden parts of runs that the client has sent back, by run."""
 
     messages: tuple[Json, ...]
     hidden: Mapping[str, Continuation] = {}
@@ -113,13 +113,13 @@ def read_conversation(
     """The items as messages.
 
     Args:
-        items: read and resolved, the whole conversation.
-        instructions: a system message before it.
-        name_of: the name that the model knows for the tool of a call.
+        items: the whole conversation, read and resolved.
+        instructions: the system message before it.
+        name_of: gives the model's name for the tool of a call.
         unseal: opens `encrypted_content`.
 
     Raises:
-        RequestError: a call without an output, or an output without its call.
+        RequestError: a call has no output, or an output has no call.
     """
     writer = _Writer(_outputs_in(items), name_of, unseal)
     if instructions:
@@ -130,7 +130,7 @@ def read_conversation(
 
 
 def _outputs_in(items: Iterable[Json]) -> dict[str, deque[Json]]:
-    """The outputs of a history by their `call_id`; an id that was used again has several, in the order of its calls."""
+    """The outputs in a history by `call_id`; an id that is used several times has its outputs in call order."""
     outputs: dict[str, deque[Json]] = {}
     for item in items:
         if item["type"] in _OUTPUTS:
@@ -139,7 +139,7 @@ def _outputs_in(items: Iterable[Json]) -> dict[str, deque[Json]]:
 
 
 class _Writer:
-    """Makes messages of items; those of the assistant are gathered into one message, until an item of another role."""
+    """Makes messages from items. Items of the assistant are collected in one message until an item of another role."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class _Writer:
                 self._write(item["messages"][-1])
 
     def finish(self) -> ItemConversation:
-        """The conversation, once every item is added."""
+        """The conversation, after the last item."""
         self._flush()
         for call_id, unpaired in self._outputs.items():
             if unpaired:
@@ -204,7 +204,7 @@ class _Writer:
         self._calls.append({"id": item["call_id"], "type": "function", "function": function})
 
     def _flush(self) -> None:
-        """Write the message of the assistant that was gathered, if there is one."""
+        """Write the collected message of the assistant, if there is one."""
         if not (self._texts or self._thoughts or self._calls):
             return
         texts, thoughts, calls = self._texts, self._thoughts, self._calls
@@ -219,7 +219,7 @@ class _Writer:
     def _write(self, message: Json) -> None:
         """Write a message of the assistant, and the results of its calls."""
         if not (message.get("content") or message.get("refusal") or message.get("tool_calls")):
-            return  # reasoning alone is no message: some upstreams refuse an empty one
+            return  # some upstreams refuse a message with reasoning only, as an empty one
         self.messages.append(message)
         pictures: list[Json] = []
         for call in message.get("tool_calls") or ():

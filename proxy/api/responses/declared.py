@@ -1,4 +1,4 @@
-"""The tools that a Responses request declares: its `tools`, and those of its `additional_tools` items."""
+"""The tools that a Responses request declares in its `tools` and in `additional_tools` items."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,15 +10,15 @@ _LONGEST_NAME = 128  # OpenAI's own limit for some of its tools; upstreams get a
 
 
 def declared_in(request: Json, *, before: Iterable[Json], own: Iterable[Json]) -> list[Json]:
-    """All tools of a request, the latest last: of two with one name the later counts.
+    """All declared tools of a request, the latest last; of two with the same name, the later one counts.
 
     Args:
         request: the fields of the request.
-        before: the items of the conversation that it continues.
-        own: its items.
+        before: the items of the conversation that the request continues.
+        own: the items of the request.
 
     Raises:
-        RequestError: its `tools` are not well formed; items are checked when they are read.
+        RequestError: the `tools` of the request are not well formed. (Items are checked when they are read.)
     """
     return [*_in_items(before), *checked_tools(request, "tools"), *_in_items(own)]
 
@@ -31,11 +31,11 @@ def checked_tools(holder: Json, where: str) -> Sequence[Json]:
     """The `tools` of a request, of an item or of a namespace.
 
     Args:
-        holder: has them.
-        where: the place of the tools, for faults.
+        holder: the request, item or namespace.
+        where: the place of the tools in the request, for errors.
 
     Raises:
-        RequestError: one of them has no type, or needs a name and has none.
+        RequestError: a tool has no type, or needs a name and has none.
     """
     tools = objects_with_types(holder.get("tools"), where)
     for tool in tools:
@@ -54,7 +54,7 @@ def _check_name(tool: Json, where: str) -> None:
 
 
 def objects_with_types(listed: Any, where: str) -> Sequence[Json]:
-    """A list of objects with a type each; None is an empty one. Raises `RequestError`."""
+    """A list of objects that have a type; None is an empty list. Raises `RequestError`."""
     listed = [] if listed is None else listed
     if not isinstance(listed, list) or not all(
         isinstance(one, dict) and isinstance(one.get("type"), str) for one in listed

@@ -1,7 +1,7 @@
-"""`encrypted_content`, which a client carries for us from one request to the next (`api.sealed`).
+"""`encrypted_content`, which a client carries from one request to the next (`api.sealed`).
 
-It holds the reasoning of a model, or the hidden part of a run that ended in the calls of a client that stores nothing
-here.
+It holds the reasoning of a model, or the hidden part of a run that ended with client calls, if its response is not
+stored here.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ class Thoughts(Struct, frozen=True):
 
 
 class Hidden(Struct, frozen=True):
-    """The part of a run that its client was not shown."""
+    """The part of a run that the client was not shown."""
 
     run_id: str
     continuation: Continuation
@@ -36,11 +36,11 @@ class Seal:
         return self._sealer.seal({"thoughts": text})
 
     def hidden(self, run_id: str, continuation: Continuation) -> str:
-        """Seal the hidden part of a run."""
+        """The `encrypted_content` that holds the hidden part of a run."""
         return self._sealer.seal({"run": run_id, "hidden": continuation.as_json()})
 
     def open(self, sealed: Any) -> Thoughts | Hidden | None:
-        """The sealed content; None for what was not sealed here for this caller."""
+        """The sealed content; None if it was not sealed here for this caller."""
         match self._sealer.open(sealed):
             case {"run": str(run_id), "hidden": hidden}:
                 return Hidden(run_id, Continuation.from_json(hidden))

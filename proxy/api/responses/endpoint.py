@@ -1,4 +1,4 @@
-"""`POST /v1/responses`: a Responses request on the loop of Chat Completions."""
+"""`POST /v1/responses`: Responses requests, answered by the loop of Chat Completions."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -57,7 +57,7 @@ class CreateResponse(CheckingSurface):
             raise
 
     async def _history(self, responses: ResponseStore, request: ResponsesRequest) -> ItemHistory:
-        """The conversation that the request continues, and its own items. Raises as `ResponseStore.history`."""
+        """The conversation that the request continues, and its own items. Raises as `ResponseStore.history` does."""
         try:
             history = await responses.history(request.items, request.previous)
         except PreviousResponseNotFound:
@@ -126,7 +126,7 @@ class CreateResponse(CheckingSurface):
         )
 
     async def _finish(self, prepared: "_Prepared", head: ResponseHead, answer: Respond, output: OutputBuilder) -> Json:
-        """The finished response, stored before the client can know of it."""
+        """The finished response, which is stored before the client receives its end."""
         now = int(self.ports.clock.time())
         response = head.finished(output.items, answer.finish_reason, answer.tally, at=now)
         if prepared.request.store:
@@ -135,7 +135,7 @@ class CreateResponse(CheckingSurface):
 
 
 def _with_available_tools(resolved: ResolvedRequest, tools: ResponseTools) -> tuple[ResolvedRequest, ResponseTools]:
-    """The request and its tools without the server tools that it asks for and cannot have. Raises `RequestError`."""
+    """The request and its tools, without declared server tools that it cannot have. Raises `RequestError`."""
     callable_names = frozenset(name for tool in resolved.tools for name in tool.names)
     available = tools.within(callable_names, leave_out=resolved.narrows_tools)
     if available is tools and not tools.offline:
@@ -152,11 +152,11 @@ def _with_available_tools(resolved: ResolvedRequest, tools: ResponseTools) -> tu
 
 
 class _Prepared(Struct, frozen=True):
-    """A Responses request, resolved, with what its answer needs.
+    """A resolved Responses request, with the parts that are needed to answer it.
 
     Attributes:
-        items: the request's own, without the conversation before it.
-        check: checks the answer against a schema; None: there is no schema, or the upstream keeps to it by itself.
+        items: the request's own items, without the conversation before it.
+        check: checks the answer against a schema; None: there is no schema, or the upstream enforces it itself.
     """
 
     request: ResponsesRequest
@@ -171,7 +171,7 @@ class _Prepared(Struct, frozen=True):
     check: SchemaCheck | None
 
     def output_builder(self) -> OutputBuilder:
-        """An empty output, with the options of this client."""
+        """A builder of the output, with the options of this client."""
         options = OutputOptions(
             self.tools,
             self.toolset.arguments_of,
@@ -184,7 +184,7 @@ class _Prepared(Struct, frozen=True):
 
     def stored(self, response: Json, answer: Respond) -> StoredResponse:
         """The finished response as it is stored."""
-        # A client that comes back with results brings the ids under which the rest of such a run is stored.
+        # After a mixed turn, the hidden messages are stored apart; the client's results have the ids to find them.
         added = storable(answer.added)
         has_read_more = added and answer.continuation is None
         turns = [*added, answer.message] if has_read_more else ()
@@ -192,7 +192,7 @@ class _Prepared(Struct, frozen=True):
         return StoredResponse(response, with_ids(self.items, self.run_id), self.request.previous, turns, found)
 
     def carried(self, answer: Respond) -> str | None:
-        """The hidden part of a mixed turn, sealed, for a client that stores nothing here and has to carry it itself."""
+        """The sealed hidden part of a mixed turn, which the client carries if nothing is stored here; else None."""
         hidden = answer.continuation
         if self.request.store or hidden is None or not (hidden.before or hidden.results):
             return None

@@ -1,8 +1,9 @@
-"""The items of an output. Each is opened, extended and closed, and each step gives the events for it.
+"""The items of an output. Each is opened, extended and closed, and every step gives the events that describe it.
 
     added   (part added   delta*   part done)*   done
 
-An event has all its fields but `sequence_number`. The events of an item add up to what `as_json` gives at the end.
+An event has all its fields except `sequence_number`. The events of an item together describe what `as_json` returns at
+the end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +68,7 @@ class _Part(Struct):
 
 
 class Message(Item):
-    """A message of the model's; `sources`, URL -> title, are the pages that it may cite."""
+    """A message of the model. Its `sources`, URL -> title, are the pages that it may cite."""
 
     sources: Mapping[str, str] = field(default_factory=dict)
     _parts: list[_Part] = field(default_factory=list)
@@ -79,7 +80,7 @@ class Message(Item):
         return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
 
     def grow_text(self, text: str) -> bytes:
-        """Add to the open text; the beginning of its event up to the text itself. Empty: no text is open."""
+        """Add to the open text; returns the beginning of the event, up to the text itself. Empty: no text is open."""
         if self._delta_head:
             self._parts[-1].pieces.append(text)
         return self._delta_head
@@ -96,7 +97,7 @@ class Message(Item):
         return [*events, self._part_event("output_text.delta", delta=text, logprobs=list(logprobs))]
 
     def add_annotations(self, given: Sequence[Json]) -> None:
-        """Add annotations of the upstream's own to the text; their events come when the part is complete."""
+        """Add the upstream's own annotations to the text; their events follow when the part is complete."""
         if self._parts and self._parts[-1].kind == "output_text":
             self._parts[-1].upstream_annotations += given
 
@@ -139,13 +140,13 @@ class Message(Item):
 
 
 def _citations(part: _Part, sources: Mapping[str, str]) -> list[Json]:
-    """The `url_citation`s of a part, flat as the Responses API has them; the upstream's are of pages not cited yet."""
+    """The `url_citation`s of a part, in the flat form of this API: the proxy's, and the upstream's for other pages."""
     cited = [one["url_citation"] for one in annotations(part.text, sources, part.citations)]
     urls = {one["url"] for one in cited}
     for annotation in part.upstream_annotations:
         given = annotation.get("url_citation")
         if isinstance(given, dict) and isinstance(given.get("url"), str) and given["url"] not in urls:
-            # OpenRouter writes 0 where it does not know the place, and an empty title.
+            # OpenRouter writes 0 for an unknown index, and an empty title.
             places = {name: _place(given.get(name), part.text) for name in ("start_index", "end_index")}
             title = given.get("title")
             one = {**places, "title": title if title and isinstance(title, str) else given["url"], "url": given["url"]}
@@ -159,10 +160,10 @@ def _place(index: Any, text: str) -> int:
 
 
 class Reasoning(Item):
-    """Reasoning of the model's.
+    """Reasoning of the model.
 
     Attributes:
-        summarised: show it as a summary as well; some clients show nothing else.
+        summarised: whether it is shown as a summary as well; some clients show nothing else.
         seal: makes its `encrypted_content`; None: it has none.
         sealed: its `encrypted_content`.
     """

@@ -1,7 +1,7 @@
 """The `output` of a response: the chunks and progress events of a run -> items, and the events that build them.
 
-Messages and reasoning follow one another; calls and searches may be open beside them, for a tool begins while its turn
-is still being written. Each turn's text is a message of its own.
+Messages and reasoning follow one another. Calls and searches may be open at the same time, because a tool may begin
+while its turn is still being written. The text of each turn is a message of its own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from proxy.loop.offer import SEARCH
 from proxy.loop.texts import without_blank_lines_before
 
 ItemT = TypeVar("ItemT", bound=Item)
-ANNOTATIONS = "annotations"  # of the upstream's own, in a message or a delta
+ANNOTATIONS = "annotations"  # the key of the upstream's own annotations in a message or a delta
 _NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -31,10 +31,10 @@ class OutputOptions(Struct, frozen=True):
     Attributes:
         tools: the client's names for its tools, and whether it has declared a search.
         arguments_of: reads the arguments of a search, as `Toolset.arguments_of` does.
-        server_calls: show the calls of other server tools as well.
-        sources: show the pages that searches have found.
-        summary: show reasoning as a summary too.
-        seal: makes the `encrypted_content` of reasoning; None: it is not wanted.
+        server_calls: whether the calls of other server tools are shown as well.
+        sources: whether the pages that searches have found are shown.
+        summary: whether reasoning is shown as a summary as well.
+        seal: makes the `encrypted_content` of reasoning; None: the client does not want it.
     """
 
     tools: ResponseTools = ResponseTools()
@@ -51,8 +51,8 @@ class OutputBuilder:
         ( begin_turn  ( show | tool )* )*   finish
 
     Args:
-        run_id: the ids of the items are made of it.
-        options: what the client wants in it.
+        run_id: the id of the run, from which the ids of the items are made.
+        options: the options of the client.
         sources: URL -> title of the pages that earlier runs have found.
     """
 
@@ -77,11 +77,11 @@ class OutputBuilder:
         return self._end_current()
 
     def grow_text(self, text: str) -> bytes:
-        """Add to the open text where that is nothing but one more delta; see `Message.grow_text`."""
+        """Add to the open text if one delta describes the change; see `Message.grow_text`."""
         return self._current.grow_text(text) if isinstance(self._current, Message) else b""
 
     def show(self, choice: Json) -> Events:
-        """Add as much of a choice's delta as the client may see."""
+        """Add the parts of a choice's delta that the client may see."""
         delta: Json = choice["delta"]
         events: Events = []
         if reasoning := _text(delta, "reasoning_content") or _text(delta, "reasoning"):
@@ -99,7 +99,7 @@ class OutputBuilder:
         return events
 
     def _add_text(self, text: str, logprobs: Sequence[Json], citations: Sequence[Citation]) -> Events:
-        """Add text. The blank line between two turns of a chat is left out, for they are two messages here."""
+        """Add text, without the blank line that separates two turns of a chat: here they are two messages."""
         if not self._has_text:
             whole, text = text, without_blank_lines_before(text)
             citations = moved_back(citations, len(whole) - len(text))
@@ -119,7 +119,7 @@ class OutputBuilder:
 
     def tool(self, event: Json) -> Events:
         """Add a progress event of the run: `tool.started`, `tool.completed` or `tool.failed`."""
-        key = (event["turn"], event["call_id"], event["arguments"])  # some upstreams use an id again
+        key = (event["turn"], event["call_id"], event["arguments"])  # some upstreams use an id more than once
         if event["type"] == "tool.started":
             return self._begin_tool(key, event)
         found = {page["url"]: page["title"] for page in event.get("results", ())}
@@ -141,9 +141,9 @@ class OutputBuilder:
 
         Args:
             broken_off: whether the model was stopped in the middle of the last open item.
-            carried: the sealed content that the client is to bring back; it becomes an item without text.
+            carried: the sealed content that the client is to send back; it becomes an item without text.
         """
-        # Calls of the server's that are still open were begun early, by a turn that did not come to its end.
+        # Server calls that are still open were begun early, in a turn that was not completed.
         written = (item for item in self._items if not isinstance(item, (SearchCall, McpCall)))
         last = max((item.index for item in written if item.status == "in_progress"), default=None)
         events: Events = []
@@ -159,7 +159,7 @@ class OutputBuilder:
     def _end(self, item: Item, status: Status) -> Events:
         if isinstance(item, Message):
             item.sources = self._sources
-        if isinstance(item, (SearchCall, McpCall)):  # begun in a turn that failed and was asked for again
+        if isinstance(item, (SearchCall, McpCall)):  # begun early, in a turn that failed and was retried
             status = "failed"
         return item.close(status)
 
@@ -198,7 +198,7 @@ class OutputBuilder:
         """The item for a call of a server tool; None: the client does not want it."""
         if event["tool"] == SEARCH and self._options.tools.search:
             arguments = self._options.arguments_of(ToolCall(event["call_id"], SEARCH, event["arguments"])) or {}
-            # A `web_search` of the operator's own may call it `q`.
+            # A `web_search` that the operator has defined may call its argument `q`.
             query = next((arguments[name] for name in ("query", "q") if isinstance(arguments.get(name), str)), "")
             return self._new(SearchCall, "ws", query)
         if self._options.server_calls:
@@ -218,7 +218,7 @@ def _text(delta: Json, key: str) -> str:
 
 
 def _logprobs(logprobs: Any) -> list[Json]:
-    """The entries of a choice's tokens, each with every key that the Responses API requires."""
+    """The log probabilities of a choice's tokens, with every key that the Responses API requires."""
     entries = _objects(logprobs.get("content")) if isinstance(logprobs, dict) else ()
     made: list[Json] = []
     for entry in entries:
@@ -232,13 +232,13 @@ def _objects(listed: Any) -> list[Json]:
 
 
 def replay(output: OutputBuilder, answer: Respond, events: Sequence[Json], *, json_only: bool) -> None:
-    """Build the output of a run that is over, in the order in which it would have been streamed.
+    """Build the output of a finished run, in the order in which it would have been streamed.
 
     Args:
         output: takes the items.
-        answer: the run's end, with the turns before it.
-        events: its progress.
-        json_only: leave out all text but the last turn's.
+        answer: the end of the run, with the turns before it.
+        events: the progress events of the run.
+        json_only: whether only the text of the last turn is shown.
     """
     ran = [event for event in events if event["type"].startswith("tool.")]
     for turn in answer.earlier_turns:
@@ -249,19 +249,21 @@ def replay(output: OutputBuilder, answer: Respond, events: Sequence[Json], *, js
         for event in before:
             output.tool(event)
     earlier = {turn.number for turn in answer.earlier_turns}
-    last = [event for event in ran if event["turn"] not in earlier]  # an answer that was mended is turn 1 again
+    last = [
+        event for event in ran if event["turn"] not in earlier
+    ]  # the turns of a corrected answer are numbered from 1 again
     message, choice = answer.message, answer.turn.choice
     shown = {"delta": delta_of(message, answer.cite, is_last=True), "logprobs": choice.get("logprobs")}
     output.begin_turn()
     output.show(shown)
     _replay_last_calls(output, answer, last)
-    if given := message.get(ANNOTATIONS):  # as in a stream, whose end they are
+    if given := message.get(ANNOTATIONS):  # last, as in a stream
         output.show({"delta": {ANNOTATIONS: given}})
 
 
 def _replay_last_calls(output: OutputBuilder, answer: Respond, events: Sequence[Json]) -> None:
-    """Show the calls of the last turn in its order: the client's, and those of the server that have events."""
-    started: dict[object, list[Json]] = {}  # some upstreams use an id again
+    """Show the calls of the last turn in their order: the client's, and the server's that have events."""
+    started: dict[object, list[Json]] = {}  # lists, because some upstreams use an id more than once
     for event in events:
         if event["type"] == "tool.started":
             started.setdefault(event["call_id"], []).append(event)

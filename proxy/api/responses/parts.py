@@ -1,4 +1,4 @@
-"""The contents of items as the parts of a chat message."""
+"""The content parts of items -> parts of Chat Completions."""
 
 from base64 import b64decode
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ _TEXT_MEDIA = ("text/", "application/json", "application/xml", "application/yaml
 
 
 def chat_parts(parts: Sequence[Any], where: str) -> list[Json]:
-    """The parts of a content in the words of Chat Completions.
+    """The parts of a content in the form of Chat Completions.
 
     Args:
-        parts: as the client sent them.
-        where: for faults, `input[3].content`.
+        parts: the parts as the client sent them.
+        where: their place in the request, for errors, such as `input[3].content`.
 
     Raises:
-        RequestError: there is one that cannot be handed to a model, with the place as `param`.
+        RequestError: a part cannot be passed to a model; its place is `param`.
     """
     made: list[Json] = []
     for at, part in enumerate(parts):
         chat = _chat_part(part, f"{where}[{at}]")
         if made and "text" in chat and "text" in made[-1] and _FILE in (part["type"], parts[at - 1]["type"]):
-            chat["text"] = f"\n\n{chat['text']}"  # a file is no piece of the text beside it
+            chat["text"] = f"\n\n{chat['text']}"  # a file is not a part of the text next to it
         made.append(chat)
     return made
 
@@ -51,7 +51,7 @@ def _image(part: Json, where: str) -> Json:
 
 
 def _text_file(part: Json, where: str) -> str:
-    """The text in a file that comes along as a data URL."""
+    """The text of a file that is sent as a data URL."""
     data = part.get("file_data")
     head, comma, body = data.partition(",") if isinstance(data, str) else ("", "", "")
     media = head.removeprefix("data:")
@@ -77,10 +77,10 @@ def _refuse(message: str, where: str) -> NoReturn:
 
 
 def joined_text(parts: Sequence[Json]) -> str:
-    """The texts of chat parts as one, with nothing between them: a client may cut a text anywhere."""
+    """The texts of parts, with nothing between them, because a client may split a text anywhere."""
     return "".join(part["text"] for part in parts if part["type"] == "text")
 
 
 def content_of(parts: list[Json]) -> str | list[Json]:
-    """A content as simple as it can be: a string unless it holds pictures."""
+    """The content of a message in its simplest form: a string unless it has pictures."""
     return parts if any(part["type"] != "text" for part in parts) else joined_text(parts)

@@ -14,7 +14,7 @@ from proxy.loop import rawjson
 from proxy.loop.chat import Json
 from proxy.loop.errors import ProxyError, RequestError
 
-# Fields that mean the same in both APIs, GLM's and vLLM's among them; null is as if absent.
+# Fields with the same meaning in both APIs, including those of GLM and vLLM; null is treated as absent.
 _SAME = frozenset(
     {
         "frequency_penalty",
@@ -31,16 +31,16 @@ _SAME = frozenset(
         "user",
     }
 )
-# Fields of the chat request -> the fields of the Responses request that they are made of.
+# Fields of the chat request -> the fields of the Responses request from which they are made.
 _SENT_AS: Mapping[str, str] = {
     "max_tokens": "max_output_tokens",
     "messages": "input",
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
 }
-_SECRETS = ("authorization", "headers")  # of an `mcp` tool
+_SECRETS = ("authorization", "headers")  # fields of an `mcp` tool
 _MOST = 2**31
-_Demand: TypeAlias = tuple[Callable[[Any], bool], str]  # whether a value meets it, and in words
+_Demand: TypeAlias = tuple[Callable[[Any], bool], str]  # a predicate, and its meaning in words
 SOURCES = "web_search_call.action.sources"
 ENCRYPTED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
@@ -50,9 +50,9 @@ class ResponsesRequest(Struct, frozen=True):
     """A client's request.
 
     Attributes:
-        fields: the request as it came, without secrets; the answer echoes them.
-        items: its input, read.
-        check: checks the answer against the schema that is asked for.
+        fields: the fields as the client sent them, without secrets; the response echoes them.
+        items: the items of its `input`.
+        check: checks the answer against the schema in `text.format`; None: there is none.
     """
 
     fields: Json
@@ -76,26 +76,26 @@ class ResponsesRequest(Struct, frozen=True):
 
     @property
     def json_only(self) -> bool:
-        """Whether the final JSON is all the text that is wanted."""
+        """Whether the client wants JSON, so that no text but the final one is shown."""
         return (self.text_format.get("type") or "text") != "text"
 
     @property
     def text_format(self) -> Json:
-        """`text.format`, which is flat in this API."""
+        """The `text.format` in the flat form of this API; empty without one."""
         return (self.fields.get("text") or {}).get("format") or {}
 
     def includes(self, what: str) -> bool:
-        """Whether `include` lists the name."""
+        """Whether `include` contains `what`."""
         return what in (self.fields.get("include") or ())
 
     @property
     def summary(self) -> bool:
-        """Whether reasoning is wanted as a summary too."""
+        """Whether the client wants reasoning as a summary as well."""
         reasoning = self.fields.get("reasoning") or {}
         return bool(reasoning.get("summary") or reasoning.get("generate_summary"))
 
     def as_chat(self, conversation: ItemConversation, tools: ResponseTools) -> Json:
-        """The request in the words of Chat Completions."""
+        """The request as one of Chat Completions."""
         fields = self.fields
         chat: Json = {"model": fields["model"], "messages": list(conversation.messages)}
         chat |= {key: value for key, value in fields.items() if key in _SAME and value is not None}
@@ -112,7 +112,7 @@ class ResponsesRequest(Struct, frozen=True):
         return chat | {key: value for key, value in optional.items() if value is not None}
 
     def as_sent(self, error: ProxyError) -> None:
-        """Name the field that the client has sent in an error that names one of the chat request."""
+        """Replace the field of the chat request that an error names by the one that the client has sent."""
         if error.param is None:
             return
         name = re.split(r"[.\[]", error.param, maxsplit=1)[0]
@@ -125,29 +125,29 @@ class ResponsesRequest(Struct, frozen=True):
 
 
 def read_request(fields: Json) -> ResponsesRequest:
-    """A request, checked as far as it is read.
+    """A request. The fields that the proxy reads are checked.
 
     Raises:
-        RequestError: with the field that is at fault as `param`.
+        RequestError: a field is not well formed; its name is `param`.
     """
     expect(isinstance(fields.get("model"), str) and fields["model"], "model", "must be the name of a model")
     for name in filter(fields.__contains__, _DEMANDS):
         is_met, demand = _DEMANDS[name]
         expect(fields[name] is None or is_met(fields[name]), name, demand)
     _check_inner(fields)
-    # The events of the answer echo the fields one level deeper, and have to be writable.
+    # The response echoes the fields one level deeper, where they must not be nested too deep to be written.
     rawjson.dumps({"response": fields})
     items = tuple(_without_secrets(item) for item in read_items(fields.get("input")))
     return ResponsesRequest(_without_secrets(fields), items, _check_format(fields))
 
 
 def _without_secrets(holder: Json) -> Json:
-    """A request or an item, which are stored and echoed, without the secrets in its `tools`."""
+    """A request or an item, fit to be stored and echoed: without the secrets in its `tools`."""
     return {**holder, "tools": tools_without_secrets(holder["tools"])} if holder.get("tools") else holder
 
 
 def tools_without_secrets(tools: Any) -> Any:
-    """A list of tools fit to be stored and echoed: without the credentials of the MCP servers that it declares."""
+    """A list of tools, fit to be stored and echoed: without the credentials of declared MCP servers."""
     return [_tool_without_secrets(tool) for tool in tools] if isinstance(tools, list) else tools
 
 
@@ -210,7 +210,7 @@ def _are_few(tools: Any) -> bool:
     return not isinstance(tools, list) or len(tools) <= MOST_TOOLS
 
 
-# Fields that the proxy reads -> what each has to be where it is there, in the order in which they are checked.
+# Fields that the proxy reads -> the demand that a value other than null must meet, in the order of the checks.
 _DEMANDS: Mapping[str, _Demand] = {
     **dict.fromkeys(("background", "conversation", "prompt"), (_is_off, "is not supported")),
     **dict.fromkeys(("stream", "store", "parallel_tool_calls"), _must_be(bool, "true or false")),

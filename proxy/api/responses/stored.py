@@ -2,12 +2,12 @@
 
     resp_1  input, output     <- previous -     resp_2  input, output     <- previous -     resp_3  ...
 
-Each is stored for one caller only and by itself: a response with its own input, and the id of the one that it
-continues. A conversation is put together from the whole chain, which is renewed by that: the beginning of a
-conversation lives as long as its end is continued. Where one of the chain was deleted or has expired, the ones after it
-can be read, and not be continued: the model would answer half of a conversation.
+Each response is stored for one caller only, with its own input and the id of the response that it continues. A
+conversation is assembled from the whole chain, which renews all its responses: the beginning of a conversation lives as
+long as its end is continued. If a response of the chain was deleted or has expired, the later ones can be read but not
+continued, because the model would get only half of the conversation.
 
-An item's id contains its response's, so that an item needs no entry of its own.
+An item's id contains the id of its response, so an item needs no entry of its own.
 """
 
 import re
@@ -26,7 +26,7 @@ from proxy.loop.errors import ItemNotFound, NotFound, PreviousResponseNotFound
 from proxy.ports import ClientStore
 
 _PREFIX = "resp_"
-# Nothing else is looked up: under other keys the store has what clients are not shown.
+# Only ids of this form are looked up: under other keys, the store has data that clients are not shown.
 _RESPONSE_ID = re.compile(_PREFIX + r"[0-9a-f]{32}")
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_i?[0-9]+")
 _ID_PREFIXES = {
@@ -48,7 +48,7 @@ def response_id(run_id: str) -> str:
 
 
 def with_ids(items: Sequence[Json], run_id: str) -> list[Json]:
-    """A conversation's items, each with an id, as they are stored with the response of that run."""
+    """The items of a conversation, each with an id, as they are stored with the response of the run."""
     return [
         item if isinstance(item.get("id"), str) else {**item, "id": f"{_ID_PREFIXES[item['type']]}_{run_id}_i{at}"}
         for at, item in enumerate(items)
@@ -59,11 +59,11 @@ class StoredResponse(Struct, frozen=True):
     """A finished response.
 
     Attributes:
-        response: as the client has it.
-        input: the items that it answers, without the conversation before them.
+        response: the response as the client has received it.
+        input: the items of its request, without the conversation before them.
         previous: the id of the response that it continues.
-        turns: the messages that its run has added, where the model has read more than the output contains.
-        sources: URL -> title of the pages that its run has found, which a later answer may cite.
+        turns: the messages that its run has added, if the model has read more than the output contains.
+        sources: URL -> title of the pages that its run has found, which later answers may cite.
     """
 
     response: Json
@@ -74,12 +74,12 @@ class StoredResponse(Struct, frozen=True):
 
     @property
     def items(self) -> list[Json]:
-        """Its part of the conversation, as the client knows it."""
+        """The items of this request and its response, as the client knows them."""
         return [*self.input, *self.response["output"]]
 
     @property
     def items_for_model(self) -> list[Json]:
-        """Its part of the conversation, as the model knows it."""
+        """The items of this request and its response, as the model knows them."""
         return [*self.input, {"type": TURNS, "messages": self.turns}] if self.turns else self.items
 
 
@@ -87,8 +87,8 @@ class ItemHistory(Struct, frozen=True):
     """A whole conversation, as items.
 
     Attributes:
-        before: the items of the chain that a request continues.
-        own: the request's items.
+        before: the items of the chain that the request continues.
+        own: the items of the request.
         sources: URL -> title of the pages that the chain has found.
     """
 
@@ -98,7 +98,7 @@ class ItemHistory(Struct, frozen=True):
 
     @property
     def items(self) -> list[Json]:
-        """The items of the request and of the answer, in order."""
+        """All items, in order."""
         return [*self.before, *self.own]
 
 
@@ -106,9 +106,9 @@ class ResponseStore:
     """The stored responses of one caller.
 
     Args:
-        store: of the process.
-        owner: the caller's scope.
-        share: counts the memory for the responses that are read; None: it is not counted.
+        store: the store of the process.
+        owner: the scope of the caller.
+        share: counts the memory of the responses that are read; None: it is not counted.
     """
 
     def __init__(self, store: ClientStore, owner: str, share: Share | None = None) -> None:
@@ -128,25 +128,25 @@ class ResponseStore:
         return stored
 
     async def input_items(self, identity: str) -> list[Json]:
-        """The conversation that a response answers, as far back as it is stored. Raises `NotFound`."""
+        """The conversation before a response, as far back as it is stored. Raises `NotFound`."""
         stored = await self.find(identity)
         chain, _ = await self._chain(stored.previous)
         return [*(item for one in chain for item in one.items), *stored.input]
 
     async def delete(self, identity: str) -> None:
-        """Delete a response, with what its run has hidden from the client. Raises `NotFound`."""
+        """Delete a response, and the hidden part of its run. Raises `NotFound`."""
         await self.find(identity)
         await self._store.delete(self._owner, identity)
         await self._store.delete(self._owner, identity.removeprefix(_PREFIX))
 
     async def history(self, items: Sequence[Json], previous: str | None) -> ItemHistory:
-        """The items of a request, references resolved, behind the chain of responses that it continues.
+        """The chain of responses that a request continues, and the request's items with references resolved.
 
-        What the chain has already, and the request has again, stands in its first place only.
+        Items of the request that the chain contains already are left out.
 
         Raises:
-            PreviousResponseNotFound: there is no such response, or one before it has expired.
-            ItemNotFound: there is no such item.
+            PreviousResponseNotFound: a response of the chain does not exist, or has expired.
+            ItemNotFound: a reference has no target.
         """
         chain, missing = await self._chain(previous)
         if missing is not None:
@@ -167,7 +167,7 @@ class ResponseStore:
         return ItemHistory(before, own, {url: title for stored in chain for url, title in stored.sources.items()})
 
     async def _chain(self, last: str | None) -> tuple[list[StoredResponse], str | None]:
-        """A response and all that it continues, the oldest first; and the id of the first one that is not stored."""
+        """A response and those before it, the oldest first; and the id of the first one that is not stored, if any."""
         chain: list[StoredResponse] = []
         while last is not None:
             stored = await self._look_up(last)
@@ -178,7 +178,7 @@ class ResponseStore:
         return chain[::-1], last
 
     async def _item(self, identity: str, looked_up: dict[str, dict[str, Json]]) -> Json:
-        """A stored item; `looked_up` has the items of the runs that this request has referred to before."""
+        """A stored item; `looked_up` keeps the items of each run for later references of the same request."""
         match = _ITEM_ID.fullmatch(identity)
         run_id = match[1] if match else ""
         if run_id not in looked_up:
@@ -198,9 +198,10 @@ class ResponseStore:
 
 
 def _is_again(item: Json, known: Mapping[Any, Json]) -> bool:
-    """Whether an item is one of those that are `known` by their ids.
+    """Whether an item is among the `known` ones, which are given by id.
 
-    One of ours may have fields that an SDK has added. Ids of a client's own making need not be unique.
+    An item with an id that was made here may differ, because SDKs add fields. Ids that a client has made may not be
+    unique, so such an item must be equal.
     """
     identity = item.get("id")
     if not isinstance(identity, str) or identity not in known:

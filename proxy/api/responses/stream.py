@@ -17,7 +17,7 @@ from proxy.loop.errors import ProxyError
 from proxy.loop.tally import Tally, token_count
 from proxy.ports import MODEL
 
-# Fields that an answer echoes -> their value where the request has none.
+# Fields that a response echoes -> their values if the request does not have them.
 _ECHOED: Json = {
     "background": False,
     "instructions": None,
@@ -40,20 +40,20 @@ _ECHOED: Json = {
     "truncation": "disabled",
     "user": None,
 }
-_TEXT = ("content", CITATIONS, ANNOTATIONS)  # of a delta: the text, and what belongs to it
+_TEXT = ("content", CITATIONS, ANNOTATIONS)  # the keys of a delta for text and its citations
 _TEXT_DELTA = b'event: response.output_text.delta\ndata: %b%b,"sequence_number":%d}\n\n'
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-# The `error.code` of a failed response by the error's status; every other status has `server_error`.
+# The `error.code` of a failed response by the status of its error; for any other status it is `server_error`.
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
 class ResponseHead(Struct, frozen=True):
-    """The properties of one response in all its states.
+    """The properties that a response has from its beginning to its end.
 
     Attributes:
-        id: of the response.
+        id: the id of the response.
         created: seconds since 1970.
-        model: the model's name; the upstream's own, once it is known.
+        model: the name of the model; the upstream's name, once it is known.
         request: the request, whose fields the response echoes.
     """
 
@@ -85,7 +85,7 @@ class ResponseHead(Struct, frozen=True):
         }
 
     def finished(self, output: Sequence[Json], finish_reason: str, tally: Tally, *, at: int) -> Json:
-        """The response object at the end."""
+        """The response object at the end of a run."""
         usage = usage_of(tally)
         if finish_reason in _INCOMPLETE:
             details = {"reason": _INCOMPLETE[finish_reason]}
@@ -93,7 +93,7 @@ class ResponseHead(Struct, frozen=True):
         return self.response("completed", output, completed_at=at, usage=usage)
 
     def failed(self, output: Sequence[Json], error: ProxyError) -> Json:
-        """The response object where there is no answer."""
+        """The response object after a failure."""
         code = _CODES.get(error.status, "server_error")
         return self.response("failed", output, error={"code": code, "message": error.message})
 
@@ -103,14 +103,14 @@ def _without_nulls(fields: Json) -> Json:
 
 
 def _echoed_tool(tool: Json) -> Json:
-    """A tool as the client sent it; a function with every field that it has to have in an answer."""
+    """A tool as the client sent it; a function has every field that a response requires."""
     if tool["type"] != "function":
         return tool
     return {"description": None, "parameters": None, "strict": None, **tool}
 
 
 def usage_of(tally: Tally) -> Json:
-    """OpenAI's `usage` of a response, every total and detail in it, with `server_tool_use` beside it."""
+    """The `usage` of a response with every total and detail that OpenAI has, and `server_tool_use`."""
     usage = tally.as_usage()
     cost = {} if usage.get("cost") is None else {"cost": usage["cost"]}
     return {
@@ -131,14 +131,14 @@ def _counts(usage: Json, details: str, *names: str) -> Json:
 class ResponseStream:
     """Writes a response to a client with `stream: true`.
 
-    Its events are numbered from 0; `created` and `in_progress` come before all others. An event gets its number and its
-    place in the outbox at once.
+    The events are numbered from 0; `created` and `in_progress` precede all others. An event gets its number when it is
+    put into the outbox, so that events of several tasks are sent in the order of their numbers.
 
     Args:
-        stream: takes the bytes.
-        head: of the response.
+        stream: the stream to the client.
+        head: the properties of the response.
         output: makes the events of its items.
-        hold_text: hold the text back until the end, for it may have to be dropped.
+        hold_text: whether text is held back until the end, because it may have to be dropped.
     """
 
     def __init__(self, stream: EventStream, head: ResponseHead, output: OutputBuilder, *, hold_text: bool) -> None:
@@ -146,11 +146,11 @@ class ResponseStream:
         self.output = output
         self._outbox = Outbox(stream)
         self._hold_text = hold_text
-        self._held: list[Json] = []  # choices
+        self._held: list[Json] = []  # choices with text
         self._next_number = 0
 
     def show(self, _index: int, chunk: Json) -> Awaitable[None]:
-        """Show a chunk of the only choice."""
+        """Write a chunk of the only choice."""
         choices = chunk["choices"]
         if len(choices) != 1 or self._hold_text or choices[0].get("logprobs"):
             return self._show(chunk)
@@ -169,14 +169,14 @@ class ResponseStream:
             if self._hold_text and not calls and any(choice["delta"].get(key) for key in _TEXT):
                 self._held.append({**choice})
                 continue
-            if calls:  # of the client's: the turn is the last one, and its text stands before them
+            if calls:  # they are the client's, so this turn is the last one; its text precedes its calls
                 await self._write_held()
             await self._write(self.output.show(choice))
 
     async def tell(self, event: Json) -> bool:
-        """Write what a progress event changes; whether it changes anything that the client is shown."""
+        """Write the changes that a progress event makes to the output; returns whether there are any."""
         if event["type"] == "turn.started":
-            self._held.clear()  # what was held of the turn before is not the answer
+            self._held.clear()  # the text of the turn before is not the answer
             events = self.output.begin_turn()
         else:
             self._learn_model(event.get(MODEL))
@@ -185,12 +185,12 @@ class ResponseStream:
         return bool(events)
 
     def _learn_model(self, model: Any) -> None:
-        """Take over the upstream's own name for the model, unless an event has given the client a name already."""
+        """Use the upstream's name for the model, unless an event with a name has been written already."""
         if not self._next_number and isinstance(model, str) and model:
             self.head = replace(self.head, model=model)
 
     async def end_items(self, *, broken_off: bool, carried: str | None) -> None:
-        """Close every item that is still open."""
+        """Write the held text, and close all open items."""
         await self._write_held()
         await self._write(self.output.finish(broken_off=broken_off, carried=carried))
 
@@ -205,9 +205,9 @@ class ResponseStream:
         await self._outbox.finish()
 
     def encode_error(self, error: ProxyError) -> bytes:
-        """The end of a stream that fails, after what is still to be written.
+        """The last bytes of a stream that fails: the events in the outbox, and the error.
 
-        The `error` event is for SDKs, which raise it; `response.failed` has the response.
+        The error is in two events: SDKs raise an exception for `error`, and `response.failed` has the response.
         """
         envelope = error.envelope()["error"]
         fields = {key: envelope[key] for key in ("code", "message", "param")}
@@ -220,7 +220,7 @@ class ResponseStream:
         self._outbox.pending += sse.DONE
 
     def _append_all(self, events: Events) -> None:
-        """Put events into the outbox, with their numbers."""
+        """Number events and put them into the outbox."""
         for event in events:
             if not self._next_number:
                 response = self.head.response("in_progress")

@@ -1,11 +1,12 @@
-"""`tools` and `tool_choice` of a Responses request as those of a chat request, and the way back from the names.
+"""`tools` and `tool_choice` of a Responses request as those of a chat request, and the names translated back.
 
-function     a function; flat here, nested there
-custom       a function with one string, `input`; a call comes back as `custom_tool_call`
-namespace    its functions, each as `NAMESPACE__NAME`; a call comes back with `name` and `namespace`
-             (both are the client's: where a server tool has such a name, the model sees another one)
+function     a function: flat in this API, nested in a chat request
+custom       a function with one string, `input`; its calls are returned as `custom_tool_call`
+namespace    its functions, each as `NAMESPACE__NAME`; their calls are returned with `name` and `namespace`
+             (custom tools and namespaces are always the client's: if a server tool has the same name, the model is
+             given another one)
 web_search   the server's search, with its settings
-the others   hosted tools that are not available here: left out, and named
+the others   hosted tools that are not available here: left out, and named in `x-tools-ignored`
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from proxy.loop.offer import HOSTED_SEARCHES, SEARCH
 from proxy.loop.prompts import GRAMMAR, RAW_INPUT
 
 _MODES = ("auto", "none", "required")
-_LONGEST_TOLD = 128  # characters of a name that there is not
+_LONGEST_QUOTED = 128  # characters of the name of an unknown tool
 _ANY_SEARCH: Json = {"type": SEARCH}
 
 
@@ -29,7 +30,7 @@ Kind: TypeAlias = Literal["function", "custom"]
 
 
 class ClientToolName(Struct, frozen=True):
-    """The client's name for one of its own tools, which the model knows under one flat name."""
+    """The client's name for one of its own tools, for which the model has a single flat name."""
 
     kind: Kind
     name: str
@@ -37,7 +38,7 @@ class ClientToolName(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is a function in no namespace, which is the server's if it has the name of a server tool."""
+        """Whether this is a function without a namespace, which is the server's if a server tool has its name."""
         return self.kind == "function" and self.namespace is None
 
 
@@ -45,14 +46,14 @@ class ResponseTools(Struct, frozen=True):
     """The tools of one request.
 
     Attributes:
-        functions: the client's own, in the words of Chat Completions.
+        functions: the client's own tools, in the form of Chat Completions.
         client_names: the names in `functions` -> the client's names.
         flat_names: the client's names -> the names in `functions`.
-        search: the hosted search with its settings, as it is declared; None: it is not.
-        offline: whether the client declares a search that may not fetch, which is not available here.
+        search: the declared search with its settings; None: no search is declared.
+        offline: whether the declared search must not use the web; such a search is not available here.
         ignored: the types of declared tools that are not available here.
-        choice: `tool_choice` in the words of Chat Completions.
-        declared_as: the field that declares them, for faults.
+        choice: `tool_choice` in the form of Chat Completions.
+        declared_as: the field that declares the tools, for errors.
     """
 
     functions: tuple[Json, ...] = ()
@@ -69,14 +70,14 @@ class ResponseTools(Struct, frozen=True):
         return (*self.functions, self.search) if self.search else self.functions
 
     def name_of(self, item: Json) -> str:
-        """The flat name that the model knows for the tool of a call in the client's history."""
+        """The flat name of the tool in a call of the client's history."""
         given = item.get("namespace")
         kind: Kind = "custom" if item["type"] == "custom_tool_call" else "function"
         name = ClientToolName(kind, item["name"], given if isinstance(given, str) else None)
         return self.flat_name_of(name) or _flat(name)
 
     def flat_name_of(self, name: ClientToolName) -> str | None:
-        """The flat name of a tool, of the other kind if there is none of this one; None: there is no such tool."""
+        """The flat name of a tool of this kind, or else of the other kind; None: there is no such tool."""
         other: Kind = "function" if name.kind == "custom" else "custom"
         return self.flat_names.get(name) or self.flat_names.get(replace(name, kind=other))
 
@@ -85,14 +86,14 @@ class ResponseTools(Struct, frozen=True):
         return self.client_names.get(flat) or ClientToolName("function", flat)
 
     def within(self, callable_names: Collection[str], *, leave_out: bool) -> "ResponseTools":
-        """These tools without the server tools that are asked for and cannot be called; itself where there are none.
+        """These tools without declared server tools that cannot be called; the same object if there are none.
 
         Args:
             callable_names: the names of the server tools that this request may call.
-            leave_out: leave out what the request cannot have, instead of refusing it: see `narrows_tools`.
+            leave_out: whether such a tool is left out even if the request depends on it: see `narrows_tools`.
 
         Raises:
-            RequestError: such a tool is all that the client wants.
+            RequestError: the request depends on a tool that cannot be called.
         """
         tools = self
         if not leave_out:
@@ -107,7 +108,7 @@ class ResponseTools(Struct, frozen=True):
         return replace(tools, choice=None)
 
     def _expect_an_allowed_one(self, callable_names: Collection[str]) -> None:
-        """Refuse a choice that demands one of the allowed tools, of which none can be called. Raises `RequestError`."""
+        """Refuse a choice that requires one of the allowed tools if none can be called. Raises `RequestError`."""
         detail = self.choice.get("allowed_tools") if isinstance(self.choice, dict) else None
         if not detail or detail["mode"] != "required":
             return
@@ -129,13 +130,13 @@ def read_tools(
     """The tools of a request.
 
     Args:
-        declared: as `declared_in` has them.
-        choice: its `tool_choice`.
+        declared: the declared tools, from `declared_in`.
+        choice: the `tool_choice` of the request.
         server_names: the names and aliases of the server tools.
-        where: the field that declares them, for faults.
+        where: the field that declares the tools, for errors.
 
     Raises:
-        RequestError: the choice is not well formed, or a hosted tool that we do not have is all that is wanted.
+        RequestError: the choice is not well formed, or all declared tools are hosted tools that are not available here.
     """
     functions: list[Json] = []
     client_names: dict[str, ClientToolName] = {}
@@ -159,7 +160,7 @@ def read_tools(
 
 
 def _own(declared: Iterable[Json]) -> Iterator[tuple[Json, ClientToolName]]:
-    """The client's own tools, those in namespaces among them."""
+    """The client's own tools, including those in namespaces."""
     for tool in declared:
         match tool["type"]:
             case "function" | "custom":
@@ -190,24 +191,24 @@ def _function(tool: Json, flat: str, *, custom: bool) -> Json:
 
 
 def _grammar(form: Any) -> str | None:
-    """A custom tool's grammar in words for the model: the proxy cannot enforce a grammar."""
+    """A custom tool's grammar as a description for the model, because the proxy cannot enforce it."""
     if not isinstance(form, dict) or form.get("type") != "grammar":
         return None
     return GRAMMAR.format(syntax=form.get("syntax") or "", definition=form.get("definition") or "")
 
 
 def _is_live_search(tool: Json) -> bool:
-    """Whether a tool is a search that may fetch; no other is available here."""
+    """Whether a tool is a search that may use the web; no other search is available here."""
     return tool["type"] in HOSTED_SEARCHES and tool.get("external_web_access") is not False
 
 
 def _search(tool: Json) -> Json:
-    """A declared search for the chat request, where `web_search` would be the settings of GLM's own."""
+    """A declared search for the chat request, without `web_search`, which would be settings of GLM's own search."""
     return {**{key: value for key, value in tool.items() if key != SEARCH}, "type": SEARCH}
 
 
 def _named(tool: Json) -> str:
-    """A hosted tool's type; one name for all variants of a search."""
+    """The type of a hosted tool, which is the same for all variants of a search."""
     return SEARCH if tool["type"] in HOSTED_SEARCHES else tool["type"]
 
 
@@ -231,7 +232,7 @@ def _chosen(tools: ResponseTools, choice: Any, server_names: Collection[str]) ->
 
 
 def _narrowed(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> ResponseTools:
-    """The tools with `tool_choice: allowed_tools`: those alone, and its mode as the choice."""
+    """The tools with `tool_choice: allowed_tools`: only the listed tools are allowed, with its mode as the choice."""
     mode = choice.get("mode") or "auto"
     if mode not in _MODES:
         raise RequestError(f"'tool_choice.mode' must be one of {', '.join(_MODES)}.", param="tool_choice")
@@ -252,14 +253,14 @@ def _narrowed(tools: ResponseTools, choice: Json, server_names: Collection[str])
 
 
 def _is_available(entry: Json, tools: ResponseTools, server_names: Collection[str]) -> bool:
-    """Whether a choice names no hosted tool, or one that is available here."""
+    """Whether the tool in a choice is not hosted, or is hosted and available here."""
     if entry["type"] in HOSTED_SEARCHES:
         return not tools.offline and (tools.search is not None or SEARCH in server_names)
     return entry["type"] in ("function", "custom")
 
 
 def _picked(tools: ResponseTools, entry: Json, server_names: Collection[str]) -> Sequence[str]:
-    """The flat names of the tools that an entry of `allowed_tools` names: one, or all of a namespace."""
+    """The flat names of the tools in an entry of `allowed_tools`: one tool, or all tools of a namespace."""
     if entry["type"] != "namespace":
         return [_pick(tools, entry, server_names)]
     flats = [
@@ -271,7 +272,7 @@ def _picked(tools: ResponseTools, entry: Json, server_names: Collection[str]) ->
 
 
 def _pick(tools: ResponseTools, choice: Json, server_names: Collection[str]) -> str:
-    """The flat name of the one tool that a choice names. Raises `RequestError` where there is none.
+    """The flat name of the tool in a choice. Raises `RequestError` if there is no such tool.
 
     A server tool may be chosen without being declared.
     """
@@ -293,4 +294,4 @@ def _refuse_unknown(name: Any) -> NoReturn:
 
 
 def _refuse_tool(kind: str, param: str) -> NoReturn:
-    raise RequestError(f"The tool {kind[:_LONGEST_TOLD]!r} is not available here.", param=param)
+    raise RequestError(f"The tool {kind[:_LONGEST_QUOTED]!r} is not available here.", param=param)
