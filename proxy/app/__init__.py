@@ -1,7 +1,7 @@
 """The composition root: the only place that names concrete adapters.
 
 application   the ASGI application: hands each request to the configuration in force, and reloads
-generation    what is made of one configuration, and kept until its last request has ended
+generation    the application of one configuration, kept until its last request has ended
 process       what lives as long as the process, under every configuration
 routes        the paths, and their endpoints
 adapters      the tools and the HTTP clients that the entries of a configuration ask for

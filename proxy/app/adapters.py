@@ -1,4 +1,4 @@
-"""The tools, and the HTTP clients for upstreams and tools, made of the entries of a configuration."""
+"""The tools, and the HTTP clients for upstreams and tools, made from the entries of a configuration."""
 
 import asyncio
 import time
@@ -37,7 +37,7 @@ def registry_of(
     observe: Observer,
     states: Mapping[str, ToolState] = MappingProxyType({}),
 ) -> Registry:
-    """The tools of the configuration and further ones. Raises `ConfigurationError`, as `create_app` does."""
+    """The registry of the configuration's tools and of `tools`. Raises `ConfigurationError`, as `create_app` does."""
     try:
         return Registry(
             [*tools_of(config, resources), *tools],
@@ -51,7 +51,7 @@ def registry_of(
 
 
 def origins_of(config: Config) -> dict[str, str]:
-    """Where each tool of the configuration comes from, for `toolproxy check`. Raises `ConfigurationError`."""
+    """The origin of each tool of the configuration, for `toolproxy check`. Raises `ConfigurationError`."""
     return registry_of(config, Resources(tool_client(), SystemClock()), observe=log.LogObserver()).origins
 
 
@@ -60,7 +60,7 @@ def tool_client(
 ) -> httpx.AsyncClient:
     """The HTTP client of tools, for servers of third parties: no redirects, nothing from the environment, no cookies.
 
-    The registry bounds each call, so the client does not.
+    It has no timeout, because the registry bounds each call.
     """
 
     async def add_headers(request: httpx.Request) -> None:
@@ -68,7 +68,7 @@ def tool_client(
         request.headers.update([line.partition(b": ")[::2] for line in lines])
 
     return httpx.AsyncClient(
-        # Not the stock transport, which keeps connections of calls that were given up, as those of clients that leave.
+        # Not httpx's own transport, which keeps the connections of cancelled calls, as after a client has left.
         transport=transport or Http1Transport(),
         timeout=httpx.Timeout(None),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
@@ -82,11 +82,11 @@ def http_client_for(
     transport: httpx.AsyncBaseTransport | None = None,
     extra_headers: ExtraHeaders | None = None,
 ) -> HttpClient:
-    """The client for an upstream: over the transport that its entry chooses, or over one that is injected."""
+    """The client for an upstream, over the transport that its entry chooses, or over `transport` if it is given."""
     if transport is None and upstream.transport == "auto":
         own = Http1Transport(max_connections=upstream.max_connections)
         return HttpClient(own, upstream.base_url, upstream.timeouts, extra_headers=extra_headers)
-    # As many idle connections as there may be: httpcore closes a surplus, and has closed ones just handed out (#1110).
+    # All connections may be idle: httpcore closes surplus idle ones, some of which it has just assigned (issue #1110).
     limits = httpx.Limits(max_connections=upstream.max_connections, max_keepalive_connections=upstream.max_connections)
     stock = transport or httpx.AsyncHTTPTransport(verify=client_context(), limits=limits, trust_env=False)
     return HttpClient(HttpxTransport(stock), upstream.base_url, upstream.timeouts, extra_headers=extra_headers)

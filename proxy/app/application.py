@@ -1,7 +1,7 @@
-"""The ASGI application: hands each request to the configuration that is in force when the request begins.
+"""The ASGI application, which passes each request to the configuration in force when the request begins.
 
-reload --> the next generation is made and its MCP servers are started --> it gets the requests from now on
-       --> when the last request of the one before has ended, what only that one used is closed
+reload --> the next generation is made and its MCP servers are started --> it gets all new requests
+       --> when the last request of the previous generation has ended, the parts that only that one used are closed
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from proxy.tools.servers import start_tool_servers
 from proxy.tools.tool import Tool
 
 _ROOT = b"/v1"
-_TWICE = b"/v1/v1/"  # where a base URL ends in /v1, and the SDK adds it: Anthropic's do
+_TWICE = b"/v1/v1/"  # from a base URL that ends in /v1 and an SDK that appends /v1, as Anthropic's do
 
 
 def create_app(
@@ -32,14 +32,14 @@ def create_app(
     clock: Clock | None = None,
     lifecycle: Lifecycle | None = None,
 ) -> "Application":
-    """The proxy as an ASGI application: middleware of its own around Starlette's router.
+    """The proxy as an ASGI application: its own middleware around Starlette's router.
 
     Args:
         config: the configuration, as `config_file.load` reads it.
-        tools: more tools, beside those of the configuration.
-        transport: carries every request to upstreams and tools; None: each has one of its own.
-        clock: the time; tests give one that they move.
-        lifecycle: where the server notes that it is about to stop.
+        tools: further tools, besides those of the configuration.
+        transport: carries all requests to upstreams and tools; None: each has its own transport.
+        clock: the clock; tests pass one that they control.
+        lifecycle: the state in which the server notes that it is about to stop.
 
     Raises:
         ConfigurationError: a tool cannot be made, or two have the same name.
@@ -52,17 +52,17 @@ class Application:
     """Answers every request by the configuration that was in force when the request began.
 
     Args:
-        process: what all configurations share.
+        process: the parts that all configurations share.
         first: the generation of the first configuration.
 
     Attributes:
-        current: the generation that new requests are handed to.
+        current: the generation that answers new requests.
     """
 
     def __init__(self, process: Process, first: Generation) -> None:
         self.current = first
         self._process = process
-        self._replaced: list[Generation] = []  # with requests that are still open
+        self._replaced: list[Generation] = []  # generations that still have open requests
         self._lifespan = Router(lifespan=self._running).lifespan
 
     @property
@@ -75,7 +75,7 @@ class Application:
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
             return
-        raw_path = scope.get("raw_path") or b""  # which other servers may leave out
+        raw_path = scope.get("raw_path") or b""  # optional in ASGI
         if raw_path.startswith(_TWICE):
             scope["path"], scope["raw_path"] = scope["path"][len(_ROOT) :], raw_path[len(_ROOT) :]
         generation = self.current
@@ -88,7 +88,7 @@ class Application:
                 self._close_if_idle(generation)
 
     async def reload(self, config: Config) -> None:
-        """Answer requests that begin from now on by another configuration; to be called while the process serves.
+        """Answer new requests by another configuration. To be called while the process serves.
 
         `state`, `telemetry.metrics` and `telemetry.otlp_endpoint` remain as they were at the start.
 
@@ -105,7 +105,7 @@ class Application:
         try:
             if process.tasks is not None:
                 await start_tool_servers(following.tool_servers.values(), process.tasks)
-        except asyncio.CancelledError:  # the process stops
+        except asyncio.CancelledError:  # the process is stopping
             await following.aclose([before, *self._replaced])
             raise
         self.current = following
@@ -118,7 +118,7 @@ class Application:
         self._process.apply_log_settings(self.current.config, *(other.config for other in self._replaced))
 
     def _close_if_idle(self, generation: Generation) -> None:
-        """Close a replaced generation, as a task of the process, when it answers no request any more."""
+        """Close a replaced generation, in a task of the process, once it has no open requests."""
         if generation.open_requests or self._process.tasks is None or generation not in self._replaced:
             return
         self._replaced.remove(generation)
@@ -127,7 +127,7 @@ class Application:
     async def _close(self, generation: Generation) -> None:
         await generation.aclose([self.current, *self._replaced])
         self._mask()
-        gc.collect()  # it is full of reference cycles, and the collector runs seldom
+        gc.collect()  # the generation has many reference cycles, and the collector runs rarely
 
     @asynccontextmanager
     async def _running(self, _: object) -> AsyncIterator[None]:

@@ -1,7 +1,7 @@
-"""One configuration's application, with what is made for it: upstream connections, tools, MCP servers.
+"""The application of one configuration, with its upstream connections, tools and MCP servers.
 
-What a configuration has in common with the one before is taken over, entry by entry: an upstream's connections and
-breaker; a tool's cache, breaker and slots; an MCP server's session.
+An entry that is the same in the previous configuration keeps its state: an upstream its connections and its breaker, a
+tool its cache, its breaker and its slots, an MCP server its session.
 """
 
 import functools
@@ -33,7 +33,7 @@ from proxy.upstreams.router import ConfigRouter
 
 @dataclass(frozen=True, slots=True)
 class UpstreamLink:
-    """An upstream's entry, with the connections and the breaker that belong to it."""
+    """An upstream's entry, with its connections and its breaker."""
 
     entry: UpstreamConfig
     endpoint: Endpoint
@@ -44,16 +44,16 @@ class Generation:
     """The application of one configuration.
 
     Args:
-        process: what all configurations share.
+        process: the parts that all configurations share.
         config: the configuration.
-        before: the generation that this one takes the place of; None at the start.
+        before: the generation that this one replaces; None at the start.
 
     Attributes:
         config: the configuration.
-        app: answers requests.
+        app: the application that answers requests.
         open_requests: the number of requests that it is answering.
         registry: the tools.
-        upstreams: by name.
+        upstreams: the upstreams, by name.
         tool_servers: the MCP servers, by name.
 
     Raises:
@@ -79,7 +79,7 @@ class Generation:
         self.app = self._app_of(process)
 
     def report_closed_breakers(self, process: Process, before: "Generation") -> None:
-        """Report as closed the breakers that were open and are not taken over."""
+        """Report the open breakers of the generation before that were not taken over as closed."""
         observe = process.telemetry.observe
         kept = {id(state.breaker) for state in self.registry.tool_states.values()}
         for name, state in before.registry.tool_states.items():
@@ -90,7 +90,7 @@ class Generation:
                 observe("upstream.breaker_closed", upstream=name)
 
     async def aclose(self, others: Iterable["Generation"]) -> None:
-        """Close what belongs to this generation and to none of the others."""
+        """Close the connections and MCP servers that no other generation uses."""
         used = {id(part) for other in others for part in (*other.upstreams.values(), *other.tool_servers.values())}
         for server in self.tool_servers.values():
             server.forget(self.registry)
@@ -159,7 +159,7 @@ def _link(process: Process, name: str, entry: UpstreamConfig) -> UpstreamLink:
 
 
 def _tool_servers_of(process: Process, config: Config, before: Generation | None) -> dict[str, SharedToolServer]:
-    """The MCP servers of the configuration; those that it has in common with the one before are shared."""
+    """The MCP servers of the configuration, shared with the previous one where the entries are the same."""
     kept = {
         name: server
         for name, server in (before.tool_servers if before else {}).items()
@@ -178,7 +178,7 @@ def _unchanged_states(before: Generation, config: Config) -> Iterator[tuple[str,
 
 
 def _entry(config: Config, name: str) -> Any:
-    """A tool's entry, usable or not, with what is set for it elsewhere."""
+    """A tool's entry, usable or not, with the settings for it in other sections."""
     disabled = config.disabled.get(f"tools.{name}")
     return config.tools.get(name), disabled and disabled.entry, config.offer.mode
 

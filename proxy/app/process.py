@@ -1,4 +1,4 @@
-"""What lives as long as the process, under every configuration that it is given: state, telemetry, capacity, clock."""
+"""The parts that live as long as the process, under every configuration: state, telemetry, capacity, clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -27,14 +27,14 @@ class Process:
     """The parts of a process that outlive a configuration.
 
     Attributes:
-        clock: the time.
+        clock: the clock.
         lifecycle: whether the process is about to stop.
         telemetry: log, metrics, records and traces.
         state: the stores.
-        capacity: bounds open requests.
-        resources: what tools need, the cache of pages among it.
-        transport: carries every request to upstreams and tools in place of their own transports, in tests.
-        tools: those beside the configuration's.
+        capacity: bounds the number of open requests.
+        resources: the resources of tools, such as the cache of pages.
+        transport: replaces the transports of upstreams and tools, in tests.
+        tools: further tools, besides those of the configuration.
         tasks: the background tasks, while the process serves.
     """
 
@@ -59,11 +59,11 @@ class Process:
             await asyncio.to_thread(self.telemetry.close)
 
     def apply_log_settings(self, config: Config, *others: Config) -> None:
-        """Set up the log as a configuration has it, and mask the secrets of all that are in use."""
+        """Set up the log by one configuration, and mask the secrets of all configurations in use."""
         self.telemetry.apply_log_settings(config, frozenset().union(*map(secrets_of, (config, *others))))
 
     def change(self, config: Config) -> None:
-        """Take the settings of another configuration. What is counted, kept and recorded stays."""
+        """Apply the settings of another configuration. All counts, entries and records are kept."""
         self.telemetry.change(config)
         self.capacity.change(config.server, body_bytes=_body_bytes(config.server))
 
@@ -76,7 +76,7 @@ def start_process(
     clock: Clock | None,
     lifecycle: Lifecycle | None,
 ) -> Process:
-    """A process as its first configuration asks; the arguments are those of `create_app`."""
+    """The process under its first configuration; the arguments are those of `create_app`."""
     clock = clock or SystemClock()
     telemetry = build_telemetry(config, clock, version=__version__)
     memory = _memory_of_worker(config.server) // 8
@@ -102,8 +102,8 @@ def _body_bytes(server: ServerConfig) -> int:
 
 
 def _memory_of_worker(server: ServerConfig) -> int:
-    """Bytes. Half of them are for the bodies of open requests and an eighth for what is kept between requests.
+    """The memory of one worker in bytes: half is for the bodies of open requests, an eighth for stored entries.
 
-    The rest is for the interpreter (60 MB), answers, and what no estimate knows.
+    The rest is for the interpreter (60 MB), for answers, and for whatever the estimates do not cover.
     """
     return available_memory() // server.workers

@@ -1,4 +1,4 @@
-"""The paths of the proxy, and which endpoint answers at each."""
+"""The paths of the proxy, and the endpoint at each."""
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,19 +20,19 @@ from proxy.ports import Ports
 
 
 def router_of(ports: Ports) -> Router:
-    """Every path of the proxy."""
+    """The router of all paths of the proxy."""
     hot = _hot_paths(ports)
-    # Starlette would make redirects from the Host header.
+    # Without `redirect_slashes=False`, Starlette would redirect to a URL made from the Host header.
     return _Router(hot, _routes(ports, hot), default=_not_routed, redirect_slashes=False)
 
 
 class _Router(Router):
-    """Starlette's router, past which a POST to one of a few paths goes at once: 4 % of a request's instructions.
+    """Starlette's router, with a shortcut for POST requests to a few paths: it saves 4 % of a request's instructions.
 
     Args:
         posts: the endpoints of these paths.
         routes: all other routes.
-        options: of Starlette's router.
+        options: the options of Starlette's router.
     """
 
     def __init__(self, posts: Mapping[str, ASGIApp], routes: Sequence[Route], **options: Any) -> None:
@@ -44,14 +44,14 @@ class _Router(Router):
         endpoint = self._posts.get(scope["path"]) if scope.get("method") == "POST" else None
         if endpoint:
             return endpoint(scope, receive, send)
-        # Starlette's routes also match with a line feed at the end, which proxies in front take for another path.
+        # Starlette's routes also match a path with a line feed at its end, which a proxy in front takes for another.
         if not scope["path"].isprintable():
             raise NotFound("There is no such path here: it has characters that cannot be printed.")
         return super().__call__(scope, receive, send)
 
 
 def _hot_paths(ports: Ports) -> dict[str, ASGIApp]:
-    """The paths that most requests ask for, each with its application."""
+    """The paths of most requests, each with its application."""
     chat = ChatCompletions(ports)
     create = CreateResponse(ports)
     return {
@@ -87,7 +87,7 @@ def _routes(ports: Ports, hot: Iterable[str]) -> list[Route]:
 
 
 def _below_responses(root: str, ports: Ports) -> list[Route]:
-    """The routes below `/responses`, those that are refused among them."""
+    """The routes below `/responses`, including those that are refused."""
     nothing = NotServed(ports)
     return [
         *(Route(f"{root}/{name}", nothing) for name in ("compact", "input_tokens")),
@@ -99,7 +99,7 @@ def _below_responses(root: str, ports: Ports) -> list[Route]:
 
 
 def _own(path: str, endpoint: ASGIApp, *methods: str) -> tuple[Route, Route]:
-    """A path of ours; with another method it is not handed to an upstream either."""
+    """The routes of a path that is never relayed to an upstream, not even with another method."""
     return Route(path, endpoint, methods=list(methods)), Route(path, WrongMethod(", ".join(methods)))
 
 
