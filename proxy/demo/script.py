@@ -1,4 +1,4 @@
-"""What the scripted upstream says: conversations, each found by what the user asked.
+"""The script of the scripted upstream: conversations, each with a pattern for the user's question.
 
     pace: 0.02                       # seconds between two pieces of a stream
     conversations:
@@ -12,8 +12,8 @@
       - when: ""                     # anything else
         turns: [{text: Hello!}]
 
-The turn is found by counting the assistant's messages since the question, so the upstream keeps no state and any
-number of conversations can go on at once. A request without tools gets the conversation's last turn.
+The turn is found by counting the assistant's messages since the question, so the upstream keeps no state, and any
+number of conversations can run at the same time. A request without tools gets the last turn of its conversation.
 """
 
 import re
@@ -52,7 +52,7 @@ class Conversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All conversations, and the pace of a stream in seconds between two pieces."""
+    """All conversations, and the pace of a stream: the seconds between two pieces."""
 
     conversations: Annotated[tuple[Conversation, ...], msgspec.Meta(min_length=1)]
     pace: Annotated[float, msgspec.Meta(ge=0)] = 0.0

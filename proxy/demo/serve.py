@@ -28,7 +28,7 @@ telemetry: {{log_level: error, log_content: true}}
 
 
 class Searching(Script, frozen=True):
-    """The demo's conversations; any other question is searched in its own words, and the pages found are named."""
+    """The demo's conversations; for any other question, its own words are searched, and the answer names the pages."""
 
     def turn(self, request: Json) -> ScriptedTurn:
         """The model's answer to a request."""
@@ -48,7 +48,7 @@ class Searching(Script, frozen=True):
 
 
 def search_anything(request: Json) -> Json:
-    """The demo's scripted search; for words that it does not know, two pages made up from the words."""
+    """The demo's scripted search, which makes up two pages for words that it does not know."""
     answer = search_answer(request)
     if not answer["organic"]:
         words = str(request.get("q", ""))

@@ -13,7 +13,7 @@ from proxy.server.listener import address_of, listen
 
 @asynccontextmanager
 async def serving(app: ASGIApp, *, lifespan: str, port: int = 0) -> AsyncIterator[str]:
-    """The app on loopback, in this event loop; port 0 is any free one.
+    """Serve an app on loopback, in this event loop; yields its URL. Port 0 is any free port.
 
     Raises:
         ConfigurationError: the port is taken.
@@ -31,5 +31,5 @@ async def serving(app: ASGIApp, *, lifespan: str, port: int = 0) -> AsyncIterato
             finally:
                 running.should_exit = True
                 await asyncio.wait({task})
-    except ExceptionGroup as failures:  # of the server, or of what is done while it serves
+    except ExceptionGroup as failures:  # of the server, or of the body of the `with` statement
         raise failures.exceptions[0] from failures

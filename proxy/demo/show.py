@@ -1,4 +1,4 @@
-"""`toolproxy demo`: the proxy between the real SDKs and a scripted model, and what went over the wire."""
+"""`toolproxy demo`: conversations of real SDKs with a scripted model through the proxy, and the requests upstream."""
 
 import asyncio
 import sys
@@ -46,7 +46,7 @@ telemetry: {{log_level: error}}
 
 @dataclass(frozen=True, slots=True)
 class Saw:
-    """The answer as the app received it."""
+    """The answer as an application received it."""
 
     answer: str
     is_whole: bool
@@ -58,7 +58,7 @@ Ask: TypeAlias = Callable[[str], Awaitable[Saw]]
 
 
 def main() -> None:
-    """Hold the conversations. Exits with 1 if one of them does not come out right."""
+    """Run the conversations. Exits with 1 if one of them has a wrong result."""
     sys.exit(asyncio.run(_demo()))
 
 
@@ -140,7 +140,7 @@ async def _create(client: "openai.AsyncOpenAI", question: str) -> Saw:
 
 
 async def _blocks(client: "anthropic.AsyncAnthropic", question: str) -> Saw:
-    """Ask the Messages API, whose clients see the searches that they declare."""
+    """Ask through the Messages API, whose clients see the searches that they declare."""
     asked: list[anthropic.types.MessageParam] = [{"role": "user", "content": question}]
     tools: list[anthropic.types.ToolUnionParam] = [{"type": "web_search_20250305", "name": "web_search"}]
     async with client.messages.stream(model=_MODEL, max_tokens=1000, messages=asked, tools=tools) as stream:
@@ -175,7 +175,7 @@ def _introduce(config: Config, proxy_url: str, mock_url: str) -> None:
 
 
 def _tell_wire(mock: Mock) -> None:
-    """Print what the scripted model and search were asked, in order."""
+    """Print the requests to the scripted model and search, in order."""
     print("\n  On the wire")
     for number, request in enumerate(mock.requests, 1):
         turn = mock.script.turn(request)

@@ -1,6 +1,6 @@
-"""The scripted upstream: a model server whose answers are written down, in the manner of GLM, gpt-oss or OpenAI.
+"""The scripted upstream: a model server whose answers come from a script, in the manner of GLM, gpt-oss or OpenAI.
 
-What differs between the manners was taken from recorded traffic:
+The differences between the manners are taken from recorded traffic:
 
     glm       reasoning_content; role in every delta; each call whole in one chunk; usage in the finish chunk
     gpt_oss   reasoning; calls in fragments; usage in a chunk of its own when asked for
@@ -35,7 +35,7 @@ from proxy.server.listener import address_of, listen
 _MOST_REMEMBERED = 1000
 _PIECE = re.compile(r"\S+\s*|\s+")
 _FRAGMENT = 12  # characters of arguments in one chunk
-# The results of the search; in Serper's shape, so that the demo's tool is the real one.
+# The results of the search, in Serper's shape, so that the demo runs the real search tool.
 _PAGES = (
     {
         "words": {"weather", "nanaimo"},
@@ -67,7 +67,7 @@ def search_answer(request: Json) -> Json:
 
 @dataclass(slots=True)
 class Mock:
-    """The scripted upstream and its search, and what both were asked lately."""
+    """The scripted upstream and its search, with the latest requests to both."""
 
     script: Script = DEMO
     requests: deque[Json] = field(default_factory=lambda: deque(maxlen=_MOST_REMEMBERED))
@@ -79,7 +79,7 @@ class Mock:
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def app(self) -> Starlette:
-        """As an ASGI application: any path that ends in /chat/completions, and /search."""
+        """An ASGI application that answers at any path that ends in /chat/completions, and at /search."""
         return Starlette(
             routes=[
                 Route("/search", self._search, methods=["POST"]),
@@ -117,7 +117,7 @@ class Mock:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An answer in the shapes of the wire."""
+    """An answer in the shapes of the API."""
 
     request: Json
     turn: ScriptedTurn
@@ -205,7 +205,7 @@ def _manner(model: str) -> str:
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
-    """The response to a request that no upstream would understand."""
+    """The response to a malformed request."""
     if not isinstance(error, RequestError):
         raise error
     return Response(orjson.dumps(error.envelope()), error.status, media_type="application/json")
@@ -216,7 +216,7 @@ def _json(payload: Any) -> Response:
 
 
 def main(*, port: int, script: Path | None) -> None:
-    """Serve on loopback until told to stop. Raises `ConfigurationError`."""
+    """Serve on loopback until a signal. Raises `ConfigurationError`."""
     mock = Mock(load(script) if script else DEMO)
     listener = listen("127.0.0.1", port)
     config = uvicorn.Config(mock.app(), log_config=None, log_level="warning", access_log=False, lifespan="off")
