@@ -1,4 +1,4 @@
-"""Everything that outlives a request, opened from one URL: in this process, in a file of this machine, or in Redis."""
+"""All data that outlives a request, opened by one URL: in this process, in a file of this machine, or in Redis."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -51,11 +51,11 @@ def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: 
         config: the URL and the bounds.
         clock: times expiry and renewals.
         observe: takes the events of the stores.
-        caches: the tools' caches in this process.
-        memory: bytes that this process may use for it.
+        caches: make the caches of tools in this process.
+        memory: the bytes of memory that the state of this process may take.
 
     Raises:
-        ConfigurationError: a later version of the proxy has written the file of `sqlite://`.
+        ConfigurationError: the file of `sqlite://` was written by a later version of the proxy.
     """
     local = State(
         continuations=MemoryStore(config, clock=clock, max_bytes=min(config.max_bytes, memory), observe=observe),
@@ -73,8 +73,8 @@ def open_state(config: StateConfig, *, clock: Clock, observe: Observer, caches: 
 
 
 def _redis_state(config: StateConfig, *, clock: Clock, observe: Observer, local: State) -> State:
-    """`state: redis://`; `local` stands in while Redis is unavailable."""
-    # redis-py is an extra.
+    """`state: redis://`; `local` is used while Redis is unavailable."""
+    # Imported here, because redis-py is an extra.
     from proxy.stores.redis import SharedRedis  # noqa: PLC0415
     from proxy.stores.redis.budgets import RedisBudgets  # noqa: PLC0415
     from proxy.stores.redis.continuations import RedisContinuations  # noqa: PLC0415
@@ -100,7 +100,7 @@ def _redis_state(config: StateConfig, *, clock: Clock, observe: Observer, local:
 
 
 def _sqlite_state(config: StateConfig, *, clock: Clock, observe: Observer, local: State) -> State:
-    """`state: sqlite://`; `local` stands in while the file cannot be used."""
+    """`state: sqlite://`; `local` is used while the file is unavailable."""
     path = path_of(config.url)
     check_file(path)
     shared = SharedSqlite(path, clock=clock, observe=observe)
@@ -123,7 +123,7 @@ def _sqlite_state(config: StateConfig, *, clock: Clock, observe: Observer, local
 
 @asynccontextmanager
 async def _running(shared: SharedState, *works: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Run what a shared state has to do in the background, and close it at the end."""
+    """Run the background tasks of a shared state, and close it at the end."""
     await shared.probe()
     try:
         async with asyncio.TaskGroup() as group:

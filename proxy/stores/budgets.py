@@ -1,4 +1,4 @@
-"""What clients use, counted in this process: by day and model, and by month."""
+"""The use of clients, counted in this process: by day and model, and by month."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
@@ -6,8 +6,8 @@ from typing import Final
 
 from proxy.ports import DAYS_KEPT, Use
 
-_MONTH_LENGTH: Final = len("2026-11")  # a day begins with its month
-ALL_MODELS: Final = ""  # the name in place of a model's, under which a month is counted
+_MONTH_LENGTH: Final = len("2026-11")  # the name of a day begins with the name of its month
+ALL_MODELS: Final = ""  # used as the name of the model for a month, which is not counted by model
 
 
 class LocalBudgets:
@@ -20,7 +20,7 @@ class LocalBudgets:
         """Add the use of a request."""
         if day not in self._used:
             first = first_day_kept(day)
-            # A text compares as its date does; the month of the first day is not over.
+            # The names of periods sort by date. The month that contains the first kept day is kept as well.
             self._used = {period: used for period, used in self._used.items() if period >= first[: len(period)]}
         for period, name in periods_of(day, model):
             self._used.setdefault(period, {}).setdefault(client, {}).setdefault(name, Use()).add(use)
@@ -38,7 +38,7 @@ class LocalBudgets:
 
 
 def periods_of(day: str, model: str) -> Iterator[tuple[str, str]]:
-    """Each period that the use of a request counts in, and the name that it counts under."""
+    """The periods in which the use of a request is counted, each with the model's name under which it is counted."""
     yield day, model
     yield day[:_MONTH_LENGTH], ALL_MODELS
 

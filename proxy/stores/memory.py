@@ -1,6 +1,7 @@
-"""`state: memory://`: kept in this process, gone when it stops.
+"""`state: memory://`: state in this process, which is lost when it stops.
 
-Continuations, bounded in number, memory and time; and what each client uses: requests per minute, and open requests.
+It holds continuations, bounded in number, memory and time, and counts each client's requests per minute and its open
+requests.
 """
 
 import itertools
@@ -14,7 +15,7 @@ from msgspec import Struct, field
 from proxy.config import StateConfig
 from proxy.ports import Clock, NoObserver, Observer, Rate
 
-# What an entry takes beside its value: its names and its places in the tables. Measured with 100,000 entries.
+# The memory of an entry besides its value: its names and its places in the tables. Measured with 100,000 entries.
 ENTRY_BYTES = 550
 WINDOW_SECONDS = 60
 
@@ -35,7 +36,7 @@ class _Entry(Struct):
 
 
 class _OwnerEntries(Struct):
-    """The entries of one owner: bytes of memory, and the keys, those first that were longest not written."""
+    """The entries of one owner: their bytes of memory, and their keys, the least recently written first."""
 
     size: int = 0
     keys: OrderedDict[str, None] = msgspec.field(default_factory=OrderedDict)
@@ -44,14 +45,14 @@ class _OwnerEntries(Struct):
 class MemoryStore:
     """Implements `ports.ClientStore`.
 
-    Beyond a limit the oldest entry goes of the owner that has most of what is short, so that nobody is pushed out by
-    another who has more.
+    When a limit is exceeded, the owner with the most entries or bytes, whichever are short, loses its oldest entry. So
+    no owner loses an entry because of another that has more.
 
     Args:
-        config: `ttl` in seconds from the last write or renewal, `max_entries`.
-        clock: tells how old an entry is.
-        max_bytes: of memory for all entries together.
-        observe: told how much is kept.
+        config: `ttl` in seconds from the last write or renewal, and `max_entries`.
+        clock: times the expiry of entries.
+        max_bytes: the bytes of memory for all entries together.
+        observe: takes the events of this store.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class MemoryStore:
         self._max_bytes = max_bytes
         self._observe = observe
         self._clock = clock
-        self._entries: OrderedDict[_Name, _Entry] = OrderedDict()  # those first that expire first
+        self._entries: OrderedDict[_Name, _Entry] = OrderedDict()  # those that expire first come first
         self._shares: dict[str, _OwnerEntries] = {}
         self._bytes = 0
 
@@ -75,16 +76,16 @@ class MemoryStore:
         return len(self._entries)
 
     async def get(self, owner: str, key: str) -> bytes | None:
-        """The value of `key`, if it has not expired or had to make room."""
+        """The value of `key`; None if it has expired or was dropped."""
         self._expire()
         entry = self._entries.get(_Name(owner, key))
         return entry.value if entry else None
 
     async def put(self, owner: str, key: str, value: bytes) -> None:
-        """Store a value; an older one of the same key is replaced."""
+        """Store a value, in place of an older one of the same key."""
         name = _Name(owner, key)
         self._drop(name)
-        # A copy is as long as it has to be: what orjson writes has up to 8 KiB behind its end.
+        # A copy takes less memory: the bytes objects of orjson have up to 8 KiB of unused space.
         entry = self._entries[name] = _Entry(self._clock.monotonic() + self._ttl, bytes(memoryview(value)))
         share = self._shares.setdefault(owner, _OwnerEntries())
         share.keys[key] = None
@@ -108,7 +109,7 @@ class MemoryStore:
         self._drop(_Name(owner, key))
 
     def _expire(self) -> None:
-        """Drop expired entries; all live equally long, so the oldest come first."""
+        """Drop expired entries. All entries live equally long, so the oldest come first."""
         now = self._clock.monotonic()
         while self._entries:
             name, entry = next(iter(self._entries.items()))
@@ -117,7 +118,7 @@ class MemoryStore:
             self._drop(name)
 
     def _make_room(self, writer: str) -> None:
-        """Drop entries until all limits hold; of two owners with equally much the `writer` loses."""
+        """Drop entries until no limit is exceeded; among owners with equally much, the `writer` loses."""
         while self._bytes > self._max_bytes:
             self._drop_oldest(max(self._shares, key=lambda owner: (self._shares[owner].size, owner == writer)))
         while len(self._entries) > self._max_entries:
@@ -139,17 +140,17 @@ class MemoryStore:
 
 
 class _Minute(Struct):
-    """The requests of one client in the last minute: a pair of second and number for each second, the oldest first."""
+    """The requests of one client in the last minute: pairs of a second and its number of requests, the oldest first."""
 
     seconds: deque[list[int]] = field(default_factory=deque)
     total: int = 0
 
 
 class LocalRates:
-    """Implements `ports.Rates` for one process: a number for each second, so time and memory are constant.
+    """Implements `ports.Rates` for one process, with one count per second, so that time and memory are bounded.
 
     Args:
-        clock: gives the seconds in which requests are counted.
+        clock: gives the second in which a request is counted.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -179,7 +180,7 @@ class LocalLeases:
         self._numbers = itertools.count()
 
     async def acquire(self, client: str, most: int) -> str | None:
-        """A lease; None where `client` has `most` of them."""
+        """A lease; None if `client` has `most` of them."""
         held = self._held[client]
         if len(held) >= most:
             return None

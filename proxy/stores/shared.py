@@ -1,10 +1,9 @@
-"""What every shared state has in common: it may become unavailable, and is used again once it has recovered.
+"""The base of every shared state, which may become unavailable and is used again once it has recovered.
 
     available --(a command fails)--> unavailable --(a probe succeeds)--> available
 
-While it is unavailable, each process uses a state of its own: no request is refused because of it. No command is tried
-meanwhile: a request does not wait for a server that is known not to answer. A probe, once a second, finds out whether
-it has recovered.
+While it is unavailable, each process uses a state of its own, so no request is refused. No commands are sent, so no
+request waits for a server that is known not to answer. A probe once a second finds out whether it has recovered.
 """
 
 from abc import ABC, abstractmethod
@@ -16,24 +15,24 @@ from typing import ClassVar, Final
 
 from proxy.ports import Clock, Observer, Readiness
 
-SECONDS: Final = 1.0  # for one command: a request would rather do without than wait longer
-LEASE_SECONDS: Final = 15.0  # how long the leases of a dead process count
+SECONDS: Final = 1.0  # the timeout of a command; a request goes on without the shared state rather than wait longer
+LEASE_SECONDS: Final = 15.0  # how long the leases of a dead process still count
 RENEWAL_SECONDS: Final = 5.0  # a lease survives two missed renewals
 
 _PROBE_SECONDS: Final = 1.0
 
 
 class StateUnavailable(Exception):
-    """The shared state cannot be used. The message gives the cause, and holds no secret."""
+    """The shared state cannot be used. The message gives the cause, without secrets."""
 
 
 class SharedState(ABC):
-    """Whether a shared state can be used.
+    """A shared state, which may be unavailable.
 
     Args:
-        at: where it is, as the log may have it.
-        clock: for the time between two probes.
-        observe: told once when it is lost and once when it is found again.
+        at: its address, fit for the log.
+        clock: times the probes.
+        observe: takes one event when the state becomes unavailable, and one when it has recovered.
     """
 
     name: ClassVar[str]
@@ -46,14 +45,14 @@ class SharedState(ABC):
 
     @abstractmethod
     async def write_something(self) -> None:
-        """Find out whether it can be written to. Raises `StateUnavailable`."""
+        """Write something, to find out whether that is possible. Raises `StateUnavailable`."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close what is open."""
+        """Close all connections."""
 
     def require(self) -> None:
-        """Raise `StateUnavailable` while it is known to be unavailable."""
+        """Raise `StateUnavailable` while the state is known to be unavailable."""
         if self._why_not is not None:
             raise StateUnavailable(self._why_not)
 
@@ -65,7 +64,7 @@ class SharedState(ABC):
         return StateUnavailable(why)
 
     async def probe(self) -> None:
-        """Find out whether it can be reached and written to."""
+        """Find out whether the state can be reached and written to."""
         try:
             await self.write_something()
         except StateUnavailable:
@@ -75,7 +74,7 @@ class SharedState(ABC):
             self._observe("state.recovered", at=self._at)
 
     async def watch(self) -> None:
-        """Probe again and again. Never ends."""
+        """Probe periodically, until cancelled."""
         while True:
             await self.clock.sleep(_PROBE_SECONDS)
             await self.probe()
@@ -86,9 +85,9 @@ class SharedState(ABC):
 
 
 class SharedLeases(ABC):
-    """Implements `ports.Leases` over a shared table of leases. While it is unavailable, each process counts its own.
+    """Implements `ports.Leases` with a shared table. While it is unavailable, each process counts its own leases.
 
-    The process that holds a lease extends it while the request is open; the leases of a process that was killed expire.
+    The process that holds a lease extends it as long as the request is open. The leases of a killed process expire.
 
     Args:
         clock: times the renewals.
@@ -100,18 +99,18 @@ class SharedLeases(ABC):
 
     @abstractmethod
     async def grant(self, client: str, lease: str, most: int) -> bool:
-        """Add a lease unless the client has `most`. Raises `StateUnavailable`."""
+        """Add a lease unless the client has `most` of them. Raises `StateUnavailable`."""
 
     @abstractmethod
     async def extend(self, client: str, leases: Collection[str]) -> None:
-        """Let leases last; those that were lost are added again. Raises `StateUnavailable`."""
+        """Extend leases; leases that were lost are added again. Raises `StateUnavailable`."""
 
     @abstractmethod
     async def forget(self, client: str, leases: Collection[str]) -> None:
         """Remove leases. Raises `StateUnavailable`."""
 
     async def acquire(self, client: str, most: int) -> str | None:
-        """A lease; None where `client` has `most` of them."""
+        """A lease; None if `client` has `most` of them."""
         lease = token_hex(16)
         try:
             granted = await self.grant(client, lease, most)
@@ -123,7 +122,7 @@ class SharedLeases(ABC):
         return lease
 
     async def release(self, client: str, lease: str) -> None:
-        """Return the lease of a request that has ended. Where the state cannot be reached, the lease expires."""
+        """Return the lease of a request that has ended. If the state is unavailable, the lease expires by itself."""
         self._held[client].discard(lease)
         await self._forget(client, {lease})
 
@@ -143,7 +142,7 @@ class SharedLeases(ABC):
                 await self.extend(client, leases)
             except StateUnavailable:
                 return
-            # A lease that was returned during the renewal may have been added again.
+            # The renewal may have added leases again that were returned meanwhile.
             await self._forget(client, leases - held)
 
     async def _forget(self, client: str, leases: set[str]) -> None:

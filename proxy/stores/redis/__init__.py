@@ -1,4 +1,4 @@
-"""`state: redis://`: several workers and replicas behave as one, through a Redis server that may be unavailable.
+"""`state: redis://`: state that workers and replicas share through a Redis server, which may be unavailable.
 
 Every key begins with `toolproxy:` and expires.
 """
@@ -20,7 +20,7 @@ from proxy.stores.shared import SECONDS, SharedState
 NAMESPACE: Final = "toolproxy"
 
 _PROBE_KEY = f"{NAMESPACE}:probe"
-_MAX_CONNECTIONS = 32  # of one process; a command takes well under a millisecond, and the next in line waits for it
+_MAX_CONNECTIONS = 32  # of one process; further commands wait, each command takes well under a millisecond
 _DEFAULT_PORT = 6379
 
 
@@ -28,9 +28,9 @@ class SharedRedis(SharedState):
     """The connections of this process to Redis, and whether it can be reached.
 
     Args:
-        url: `redis://` or `rediss://`, with user and password where it wants them.
-        clock: for the time between two probes.
-        observe: told once when it is lost and once when it is found again.
+        url: `redis://` or `rediss://`, with user and password if the server requires them.
+        clock: times the probes.
+        observe: takes one event when Redis becomes unavailable, and one when it has recovered.
     """
 
     name = "redis"
@@ -41,18 +41,18 @@ class SharedRedis(SharedState):
             url,
             max_connections=_MAX_CONNECTIONS,
             timeout=SECONDS,
-            # `_translated` bounds both. Its own timeout is an asyncio.wait_for, which before Python 3.12 swallows a
-            # cancellation that comes in the moment of success: a request would go on after its client has left.
+            # `_translated` has the timeout. The client's is an asyncio.wait_for, which before Python 3.12 swallows a
+            # cancellation in the moment of success: a request would go on after its client has left.
             socket_timeout=None,
             socket_connect_timeout=None,
-            # One more try, on a new connection: the old ones are dead after Redis was started again.
+            # One retry, on a new connection, because a restart of Redis breaks all old connections.
             retry=Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,)),
         )
         self.client: redis.Redis = redis.Redis(connection_pool=self.pool)
 
     @asynccontextmanager
     async def reached(self) -> AsyncIterator[redis.Redis]:
-        """The client, for a few commands.
+        """The client, for the few commands within the `with` statement.
 
         Raises:
             StateUnavailable: Redis cannot be reached, or refuses the command.
@@ -81,17 +81,17 @@ class SharedRedis(SharedState):
 
 
 def key(*parts: str) -> str:
-    """The name of a key, with the prefix of this program."""
+    """The name of a key, with the prefix of the proxy."""
     return ":".join((NAMESPACE, *parts))
 
 
 def _address(url: str) -> str:
-    """Host, port and database: what may be logged of the URL."""
+    """The host, port and database of the URL, which may be logged."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port or _DEFAULT_PORT}/{parts.path.strip('/') or 0}"
 
 
-# What an error of redis-py holds: Redis's own words, or the name of the class that they are made into -> why.
+# A part of an error of redis-py (Redis's own message, or the name of the exception's class) -> the reason.
 _REASONS: Final = {
     "Authentication required": "it wants a password, and state.url has none (NOAUTH)",
     "HELLO must be called": "it wants a password, and state.url has none (NOAUTH)",
@@ -114,7 +114,7 @@ _REASONS: Final = {
 
 
 def _in_plain_words(exc: Exception) -> str:
-    """The reason of a failure; Redis's own words may quote what was sent, and the system's quote an address."""
+    """The reason of a failure. Redis's own message may quote a command, and the system's an address."""
     said = f"{type(exc).__name__} {exc}"
     for part, why in _REASONS.items():
         if part in said:

@@ -1,6 +1,6 @@
-"""What clients use, counted in Redis for all processes.
+"""The use of clients, counted in Redis for all processes.
 
-Each client has a hash for every day, with a field for each kind of use and model (`cost glm-4.7`), and one for every
+Each client has a hash for every day, with a field for each kind of use and model (`cost glm-4.7`), and a hash for every
 month, with a field for each kind.
 """
 
@@ -15,7 +15,7 @@ from proxy.stores.shared import StateUnavailable
 _DAY_SECONDS: Final = 86400
 _KINDS: Final = Use.__struct_fields__
 
-# Also whole numbers are added as floats: Redis writes them without a point, and they are exact up to 2^53.
+# Whole numbers are added as floats, too: Redis writes them without a point, and they are exact up to 2^53.
 _BOOK: Final = """
 for at = 2, #ARGV, 3 do
   redis.call('HINCRBYFLOAT', KEYS[tonumber(ARGV[at])], ARGV[at + 1], ARGV[at + 2])
@@ -29,12 +29,12 @@ end
 class RedisBudgets:
     """Implements `ports.Budgets`.
 
-    While Redis is unavailable, each process goes by its own count, which is added to Redis with the first booking after
-    the recovery.
+    While Redis is unavailable, each process uses its own count, which it adds to Redis with its first booking after the
+    recovery.
 
     Args:
         shared: the connection to Redis.
-        local: counts what is booked in this process.
+        local: counts the use in this process.
     """
 
     def __init__(self, shared: SharedRedis, *, local: Budgets) -> None:
@@ -47,7 +47,7 @@ class RedisBudgets:
         """Add the use of a request."""
         await self._local.book(client, model, day, use)
         self._waiting.setdefault((client, model, day), Use()).add(use)
-        # What waits is taken out before Redis is asked, so that no other request books it as well.
+        # The waiting use is taken out before the first await, so that no other request books it as well.
         waiting, self._waiting = self._waiting, {}
         try:
             while waiting:
@@ -103,7 +103,7 @@ def _by_model(counted: Mapping[Any, Any]) -> Mapping[str, Use]:
     found: dict[str, Use] = {}
     for name, amount in counted.items():
         kind, _, model = name.decode().partition(" ")
-        if kind in _KINDS:  # another version of the proxy may count more
+        if kind in _KINDS:  # another version of the proxy may count more kinds
             setattr(found.setdefault(model, Use()), kind, _number(kind, amount))
     return found
 

@@ -1,4 +1,4 @@
-"""Continuations and responses in Redis: whichever process a client comes back to finds them.
+"""Continuations and responses in Redis, where any process can find them.
 
     toolproxy:kept:KEY:OWNER     a value; there is no colon in KEY, and may be in OWNER
     toolproxy:kept               the names of all values by the time of their end
@@ -8,8 +8,7 @@
     toolproxy:kept-counts        owner -> how many they are
     toolproxy:kept-total         bytes of all values
 
-What is kept beside the values lives as long as the newest of them, so that a Redis that has to make room by itself
-(`volatile-ttl`) takes values first.
+The other keys live as long as the newest value, so that a Redis that evicts keys (`volatile-ttl`) evicts values first.
 """
 
 from collections.abc import Iterable
@@ -21,13 +20,13 @@ from proxy.ports import ClientStore
 from proxy.stores.redis import SharedRedis, key
 from proxy.stores.shared import StateUnavailable
 
-# As large as a request may be as shipped. A larger value is kept by this process alone.
+# The largest request body as shipped. A larger value is kept in this process only.
 MAX_BYTES = 32 * 1024 * 1024
-# What a value takes beside itself: its name in five places. Measured with MEMORY USAGE.
+# The memory that a value takes besides itself, for its name in five places. Measured with MEMORY USAGE.
 ENTRY_BYTES = 700
 
 _BASE: Final = key("kept")
-# Each script is given the common name of all keys as its only key: it cannot know beforehand which others it will need.
+# Each script gets the common prefix of all keys as its only key: it does not know beforehand which keys it needs.
 _COMMON: Final = """
 local base = KEYS[1]
 local sizes, bytes, counts, total = base .. '-sizes', base .. '-bytes', base .. '-counts', base .. '-total'
@@ -112,10 +111,10 @@ class RedisContinuations:
     """Implements `ports.ClientStore`.
 
     Args:
-        shared: where they are kept.
+        shared: the connection to Redis.
         config: `ttl` in seconds from the last write or renewal; `max_entries`, `max_bytes` of all processes together.
-        local: keeps what Redis cannot take at the moment; this process finds it again.
-        max_bytes: of one value.
+        local: keeps the values that Redis cannot take, for this process.
+        max_bytes: the largest size of a value in Redis.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class RedisContinuations:
         self._delete = shared.client.register_script(_DELETE)
 
     async def get(self, owner: str, key: str) -> bytes | None:
-        """The value of `key`; where Redis cannot say, what this process knows of it."""
+        """The value of `key`, from Redis or else from this process."""
         try:
             async with self._shared.reached() as redis:
                 value = await redis.get(_of(owner, key))
@@ -140,7 +139,7 @@ class RedisContinuations:
         return value if isinstance(value, bytes) else await self._local.get(owner, key)
 
     async def put(self, owner: str, key: str, value: bytes) -> None:
-        """Store a value; an older one of the same key is replaced."""
+        """Store a value, in place of an older one of the same key."""
         if len(value) <= self._max_bytes and await self._share(owner, key, value):
             await self._local.delete(owner, key)
         else:
@@ -171,7 +170,7 @@ class RedisContinuations:
                 await self._renew(keys=[_BASE], args=[owner, self._ttl, *(_of(owner, key) for key in keys)])
 
     async def delete(self, owner: str, key: str) -> None:
-        """Delete the value of `key`, if there is one. While Redis is unavailable, its copy stays until it expires."""
+        """Delete the value of `key`, if there is one. While Redis is unavailable, it stays there until it expires."""
         await self._local.delete(owner, key)
         with suppress(StateUnavailable):
             async with self._shared.reached():

@@ -1,7 +1,7 @@
-"""What each client may use, counted in Redis for all processes: requests per minute, and requests that are open.
+"""Requests per minute and open requests of each client, counted in Redis for all processes.
 
-Requests per minute are a hash with a field for each second that had requests. An open request is a member of its
-client's sorted set, with the end of its lease as score.
+Requests per minute are in a hash, with a field for each second that had requests. An open request is a member of its
+client's sorted set, with the end of its lease as the score.
 """
 
 from collections.abc import Collection
@@ -12,8 +12,8 @@ from proxy.stores.memory import WINDOW_SECONDS
 from proxy.stores.redis import SharedRedis, key
 from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable
 
-# The time is the server's, since the clocks of several machines differ. `reset` is in microseconds: Redis returns
-# whole numbers.
+# The time is that of the Redis server, because the clocks of several machines differ. `reset` is in microseconds:
+# Redis returns whole numbers.
 _HIT: Final = """
 local time = redis.call('TIME')
 local second, limit, window = tonumber(time[1]), tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -39,7 +39,7 @@ return {allowed, total, (oldest + window - second) * 1000000 - tonumber(time[2])
 
 
 class RedisRates:
-    """Implements `ports.Rates`. While Redis is unavailable, each process counts by itself, in `local`."""
+    """Implements `ports.Rates`. While Redis is unavailable, each process counts its own requests, in `local`."""
 
     def __init__(self, shared: SharedRedis, *, local: Rates) -> None:
         self._shared = shared
@@ -100,12 +100,12 @@ class RedisLeases(SharedLeases):
         self._renew = shared.client.register_script(_RENEW)
 
     async def grant(self, client: str, lease: str, most: int) -> bool:
-        """Add a lease unless the client has `most`."""
+        """Add a lease unless the client has `most` of them."""
         async with self._shared.reached():
             return bool(await self._acquire(keys=[_open_key(client)], args=[lease, self._lifetime, most]))
 
     async def extend(self, client: str, leases: Collection[str]) -> None:
-        """Let leases last; those that Redis has lost, or has not received, are added again."""
+        """Extend leases; leases that Redis has lost, or never received, are added again."""
         async with self._shared.reached():
             await self._renew(keys=[_open_key(client)], args=[self._lifetime, *leases])
 

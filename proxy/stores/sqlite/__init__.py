@@ -1,8 +1,8 @@
 """`state: sqlite:///PATH`: one file for all workers of one machine, which survives restarts and `kill -9`.
 
-Every statement runs in one thread of this process, off the event loop. What waits for that thread when a transaction
-begins is written with it, so that a hundred requests at once pay for one commit. The file is in WAL mode with
-`synchronous=NORMAL`: what was acknowledged survives the death of the process; a power cut may take the last moments.
+Every statement runs in one thread of this process, outside the event loop. All jobs that wait for the thread are run in
+one transaction, so that a hundred simultaneous requests pay for a single commit. The file is in WAL mode with
+`synchronous=NORMAL`: acknowledged writes survive the death of the process, but a power failure may lose the last ones.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ Result = TypeVar("Result")
 
 SCHEME: Final = "sqlite:///"
 _MOST_TOGETHER: Final = 256  # jobs in one transaction
-_LOCKED_SECONDS: Final = 0.8  # how long another process's transaction is waited for; less than a command may take
+_LOCKED_SECONDS: Final = 0.8  # how long to wait for another process's transaction; less than a command's timeout
 _CLOSE_SECONDS: Final = 5.0
-_FAILURES: Final = (sqlite3.Error, OSError)  # of the file, not of a job; TimeoutError is one
-_NOBODY_ELSE: Final = 0o600  # conversations are in it
+_FAILURES: Final = (sqlite3.Error, OSError)  # failures of the file, not of a job; TimeoutError is an OSError
+_NOBODY_ELSE: Final = 0o600  # the file contains conversations
 
 
 def path_of(url: str) -> Path:
     """The file of `sqlite:///relative.db` or `sqlite:////absolute.db`, as SQLAlchemy writes them.
 
-    A path with three slashes is taken from the root where only there its folder exists: `sqlite:///var/lib/x/state.db`
-    is what most people write at first.
+    A relative path whose folder exists only below the root is taken as absolute, because most people write
+    `sqlite:///var/lib/x/state.db` at first.
     """
     relative = Path(url.removeprefix(SCHEME))
     absolute = Path("/") / relative
@@ -43,10 +43,10 @@ def path_of(url: str) -> Path:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that a newer version of the proxy has written, which this one could only damage.
+    """Refuse a file of a later version of the proxy, which this version could only damage.
 
     Raises:
-        ConfigurationError: the file has a later schema than this version knows.
+        ConfigurationError: the schema of the file is later than this version's.
     """
     if not path.is_file():
         return
@@ -54,7 +54,7 @@ def check_file(path: Path) -> None:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
     except sqlite3.Error:
-        return  # `/readyz` and the log will say what is wrong with it, and the proxy serves without it
+        return  # the proxy serves without the file, and reports its fault in `/readyz` and the log
     if version > VERSION:
         message = f"state.url: {path} was written by a later version of toolproxy (schema {version}, known: {VERSION})"
         raise ConfigurationError([message])
@@ -62,12 +62,12 @@ def check_file(path: Path) -> None:
 
 @dataclass(slots=True)
 class _Job:
-    """Something to do with the database.
+    """A function to run with the database.
 
     Attributes:
         writes: whether it writes.
-        done: has its result.
-        given_up: its caller stopped waiting and did without the file, so it must not be done afterwards.
+        done: the future of its result.
+        given_up: whether its caller has gone on without the result, so that it must not be run any more.
     """
 
     run: Callable[[sqlite3.Connection], Any]
@@ -76,12 +76,12 @@ class _Job:
     given_up: bool = False
 
     def settle(self, result: Any = None, error: Exception | None = None) -> None:
-        """Hand over the result, from the database's thread."""
-        with suppress(RuntimeError):  # the event loop is closed
+        """Set the result; to be called in the database's thread."""
+        with suppress(RuntimeError):  # the event loop may be closed
             self.done.get_loop().call_soon_threadsafe(self._settle, result, error)
 
     def _settle(self, result: Any, error: Exception | None) -> None:
-        if self.done.done():  # nobody waits any more
+        if self.done.done():  # the caller no longer waits
             return
         if error is None:
             self.done.set_result(result)
@@ -93,9 +93,9 @@ class SharedSqlite(SharedState):
     """The database of this process.
 
     Args:
-        path: of the file; its folder must exist.
-        clock: for the time between two probes, and the wall clock by which entries expire.
-        observe: told once when it is lost and once when it is found again.
+        path: the path of the file; its folder must exist.
+        clock: times the probes, and gives the wall-clock time by which entries expire.
+        observe: takes one event when the file becomes unavailable, and one when it has recovered.
     """
 
     name = "sqlite"
@@ -112,22 +112,22 @@ class SharedSqlite(SharedState):
         return self.clock.time()
 
     async def read(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
-        """The result of a job that writes nothing; on a full disk too. Raises `StateUnavailable`."""
+        """The result of a job that writes nothing, also on a full disk. Raises `StateUnavailable`."""
         if not self._readable:
             self.require()
         return await self._submit(job, writes=False)
 
     async def write(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
-        """The result of a job, once what it has written is committed. Raises `StateUnavailable`."""
+        """The result of a job, once its writes are committed. Raises `StateUnavailable`."""
         self.require()
         return await self._submit(job, writes=True)
 
     async def write_something(self) -> None:
-        """Write a row, to see whether that is possible."""
+        """Write a row, to find out whether that is possible."""
         await self._submit(lambda connection: connection.execute("REPLACE INTO probes VALUES (1)").close(), writes=True)
 
     async def aclose(self) -> None:
-        """Finish what waits, and close the file."""
+        """Finish the waiting jobs, and close the file."""
         if self._thread is not None:
             self._jobs.put(None)
             await asyncio.to_thread(self._thread.join, _CLOSE_SECONDS)
@@ -149,14 +149,14 @@ class SharedSqlite(SharedState):
             raise self.lost(_in_plain_words(exc)) from exc
 
     def _work(self) -> None:
-        """Do what comes, in the database's thread, until there is nothing more to come."""
+        """Run jobs in the database's thread, until the last one."""
         file = _File(self._path)
         while (jobs := self._next()) is not None:
             _do(file, jobs)
         file.close()
 
     def _next(self) -> list[_Job] | None:
-        """The jobs that wait, at least one; None: no more will come."""
+        """The waiting jobs, at least one; None after the last one."""
         first = self._jobs.get()
         if first is None:
             return None
@@ -172,10 +172,10 @@ class SharedSqlite(SharedState):
 
 
 def _do(file: "_File", jobs: Sequence[_Job]) -> None:
-    """Do jobs together; where one of them is at fault, each by itself, so that it fails alone."""
+    """Run jobs in one transaction; if one of them fails, each in its own, so that only the faulty one fails."""
     try:
         results = file.run(jobs)
-    except Exception as exc:  # noqa: BLE001 - whoever waits is told
+    except Exception as exc:  # noqa: BLE001 - it is passed on to the caller
         if not isinstance(exc, _FAILURES) and len(jobs) > 1:
             for job in jobs:
                 _do(file, [job])
@@ -190,7 +190,7 @@ def _do(file: "_File", jobs: Sequence[_Job]) -> None:
 
 
 class _File:
-    """The connection to the file, opened when it is needed. It belongs to one thread."""
+    """The connection to the file, which is opened when it is needed and belongs to one thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -198,7 +198,7 @@ class _File:
         self._inode = 0
 
     def run(self, jobs: Sequence[_Job]) -> list[Any]:
-        """The results of jobs, in one transaction. Raises what they raise, and `sqlite3.Error` and `OSError`."""
+        """The results of jobs, run in one transaction. Raises their exceptions, `sqlite3.Error` and `OSError`."""
         connection = self._opened()
         connection.execute("BEGIN IMMEDIATE" if any(job.writes for job in jobs) else "BEGIN")
         try:
@@ -218,14 +218,16 @@ class _File:
             self._connection = None
 
     def _opened(self) -> sqlite3.Connection:
-        # SQLite would go on with a file that has been removed, and that nobody else can see.
+        # SQLite would go on with a file that has been removed and that no other process can see.
         if self._connection is not None and self._inode != _inode_of(self._path):
             self.close()
         if self._connection is None:
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, _NOBODY_ELSE))  # its companions get the same mode
+            os.close(
+                os.open(self._path, os.O_RDWR | os.O_CREAT, _NOBODY_ELSE)
+            )  # SQLite's other files get the same mode
             self._inode = _inode_of(self._path)
             self._connection = sqlite3.connect(self._path, timeout=_LOCKED_SECONDS, isolation_level=None)
-            self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect on a new file only
+            self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # effective for a new file only
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
             migrate(self._connection)
@@ -233,14 +235,14 @@ class _File:
 
 
 def _inode_of(path: Path) -> int:
-    """The number of the file at a path; 0 where there is none."""
+    """The inode number of the file at a path; 0 if there is none."""
     try:
         return path.stat().st_ino
     except FileNotFoundError:
         return 0
 
 
-# The beginnings of SQLite's names for errors (https://www.sqlite.org/rescode.html) -> why.
+# The beginning of SQLite's name for an error (https://www.sqlite.org/rescode.html) -> the reason.
 _REASONS: Final = {
     "SQLITE_BUSY": "another process has locked it",
     "SQLITE_READONLY": "it is read-only",
@@ -253,7 +255,7 @@ _REASONS: Final = {
 
 
 def _still_readable(exc: Exception) -> bool:
-    """Whether what failed was only the writing."""
+    """Whether the file can be read although writing to it failed."""
     return getattr(exc, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_READONLY"))
 
 

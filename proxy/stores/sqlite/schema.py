@@ -1,4 +1,4 @@
-"""The tables of `state: sqlite://`, and how a file of an earlier version becomes one of this.
+"""The tables of `state: sqlite://`, and the migration of files of earlier versions.
 
 `PRAGMA user_version` counts the migrations that a file has been through. A change of the tables is one more entry of
 `MIGRATIONS`; entries that have been released stay as they are.
@@ -10,13 +10,13 @@ from contextlib import suppress
 from typing import Final
 
 _FIRST: Final = (
-    # What is kept for clients: continuations and responses. `size` is that of the value with its row; `turn` grows with
-    # each write and renewal of an owner's, so that the oldest is known where the clock does not tell.
+    # The values of clients: continuations and responses. `size` is that of the value with its row. `turn` grows with
+    # each write and renewal of an owner's values, so that the oldest is known even where the clock cannot tell.
     """CREATE TABLE kept (owner TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, size INTEGER NOT NULL,
        expires_at REAL NOT NULL, turn INTEGER NOT NULL, PRIMARY KEY (owner, key))""",
     "CREATE INDEX kept_by_end ON kept (expires_at)",
     "CREATE INDEX kept_of_owner ON kept (owner, turn)",
-    # How much that is for each owner, so that the one with the most makes room.
+    # The entries and bytes of each owner, to find the owner with the most when room is needed.
     "CREATE TABLE shares (owner TEXT PRIMARY KEY, entries INTEGER NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID",
     """CREATE TRIGGER kept_added AFTER INSERT ON kept BEGIN
        INSERT INTO shares VALUES (NEW.owner, 1, NEW.size)
@@ -30,12 +30,12 @@ _FIRST: Final = (
     "CREATE INDEX results_by_end ON results (expires_at)",
     """CREATE TABLE running (tool TEXT NOT NULL, digest TEXT NOT NULL, token TEXT NOT NULL, expires_at REAL NOT NULL,
        PRIMARY KEY (tool, digest)) WITHOUT ROWID""",
-    # Requests by the second, and requests that are open.
+    # Requests per second, and open requests.
     """CREATE TABLE rates (client TEXT NOT NULL, second INTEGER NOT NULL, requests INTEGER NOT NULL,
        PRIMARY KEY (client, second)) WITHOUT ROWID""",
     """CREATE TABLE leases (client TEXT NOT NULL, lease TEXT NOT NULL, expires_at REAL NOT NULL,
        PRIMARY KEY (client, lease)) WITHOUT ROWID""",
-    # What clients have used, by day and model and by month.
+    # The use of clients, by day and model and by month.
     """CREATE TABLE used (client TEXT NOT NULL, period TEXT NOT NULL, model TEXT NOT NULL,
        requests INTEGER NOT NULL, input_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
        output_tokens INTEGER NOT NULL, tool_calls INTEGER NOT NULL, cost REAL NOT NULL,
@@ -47,16 +47,16 @@ VERSION: Final = len(MIGRATIONS)
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
-    """Bring a file to the latest version, or leave it as it is.
+    """Bring a file to the latest version; a failed migration leaves it unchanged.
 
     Raises:
-        sqlite3.Error: the file cannot be written, or a later version has written it.
+        sqlite3.Error: the file cannot be written, or was written by a later version.
     """
     if _version(connection) == len(migrations):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = _version(connection)  # another worker may just have done it
+        version = _version(connection)  # again, because another worker may have migrated the file meanwhile
         if version > len(migrations):
             raise sqlite3.NotSupportedError(f"schema {version} is later than {len(migrations)}")
         for statements in migrations[version:]:

@@ -1,4 +1,4 @@
-"""What is kept and counted between requests, in the tables of `schema`."""
+"""The stores and counters of `state: sqlite://`, in the tables of `schema`."""
 
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,11 +13,12 @@ from proxy.stores.shared import LEASE_SECONDS, SharedLeases, StateUnavailable
 from proxy.stores.shared_results import NOTHING, WAIT_SECONDS, Claim, SharedResults
 from proxy.stores.sqlite import SharedSqlite
 
-# What a value takes beside itself: its row, three index entries and half-empty pages. Measured with 100,000 entries.
+# The bytes that a value takes besides itself: its row, three index entries and half-empty pages. Measured with 100,000
+# entries.
 ENTRY_BYTES: Final = 400
 _NEXT_TURN: Final = "(SELECT ifnull(max(turn), 0) + 1 FROM kept WHERE owner = ?)"
 _KINDS: Final = Use.__struct_fields__
-_MOST_DROPPED: Final = 500  # entries that one write drops at most, lest a lowered bound stop everything
+_MOST_DROPPED: Final = 500  # the most entries that one write drops, so that a lowered bound does not block all requests
 
 
 class SqliteContinuations:
@@ -26,7 +27,7 @@ class SqliteContinuations:
     Args:
         shared: the database.
         config: `ttl` in seconds from the last write or renewal; `max_entries`, `max_bytes` of all processes together.
-        local: keeps what the database cannot take at the moment; this process finds it again.
+        local: keeps the values that the database cannot take, for this process.
     """
 
     def __init__(self, shared: SharedSqlite, config: StateConfig, *, local: ClientStore) -> None:
@@ -35,7 +36,7 @@ class SqliteContinuations:
         self._local = local
 
     async def get(self, owner: str, key: str) -> bytes | None:
-        """The value of `key`; where the database cannot say, what this process knows of it."""
+        """The value of `key`, from the database or else from this process."""
         query = "SELECT value FROM kept WHERE owner = ? AND key = ? AND expires_at > ?"
         try:
             found = await self._shared.read(lambda db: db.execute(query, (owner, key, self._shared.now())).fetchone())
@@ -44,7 +45,7 @@ class SqliteContinuations:
         return found[0] if found is not None else await self._local.get(owner, key)
 
     async def put(self, owner: str, key: str, value: bytes) -> None:
-        """Store a value; an older one of the same key is replaced."""
+        """Store a value, in place of an older one of the same key."""
         now = self._shared.now()
 
         def write(db: sqlite3.Connection) -> None:
@@ -83,7 +84,8 @@ class SqliteContinuations:
 def _make_room(db: sqlite3.Connection, writer: str, now: float, what: str, most: int) -> None:
     """Drop entries until the sum of a column of `shares` is within its bound.
 
-    What has expired goes first, then the oldest of the owner with the most; of two with equally much, the writer loses.
+    Expired entries are dropped first, then the oldest of the owner with the most; among owners with equally much, the
+    writer loses.
     """
     largest = f"SELECT owner FROM shares ORDER BY {what} DESC, owner = ? DESC LIMIT 1"  # noqa: S608 - a name of ours
     oldest = f"SELECT rowid FROM kept WHERE owner = ({largest}) ORDER BY turn LIMIT 1"  # noqa: S608
@@ -96,7 +98,7 @@ def _make_room(db: sqlite3.Connection, writer: str, now: float, what: str, most:
 
 
 class SqliteRates:
-    """Implements `ports.Rates`. While the database is unavailable, each process counts by itself, in `local`."""
+    """Implements `ports.Rates`. While the database is unavailable, each process counts its own requests, in `local`."""
 
     def __init__(self, shared: SharedSqlite, *, local: Rates) -> None:
         self._shared = shared
@@ -131,7 +133,7 @@ class SqliteLeases(SharedLeases):
         self._shared = shared
 
     async def grant(self, client: str, lease: str, most: int) -> bool:
-        """Add a lease unless the client has `most`."""
+        """Add a lease unless the client has `most` of them."""
         now = self._shared.now()
 
         def write(db: sqlite3.Connection) -> bool:
@@ -145,7 +147,7 @@ class SqliteLeases(SharedLeases):
         return await self._shared.write(write)
 
     async def extend(self, client: str, leases: Collection[str]) -> None:
-        """Let leases last; those that were lost are added again."""
+        """Extend leases; leases that were lost are added again."""
         rows = [(client, lease, self._shared.now() + LEASE_SECONDS) for lease in leases]
         await self._shared.write(lambda db: db.executemany("REPLACE INTO leases VALUES (?, ?, ?)", rows).close())
 
@@ -203,12 +205,12 @@ class SqliteResults(SharedResults):
 class SqliteBudgets:
     """Implements `ports.Budgets`.
 
-    While the database is unavailable, each process goes by its own count, which is added to the database with the first
+    While the database is unavailable, each process uses its own count, which it adds to the database with its first
     booking after the recovery.
 
     Args:
         shared: the database.
-        local: counts what is booked in this process.
+        local: counts the use in this process.
     """
 
     def __init__(self, shared: SharedSqlite, *, local: Budgets) -> None:
@@ -220,7 +222,7 @@ class SqliteBudgets:
         """Add the use of a request."""
         await self._local.book(client, model, day, use)
         self._waiting.setdefault((client, model, day), Use()).add(use)
-        # What waits is taken out before the database is asked, so that no other request books it as well.
+        # The waiting use is taken out before the first await, so that no other request books it as well.
         waiting, self._waiting = self._waiting, {}
         columns = ", ".join(f"{kind} = {kind} + excluded.{kind}" for kind in _KINDS)
         marks = ", ".join("?" * (3 + len(_KINDS)))
@@ -234,7 +236,7 @@ class SqliteBudgets:
 
         def write(db: sqlite3.Connection) -> None:
             db.executemany(add, rows)
-            # A text compares as its date does; the month of the first day is not over.
+            # The names of periods sort by date. The month that contains the first kept day is kept as well.
             db.execute("DELETE FROM used WHERE client = ? AND period < substr(?, 1, length(period))", (client, first))
 
         try:
@@ -264,5 +266,5 @@ class SqliteBudgets:
             rows = [db.execute(query, (client, period)).fetchall() for period in periods]
             return [{model: Use(*amounts) for model, *amounts in found} for found in rows]
 
-        self._shared.require()  # on a full disk, what is booked meanwhile is not in the file
+        self._shared.require()  # on a full disk, the file lacks the latest use
         return await self._shared.read(read)
